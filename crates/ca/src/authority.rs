@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use legate_identity::{CsrProfile, IssuedCertificate, LeafRequest, csr_names_hosts, csr_uris};
-use legate_model::{CaConfiguration, CaRoot, Secret, SpiffeId, TrustDomain};
+use legate_model::{CaConfiguration, CaRoot, Secret, ServiceName, SpiffeId, TrustDomain};
 use legate_runtime::{Clock, Spawner};
 use legate_store::{CaState, Reader, Store, Watch};
 
@@ -271,11 +271,12 @@ impl Ca {
     }
 
     /// A certificate for the proxies of a service.
-    pub(crate) async fn issue_service(&self, service: &str) -> Result<Leaf, CaError> {
+    pub(crate) async fn issue_service(&self, service: &ServiceName) -> Result<Leaf, CaError> {
         let identity = SpiffeId::Service {
             trust_domain: self.trust_domain(),
+            tenancy: service.tenancy.clone(),
             datacenter: self.inner.datacenter.clone(),
-            service: service.to_owned(),
+            service: service.name.as_ref().to_owned(),
         };
         let signer = self.signer()?;
         // What is signed here is spread in time already.
@@ -290,7 +291,7 @@ impl Ca {
         let intermediate = issuer.and(certificate.info.authority_key_id.clone());
         let root = || signer.root.signing_key_id.clone();
         Ok(Leaf {
-            service: service.to_owned(),
+            service: service.clone(),
             uri: identity.to_string(),
             cert_pem: signer.with_chain(&certificate.cert_pem, issuer),
             key_pem: Secret::new(certificate.key.to_pem()),

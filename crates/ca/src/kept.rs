@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use legate_model::ServiceName;
 use tokio::time::{Instant, timeout_at};
 
 use crate::leaves::{Leaf, LeafStore, LeafWatch};
@@ -22,7 +23,7 @@ const FIRST: Duration = Duration::from_secs(10);
 pub struct ServiceLeaves {
     ca: Ca,
     leaves: LeafStore,
-    kept: Arc<Mutex<HashMap<String, Kept>>>,
+    kept: Arc<Mutex<HashMap<ServiceName, Kept>>>,
 }
 
 struct Kept {
@@ -52,7 +53,7 @@ impl ServiceLeaves {
     /// When there is none, and none can be issued soon.
     pub async fn leaf(
         &self,
-        service: &str,
+        service: &ServiceName,
         seen: u64,
         deadline: Instant,
     ) -> Result<Arc<Leaf>, CaError> {
@@ -76,14 +77,14 @@ impl ServiceLeaves {
                 (Ok(Err(_)), _) => return Err(CaError::Stopping),
                 (Err(_), Some(leaf)) => return Ok(leaf),
                 (Err(_), None) => {
-                    let service = service.to_owned();
+                    let service = service.to_string();
                     return Err(CaError::NotIssued { service });
                 }
             }
         }
     }
 
-    async fn watch(&self, service: &str) -> Result<LeafWatch, CaError> {
+    async fn watch(&self, service: &ServiceName) -> Result<LeafWatch, CaError> {
         if let Some(watch) = self.known(service) {
             return Ok(watch);
         }
@@ -104,18 +105,18 @@ impl ServiceLeaves {
             watch: watch.clone(),
             asked: now,
         };
-        kept.insert(service.to_owned(), one);
+        kept.insert(service.clone(), one);
         Ok(watch)
     }
 
-    fn known(&self, service: &str) -> Option<LeafWatch> {
+    fn known(&self, service: &ServiceName) -> Option<LeafWatch> {
         let mut kept = self.lock();
         let known = kept.get_mut(service)?;
         known.asked = Instant::now();
         Some(known.watch.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ServiceName, Kept>> {
         // Every change of the map is complete before anything can panic.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use legate_model::Secret;
+use legate_model::{Secret, ServiceName};
 use legate_runtime::{CancellationToken, Spawner};
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
@@ -25,7 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
     /// The service.
-    pub service: String,
+    pub service: ServiceName,
     /// Its SPIFFE ID.
     pub uri: String,
     /// The certificate, followed by the intermediates that link it to the root.
@@ -61,7 +61,7 @@ struct Shared {
     ca: Ca,
     spawner: Spawner,
     /// A sender is owned by its task, so that watchers hear when the task is gone.
-    services: Mutex<HashMap<Arc<str>, Weak<Published>>>,
+    services: Mutex<HashMap<ServiceName, Weak<Published>>>,
 }
 
 impl LeafStore {
@@ -77,23 +77,23 @@ impl LeafStore {
 
     /// Watches the certificate of a service, which is issued if nobody else watches it.
     #[must_use]
-    pub fn watch(&self, service: &str) -> LeafWatch {
+    pub fn watch(&self, service: impl Into<ServiceName>) -> LeafWatch {
+        let service = service.into();
         let mut services = self.shared.lock();
-        let known = services.get(service).and_then(Weak::upgrade);
+        let known = services.get(&service).and_then(Weak::upgrade);
         let leaf = match known {
             Some(published) => published.leaf.subscribe(),
             None => {
-                let service: Arc<str> = service.into();
                 let (sender, leaf) = watch::channel(None);
                 let published = Arc::new(Published {
                     leaf: sender,
                     hurry: Notify::new(),
                 });
-                services.insert(Arc::clone(&service), Arc::downgrade(&published));
+                services.insert(service.clone(), Arc::downgrade(&published));
                 let task = Task {
                     shared: Arc::clone(&self.shared),
                     name: format!("leaf of {service}"),
-                    service,
+                    service: service.clone(),
                     published,
                 };
                 drop(services);
@@ -102,14 +102,11 @@ impl LeafStore {
                 leaf
             }
         };
-        LeafWatch {
-            service: service.to_owned(),
-            leaf,
-        }
+        LeafWatch { service, leaf }
     }
 
     /// Has the certificate of a service renewed now, unless that has just failed.
-    pub(crate) fn hurry(&self, service: &str) {
+    pub(crate) fn hurry(&self, service: &ServiceName) {
         let known = self.shared.lock().get(service).and_then(Weak::upgrade);
         if let Some(published) = known {
             published.hurry.notify_one();
@@ -117,15 +114,15 @@ impl LeafStore {
     }
 
     /// Whether somebody watches the certificate of a service.
-    pub(crate) fn has(&self, service: &str) -> bool {
+    pub(crate) fn has(&self, service: &ServiceName) -> bool {
         self.shared.lock().contains_key(service)
     }
 
-    /// Names of the services whose certificate is kept, in no particular order.
+    /// The services whose certificate is kept, in no particular order.
     #[must_use]
-    pub fn services(&self) -> Vec<String> {
+    pub fn services(&self) -> Vec<ServiceName> {
         let services = self.shared.lock();
-        services.keys().map(ToString::to_string).collect()
+        services.keys().cloned().collect()
     }
 }
 
@@ -138,7 +135,7 @@ impl fmt::Debug for LeafStore {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Weak<Published>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ServiceName, Weak<Published>>> {
         // Every change of the map is complete before anything can panic.
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,7 +145,7 @@ impl Shared {
 /// seen what this one has seen.
 #[derive(Debug, Clone)]
 pub struct LeafWatch {
-    service: String,
+    service: ServiceName,
     leaf: watch::Receiver<Option<Arc<Leaf>>>,
 }
 
@@ -167,7 +164,7 @@ impl LeafWatch {
     /// [`LeafEnded`] when there will be no other one, because the scope of the tasks has stopped.
     pub async fn changed(&mut self) -> Result<(), LeafEnded> {
         self.leaf.changed().await.map_err(|_| LeafEnded {
-            service: self.service.clone(),
+            service: self.service.to_string(),
         })
     }
 }
@@ -176,7 +173,7 @@ impl LeafWatch {
 struct Task {
     shared: Arc<Shared>,
     name: String,
-    service: Arc<str>,
+    service: ServiceName,
     published: Arc<Published>,
 }
 

@@ -140,8 +140,8 @@ async fn a_restart_with_the_same_store_keeps_the_root() {
     assert_eq!(again.trust_domain(), fixture.ca.trust_domain());
     assert_eq!(fixture.state(), before);
     let (first, second) = (
-        fixture.ca.issue_service("web").await.unwrap(),
-        again.issue_service("web").await.unwrap(),
+        fixture.ca.issue_service(&"web".into()).await.unwrap(),
+        again.issue_service(&"web".into()).await.unwrap(),
     );
     assert_eq!(first.authority_key_id, second.authority_key_id);
     assert_ne!(first.serial, second.serial, "serial numbers are unique");
@@ -189,7 +189,7 @@ async fn a_leaf_says_who_the_service_is() {
     let leaf = next(&mut watch).await;
     let td = fixture.ca.trust_domain();
     let uri = format!("spiffe://{td}/ns/default/dc/dc1/svc/web");
-    assert_eq!((leaf.service.as_str(), &leaf.uri), ("web", &uri));
+    assert_eq!((&leaf.service, &leaf.uri), (&"web".into(), &uri));
     let info = CertificateInfo::from_pem(&leaf.cert_pem).unwrap();
     assert_eq!(info.uris, [uri]);
     assert_eq!(info.serial, leaf.serial);
@@ -517,30 +517,33 @@ async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
     let leaves = fixture.leaves();
     let served = ServiceLeaves::new(fixture.ca.clone(), leaves.clone());
     let soon = || tokio::time::Instant::now() + DEADLINE;
-    let first = served.leaf("web", 0, soon()).await.unwrap();
+    let first = served.leaf(&"web".into(), 0, soon()).await.unwrap();
     assert!(Arc::ptr_eq(
         &first,
-        &served.leaf("web", 0, soon()).await.unwrap()
+        &served.leaf(&"web".into(), 0, soon()).await.unwrap()
     ));
     // Nothing newer until the deadline, and another index is of another life.
-    let same = served.leaf("web", first.index, soon()).await.unwrap();
+    let same = served
+        .leaf(&"web".into(), first.index, soon())
+        .await
+        .unwrap();
     assert!(Arc::ptr_eq(&first, &same));
     assert!(Arc::ptr_eq(
         &first,
-        &served.leaf("web", 9, soon()).await.unwrap()
+        &served.leaf(&"web".into(), 9, soon()).await.unwrap()
     ));
     let late = tokio::time::Instant::now() + 100 * HOUR;
-    let renewed = served.leaf("web", first.index, late).await.unwrap();
+    let renewed = served.leaf(&"web".into(), first.index, late).await.unwrap();
     assert!(renewed.index > first.index);
     // Whoever comes anew does not wait for the moment of this leaf after a rotation.
     let root = fixture.rotate().await;
     let began = tokio::time::Instant::now();
-    let anew = served.leaf("web", 0, soon()).await.unwrap();
+    let anew = served.leaf(&"web".into(), 0, soon()).await.unwrap();
     assert_eq!(anew.authority_key_id, root.signing_key_id);
     assert!(began.elapsed() < Duration::from_millis(10));
     // It is forgotten when nobody asks.
     tokio::time::sleep(73 * HOUR).await;
-    served.leaf("api", 0, soon()).await.unwrap();
+    served.leaf(&"api".into(), 0, soon()).await.unwrap();
     settle().await;
     assert_eq!(leaves.services(), ["api"]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use legate_model::{
     EnvoyExtension, FailoverPolicy, LoadBalancer, MeshGateway, PrioritizeByLocality, Protocol,
-    Route, Split, Subset, TransparentProxy, duration,
+    Route, ServiceName, Split, Subset, Tenancy, TransparentProxy, duration,
 };
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -17,10 +17,9 @@ use serde::{Serialize, Serializer};
 pub struct Chain {
     /// The service that callers ask for.
     pub service_name: String,
-    /// Always `default`.
-    pub namespace: &'static str,
-    /// Always `default`.
-    pub partition: &'static str,
+    /// Its namespace and partition.
+    #[serde(flatten, serialize_with = "tenancy")]
+    pub tenancy: Tenancy,
     /// The callers' datacenter.
     pub datacenter: String,
     /// Eight hexadecimal digits for what of a caller's overrides has changed something: its clusters need
@@ -49,6 +48,14 @@ pub struct Chain {
 
 fn protocol<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(protocol.as_str())
+}
+
+/// As the two fields `Namespace` and `Partition`.
+fn tenancy<S: Serializer>(tenancy: &Tenancy, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut fields = serializer.serialize_struct("Tenancy", 2)?;
+    fields.serialize_field("Namespace", &*tenancy.namespace)?;
+    fields.serialize_field("Partition", &*tenancy.partition)?;
+    fields.end()
 }
 
 impl Chain {
@@ -208,10 +215,9 @@ pub struct Target {
     /// The subset's name; empty means all instances.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// Always `default`.
-    pub namespace: &'static str,
-    /// Always `default`.
-    pub partition: &'static str,
+    /// Its namespace and partition.
+    #[serde(flatten, serialize_with = "tenancy")]
+    pub tenancy: Tenancy,
     /// Where the instances are; empty for those of a peer.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
@@ -239,4 +245,11 @@ pub struct Target {
     /// The name of its cluster: the server name that it has in the mesh.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
+}
+
+impl Target {
+    /// The service with its tenancy.
+    pub fn service_name(&self) -> ServiceName {
+        ServiceName::new(&self.tenancy, &self.service)
+    }
 }

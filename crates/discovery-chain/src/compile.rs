@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::{
-    DEFAULT_TENANCY, HttpMatch, MeshGatewayMode, Protocol, ProxyDefaults, Route, RouteDestination,
-    RouteMatch, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter, Split,
+    HttpMatch, MeshGatewayMode, Protocol, ProxyDefaults, Route, RouteDestination, RouteMatch,
+    ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Split, Tenancy,
     TrustDomain,
 };
 
@@ -23,22 +23,22 @@ const MAX_LENGTH: usize = 64;
 /// Config entries, as they are or as they would be after a write.
 pub trait Entries {
     /// The `service-router` of a service.
-    fn router(&self, service: &str) -> Option<ServiceRouter>;
+    fn router(&self, service: &ServiceName) -> Option<ServiceRouter>;
     /// The `service-splitter` of a service.
-    fn splitter(&self, service: &str) -> Option<ServiceSplitter>;
+    fn splitter(&self, service: &ServiceName) -> Option<ServiceSplitter>;
     /// The `service-resolver` of a service.
-    fn resolver(&self, service: &str) -> Option<ServiceResolver>;
+    fn resolver(&self, service: &ServiceName) -> Option<ServiceResolver>;
     /// The `service-defaults` of a service.
-    fn defaults(&self, service: &str) -> Option<ServiceDefaults>;
-    /// The `proxy-defaults`.
-    fn proxy_defaults(&self) -> Option<ProxyDefaults>;
+    fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults>;
+    /// The `proxy-defaults` of a partition.
+    fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults>;
 }
 
 /// Whose chain, and from where.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// The service that callers ask for.
-    pub service: &'a str,
+    pub service: &'a ServiceName,
     /// The callers' datacenter.
     pub datacenter: &'a str,
     /// The mesh's trust domain.
@@ -70,8 +70,12 @@ pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, Ch
     let mut compiler = Compiler::new(request, entries);
     let start = compiler.start()?;
     merge::check_circles(&compiler.nodes, &start)?;
-    merge::flatten_splits(&mut compiler.nodes, &compiler.finished, request.service)?;
-    merge::check_routes(&compiler.nodes, &start, request.service)?;
+    merge::flatten_splits(
+        &mut compiler.nodes,
+        &compiler.finished,
+        &request.service.name,
+    )?;
+    merge::check_routes(&compiler.nodes, &start, &request.service.name)?;
     merge::drop_unused(&mut compiler.nodes, &start);
     compiler.finish(start)
 }
@@ -79,10 +83,10 @@ pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, Ch
 struct Compiler<'a> {
     request: &'a Request<'a>,
     entries: &'a dyn Entries,
-    proxy_defaults: Option<ProxyDefaults>,
     /// Entries that were read; one that is needed twice is read once.
-    resolvers: BTreeMap<String, Arc<ServiceResolver>>,
-    defaults: BTreeMap<String, Option<ServiceDefaults>>,
+    proxy_defaults: BTreeMap<Arc<str>, Option<Arc<ProxyDefaults>>>,
+    resolvers: BTreeMap<ServiceName, Arc<ServiceResolver>>,
+    defaults: BTreeMap<ServiceName, Option<Arc<ServiceDefaults>>>,
     nodes: Nodes,
     targets: BTreeMap<String, Target>,
     /// The targets that requests can end at.
@@ -102,7 +106,7 @@ impl<'a> Compiler<'a> {
         Self {
             request,
             entries,
-            proxy_defaults: entries.proxy_defaults(),
+            proxy_defaults: BTreeMap::new(),
             resolvers: BTreeMap::new(),
             defaults: BTreeMap::new(),
             nodes: Nodes::new(),
@@ -138,16 +142,22 @@ impl<'a> Compiler<'a> {
     fn router(&mut self, router: ServiceRouter) -> Result<String, ChainError> {
         self.routes_or_splits = true;
         let service = self.request.service;
+        let own = &service.tenancy;
         self.record_protocol(service)?;
         let mut steps = Vec::with_capacity(router.routes.len() + 1);
         for definition in router.routes.into_iter().chain([catch_all(service)]) {
             let destination = definition.destination.as_ref();
-            let to = destination.map_or("", |to| to.service.as_str());
             let subset = destination.map_or("", |to| to.service_subset.as_str());
-            let to = first_given(to, service);
+            let to = destination.map_or_else(
+                || service.clone(),
+                |to| {
+                    let tenancy = own.resolve(&to.partition, &to.namespace);
+                    ServiceName::new(&tenancy, first_given(&to.service, &service.name))
+                },
+            );
             let next_node = match subset {
-                "" => self.splitter_or_resolver(to)?,
-                subset => self.resolver(self.target(to, subset))?,
+                "" => self.splitter_or_resolver(&to)?,
+                subset => self.resolver(self.target(&to, subset))?,
             };
             steps.push(RouteStep {
                 definition,
@@ -161,7 +171,7 @@ impl<'a> Compiler<'a> {
         }))
     }
 
-    fn splitter_or_resolver(&mut self, service: &str) -> Result<String, ChainError> {
+    fn splitter_or_resolver(&mut self, service: &ServiceName) -> Result<String, ChainError> {
         match self.splitter(service)? {
             Some(key) => Ok(key),
             None => self.resolver(self.target(service, "")),
@@ -169,7 +179,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// `None` where the service has no splits.
-    fn splitter(&mut self, service: &str) -> Result<Option<String>, ChainError> {
+    fn splitter(&mut self, service: &ServiceName) -> Result<Option<String>, ChainError> {
         let mut node = Node {
             name: names::of_service(service),
             kind: NodeKind::Splitter(Vec::new()),
@@ -213,15 +223,16 @@ impl<'a> Compiler<'a> {
     }
 
     /// Where a split leads: another service may split again.
-    fn split(&mut self, service: &str, split: &Split) -> Result<String, ChainError> {
-        let to = first_given(&split.service, service);
-        if to != service
+    fn split(&mut self, service: &ServiceName, split: &Split) -> Result<String, ChainError> {
+        let tenancy = service.tenancy.resolve(&split.partition, &split.namespace);
+        let to = ServiceName::new(&tenancy, first_given(&split.service, &service.name));
+        if to != *service
             && split.service_subset.is_empty()
-            && let Some(key) = self.splitter(to)?
+            && let Some(key) = self.splitter(&to)?
         {
             return Ok(key);
         }
-        self.resolver(self.target(to, &split.service_subset))
+        self.resolver(self.target(&to, &split.service_subset))
     }
 
     fn check_length(&self, length: usize) -> Result<(), ChainError> {
@@ -229,9 +240,13 @@ impl<'a> Compiler<'a> {
             return Ok(());
         }
         Err(ChainError::TooLong {
-            chain: self.request.service.to_owned(),
+            chain: self.chain_name(),
             limit: MAX_LENGTH,
         })
+    }
+
+    fn chain_name(&self) -> String {
+        self.request.service.name.as_ref().to_owned()
     }
 
     fn add(&mut self, node: Node) -> String {
@@ -241,9 +256,10 @@ impl<'a> Compiler<'a> {
     }
 
     /// A target in the callers' datacenter.
-    fn target(&self, service: &str, subset: &str) -> Target {
+    fn target(&self, service: &ServiceName, subset: &str) -> Target {
         self.named(Target {
-            service: service.to_owned(),
+            service: service.name.as_ref().to_owned(),
+            tenancy: service.tenancy.clone(),
             service_subset: subset.to_owned(),
             datacenter: self.request.datacenter.to_owned(),
             ..Target::default()
@@ -252,33 +268,38 @@ impl<'a> Compiler<'a> {
 
     /// The target with its names.
     fn named(&self, mut target: Target) -> Target {
-        (target.namespace, target.partition) = (DEFAULT_TENANCY, DEFAULT_TENANCY);
         target.id = target.make_id();
         target.sni = target.make_sni(self.request.trust_domain);
         target.name.clone_from(&target.sni);
         target
     }
 
-    fn service_defaults(&mut self, service: &str) -> Option<&ServiceDefaults> {
-        let read = || self.entries.defaults(service);
-        let entry = self.defaults.entry(service.to_owned());
-        entry.or_insert_with(read).as_ref()
+    fn service_defaults(&mut self, service: &ServiceName) -> Option<Arc<ServiceDefaults>> {
+        let read = || self.entries.defaults(service).map(Arc::new);
+        let entry = self.defaults.entry(service.clone());
+        entry.or_insert_with(read).clone()
+    }
+
+    fn proxy_defaults(&mut self, tenancy: &Tenancy) -> Option<Arc<ProxyDefaults>> {
+        let read = || self.entries.proxy_defaults(tenancy).map(Arc::new);
+        let entry = self.proxy_defaults.entry(tenancy.partition.clone());
+        entry.or_insert_with(read).clone()
     }
 
     /// All services of a chain speak alike.
-    fn record_protocol(&mut self, service: &str) -> Result<(), ChainError> {
+    fn record_protocol(&mut self, service: &ServiceName) -> Result<(), ChainError> {
         let own = self.service_defaults(service);
-        let own = own.and_then(ServiceDefaults::protocol);
-        let usual = self.proxy_defaults.as_ref();
-        let usual = usual.and_then(ProxyDefaults::protocol);
+        let own = own.and_then(|own| own.protocol());
+        let usual = self.proxy_defaults(&service.tenancy);
+        let usual = usual.and_then(|usual| usual.protocol());
         let protocol = own.or(usual).unwrap_or_default();
         let expected = *self.protocol.get_or_insert(protocol);
         if protocol == expected {
             return Ok(());
         }
         Err(ChainError::Protocols {
-            chain: self.request.service.to_owned(),
-            service: service.to_owned(),
+            chain: self.chain_name(),
+            service: service.name.as_ref().to_owned(),
             protocol: protocol.to_string(),
             expected: expected.to_string(),
         })
@@ -289,7 +310,7 @@ impl<'a> Compiler<'a> {
         let mut protocol = self.protocol.unwrap_or_default();
         if self.routes_or_splits && !protocol.is_http() {
             return Err(ChainError::NotHttp {
-                chain: service.to_owned(),
+                chain: self.chain_name(),
                 protocol: protocol.to_string(),
             });
         }
@@ -300,17 +321,17 @@ impl<'a> Compiler<'a> {
             protocol = wanted;
             self.customised.protocol = Some(wanted);
         }
-        let own = self.service_defaults(service).cloned();
-        let usual = self.proxy_defaults.as_ref();
+        let own = self.service_defaults(service);
+        let usual = self.proxy_defaults(&service.tenancy);
         let usual = usual.map(|entry| entry.envoy_extensions.clone());
-        let (service_meta, extensions) =
-            own.map_or_else(Default::default, |own| (own.meta, own.envoy_extensions));
+        let (service_meta, extensions) = own.map_or_else(Default::default, |own| {
+            (own.meta.clone(), own.envoy_extensions.clone())
+        });
         self.targets.retain(|id, _| self.retained.contains(id));
         let default = self.is_default(&start_node);
         Ok(Chain {
-            service_name: service.to_owned(),
-            namespace: DEFAULT_TENANCY,
-            partition: DEFAULT_TENANCY,
+            service_name: self.chain_name(),
+            tenancy: service.tenancy.clone(),
             datacenter: self.request.datacenter.to_owned(),
             customization_hash: self.customised.hash(),
             default,
@@ -329,12 +350,13 @@ impl<'a> Compiler<'a> {
             return false;
         };
         let target = self.targets.get(&resolver.target);
-        resolver.default && target.is_some_and(|target| target.service == self.request.service)
+        resolver.default
+            && target.is_some_and(|target| target.service_name() == *self.request.service)
     }
 }
 
 /// What no other route matches goes to the service itself.
-fn catch_all(service: &str) -> Route {
+fn catch_all(service: &ServiceName) -> Route {
     let http = HttpMatch {
         path_prefix: "/".to_owned(),
         ..HttpMatch::default()
@@ -342,7 +364,9 @@ fn catch_all(service: &str) -> Route {
     Route {
         matched: Some(RouteMatch { http: Some(http) }),
         destination: Some(RouteDestination {
-            service: service.to_owned(),
+            service: service.name.as_ref().to_owned(),
+            partition: service.tenancy.shown_partition(),
+            namespace: service.tenancy.shown_namespace(),
             ..RouteDestination::default()
         }),
     }

@@ -1,18 +1,19 @@
 //! The names of targets and nodes. Consul's.
 
-use legate_model::{DEFAULT_TENANCY, TrustDomain};
+use legate_model::{ServiceName, TrustDomain, sni};
 
 use crate::chain::Target;
 
-/// `<service>.default.default`, the name of a router or a splitter.
-pub(crate) fn of_service(service: &str) -> String {
-    format!("{service}.{DEFAULT_TENANCY}.{DEFAULT_TENANCY}")
+/// `<service>.<namespace>.<partition>`, the name of a router or a splitter.
+pub(crate) fn of_service(service: &ServiceName) -> String {
+    let ServiceName { tenancy, name } = service;
+    format!("{name}.{}.{}", tenancy.namespace, tenancy.partition)
 }
 
 impl Target {
-    /// `[<subset>.]<service>.default.default.<datacenter>`, or `….external.<peer>`.
+    /// `[<subset>.]<service>.<namespace>.<partition>.<datacenter>`, or `….external.<peer>`.
     pub(crate) fn make_id(&self) -> String {
-        let service = of_service(&self.service);
+        let service = of_service(&self.service_name());
         let place = match self.peer.as_str() {
             "" => self.datacenter.clone(),
             peer => format!("external.{peer}"),
@@ -32,12 +33,7 @@ impl Target {
         if !self.peer.is_empty() {
             return String::new();
         }
-        let Target {
-            service,
-            datacenter,
-            ..
-        } = self;
-        let name = format!("{service}.{DEFAULT_TENANCY}.{datacenter}.internal.{trust_domain}");
+        let name = sni::service(&self.service_name(), &self.datacenter, trust_domain);
         match self.service_subset.as_str() {
             "" => name,
             subset => format!("{subset}.{name}"),

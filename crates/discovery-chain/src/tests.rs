@@ -5,8 +5,8 @@ mod generated;
 use std::collections::BTreeMap;
 
 use legate_model::{
-    LocalityMode, ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter,
-    TrustDomain,
+    LocalityMode, ProxyDefaults, ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter,
+    ServiceSplitter, Tenancy, TrustDomain,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -21,8 +21,11 @@ impl Written {
     /// Each with `Kind` and `Name`.
     fn new(entries: impl IntoIterator<Item = Value>) -> Self {
         let key = |entry: &Value| {
-            let text = |field: &str| entry[field].as_str().unwrap().to_owned();
-            (text("Kind"), text("Name"))
+            let text = |field: &str| entry[field].as_str().unwrap_or_default();
+            let tenant = |field: &str| text(field).parse().unwrap();
+            let tenancy = Tenancy::new(&tenant("Partition"), &tenant("Namespace"));
+            let name = ServiceName::new(&tenancy, text("Name"));
+            (text("Kind").to_owned(), name.to_string())
         };
         Self(
             entries
@@ -32,34 +35,35 @@ impl Written {
         )
     }
 
-    fn read<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Option<T> {
-        let entry = self.0.get(&(kind.to_owned(), name.to_owned()))?.clone();
+    fn read<T: DeserializeOwned>(&self, kind: &str, name: &ServiceName) -> Option<T> {
+        let entry = self.0.get(&(kind.to_owned(), name.to_string()))?.clone();
         Some(serde_json::from_value(entry).unwrap())
     }
 }
 
 impl Entries for Written {
-    fn router(&self, service: &str) -> Option<ServiceRouter> {
+    fn router(&self, service: &ServiceName) -> Option<ServiceRouter> {
         self.read("service-router", service)
     }
-    fn splitter(&self, service: &str) -> Option<ServiceSplitter> {
+    fn splitter(&self, service: &ServiceName) -> Option<ServiceSplitter> {
         self.read("service-splitter", service)
     }
-    fn resolver(&self, service: &str) -> Option<ServiceResolver> {
+    fn resolver(&self, service: &ServiceName) -> Option<ServiceResolver> {
         self.read("service-resolver", service)
     }
-    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
+    fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults> {
         self.read("service-defaults", service)
     }
-    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
-        self.read("proxy-defaults", "global")
+    fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
+        let name = ServiceName::new(&tenancy.of_partition(), "global");
+        self.read("proxy-defaults", &name)
     }
 }
 
 /// The chain of `web` in `dc1`.
 fn chain_with(entries: &Written, overrides: Overrides) -> Result<Chain, ChainError> {
     let request = Request {
-        service: "web",
+        service: &"web".into(),
         datacenter: "dc1",
         trust_domain: &TrustDomain::of_cluster("c1"),
         overrides,
@@ -102,6 +106,50 @@ fn splits(name: &str, splits: &[(f32, &str, &str)]) -> Value {
         })
         .collect();
     entry("service-splitter", name, json!({"Splits": splits}))
+}
+
+#[test]
+fn what_leads_to_another_tenant_is_resolved_there() {
+    let web = json!({
+        "Redirect": {"Service": "api", "Namespace": "team", "Partition": "shop"},
+    });
+    let api = json!({
+        "Namespace": "team",
+        "Partition": "shop",
+        "Failover": {"*": {"Namespace": "spare"}},
+        "ConnectTimeout": "3s",
+    });
+    let chain = json_of([resolver("web", web), resolver("api", api)]);
+    assert_eq!(chain["Namespace"], "default");
+    assert_eq!(chain["StartNode"], "resolver:api.team.shop.dc1");
+    let target = &chain["Targets"]["api.team.shop.dc1"];
+    assert_eq!(target["Namespace"], "team");
+    assert_eq!(target["Partition"], "shop");
+    assert_eq!(target["ConnectTimeout"], "3s");
+    assert_eq!(target["SNI"], "api.team.shop.dc1.internal-v1.c1.consul");
+    let spare = &chain["Targets"]["api.spare.shop.dc1"];
+    assert_eq!(spare["SNI"], "api.spare.shop.dc1.internal-v1.c1.consul");
+}
+
+#[test]
+fn routes_and_splits_lead_to_the_entrys_own_tenant_unless_they_name_one() {
+    let split = json!({"Splits": [
+        {"Weight": 50, "Namespace": "team"},
+        {"Weight": 50, "Service": "api"},
+    ]});
+    let team = json!({"Namespace": "team", "Splits": [{"Weight": 100, "Service": "api"}]});
+    let chain = json_of([
+        http(),
+        entry("service-splitter", "web", split),
+        entry("service-splitter", "web", team),
+    ]);
+    let splits = &chain["Nodes"]["splitter:web.default.default"]["Splits"];
+    assert_eq!(splits[0]["NextNode"], "resolver:api.team.default.dc1");
+    assert_eq!(splits[1]["NextNode"], "resolver:api.default.default.dc1");
+    assert_eq!(
+        chain["Targets"]["api.team.default.dc1"]["SNI"],
+        "api.team.dc1.internal.c1.consul"
+    );
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use legate_model::{Intention, WILDCARD};
+use legate_model::{Intention, ServiceName};
 
-use crate::{Action, sort};
+use crate::{Action, covers, sort};
 
 /// An answer, with what it rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,21 +22,20 @@ pub struct Decision {
 /// The first intention for the source decides, `default` when there is none. An intention with
 /// permissions decides about requests, not connections, and so does one that lets requests through
 /// with a token only: here they count as refusals.
-pub fn check(intentions: &[Arc<Intention>], source: &str, default: Action) -> Decision {
+pub fn check(intentions: &[Arc<Intention>], source: &ServiceName, default: Action) -> Decision {
     let mut sorted = intentions.to_vec();
     sort(&mut sorted);
-    let is_for = |i: &Arc<Intention>| i.source_name == source || i.source_name == WILDCARD;
+    let is_for = |i: &Arc<Intention>| covers(&i.source(), source);
     let Some(intention) = sorted.into_iter().find(is_for) else {
         return Decision {
             action: default,
             matched: None,
-            reason: format!("no intention matches {source:?}: the default policy is to {default}"),
+            reason: format!(
+                "no intention matches \"{source}\": the default policy is to {default}"
+            ),
         };
     };
-    let names = format!(
-        "{} => {}",
-        intention.source_name, intention.destination_name
-    );
+    let names = format!("{} => {}", intention.source(), intention.destination());
     let (action, reason) = match intention.action {
         Some(Action::Allow) if intention.jwt.is_some() => (
             Action::Deny,

@@ -1,7 +1,8 @@
 //! Who may call whom: intentions, their precedence, and the rules that a proxy enforces.
 //!
 //! Pure functions over values: nothing here reads the store, renders Envoy configuration, or knows
-//! of namespaces and peers, which are not served. [`check()`] answers one question; [`policy()`] turns
+//! of peers, which are not served. The name `*` stands for every service of its namespace, and together
+//! with the namespace `*` for every service of its partition. [`check()`] answers one question; [`policy()`] turns
 //! all intentions of a destination into rules that do not overlap, so that a filter may apply them
 //! in any order; [`Reach`] is about all destinations of a source. All give the same answers.
 
@@ -12,7 +13,7 @@ mod reach;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use legate_model::{Intention, WILDCARD};
+use legate_model::{Intention, ServiceName, WILDCARD};
 
 pub use check::{Decision, check};
 pub use legate_model::{IntentionAction as Action, precedence};
@@ -28,25 +29,33 @@ pub fn sort(intentions: &mut [Arc<Intention>]) {
 }
 
 /// What intentions are ordered by. Precedence is computed: what a stored object says may be stale.
-fn key(intention: &Intention) -> (Reverse<u32>, &str, &str) {
-    let (source, destination) = (&intention.source_name, &intention.destination_name);
+fn key(intention: &Intention) -> (Reverse<u32>, &str, &str, ServiceName, ServiceName) {
+    let (source, destination) = (intention.source(), intention.destination());
     (
-        Reverse(precedence(source, destination)),
+        Reverse(precedence(&source, &destination)),
+        &intention.source_name,
+        &intention.destination_name,
         source,
         destination,
     )
 }
 
+/// Whether a name, which may stand for several services, stands for all that another one does.
+fn covers(wider: &ServiceName, other: &ServiceName) -> bool {
+    let mut parts = wider.exact().into_iter().zip(other.exact());
+    wider.tenancy.partition == other.tenancy.partition
+        && parts.all(|(wider, other)| wider == WILDCARD || wider == other)
+}
+
 /// The intentions in the order in which they decide, without those that can never decide because an
-/// earlier one is for the same source or for every source.
+/// earlier one is for the same source or for more.
 fn deciding(intentions: &[Arc<Intention>]) -> Vec<Arc<Intention>> {
     let mut sorted = intentions.to_vec();
     sort(&mut sorted);
     let mut kept: Vec<Arc<Intention>> = Vec::with_capacity(sorted.len());
     for intention in sorted {
-        let decided = |earlier: &Arc<Intention>| {
-            earlier.source_name == WILDCARD || earlier.source_name == intention.source_name
-        };
+        let source = intention.source();
+        let decided = |earlier: &Arc<Intention>| covers(&earlier.source(), &source);
         if !kept.iter().any(decided) {
             kept.push(intention);
         }

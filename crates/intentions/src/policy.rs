@@ -9,9 +9,11 @@
 
 use std::sync::Arc;
 
-use legate_model::{HttpPermission, Intention, IntentionPermission, JwtRequirement, WILDCARD};
+use legate_model::{
+    HttpPermission, Intention, IntentionPermission, JwtRequirement, ServiceName, WILDCARD,
+};
 
-use crate::{Action, deciding};
+use crate::{Action, covers, deciding};
 
 /// What the filter that enforces the rules can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +60,12 @@ pub enum Token {
 /// A set of callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceMatch {
-    /// The service; `None` is every service of the mesh.
-    pub name: Option<String>,
+    /// The partition.
+    pub partition: Arc<str>,
+    /// The namespace; `None` is every one of the partition.
+    pub namespace: Option<Arc<str>>,
+    /// The service; `None` is every service of the namespace.
+    pub name: Option<Arc<str>>,
     /// Those that are left out.
     pub except: Vec<SourceMatch>,
 }
@@ -96,9 +102,12 @@ pub struct Shape {
 }
 
 impl SourceMatch {
-    fn new(name: &str) -> Self {
+    fn new(source: &ServiceName) -> Self {
+        let exact = |name: &Arc<str>| Some(name.clone()).filter(|name| **name != *WILDCARD);
         SourceMatch {
-            name: (name != WILDCARD).then(|| name.to_owned()),
+            partition: source.tenancy.partition.clone(),
+            namespace: exact(&source.tenancy.namespace),
+            name: exact(&source.name),
             except: Vec::new(),
         }
     }
@@ -110,14 +119,13 @@ impl SourceMatch {
 /// intention's permissions fits.
 pub fn policy(intentions: &[Arc<Intention>], default: Action, layer: Layer) -> Policy {
     let mut rules = Vec::new();
-    let mut earlier: Vec<SourceMatch> = Vec::new();
+    let mut earlier: Vec<ServiceName> = Vec::new();
     for intention in deciding(intentions) {
-        let mut source = SourceMatch::new(&intention.source_name);
-        let own = source.clone();
-        if source.name.is_none() {
-            source.except.clone_from(&earlier);
-        }
-        earlier.push(own);
+        let named = intention.source();
+        let mut source = SourceMatch::new(&named);
+        let own = earlier.iter().filter(|other| covers(&named, other));
+        source.except = own.map(SourceMatch::new).collect();
+        earlier.push(named);
         rules.extend(of_intention(&intention, &source, default, layer));
     }
     Policy {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use legate_model::{
     HttpPermission, Intention, IntentionPermission, JwtRequirement, RequiredProvider,
-    ServiceIntentions, SourceIntention,
+    ServiceIntentions, SourceIntention, Tenancy,
 };
 use proptest::prelude::*;
 
@@ -46,14 +46,90 @@ fn every(except: &[&str]) -> SourceMatch {
     SourceMatch {
         name: None,
         except: except.iter().map(|name| only(name)).collect(),
+        ..only("any")
     }
 }
 
 fn only(name: &str) -> SourceMatch {
     SourceMatch {
-        name: Some(name.to_owned()),
+        partition: "default".into(),
+        namespace: Some("default".into()),
+        name: Some(name.into()),
         except: Vec::new(),
     }
+}
+
+/// A decision about a source of the default tenancy.
+fn check(intentions: &[Arc<Intention>], source: &str, default: Action) -> Decision {
+    super::check(intentions, &source.into(), default)
+}
+
+/// `<name>`, `<namespace>/<name>` or `<partition>/<namespace>/<name>`.
+fn service(text: &str) -> ServiceName {
+    let mut parts = text.rsplit('/');
+    let name = parts.next().unwrap_or_default();
+    let mut tenant = || parts.next().unwrap_or_default().parse().unwrap();
+    let namespace = tenant();
+    ServiceName::new(&Tenancy::new(&tenant(), &namespace), name)
+}
+
+fn between(source: &str, destination: &str, action: Action) -> Arc<Intention> {
+    let mut made = Intention::clone(&intention("", "", action));
+    made.set_ends(&service(source), &service(destination));
+    Arc::new(made)
+}
+
+#[test]
+fn the_more_of_the_names_are_exact_the_earlier_an_intention_decides() {
+    let mut list = vec![
+        between("*/*", "*/*", Action::Deny),
+        between("a/*", "*/*", Action::Deny),
+        between("a/web", "*/*", Action::Deny),
+        between("*/*", "b/*", Action::Deny),
+        between("a/*", "b/*", Action::Deny),
+        between("a/web", "b/*", Action::Deny),
+        between("*/*", "b/api", Action::Deny),
+        between("a/*", "b/api", Action::Deny),
+        between("a/web", "b/api", Action::Deny),
+    ];
+    sort(&mut list);
+    let order: Vec<_> = list
+        .iter()
+        .map(|one| precedence(&one.source(), &one.destination()))
+        .collect();
+    assert_eq!(order, [9, 8, 7, 6, 5, 4, 3, 2, 1]);
+}
+
+#[test]
+fn a_name_in_one_tenancy_is_nobody_in_another() {
+    let list = [
+        between("a/web", "a/api", Action::Allow),
+        between("shop/a/*", "a/api", Action::Allow),
+        between("*/*", "a/api", Action::Deny),
+    ];
+    for (source, expected) in [
+        ("a/web", Action::Allow),
+        ("web", Action::Deny),
+        ("b/web", Action::Deny),
+        ("shop/a/web", Action::Allow),
+        // Nothing is said about the rest of the other partition.
+        ("shop/b/web", Action::Allow),
+    ] {
+        let decision = super::check(&list, &service(source), Action::Allow);
+        assert_eq!(decision.action, expected, "{source}");
+    }
+    let rules = policy(&list, Action::Allow, Layer::L4).rules;
+    let web = SourceMatch {
+        namespace: Some("a".into()),
+        ..only("web")
+    };
+    let rest = SourceMatch {
+        namespace: None,
+        name: None,
+        except: vec![web],
+        ..only("any")
+    };
+    assert_eq!(rules, [all(rest)]);
 }
 
 fn all(source: SourceMatch) -> Rule {
@@ -78,7 +154,11 @@ fn specific_names_come_first() {
         .iter()
         .map(|i| {
             let (source, destination) = (i.source_name.as_str(), i.destination_name.as_str());
-            (precedence(source, destination), source, destination)
+            (
+                precedence(&i.source(), &i.destination()),
+                source,
+                destination,
+            )
         })
         .collect();
     assert_eq!(
@@ -247,8 +327,11 @@ fn permissions_that_say_what_the_default_says_make_no_rule() {
 }
 
 impl SourceMatch {
-    fn matches(&self, source: &str) -> bool {
-        self.name.as_deref().is_none_or(|name| name == source)
+    fn matches(&self, source: &ServiceName) -> bool {
+        let is = |wanted: &Option<Arc<str>>, has| wanted.as_ref().is_none_or(|one| one == has);
+        self.partition == source.tenancy.partition
+            && is(&self.namespace, &source.tenancy.namespace)
+            && is(&self.name, &source.name)
             && !self.except.iter().any(|except| except.matches(source))
     }
 }
@@ -292,7 +375,7 @@ impl Asked<'_> {
 /// What a filter with the policy does to a request.
 fn enforce(policy: &Policy, asked: Asked<'_>) -> Action {
     let matched = policy.rules.iter().any(|rule| {
-        rule.source.matches(asked.source)
+        rule.source.matches(&service(asked.source))
             && asked.is(&rule.token)
             && match &rule.permissions {
                 Permissions::All => true,
@@ -314,7 +397,8 @@ fn enforce(policy: &Policy, asked: Asked<'_>) -> Action {
 /// What intentions mean for a request: the first for the source decides, in it the first permission.
 /// Where it lets the request through and asks for a token, the request is refused without.
 fn decide(list: &[Arc<Intention>], asked: Asked<'_>, default: Action) -> Action {
-    let Some(intention) = check(list, asked.source, default).matched else {
+    let decision = super::check(list, &service(asked.source), default);
+    let Some(intention) = decision.matched else {
         return default;
     };
     let lacks = |jwt: &Option<JwtRequirement>| jwt.as_ref().is_some_and(|jwt| !asked.proves(jwt));
@@ -345,19 +429,23 @@ const PATHS: [&str; 6] = ["/", "/a", "/a/b", "/b", "/b/c", "/c"];
 
 prop_compose! {
     fn any_intention()(
-        source in prop_oneof![Just("*"), Just("web"), Just("admin"), Just("cron")],
-        destination in prop_oneof![Just("*"), Just("api")],
+        source in prop_oneof![
+            3 => Just("*"), 3 => Just("web"), 2 => Just("admin"), 2 => Just("cron"),
+            1 => Just("*/*"), 1 => Just("team/*"), 1 => Just("team/web"), 1 => Just("shop/*/*"),
+        ],
+        destination in prop_oneof![2 => Just("*"), 4 => Just("api"), 1 => Just("*/*")],
         action in any_action(),
         jwt in any_jwt(),
         permissions in prop::collection::vec((any_action(), 0..PATHS.len(), any_jwt()), 0..5),
     ) -> Arc<Intention> {
-        let made = if permissions.is_empty() || destination == "*" {
-            intention(source, destination, action)
+        let made = if permissions.is_empty() || destination != "api" {
+            intention("", "", action)
         } else {
             let list: Vec<_> = permissions.iter().map(|(a, i, _)| (*a, PATHS[*i])).collect();
-            by_request(source, destination, &list)
+            by_request("", "", &list)
         };
         let mut made = Arc::unwrap_or_clone(made);
+        made.set_ends(&service(source), &service(destination));
         made.jwt = jwt;
         for (own, (_, _, jwt)) in made.permissions.iter_mut().zip(permissions) {
             own.jwt = jwt;
@@ -423,11 +511,11 @@ proptest! {
     ) {
         let connections = policy(&list, default, Layer::L4);
         let requests = policy(&list, default, Layer::L7);
-        for source in ["web", "admin", "cron", "stranger"] {
+        for source in ["web", "admin", "cron", "stranger", "team/web", "team/cron", "shop/web"] {
             let connection = Asked { source, path: "/", provider: "" };
             prop_assert_eq!(
                 enforce(&connections, connection),
-                check(&list, source, default).action,
+                super::check(&list, &service(source), default).action,
                 "{} {:?}", source, connections
             );
             for path in PATHS {
@@ -484,15 +572,15 @@ proptest! {
             ..ServiceIntentions::default()
         }).collect();
         for source in ["web", "cron", "stranger"] {
-            let reach = Reach::new(&entries, source, default);
+            let reach = Reach::new(&entries, &source.into(), default);
             for destination in ["api", "Db", "other"] {
                 let of = |i: &&Arc<Intention>| ["*", destination].contains(&&*i.destination_name);
                 let own: Vec<_> = list.iter().filter(of).cloned().collect();
                 let decision = check(&own, source, default);
                 let by_request = decision.matched.is_some_and(|i| i.action.is_none());
                 let expected = by_request || decision.action == Action::Allow;
-                prop_assert_eq!(reach.allows(destination), expected, "{} {}", source, destination);
-                prop_assert_eq!(reach.allows(&destination.to_uppercase()), expected);
+                prop_assert_eq!(reach.allows(&destination.into()), expected, "{} {}", source, destination);
+                prop_assert_eq!(reach.allows(&(&*destination.to_uppercase()).into()), expected);
             }
         }
     }

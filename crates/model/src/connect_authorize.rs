@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::tenancy::{Ignored, OnlyDefault};
+use crate::tenancy::{Ignored, TenancyName};
 
 /// Body of `POST /v1/agent/connect/authorize`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -10,10 +10,10 @@ use crate::tenancy::{Ignored, OnlyDefault};
 pub struct ConnectAuthorize {
     /// The service that is called.
     pub target: String,
-    /// Only the default namespace is served.
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    pub partition: OnlyDefault,
+    /// Its namespace.
+    pub namespace: TenancyName,
+    /// Its partition.
+    pub partition: TenancyName,
     /// The SPIFFE id in the caller's certificate.
     #[serde(rename = "ClientCertURI")]
     pub client_cert_uri: String,

@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
-use crate::tenancy::{Ignored, NoPeer, NotServed, OnlyDefault};
-use crate::{DEFAULT_TENANCY, WILDCARD, name, regex};
+use crate::tenancy::{
+    EVERY_TENANCY, Ignored, NoPeer, NotServed, ServiceName, Tenancy, TenancyName,
+};
+use crate::{WILDCARD, name, regex};
 
 /// The only type of intention source.
 pub const SOURCE_TYPE_CONSUL: &str = "consul";
@@ -141,12 +143,12 @@ pub struct Intention {
     /// For people, at most 512 bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Always `default`.
+    /// The caller's namespace, or `*`; empty means `default`.
     #[serde(rename = "SourceNS")]
     pub source_ns: String,
     /// The caller, or `*`.
     pub source_name: String,
-    /// Always `default`.
+    /// The namespace of the service called, or `*`; empty means `default`.
     #[serde(rename = "DestinationNS")]
     pub destination_ns: String,
     /// The service called, or `*`.
@@ -173,12 +175,12 @@ pub struct Intention {
     /// Groups of peers are not served.
     #[serde(skip_serializing)]
     pub source_sameness_group: NotServed,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub source_partition: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub destination_partition: OnlyDefault,
+    /// The caller's partition; empty means `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub source_partition: TenancyName,
+    /// The partition of the service called; empty means `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub destination_partition: TenancyName,
     /// Not used, as in Consul.
     #[serde(skip_serializing)]
     pub default_addr: Ignored,
@@ -205,9 +207,9 @@ impl Default for Intention {
         Intention {
             id: String::new(),
             description: String::new(),
-            source_ns: DEFAULT_TENANCY.to_owned(),
+            source_ns: String::new(),
             source_name: String::new(),
-            destination_ns: DEFAULT_TENANCY.to_owned(),
+            destination_ns: String::new(),
             destination_name: String::new(),
             source_type: SOURCE_TYPE_CONSUL.to_owned(),
             action: None,
@@ -217,8 +219,8 @@ impl Default for Intention {
             jwt: None,
             source_peer: NoPeer,
             source_sameness_group: NotServed,
-            source_partition: OnlyDefault,
-            destination_partition: OnlyDefault,
+            source_partition: TenancyName::default(),
+            destination_partition: TenancyName::default(),
             default_addr: Ignored,
             default_port: Ignored,
             created_at: Ignored,
@@ -230,30 +232,66 @@ impl Default for Intention {
     }
 }
 
-/// How specific a pair of names is, higher first: 9 for two names, 8 when any caller is meant, 6
-/// when any destination is meant, 5 when both are.
-pub fn precedence(source: &str, destination: &str) -> u32 {
-    match (destination == WILDCARD, source == WILDCARD) {
-        (false, false) => 9,
-        (false, true) => 8,
-        (true, false) => 6,
-        (true, true) => 5,
+/// How specific a pair of services is, higher first: 9 for two names, 8 when any caller of a namespace
+/// is meant, 7 when any caller is; 6 to 4 when any destination of a namespace is meant, and 3 to 1 when
+/// any destination is.
+pub fn precedence(source: &ServiceName, destination: &ServiceName) -> u32 {
+    let every = |service: &ServiceName| {
+        let parts = service.exact().into_iter();
+        parts.map(|part| u32::from(part == WILDCARD)).sum::<u32>()
+    };
+    9 - 3 * every(destination) - every(source)
+}
+
+/// What of the names of a service in an intention cannot stand together. Consul's words.
+pub(crate) fn validate_wildcards(service: &ServiceName) -> Result<(), &'static str> {
+    if service.tenancy.partition.as_ref() == EVERY_TENANCY {
+        return Err("a partition cannot be a wildcard");
+    }
+    match service.exact() {
+        [EVERY_TENANCY, name] if name != WILDCARD => {
+            Err("exact value cannot follow wildcard namespace")
+        }
+        _ => Ok(()),
     }
 }
 
 impl Intention {
-    /// Fills what is computed or fixed: namespaces, type, precedence; methods in upper case.
-    pub fn normalise(&mut self) {
-        for namespace in [&mut self.source_ns, &mut self.destination_ns] {
-            if namespace.is_empty() || namespace.eq_ignore_ascii_case(DEFAULT_TENANCY) {
-                *namespace = DEFAULT_TENANCY.to_owned();
-            }
-        }
+    /// The caller.
+    pub fn source(&self) -> ServiceName {
+        service(&self.source_partition, &self.source_ns, &self.source_name)
+    }
+
+    /// The service called.
+    pub fn destination(&self) -> ServiceName {
+        let (partition, namespace) = (&self.destination_partition, &self.destination_ns);
+        service(partition, namespace, &self.destination_name)
+    }
+
+    /// Says who calls and who is called.
+    pub fn set_ends(&mut self, source: &ServiceName, destination: &ServiceName) {
+        self.source_partition = source.tenancy.shown_partition();
+        self.source_ns = source.tenancy.namespace.as_ref().to_owned();
+        self.source_name = source.name.as_ref().to_owned();
+        self.destination_partition = destination.tenancy.shown_partition();
+        self.destination_ns = destination.tenancy.namespace.as_ref().to_owned();
+        self.destination_name = destination.name.as_ref().to_owned();
+    }
+
+    /// Fills what is computed or fixed: tenancies, type, precedence; methods in upper case. What the
+    /// destination leaves out is `own`, and what the source does is the destination's.
+    pub fn normalise(&mut self, own: &Tenancy) {
+        let name = |text: &str| text.parse::<TenancyName>().unwrap_or_default();
+        let destination = own.resolve(&self.destination_partition, &name(&self.destination_ns));
+        let source = destination.resolve(&self.source_partition, &name(&self.source_ns));
+        let source = ServiceName::new(&source, &self.source_name);
+        let destination = ServiceName::new(&destination, &self.destination_name);
+        self.set_ends(&source, &destination);
         if self.source_type.is_empty() {
             self.source_type = SOURCE_TYPE_CONSUL.to_owned();
         }
         normalise_permissions(&mut self.permissions);
-        self.precedence = precedence(&self.source_name, &self.destination_name);
+        self.precedence = precedence(&source, &destination);
     }
 
     /// # Errors
@@ -271,12 +309,15 @@ impl Intention {
             ("SourceNS", &self.source_ns),
             ("DestinationNS", &self.destination_ns),
         ] {
-            if !namespace.is_empty() && !namespace.eq_ignore_ascii_case(DEFAULT_TENANCY) {
-                return Err(Invalid::new(
-                    field,
-                    format!("{namespace:?} is not served: leave it out or use \"default\""),
-                ));
+            if let Err(error) = namespace.parse::<TenancyName>() {
+                return Err(Invalid::new(field, error.to_string()));
             }
+        }
+        for (field, service) in [
+            ("SourceName", self.source()),
+            ("DestinationName", self.destination()),
+        ] {
+            validate_wildcards(&service).map_err(|reason| Invalid::new(field, reason))?;
         }
         name::validate_intention_name(&self.source_name)
             .map_err(|error| Invalid::new("SourceName", error.to_string()))?;
@@ -290,6 +331,12 @@ impl Intention {
             &self.destination_name,
         )
     }
+}
+
+/// A service as an intention names it. A namespace that cannot be read was refused before.
+fn service(partition: &TenancyName, namespace: &str, name: &str) -> ServiceName {
+    let namespace = namespace.parse().unwrap_or_default();
+    ServiceName::new(&Tenancy::new(partition, &namespace), name)
 }
 
 pub(crate) fn normalise_permissions(permissions: &mut [IntentionPermission]) {

@@ -98,7 +98,7 @@ pub use session::{
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
 pub use tenancy::{
     EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer, NotServed, OnlyDefault,
-    Tenancy, TenancyName, is_served_tenancy,
+    ServiceName, Tenancy, TenancyName, is_served_tenancy,
 };
 pub use tenant::{Namespace, NamespaceAcls, Partition};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{Tenancy, TenancyName};
 use crate::{Opaque, json};
 
 /// How traffic is meant to reach the proxy.
@@ -277,12 +277,12 @@ impl UpstreamType {
 pub struct Upstream {
     /// What the name refers to.
     pub destination_type: UpstreamType,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub destination_namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub destination_partition: OnlyDefault,
+    /// Namespace of the destination; empty means the proxy's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub destination_namespace: TenancyName,
+    /// Partition of the destination; empty means the proxy's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub destination_partition: TenancyName,
     /// Cluster peer of the destination.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub destination_peer: String,
@@ -317,10 +317,17 @@ impl Upstream {
                 UpstreamType::Unset => UpstreamType::Service,
                 known => known,
             },
+            partition: self.destination_partition.clone(),
+            namespace: self.destination_namespace.clone(),
             name: self.destination_name.clone(),
             datacenter: self.datacenter.clone(),
             peer: self.destination_peer.clone(),
         }
+    }
+
+    /// The tenancy of the destination, for a proxy of this one.
+    pub fn tenancy(&self, own: &Tenancy) -> Tenancy {
+        own.resolve(&self.destination_partition, &self.destination_namespace)
     }
 
     /// Whether the application dials a unix socket.
@@ -330,11 +337,16 @@ impl Upstream {
 }
 
 /// Identifies an upstream of a proxy; prints as the name that Envoy's listeners, routes and
-/// statistics carry: `<name>`, `<name>?dc=<dc>`, `<name>?peer=<peer>`, `prepared_query:<name>`.
+/// statistics carry: `<name>`, `<name>?dc=<dc>`, `<name>?peer=<peer>`, `prepared_query:<name>`. A namespace
+/// that the upstream names stands before the name, `<namespace>/<name>`, and a partition before that.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UpstreamId {
     /// What the name refers to.
     pub r#type: UpstreamType,
+    /// Its partition, or empty for the proxy's own.
+    pub partition: TenancyName,
+    /// Its namespace, or empty for the proxy's own.
+    pub namespace: TenancyName,
     /// The service called.
     pub name: String,
     /// Its datacenter, or empty for the proxy's own.
@@ -347,6 +359,12 @@ impl fmt::Display for UpstreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.r#type == UpstreamType::PreparedQuery {
             f.write_str("prepared_query:")?;
+        }
+        if !self.partition.is_empty() {
+            let namespace = Tenancy::new(&self.partition, &self.namespace).namespace;
+            write!(f, "{}/{namespace}/", self.partition)?;
+        } else if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
         }
         f.write_str(&self.name)?;
         if !self.peer.is_empty() {

@@ -1,11 +1,18 @@
 //! Server names in TLS handshakes inside the mesh.
 
-use crate::{DEFAULT_TENANCY, TrustDomain};
+use crate::{DEFAULT_TENANCY, ServiceName, TrustDomain};
 
 /// The server name under which a service is dialled:
-/// `<service>.default.<datacenter>.internal.<trust domain>`.
-pub fn service(service: &str, datacenter: &str, trust_domain: &TrustDomain) -> String {
-    format!("{service}.{DEFAULT_TENANCY}.{datacenter}.internal.{trust_domain}")
+/// `<service>.<namespace>.<datacenter>.internal.<trust domain>`, or
+/// `<service>.<namespace>.<partition>.<datacenter>.internal-v1.<trust domain>` in a partition other than
+/// `default`.
+pub fn service(service: &ServiceName, datacenter: &str, trust_domain: &TrustDomain) -> String {
+    let ServiceName { tenancy, name } = service;
+    let (partition, namespace) = (&tenancy.partition, &tenancy.namespace);
+    match tenancy.is_default_partition() {
+        true => format!("{name}.{namespace}.{datacenter}.internal.{trust_domain}"),
+        false => format!("{name}.{namespace}.{partition}.{datacenter}.internal-v1.{trust_domain}"),
+    }
 }
 
 /// The server name under which the instances that a prepared query finds are dialled:
@@ -16,12 +23,20 @@ pub fn query(query: &str, datacenter: &str, trust_domain: &TrustDomain) -> Strin
 
 #[cfg(test)]
 mod tests {
+    use crate::{ServiceName, Tenancy};
+
     #[test]
     fn the_name_has_all_parts() {
         let trust_domain = crate::TrustDomain::of_cluster("c1");
         assert_eq!(
-            super::service("web", "dc1", &trust_domain),
+            super::service(&"web".into(), "dc1", &trust_domain),
             "web.default.dc1.internal.c1.consul"
+        );
+        let name = |text: &str| text.parse().unwrap();
+        let tenancy = Tenancy::new(&name("shop"), &name("team"));
+        assert_eq!(
+            super::service(&ServiceName::new(&tenancy, "web"), "dc1", &trust_domain),
+            "web.team.shop.dc1.internal-v1.c1.consul"
         );
         assert_eq!(
             super::query("near", "dc1", &trust_domain),

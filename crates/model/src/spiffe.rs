@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::DEFAULT_TENANCY;
+use crate::tenancy::{Tenancy, TenancyName};
 
 /// The mesh that identities belong to: `<cluster id>.consul`, lower case.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -76,13 +76,15 @@ pub struct InvalidSpiffeId {
     reason: &'static str,
 }
 
-/// Who a certificate speaks for. Namespaces other than `default` and partitions do not exist.
+/// Who a certificate speaks for. In a partition other than `default` the path begins with `/ap/<partition>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpiffeId {
-    /// A service in a datacenter: `/ns/default/dc/<dc>/svc/<service>`.
+    /// A service in a datacenter: `/ns/<namespace>/dc/<dc>/svc/<service>`.
     Service {
         /// Its mesh.
         trust_domain: TrustDomain,
+        /// Its partition and namespace.
+        tenancy: Tenancy,
         /// Its datacenter.
         datacenter: String,
         /// Its name.
@@ -99,6 +101,8 @@ pub enum SpiffeId {
     MeshGateway {
         /// Its mesh.
         trust_domain: TrustDomain,
+        /// Its partition, in the namespace `default`.
+        tenancy: Tenancy,
         /// Its datacenter.
         datacenter: String,
     },
@@ -129,11 +133,25 @@ impl SpiffeId {
             SpiffeId::Signing { .. } => None,
         }
     }
+
+    /// Whose it is: of no tenant, where it is the control plane's.
+    pub fn tenancy(&self) -> Tenancy {
+        match self {
+            SpiffeId::Service { tenancy, .. } | SpiffeId::MeshGateway { tenancy, .. } => {
+                tenancy.clone()
+            }
+            SpiffeId::Server { .. } | SpiffeId::Signing { .. } => Tenancy::default(),
+        }
+    }
 }
 
 impl fmt::Display for SpiffeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "spiffe://{}", self.trust_domain())?;
+        let tenancy = self.tenancy();
+        if !tenancy.is_default_partition() {
+            write!(f, "/ap/{}", Segment(&tenancy.partition))?;
+        }
         match self {
             SpiffeId::Service {
                 datacenter,
@@ -141,7 +159,8 @@ impl fmt::Display for SpiffeId {
                 ..
             } => write!(
                 f,
-                "/ns/{DEFAULT_TENANCY}/dc/{}/svc/{}",
+                "/ns/{}/dc/{}/svc/{}",
+                Segment(&tenancy.namespace),
                 Segment(datacenter),
                 Segment(service)
             ),
@@ -225,29 +244,37 @@ impl FromStr for SpiffeId {
             .collect::<Option<Vec<String>>>()
             .ok_or_else(|| fail("a path segment is empty or wrongly percent-encoded"))?;
         let mut segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        if let ["ap", partition, ..] = segments.as_slice() {
-            if *partition != DEFAULT_TENANCY {
-                return Err(fail("only the partition \"default\" is served"));
-            }
+        // A name that stands for several is nobody's.
+        let tenant = |name: &str| match name.parse::<TenancyName>() {
+            Ok(name) if !name.is_every() => Ok(name),
+            _ => Err(fail("its namespace or partition has no valid name")),
+        };
+        let mut partition = TenancyName::default();
+        if let ["ap", named, ..] = segments.as_slice() {
+            partition = tenant(named)?;
             segments.drain(..2);
         }
+        let of_partition = Tenancy::new(&partition, &TenancyName::default());
         match segments.as_slice() {
-            ["ns", DEFAULT_TENANCY, "dc", datacenter, "svc", service] => Ok(SpiffeId::Service {
+            ["ns", namespace, "dc", datacenter, "svc", service] => Ok(SpiffeId::Service {
                 trust_domain,
+                tenancy: of_partition.resolve(&partition, &tenant(namespace)?),
                 datacenter: (*datacenter).to_owned(),
                 service: (*service).to_owned(),
             }),
-            ["ns", _, "dc", _, "svc", _] => Err(fail("only the namespace \"default\" is served")),
-            ["agent", "server", "dc", datacenter] => Ok(SpiffeId::Server {
-                trust_domain,
-                datacenter: (*datacenter).to_owned(),
-            }),
+            ["agent", "server", "dc", datacenter] if of_partition.is_default() => {
+                Ok(SpiffeId::Server {
+                    trust_domain,
+                    datacenter: (*datacenter).to_owned(),
+                })
+            }
             ["gateway", "mesh", "dc", datacenter] => Ok(SpiffeId::MeshGateway {
                 trust_domain,
+                tenancy: of_partition,
                 datacenter: (*datacenter).to_owned(),
             }),
             _ => Err(fail(
-                "its path is none of /ns/default/dc/<dc>/svc/<service>, /agent/server/dc/<dc>, \
+                "its path is none of /ns/<namespace>/dc/<dc>/svc/<service>, /agent/server/dc/<dc>, \
                  /gateway/mesh/dc/<dc>",
             )),
         }
@@ -264,6 +291,7 @@ mod tests {
     fn a_service_identity_has_consuls_path() {
         let id = SpiffeId::Service {
             trust_domain: TrustDomain::of_cluster("AAAA-bbbb"),
+            tenancy: Tenancy::default(),
             datacenter: "dc1".into(),
             service: "web".into(),
         };
@@ -283,6 +311,7 @@ mod tests {
             id,
             SpiffeId::Service {
                 trust_domain: "x.consul".parse().unwrap(),
+                tenancy: Tenancy::default(),
                 datacenter: "dc1".into(),
                 service: "a b/c".into(),
             }
@@ -305,6 +334,11 @@ mod tests {
             .parse()
             .unwrap();
         assert!(matches!(in_partition, SpiffeId::Service { .. }));
+        let uri = "spiffe://x.consul/ap/shop/ns/team/dc/dc1/svc/web";
+        let of_tenant: SpiffeId = uri.parse().unwrap();
+        assert_eq!(&*of_tenant.tenancy().partition, "shop");
+        assert_eq!(&*of_tenant.tenancy().namespace, "team");
+        assert_eq!(of_tenant.to_string(), uri);
     }
 
     #[test]
@@ -317,14 +351,12 @@ mod tests {
             ("spiffe://localhost", "dotted host name"),
             ("spiffe://x.consul:80/agent/server/dc/d", "dotted host name"),
             ("spiffe://x..consul", "dotted host name"),
+            ("spiffe://x.consul/ns/*/dc/d/svc/w", "no valid name"),
             (
-                "spiffe://x.consul/ns/team/dc/d/svc/w",
-                "namespace \"default\"",
+                "spiffe://x.consul/ap/a.b/ns/default/dc/d/svc/w",
+                "no valid name",
             ),
-            (
-                "spiffe://x.consul/ap/p/ns/default/dc/d/svc/w",
-                "partition \"default\"",
-            ),
+            ("spiffe://x.consul/ap/p/agent/server/dc/d", "none of"),
             ("spiffe://x.consul/ns/default/dc/d/svc/", "segment is empty"),
             (
                 "spiffe://x.consul/ns/default/dc/d/svc/%+1",
@@ -348,13 +380,21 @@ mod tests {
             cluster in "[a-zA-Z0-9-]{1,36}",
             datacenter in "[^\\p{C}]{1,12}",
             service in "\\PC{1,24}",
+            partition in "[a-z][a-z0-9]{0,8}",
+            namespace in "[a-z][a-z0-9-]{0,8}[a-z]",
             kind in 0..4,
         ) {
             let trust_domain = TrustDomain::of_cluster(&cluster);
+            let partition: TenancyName = partition.parse().unwrap();
+            let tenancy = Tenancy::new(&partition, &namespace.parse().unwrap());
             let id = match kind {
-                0 => SpiffeId::Service { trust_domain, datacenter, service },
+                0 => SpiffeId::Service { trust_domain, tenancy, datacenter, service },
                 1 => SpiffeId::Server { trust_domain, datacenter },
-                2 => SpiffeId::MeshGateway { trust_domain, datacenter },
+                2 => SpiffeId::MeshGateway {
+                    trust_domain,
+                    tenancy: tenancy.of_partition(),
+                    datacenter,
+                },
                 _ => SpiffeId::Signing { trust_domain },
             };
             let uri = id.to_string();

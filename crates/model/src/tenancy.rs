@@ -58,6 +58,19 @@ impl Tenancy {
         }
     }
 
+    /// How another tenancy names this one: not at all where it is the same, and in full where the
+    /// partition is another one. Partition and namespace.
+    #[must_use]
+    pub fn named_from(&self, other: &Self) -> (TenancyName, TenancyName) {
+        let name = |is: bool, name: &Arc<str>| TenancyName(is.then(|| name.clone()));
+        let elsewhere = self.partition != other.partition;
+        let namespace = elsewhere || self.namespace != other.namespace;
+        (
+            name(elsewhere, &self.partition),
+            name(namespace, &self.namespace),
+        )
+    }
+
     /// Where the partition keeps what belongs to none of its namespaces: nodes, for example.
     #[must_use]
     pub fn of_partition(&self) -> Self {
@@ -105,6 +118,88 @@ impl Tenancy {
     }
 }
 
+/// A service by its name, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceName {
+    /// Whose it is.
+    pub tenancy: Tenancy,
+    /// Its name, or `*`.
+    pub name: Arc<str>,
+}
+
+impl ServiceName {
+    /// A service of a tenancy.
+    #[must_use]
+    pub fn new(tenancy: &Tenancy, name: &str) -> Self {
+        Self {
+            tenancy: tenancy.clone(),
+            name: name.into(),
+        }
+    }
+
+    /// The namespace and the name, each of which may be `*`.
+    #[must_use]
+    pub fn exact(&self) -> [&str; 2] {
+        [&self.tenancy.namespace, &self.name]
+    }
+}
+
+impl From<&ServiceName> for ServiceName {
+    fn from(service: &ServiceName) -> Self {
+        service.clone()
+    }
+}
+
+impl PartialEq<&str> for ServiceName {
+    /// Whether it is the service of the default tenancy with that name.
+    fn eq(&self, name: &&str) -> bool {
+        self.tenancy.is_default() && *self.name == **name
+    }
+}
+
+impl From<&str> for ServiceName {
+    /// A service of the default tenancy.
+    fn from(name: &str) -> Self {
+        Self::new(&Tenancy::default(), name)
+    }
+}
+
+impl fmt::Display for ServiceName {
+    /// `<name>`, `<namespace>/<name>` or `<partition>/<namespace>/<name>`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tenancy {
+            partition,
+            namespace,
+            ..
+        } = &self.tenancy;
+        if !self.tenancy.is_default_partition() {
+            write!(f, "{partition}/{namespace}/")?;
+        } else if !self.tenancy.is_default_namespace() {
+            write!(f, "{namespace}/")?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// A service as an entry names it: what is left out is the entry's own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServiceReference<'a> {
+    pub(crate) service: &'a str,
+    pub(crate) partition: &'a TenancyName,
+    pub(crate) namespace: &'a TenancyName,
+}
+
+impl ServiceReference<'_> {
+    /// The service that an entry means which is about `own`.
+    pub(crate) fn resolve(&self, own: &ServiceName) -> ServiceName {
+        let name = match self.service {
+            "" => &own.name,
+            service => service,
+        };
+        ServiceName::new(&own.tenancy.resolve(self.partition, self.namespace), name)
+    }
+}
+
 /// The name of a namespace or a partition, in lower case, or `*` for every one of them. Empty where
 /// none is named.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,6 +243,9 @@ impl TenancyName {
     pub fn is_default(&self) -> bool {
         self.is_empty() || self.as_str() == DEFAULT_TENANCY
     }
+
+    /// None named.
+    pub(crate) const NONE: &'static Self = &Self(None);
 
     fn shown(name: &Arc<str>) -> Self {
         Self(Some(name.clone()).filter(|name| &**name != DEFAULT_TENANCY))

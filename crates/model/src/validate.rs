@@ -349,6 +349,17 @@ impl Upstream {
         }
         name::validate_upstream(&self.destination_name)
             .map_err(|error| Invalid::new("DestinationName", error.to_string()))?;
+        for (field, name) in [
+            ("DestinationNamespace", &self.destination_namespace),
+            ("DestinationPartition", &self.destination_partition),
+        ] {
+            if name.is_every() {
+                return Err(Invalid::new(
+                    field,
+                    "an upstream calls one service: name one",
+                ));
+            }
+        }
         validate_ip("LocalBindAddress", &self.local_bind_address)?;
         validate_socket_mode(&self.local_bind_socket_mode)?;
         if self.has_local_socket() {

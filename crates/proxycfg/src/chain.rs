@@ -13,7 +13,7 @@ use legate_discovery_chain::{
 };
 use legate_model::{
     CheckServiceNode, ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults,
-    ServiceResolver, ServiceRouter, ServiceSplitter, Subset, TrustDomain,
+    ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Subset, Tenancy, TrustDomain,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
@@ -132,6 +132,8 @@ impl PartialEq for ResolvedChain {
 /// Whose chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Callers<'a> {
+    /// Their partition.
+    pub(crate) partition: &'a str,
     /// The datacenter that is asked for.
     pub(crate) datacenter: &'a str,
     /// The one whose catalog this is.
@@ -141,24 +143,34 @@ pub(crate) struct Callers<'a> {
     pub(crate) overrides: Overrides,
 }
 
-/// The chain of a service.
+/// The chain of a service. It is the same for all callers of a partition.
 pub(crate) fn resolved(
     txn: &ReadTxn<'_>,
-    service: &str,
+    service: &ServiceName,
     callers: Callers<'_>,
 ) -> Arc<ResolvedChain> {
+    txn.in_tenancy(&service.tenancy, |txn| resolve(txn, service, callers))
+}
+
+fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Arc<ResolvedChain> {
     let Callers {
+        partition,
         datacenter,
         local,
         trust_domain,
         overrides,
     } = callers;
     // A service's name has no slash in it.
-    let mut argument = format!("{service}/{datacenter}/{trust_domain}");
+    let mut argument = format!("{}/{datacenter}/{trust_domain}", service.name);
     if overrides != Overrides::default() {
         argument.push_str(&format!("/{overrides:?}"));
     }
-    txn.shared("resolved chain", &argument, |txn| {
+    // Each partition exports to others what it wants.
+    let of_callers = match *partition == *service.tenancy.partition {
+        true => argument.clone(),
+        false => format!("{argument}/from {partition}"),
+    };
+    txn.shared("resolved chain", &of_callers, |txn| {
         // Apart from the instances, which change far more often.
         let chain = txn.shared("chain", &argument, |txn| {
             let request = Request {
@@ -182,19 +194,23 @@ pub(crate) fn resolved(
             Err(error) => return ResolvedChain::failed(error.clone()),
         };
         let instances = chain.targets.values();
-        let instances = instances.map(|target| of_target(txn, target, local));
+        let instances = instances.map(|target| of_target(txn, target, partition, local));
         ResolvedChain::new(Arc::clone(&chain), instances.collect::<Vec<_>>())
     })
 }
 
-/// The catalog holds one datacenter.
-fn of_target(txn: &ReadTxn<'_>, target: &Target, local: &str) -> Arc<Instances> {
+/// The catalog holds one datacenter. A partition shows others what it exports to them.
+fn of_target(txn: &ReadTxn<'_>, target: &Target, partition: &str, local: &str) -> Arc<Instances> {
     let is_here = target.peer.is_empty() && target.datacenter.eq_ignore_ascii_case(local);
-    match (is_here, target.service_subset.as_str()) {
-        (false, _) => Arc::default(),
-        (true, "") => instances(txn, &target.service),
-        (true, subset) => of_subset(txn, &target.service, subset, &target.subset),
+    if !is_here || !txn.is_exported(&target.service_name(), partition) {
+        return Arc::default();
     }
+    txn.in_tenancy(&target.tenancy, |txn| {
+        match target.service_subset.as_str() {
+            "" => instances(txn, &target.service),
+            subset => of_subset(txn, &target.service, subset, &target.subset),
+        }
+    })
 }
 
 /// All instances of a service.
@@ -237,32 +253,33 @@ pub struct StoredEntries<'t, 's>(pub &'t ReadTxn<'s>);
 
 /// Reads an entry of a kind, whose type has the kind's name.
 macro_rules! stored {
-    ($entries:expr, $kind:ident, $name:expr) => {
-        match &*$entries.0.config_entry(ConfigKind::$kind, $name)? {
+    ($entries:expr, $kind:ident, $tenancy:expr, $name:expr) => {{
+        let read = |txn: &ReadTxn<'_>| txn.config_entry(ConfigKind::$kind, $name);
+        match &*$entries.0.in_tenancy($tenancy, read)? {
             ConfigEntry::$kind(entry) => Some(entry.clone()),
             _ => None,
         }
-    };
+    }};
 }
 
 impl Entries for StoredEntries<'_, '_> {
-    fn router(&self, service: &str) -> Option<ServiceRouter> {
-        stored!(self, ServiceRouter, service)
+    fn router(&self, service: &ServiceName) -> Option<ServiceRouter> {
+        stored!(self, ServiceRouter, &service.tenancy, &service.name)
     }
 
-    fn splitter(&self, service: &str) -> Option<ServiceSplitter> {
-        stored!(self, ServiceSplitter, service)
+    fn splitter(&self, service: &ServiceName) -> Option<ServiceSplitter> {
+        stored!(self, ServiceSplitter, &service.tenancy, &service.name)
     }
 
-    fn resolver(&self, service: &str) -> Option<ServiceResolver> {
-        stored!(self, ServiceResolver, service)
+    fn resolver(&self, service: &ServiceName) -> Option<ServiceResolver> {
+        stored!(self, ServiceResolver, &service.tenancy, &service.name)
     }
 
-    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
-        stored!(self, ServiceDefaults, service)
+    fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults> {
+        stored!(self, ServiceDefaults, &service.tenancy, &service.name)
     }
 
-    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
-        stored!(self, ProxyDefaults, ProxyDefaults::NAME)
+    fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
+        stored!(self, ProxyDefaults, tenancy, ProxyDefaults::NAME)
     }
 }

@@ -6,6 +6,7 @@ use std::future::pending;
 use std::sync::Arc;
 
 use legate_ca::{Leaf, LeafStore, LeafWatch};
+use legate_model::ServiceName;
 use legate_runtime::CancellationToken;
 use legate_store::{Follower, Reader};
 use tokio::sync::{oneshot, watch};
@@ -100,14 +101,14 @@ struct Driver {
 /// The certificate of the service that the proxy stands for, watched from the first snapshot on.
 struct ServiceLeaf {
     leaves: LeafStore,
-    watched: Option<(String, LeafWatch)>,
+    watched: Option<(ServiceName, LeafWatch)>,
 }
 
 impl Leaves for ServiceLeaf {
-    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
+    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>> {
         let known = self.watched.as_ref().is_some_and(|(of, _)| of == service);
         if !known {
-            self.watched = Some((service.to_owned(), self.leaves.watch(service)));
+            self.watched = Some((service.clone(), self.leaves.watch(service)));
         }
         self.watched.as_ref().and_then(|(_, leaf)| leaf.current())
     }

@@ -6,12 +6,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use legate_intentions::{Action, Reach};
-use legate_model::{ConfigEntry, ConfigKind, Protocol, ServiceIntentions, ServiceKind, WILDCARD};
+use legate_model::{
+    ConfigEntry, ConfigKind, Protocol, ServiceIntentions, ServiceKind, ServiceName, WILDCARD,
+};
 use legate_store::ReadTxn;
 
 use crate::chain::Instances;
 use crate::manager::ManagerConfig;
-use crate::queries::CONTROL_PLANE;
+use crate::queries::{self, CONTROL_PLANE};
 use crate::same;
 
 /// A service outside the mesh.
@@ -106,7 +108,7 @@ pub(crate) fn only_outside(txn: &ReadTxn<'_>) -> impl Fn(&ServiceIntentions) -> 
     move |entry| services.is_only(&entry.name)
 }
 
-/// The services outside the mesh that `source` may call.
+/// The services outside the mesh, of the tenancy that is read, that `source` of the same may call.
 pub(crate) fn destinations(
     txn: &ReadTxn<'_>,
     source: &str,
@@ -122,17 +124,15 @@ pub(crate) fn destinations(
         if services.names.is_empty() {
             return Destinations::default();
         }
-        let entries = txn.config_entries(ConfigKind::ServiceIntentions);
-        let entries = entries.iter().filter_map(|entry| match &**entry {
-            ConfigEntry::ServiceIntentions(entry) => Some(entry),
-            _ => None,
-        });
+        let own = txn.tenancy();
+        let entries = queries::intention_entries(txn, own);
         let about =
             |entry: &&ServiceIntentions| entry.name == WILDCARD || services.is_only(&entry.name);
-        let reach = Reach::new(entries.filter(about), source, default);
+        let entries = queries::intentions_in(&entries).filter(about);
+        let reach = Reach::new(entries, &ServiceName::new(own, source), default);
         let callable = services.names.iter().filter(|name| {
             let is_other = !name.eq_ignore_ascii_case(source);
-            is_other && *name != CONTROL_PLANE && reach.allows(name)
+            is_other && *name != CONTROL_PLANE && reach.allows(&ServiceName::new(own, name))
         });
         Destinations(callable.map(|name| destination(txn, name)).collect())
     })

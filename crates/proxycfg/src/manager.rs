@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use legate_ca::{Leaf, LeafStore};
 use legate_intentions::Action;
+use legate_model::ServiceName;
 use legate_runtime::{Share, Spawner};
 use legate_store::{Reader, State};
 use tokio::sync::{oneshot, watch};
@@ -132,8 +133,8 @@ pub enum Preview {
 struct Held<'a>(&'a Snapshot);
 
 impl Leaves for Held<'_> {
-    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
-        let is_its = self.0.leaf.service == service;
+    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>> {
+        let is_its = self.0.leaf.service == *service;
         is_its.then(|| Arc::clone(&self.0.leaf))
     }
 }
@@ -241,7 +242,7 @@ impl Manager {
 
     fn check(&self, proxy: &ProxyId) -> Result<(), WatchError> {
         let state = self.inner.context.store.state();
-        let catalog = state.read();
+        let catalog = state.read().within(proxy.tenancy.clone());
         if catalog.node(&proxy.node).is_none() {
             return Err(WatchError::UnknownNode(proxy.clone()));
         }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use legate_discovery_chain::Overrides;
 use legate_model::{
     ConfigEntry, ConfigKind, InstanceRateLimits, MeshGateway, Opaque, Protocol, ProxyDefaults,
-    ServiceDefaults, ServiceInstance, Upstream, UpstreamDefaults,
+    ServiceDefaults, ServiceInstance, ServiceName, Tenancy, Upstream, UpstreamConfiguration,
+    UpstreamDefaults,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -175,14 +176,11 @@ fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, centr
         .service()
         .and_then(|entry| entry.upstream_config.as_ref());
     let defaults = settings.and_then(|settings| settings.defaults.as_ref());
-    let overrides = settings.and_then(|settings| {
-        settings.overrides.iter().find(|candidate| {
-            candidate
-                .name
-                .eq_ignore_ascii_case(&upstream.destination_name)
-                && candidate.peer == upstream.destination_peer
-        })
-    });
+    let own = central
+        .service()
+        .map(|entry| Tenancy::new(&entry.partition, &entry.namespace));
+    let own = own.unwrap_or_default();
+    let overrides = settings.and_then(|settings| overriding(settings, upstream, &own));
     let mode = first_set([
         Some(upstream.mesh_gateway.mode),
         overrides.map(|entry| entry.mesh_gateway.mode),
@@ -207,13 +205,53 @@ fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, centr
     }
 }
 
-/// An upstream that nobody registered, as the `service-defaults` of its caller want it.
-pub(crate) fn unregistered_upstream(service: &str, central: &Central<'_>) -> Upstream {
-    let upstream = Upstream {
-        destination_name: service.to_owned(),
+/// What settings of a caller's tenancy say of one upstream.
+fn overriding<'a>(
+    settings: &'a UpstreamConfiguration,
+    upstream: &Upstream,
+    own: &Tenancy,
+) -> Option<&'a UpstreamDefaults> {
+    settings.overrides.iter().find(|candidate| {
+        candidate
+            .name
+            .eq_ignore_ascii_case(&upstream.destination_name)
+            && candidate.peer == upstream.destination_peer
+            && own.resolve(&candidate.partition, &candidate.namespace) == upstream.tenancy(own)
+    })
+}
+
+/// A service as an upstream of a caller of the tenancy `own`.
+pub(crate) fn plain_upstream(service: &ServiceName, own: &Tenancy) -> Upstream {
+    let (destination_partition, destination_namespace) = service.tenancy.named_from(own);
+    Upstream {
+        destination_partition,
+        destination_namespace,
+        destination_name: service.name.as_ref().to_owned(),
         ..Upstream::default()
-    };
-    let mut upstream = Arc::new(upstream);
+    }
+}
+
+/// Has the upstreams of an instance of the tenancy `own` say whose they are in one way.
+pub(crate) fn name_tenancies(instance: &mut ServiceInstance, own: &Tenancy) {
+    for upstream in &mut instance.proxy.upstreams {
+        let (partition, namespace) = upstream.tenancy(own).named_from(own);
+        if partition != upstream.destination_partition
+            || namespace != upstream.destination_namespace
+        {
+            let upstream = Arc::make_mut(upstream);
+            upstream.destination_partition = partition;
+            upstream.destination_namespace = namespace;
+        }
+    }
+}
+
+/// An upstream that nobody registered, as the `service-defaults` of its caller want it.
+pub(crate) fn unregistered_upstream(
+    service: &ServiceName,
+    own: &Tenancy,
+    central: &Central<'_>,
+) -> Upstream {
+    let mut upstream = Arc::new(plain_upstream(service, own));
     fill_upstream(&mut upstream, &ServiceInstance::default(), central);
     let mut upstream = Arc::unwrap_or_clone(upstream);
     // It is not used, and the upstream is the same for every caller without it.

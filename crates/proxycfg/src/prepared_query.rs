@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_discovery_chain::{Chain, Node, NodeKind, Overrides, Resolver, Target};
-use legate_model::{DEFAULT_TENANCY, HealthCheck, sni};
+use legate_model::{HealthCheck, Tenancy, sni};
 use legate_store::ReadTxn;
 use tracing::warn;
 
@@ -26,6 +26,7 @@ pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> 
         local,
         trust_domain,
         overrides,
+        ..
     } = callers;
     let argument = format!("{}/{datacenter}/{trust_domain}/{overrides:?}", exact(query));
     txn.shared("resolved prepared query", &argument, |txn| {
@@ -38,9 +39,9 @@ pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> 
         // Apart from the instances, which change far more often. All that it is made from is its
         // argument.
         let argument = format!("{argument}/{}", exact(&service));
-        let chain = txn.shared("chain of a prepared query", &argument, |_| {
+        let chain = txn.shared("chain of a prepared query", &argument, |txn| {
             let sni = sni::query(query, datacenter, trust_domain);
-            chain_to(&service, query, sni, datacenter, overrides)
+            chain_to((txn.tenancy(), &service), query, sni, datacenter, overrides)
         });
         ResolvedChain::new(chain, [instances])
     })
@@ -87,9 +88,9 @@ fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> String {
         .unwrap_or_default()
 }
 
-/// A chain that ends at one target.
+/// A chain that ends at one target: a service of a tenancy.
 fn chain_to(
-    service: &str,
+    (tenancy, service): (&Tenancy, &str),
     query: &str,
     sni: String,
     datacenter: &str,
@@ -114,8 +115,7 @@ fn chain_to(
     let target = Target {
         id: sni.clone(),
         service: service.to_owned(),
-        namespace: DEFAULT_TENANCY,
-        partition: DEFAULT_TENANCY,
+        tenancy: tenancy.clone(),
         datacenter: datacenter.to_owned(),
         connect_timeout,
         sni: sni.clone(),
@@ -124,8 +124,7 @@ fn chain_to(
     };
     Chain {
         service_name: query.to_owned(),
-        namespace: DEFAULT_TENANCY,
-        partition: DEFAULT_TENANCY,
+        tenancy: tenancy.clone(),
         datacenter: datacenter.to_owned(),
         customization_hash: None,
         default: true,

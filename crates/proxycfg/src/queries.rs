@@ -1,13 +1,13 @@
 //! What many proxies read alike. Each is computed once for all of them, and stays the same `Arc`
 //! until it says something else to a proxy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_intentions::{Action, Reach};
 use legate_model::{
-    CaRoots, ConfigEntry, ConfigKind, Intention, JwtProvider, JwtRequirement, Mesh, TrustDomain,
-    Upstream, UpstreamType,
+    CaRoots, ConfigEntry, ConfigKind, EVERY_TENANCY, Intention, JwtProvider, JwtRequirement, Mesh,
+    ServiceIntentions, ServiceName, Tenancy, TrustDomain, Upstream, UpstreamType,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
@@ -73,7 +73,9 @@ pub(crate) fn upstream(
         "" => local,
         other => other,
     };
+    let own = txn.tenancy();
     let callers = Callers {
+        partition: &own.partition,
         datacenter,
         local,
         trust_domain,
@@ -81,13 +83,39 @@ pub(crate) fn upstream(
     };
     let name = &upstream.destination_name;
     match upstream.destination_type {
-        UpstreamType::Unset | UpstreamType::Service => chain::resolved(txn, name, callers),
+        UpstreamType::Unset | UpstreamType::Service => {
+            let service = ServiceName::new(&upstream.tenancy(own), name);
+            chain::resolved(txn, &service, callers)
+        }
         UpstreamType::PreparedQuery => prepared_query::resolved(txn, name, callers),
     }
 }
 
-/// The services that `source` may call by their virtual IPs: those that have one and that intentions,
-/// or else the default, let it call. Consul's.
+/// The `service-intentions` for destinations of a tenancy, and of every namespace.
+pub(crate) fn intention_entries(txn: &ReadTxn<'_>, of: &Tenancy) -> Vec<Arc<ConfigEntry>> {
+    let every = Tenancy {
+        namespace: EVERY_TENANCY.into(),
+        ..of.clone()
+    };
+    let read = |txn: &ReadTxn<'_>| txn.config_entries(ConfigKind::ServiceIntentions);
+    let both = [of, &every].into_iter();
+    both.flat_map(|tenancy| txn.in_tenancy(tenancy, read))
+        .collect()
+}
+
+/// The intentions among some entries.
+pub(crate) fn intentions_in(
+    entries: &[Arc<ConfigEntry>],
+) -> impl Iterator<Item = &ServiceIntentions> {
+    entries.iter().filter_map(|entry| match &**entry {
+        ConfigEntry::ServiceIntentions(entry) => Some(entry),
+        _ => None,
+    })
+}
+
+/// The services that `source`, of the tenancy that is read, may call by their virtual IPs: those that
+/// have one, of its own partition or exported to it, and that intentions, or else the default, let it
+/// call. Consul's.
 pub(crate) fn implicit_upstreams(
     txn: &ReadTxn<'_>,
     source: &str,
@@ -100,28 +128,32 @@ pub(crate) fn implicit_upstreams(
         Action::Deny => "upstreams if allowed",
     };
     txn.shared(name, source, |txn| {
-        let entries = txn.config_entries(ConfigKind::ServiceIntentions);
-        let entries = entries.iter().filter_map(|entry| match &**entry {
-            ConfigEntry::ServiceIntentions(entry) => Some(entry),
-            _ => None,
-        });
-        // Intentions for a place outside the mesh give nobody a service in it.
-        let outside = egress::only_outside(txn);
-        let entries = entries.filter(|entry| !outside(entry));
-        let reach = Reach::new(entries, source, default);
+        let own = txn.tenancy();
+        let source_name = ServiceName::new(own, source);
+        let mut services = txn.services_with_virtual_ips();
+        services.retain(|service| txn.is_exported(service, &own.partition));
+        let tenancies: BTreeSet<&Tenancy> = services.iter().map(|one| &one.tenancy).collect();
+        let mut entries = Vec::new();
+        for tenancy in tenancies {
+            // Intentions for a place outside the mesh give nobody a service in it.
+            let outside = txn.in_tenancy(tenancy, egress::only_outside);
+            let mut found = intention_entries(txn, tenancy);
+            found.retain(|entry| !intentions_in(std::slice::from_ref(entry)).any(&outside));
+            entries.extend(found);
+        }
+        let reach = Reach::new(intentions_in(&entries), &source_name, default);
         let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
         let central = Central {
             proxy_defaults: None,
             service_defaults: service_defaults.as_deref(),
         };
         let configured = merge::has_upstream_config(&central);
-        let services = txn.services_with_virtual_ips().into_iter();
-        let callable = services.filter(|service| {
-            let is_other = !service.eq_ignore_ascii_case(source);
-            is_other && *service != CONTROL_PLANE && reach.allows(service)
+        let callable = services.into_iter().filter(|service| {
+            let is_own = service.tenancy == *own && service.name.eq_ignore_ascii_case(source);
+            !is_own && *service.name != *CONTROL_PLANE && reach.allows(service)
         });
         let local = &*config.datacenter;
-        let upstream = |service: String| match configured {
+        let upstream = |service: ServiceName| match configured {
             false => implicit_upstream(txn, &service, local, trust_domain),
             true => configured_upstream(txn, source, &service, local, trust_domain),
         };
@@ -132,15 +164,12 @@ pub(crate) fn implicit_upstreams(
 /// A service as an upstream of those who have no settings for it.
 fn implicit_upstream(
     txn: &ReadTxn<'_>,
-    service: &str,
+    service: &ServiceName,
     local: &str,
     trust_domain: &TrustDomain,
 ) -> Arc<ImplicitUpstream> {
-    txn.shared("implicit upstream", service, |txn| {
-        let upstream = Upstream {
-            destination_name: service.to_owned(),
-            ..Upstream::default()
-        };
+    txn.shared("implicit upstream", &service.to_string(), |txn| {
+        let upstream = merge::plain_upstream(service, txn.tenancy());
         transparent::resolve(txn, upstream, local, trust_domain)
     })
 }
@@ -149,7 +178,7 @@ fn implicit_upstream(
 fn configured_upstream(
     txn: &ReadTxn<'_>,
     source: &str,
-    service: &str,
+    service: &ServiceName,
     local: &str,
     trust_domain: &TrustDomain,
 ) -> Arc<ImplicitUpstream> {
@@ -161,7 +190,7 @@ fn configured_upstream(
             proxy_defaults: None,
             service_defaults: service_defaults.as_deref(),
         };
-        let upstream = merge::unregistered_upstream(service, &central);
+        let upstream = merge::unregistered_upstream(service, txn.tenancy(), &central);
         transparent::resolve(txn, upstream, local, trust_domain)
     })
 }

@@ -9,16 +9,20 @@ use std::sync::Arc;
 
 use legate_ca::Leaf;
 use legate_intentions::Action;
-use legate_model::{CaRoots, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream};
+use legate_model::{
+    CaRoots, Intention, Mesh, Protocol, ServiceInstance, Tenancy, TrustDomain, Upstream,
+};
 
 use crate::chain::ResolvedChain;
 use crate::egress::Destinations;
 use crate::queries::JwtProviders;
 use crate::transparent::ImplicitUpstreams;
 
-/// Names one proxy: the node it is registered on, and the ID of its registration there.
+/// Names one proxy: whose it is, the node it is registered on, and the ID of its registration there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProxyId {
+    /// Its partition and namespace.
+    pub tenancy: Tenancy,
     /// Name of the catalog node.
     pub node: Arc<str>,
     /// ID of the proxy's own registration on that node, as in `web-sidecar-proxy`.
@@ -27,7 +31,15 @@ pub struct ProxyId {
 
 impl fmt::Display for ProxyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on node {}", self.service_id, self.node)
+        write!(f, "{} on node {}", self.service_id, self.node)?;
+        match self.tenancy.is_default() {
+            true => Ok(()),
+            false => write!(
+                f,
+                " in namespace {} of partition {}",
+                self.tenancy.namespace, self.tenancy.partition
+            ),
+        }
     }
 }
 

@@ -79,7 +79,9 @@ pub(crate) fn resolve(
 ) -> ImplicitUpstream {
     let resolved = queries::upstream(txn, &upstream, local, trust_domain);
     ImplicitUpstream {
-        addresses: addresses(txn, &upstream.destination_name),
+        addresses: txn.in_tenancy(&upstream.tenancy(txn.tenancy()), |txn| {
+            addresses(txn, &upstream.destination_name)
+        }),
         upstream: UpstreamSnapshot {
             upstream: Arc::new(upstream),
             resolved,

@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
 use legate_discovery_chain::Target;
-use legate_model::{ServiceInstance, SpiffeId};
+use legate_model::{ServiceInstance, ServiceName, SpiffeId};
 use legate_proxycfg::{Destination, Snapshot};
 
 use crate::balancing::Balancing;
@@ -218,7 +218,7 @@ pub(crate) fn upstream(
     let input = UpstreamInput {
         name: &cluster.name,
         sni: &target.sni,
-        identity: identity(plan.snapshot, &target.service, &target.datacenter),
+        identity: identity(plan.snapshot, &target.service_name(), &target.datacenter),
         connect_timeout: cluster.connect_timeout,
         http2: plan.protocol().is_http2(),
         balancing: Balancing::of(*balancer),
@@ -249,7 +249,11 @@ pub(crate) fn destination(
     let input = UpstreamInput {
         name,
         sni: name,
-        identity: identity(snapshot, &destination.name, &snapshot.datacenter),
+        identity: identity(
+            snapshot,
+            &ServiceName::new(&snapshot.proxy.tenancy, &destination.name),
+            &snapshot.datacenter,
+        ),
         connect_timeout: DESTINATION_TIMEOUT,
         http2: destination.protocol.is_http2(),
         balancing: Balancing::default(),
@@ -309,7 +313,7 @@ fn written_upstream(
     tls: &TlsSettings,
     text: &str,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let identity = identity(plan.snapshot, &target.service, &target.datacenter);
+    let identity = identity(plan.snapshot, &target.service_name(), &target.datacenter);
     let input = (CLUSTER_JSON, text, tls, &target.sni, identity);
     memo.get(&input, |(_, text, tls, sni, identity)| {
         let written = crate::upstream::written(memo, &plan.upstream.upstream, text);
@@ -374,7 +378,11 @@ pub(crate) fn passthrough(
     let input = PassthroughInput {
         name: names::passthrough_cluster(&sni),
         sni: &sni,
-        identity: identity(plan.snapshot, &definition.destination_name, datacenter),
+        identity: identity(
+            plan.snapshot,
+            &names::service(plan.snapshot, definition),
+            datacenter,
+        ),
         connect_timeout: PASSTHROUGH_TIMEOUT,
         tls,
     };
@@ -409,11 +417,12 @@ fn to_original_destination(name: &str, connect_timeout: Duration) -> Cluster {
 }
 
 /// Whom instances must prove to be.
-fn identity(snapshot: &Snapshot, service: &str, datacenter: &str) -> String {
+fn identity(snapshot: &Snapshot, service: &ServiceName, datacenter: &str) -> String {
     let identity = SpiffeId::Service {
         trust_domain: snapshot.trust_domain.clone(),
+        tenancy: service.tenancy.clone(),
         datacenter: datacenter.to_owned(),
-        service: service.to_owned(),
+        service: service.name.as_ref().to_owned(),
     };
     identity.to_string()
 }

@@ -1,6 +1,6 @@
 //! The names of resources and filters, in one place because others refer to them by name.
 
-use legate_model::{DEFAULT_TENANCY, Destination, Upstream, UpstreamType, sni};
+use legate_model::{Destination, ServiceName, Upstream, UpstreamId, UpstreamType, sni};
 use legate_proxycfg::Snapshot;
 
 /// The secret with the proxy's own certificate and key.
@@ -76,11 +76,28 @@ pub(crate) fn datacenter<'a>(snapshot: &'a Snapshot, upstream: &'a Upstream) -> 
     }
 }
 
+/// The service that an upstream is.
+pub(crate) fn service(snapshot: &Snapshot, upstream: &Upstream) -> ServiceName {
+    let tenancy = upstream.tenancy(&snapshot.proxy.tenancy);
+    ServiceName::new(&tenancy, &upstream.destination_name)
+}
+
+/// The name by which extensions know an upstream that is a service: that of the service, behind those of
+/// its partition and namespace where they are not the proxy's own.
+pub(crate) fn extended(upstream: &Upstream) -> String {
+    let id = UpstreamId {
+        datacenter: String::new(),
+        peer: String::new(),
+        ..upstream.id()
+    };
+    id.to_string()
+}
+
 /// The server name by which an upstream is dialled.
 pub(crate) fn upstream_sni(snapshot: &Snapshot, upstream: &Upstream) -> String {
     let datacenter = datacenter(snapshot, upstream);
     sni::service(
-        &upstream.destination_name,
+        &service(snapshot, upstream),
         datacenter,
         &snapshot.trust_domain,
     )
@@ -107,6 +124,7 @@ pub(crate) fn passthrough_cluster(sni: &str) -> String {
 /// gateways know it by. Consul's name.
 pub(crate) fn destination_cluster(snapshot: &Snapshot, service: &str, address: &str) -> String {
     let name = format!("{}.{service}", Destination::label(address));
+    let name = ServiceName::new(&snapshot.proxy.tenancy, &name);
     let sni = sni::service(&name, &snapshot.datacenter, &snapshot.trust_domain);
     format!("destination.{sni}")
 }
@@ -123,8 +141,11 @@ pub(crate) fn upstream_filter(snapshot: &Snapshot, upstream: &Upstream) -> Strin
         return upstream.id().to_string();
     }
     let datacenter = datacenter(snapshot, upstream);
-    let service = &upstream.destination_name;
-    format!("{service}.{DEFAULT_TENANCY}.{DEFAULT_TENANCY}.{datacenter}")
+    let ServiceName { tenancy, name } = service(snapshot, upstream);
+    format!(
+        "{name}.{}.{}.{datacenter}",
+        tenancy.namespace, tenancy.partition
+    )
 }
 
 /// A name in statistics. Envoy's own separator cannot be part of it.

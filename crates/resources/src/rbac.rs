@@ -27,7 +27,8 @@ use legate_intentions::{
     Action, Layer, PermissionRule, Permissions, Rule, Shape, SourceMatch, Token, policy,
 };
 use legate_model::{
-    DEFAULT_TENANCY, HttpHeaderPermission, Intention, JwtRequirement, SpiffeId, TrustDomain,
+    DEFAULT_TENANCY, HttpHeaderPermission, Intention, JwtRequirement, SpiffeId, Tenancy,
+    TrustDomain,
 };
 use legate_proxycfg::{JwtProviders, Snapshot};
 use prost::{Message, Name};
@@ -143,7 +144,7 @@ fn without_provider(snapshot: &Snapshot) -> BTreeSet<String> {
         format!(
             "the intention of source {:?} takes no token of {name:?}: there is no jwt-provider of \
              that name, so what needs its token is refused; write it",
-            intention.source_name
+            intention.source().to_string()
         )
     };
     let of_intention = |one: &'_ Arc<Intention>| {
@@ -219,7 +220,7 @@ fn rules(
 /// Who calls, by the identity in the certificate.
 fn caller(source: &SourceMatch, trust_domain: &TrustDomain) -> Principal {
     let certificate = principal::Authenticated {
-        principal_name: Some(regex(identity(source.name.as_deref(), trust_domain))),
+        principal_name: Some(regex(identity(source, trust_domain))),
     };
     let own = identified(principal::Identifier::Authenticated(certificate));
     if source.except.is_empty() {
@@ -251,21 +252,28 @@ fn identified(identifier: principal::Identifier) -> Principal {
     }
 }
 
-/// The identities of a service in every datacenter, or of every service.
-fn identity(service: Option<&str>, trust_domain: &TrustDomain) -> String {
+/// The identities of a service in every datacenter, or of every service of a namespace or a partition.
+fn identity(source: &SourceMatch, trust_domain: &TrustDomain) -> String {
     const ANY: &str = "[^/]+";
-    let service = service.map_or_else(
+    let service = source.name.as_deref().map_or_else(
         || ANY.to_owned(),
         |service| quoted(&encoded(service, trust_domain)),
     );
+    let namespace = source.namespace.as_deref();
+    let namespace = namespace.map_or_else(|| ANY.to_owned(), quoted);
+    let partition = match &*source.partition {
+        DEFAULT_TENANCY => String::new(),
+        partition => format!("ap/{}/", quoted(partition)),
+    };
     let mesh = quoted(trust_domain.as_str());
-    format!("^spiffe://{mesh}/ns/{DEFAULT_TENANCY}/dc/{ANY}/svc/{service}$")
+    format!("^spiffe://{mesh}/{partition}ns/{namespace}/dc/{ANY}/svc/{service}$")
 }
 
 /// A service's name as identities spell it, where some characters are encoded.
 fn encoded(service: &str, trust_domain: &TrustDomain) -> String {
     let id = SpiffeId::Service {
         trust_domain: trust_domain.clone(),
+        tenancy: Tenancy::default(),
         datacenter: String::new(),
         service: service.to_owned(),
     };
@@ -336,7 +344,7 @@ fn conditions(shape: &Shape, source: &SourceMatch) -> Result<Vec<Permission>, Ge
     for condition in &http.header {
         let header = header(condition, shape.refused).ok_or_else(|| {
             GenerateError::EmptyHeaderCondition {
-                source_name: source.name.clone().unwrap_or_else(|| "*".to_owned()),
+                source_name: source.name.as_deref().unwrap_or("*").to_owned(),
                 header: condition.name.clone(),
             }
         })?;

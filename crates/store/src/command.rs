@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{
     CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, PreparedQuery, Secret,
-    ServiceInstance, virtual_ip,
+    ServiceInstance, ServiceName, virtual_ip,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub enum Command {
     /// Removes one source from the `service-intentions` entry of its destination, and the entry
     /// with its last source.
     DeleteIntention {
-        /// The source service, or `*`.
+        /// The source service, or `*`, of the destination's tenancy.
         source: String,
         /// The destination service, or `*`.
         destination: String,
@@ -171,7 +171,10 @@ impl WriteTxn {
             Command::DeleteIntention {
                 source,
                 destination,
-            } => self.remove_intention(&source, &destination)?,
+            } => {
+                let source = ServiceName::new(&self.tenancy, &source);
+                self.remove_intention(&source, &destination)?;
+            }
             Command::SetCa(ca) => self.put_ca(*ca),
             Command::UpsertToken(token) => self.put_token(*token)?,
             Command::DeleteToken(key) => self.remove_token(&key),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use legate_model::virtual_ip::is_given_for;
 use legate_model::{
-    ConfigEntry, ConfigKind, Intention, ServiceIntentions, SourceIntention, WILDCARD,
+    ConfigEntry, ConfigKind, EVERY_TENANCY, ExportedServices, Intention, ServiceIntentions,
+    ServiceName, SourceIntention, Tenancy, WILDCARD,
 };
 
 use crate::command::Rejected;
@@ -16,15 +17,25 @@ use crate::write::WriteTxn;
 impl ReadTxn<'_> {
     /// One config entry.
     pub fn config_entry(&self, kind: ConfigKind, name: &str) -> Option<Arc<ConfigEntry>> {
-        self.get(&[kind.as_str(), name])
+        let tenancy = kind.tenancy(&self.tenancy);
+        self.in_tenancy(&tenancy, |txn| txn.get(&[kind.as_str(), name]))
     }
 
     /// All config entries of a kind in the order of their names.
     pub fn config_entries(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
-        self.scan(&[kind.as_str()])
+        let tenancy = kind.tenancy(&self.tenancy);
+        self.in_tenancy(&tenancy, |txn| txn.scan(&[kind.as_str()]))
     }
 
-    /// The entries of other services that may send requests to a service.
+    /// All config entries of a kind, whosever they are, in the order of partitions, namespaces and names.
+    /// Whatever is written of config entries wakes the reader.
+    pub fn config_entries_of_all(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
+        let mut all: Vec<Arc<ConfigEntry>> = self.scan_everywhere();
+        all.retain(|entry| entry.kind() == kind);
+        all
+    }
+
+    /// The entries of other services that may send requests to a service, whosever they are.
     pub fn config_entries_leading_to(&self, service: &str) -> Vec<Arc<ConfigEntry>> {
         self.find_all(Table::ConfigEntriesByDestination, &[service])
     }
@@ -34,26 +45,79 @@ impl ReadTxn<'_> {
         sorted(&self.config_entries(ConfigKind::ServiceIntentions))
     }
 
-    /// The intentions that apply to a destination, those for `*` included, the one that decides
-    /// first before the others.
+    /// All intentions, whosever the destinations are.
+    pub fn intentions_everywhere(&self) -> Vec<Arc<Intention>> {
+        sorted(&self.config_entries_of_all(ConfigKind::ServiceIntentions))
+    }
+
+    /// The intentions that apply to a destination, those for `*` and for the namespace `*` included, the
+    /// one that decides first before the others.
     pub fn intentions_for(&self, destination: &str) -> Vec<Arc<Intention>> {
         let of = |name| self.config_entry(ConfigKind::ServiceIntentions, name);
         let any = (fold(destination) != WILDCARD).then(|| of(WILDCARD));
-        let both: Vec<_> = of(destination).into_iter().chain(any.flatten()).collect();
-        sorted(&both)
+        let every = self.every_namespace();
+        let anywhere = (every != self.tenancy).then(|| {
+            self.in_tenancy(&every, |txn| {
+                txn.config_entry(ConfigKind::ServiceIntentions, WILDCARD)
+            })
+        });
+        let wider = any.flatten().into_iter().chain(anywhere.flatten());
+        let all: Vec<_> = of(destination).into_iter().chain(wider).collect();
+        sorted(&all)
     }
 
-    /// The intention for exactly this pair. The source is compared with regard to case, as it is
-    /// where the intention is enforced.
-    pub fn intention(&self, source: &str, destination: &str) -> Option<Arc<Intention>> {
+    /// Where a partition keeps what is for each of its namespaces.
+    fn every_namespace(&self) -> Tenancy {
+        Tenancy {
+            namespace: EVERY_TENANCY.into(),
+            ..self.tenancy.clone()
+        }
+    }
+
+    /// The intention for exactly this pair. The name of the source is compared with regard to case, as it
+    /// is where the intention is enforced.
+    pub fn intention(&self, source: &ServiceName, destination: &str) -> Option<Arc<Intention>> {
         let entry = self.service_intentions(destination)?;
         let mut all = entry.intentions();
-        all.find(|i| i.source_name == source).map(Arc::new)
+        all.find(|i| i.source() == *source).map(Arc::new)
     }
 
-    /// The intention that the oldest endpoints made with this id.
+    /// Whether proxies of a partition may reach a service: those of its own may, others where it is
+    /// exported to them.
+    pub fn is_exported(&self, service: &ServiceName, to: &str) -> bool {
+        let home = service.tenancy.of_partition();
+        if *home.partition == *to {
+            return true;
+        }
+        self.in_tenancy(&home, |txn| {
+            let entry = txn.config_entry(ConfigKind::ExportedServices, &home.partition);
+            match entry.as_deref() {
+                Some(ConfigEntry::ExportedServices(entry)) => txn.exports(entry, service, to),
+                _ => false,
+            }
+        })
+    }
+
+    fn exports(&self, entry: &ExportedServices, service: &ServiceName, to: &str) -> bool {
+        let is_member = |group: &str| match self
+            .config_entry(ConfigKind::SamenessGroup, group)
+            .as_deref()
+        {
+            Some(ConfigEntry::SamenessGroup(group)) => {
+                let mut members = group.members.iter();
+                members.any(|member| member.partition.eq_ignore_ascii_case(to))
+            }
+            _ => false,
+        };
+        entry.consumers(service).any(|consumer| {
+            let group = consumer.sameness_group.as_str();
+            consumer.partition.eq_ignore_ascii_case(to) || (!group.is_empty() && is_member(group))
+        })
+    }
+
+    /// The intention that the oldest endpoints made with this id, whosever it is.
     pub fn intention_by_id(&self, id: &str) -> Option<Arc<Intention>> {
-        let mut all = self.intentions().into_iter();
+        let mut all = self.intentions_everywhere().into_iter();
         all.find(|intention| fold(&intention.id) == fold(id))
     }
 
@@ -89,6 +153,7 @@ fn sorted(entries: &[Arc<ConfigEntry>]) -> Vec<Arc<Intention>> {
         decides_first
             .then_with(|| a.source_name.cmp(&b.source_name))
             .then_with(|| a.destination_name.cmp(&b.destination_name))
+            .then_with(|| (a.source(), a.destination()).cmp(&(b.source(), b.destination())))
     });
     all
 }
@@ -104,6 +169,11 @@ impl WriteTxn {
         mut entry: ConfigEntry,
         cas: Option<u64>,
     ) -> Result<(), Rejected> {
+        let tenancy = entry.kind().tenancy(&self.tenancy);
+        if tenancy != self.tenancy {
+            return self.in_tenancy(&tenancy, |txn| txn.put_config_entry(entry, cas));
+        }
+        entry.set_tenancy(&tenancy);
         let existing = self.read().config_entry(entry.kind(), entry.name());
         refuse_stale(entry.kind(), entry.name(), existing.as_deref(), cas)?;
         if is_given_for(entry.kind(), entry.name()) {
@@ -133,6 +203,10 @@ impl WriteTxn {
         name: &str,
         cas: Option<u64>,
     ) -> Result<(), Rejected> {
+        let tenancy = kind.tenancy(&self.tenancy);
+        if tenancy != self.tenancy {
+            return self.in_tenancy(&tenancy, |txn| txn.remove_config_entry(kind, name, cas));
+        }
         let existing = self.read().config_entry(kind, name);
         refuse_stale(kind, name, existing.as_deref(), cas)?;
         if self.remove::<ConfigEntry>(&[kind.as_str(), name]) {
@@ -141,7 +215,8 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Adds or replaces one source in the `service-intentions` entry of its destination.
+    /// Adds or replaces one source in the `service-intentions` entry of its destination, which is in the
+    /// transaction's tenancy.
     ///
     /// # Errors
     /// [`Rejected::InvalidEntry`] when the entry would not be valid;
@@ -151,11 +226,14 @@ impl WriteTxn {
         let existing = self.read().service_intentions(&name);
         let mut entry = existing.unwrap_or_else(|| ServiceIntentions {
             name,
+            partition: self.tenancy.shown_partition(),
+            namespace: self.tenancy.shown_namespace(),
             ..ServiceIntentions::default()
         });
         // Exactly: proxies compare callers' certificates with the name as it is written here.
-        let source = &intention.source_name;
-        let place = entry.sources.iter().position(|s| s.name == *source);
+        let source = intention.source();
+        let is = |other: &SourceIntention| other.service(&self.tenancy) == source;
+        let place = entry.sources.iter().position(is);
         let edited = SourceIntention::from(intention);
         match place {
             Some(place) => entry.sources[place] = edited,
@@ -187,11 +265,17 @@ impl WriteTxn {
     ///
     /// # Errors
     /// [`Rejected::InvalidEntry`] when the entry would not be valid.
-    pub fn remove_intention(&mut self, source: &str, destination: &str) -> Result<(), Rejected> {
+    pub fn remove_intention(
+        &mut self,
+        source: &ServiceName,
+        destination: &str,
+    ) -> Result<(), Rejected> {
         let Some(mut entry) = self.read().service_intentions(destination) else {
             return Ok(());
         };
-        entry.sources.retain(|s| s.name != source);
+        entry
+            .sources
+            .retain(|other| other.service(&self.tenancy) != *source);
         if entry.sources.is_empty() {
             return self.remove_config_entry(ConfigKind::ServiceIntentions, destination, None);
         }

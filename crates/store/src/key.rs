@@ -199,6 +199,11 @@ impl Key {
         Self(bytes.into())
     }
 
+    /// What the keys of a table start with, whosever the rows are.
+    pub(crate) fn table_of(table: Table) -> Self {
+        Self([table as u8].as_slice().into())
+    }
+
     /// The same with one name that is compared exactly, as secrets are.
     pub(crate) fn exact(table: Table, tenancy: &Tenancy, name: &str) -> Self {
         let mut bytes = Self::begin(table, tenancy);
@@ -294,10 +299,10 @@ impl Key {
         self.0.starts_with(&prefix.0)
     }
 
-    /// The key itself and every prefix that ends behind a part, the longest first.
+    /// The key itself and every prefix that ends behind a part, the longest first, and the table at last.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
         let ends = self.0.iter().enumerate().rev();
-        ends.filter(|(_, byte)| **byte == END)
+        ends.filter(|(at, byte)| **byte == END || *at == 0)
             .map(|(at, _)| &self.0[..=at])
     }
 }
@@ -395,8 +400,9 @@ mod tests {
         let full = key(&["a", "b"]);
         let found: Vec<Key> = full.prefixes().map(Key::from_bytes).collect();
         assert_eq!(found[..3], [full.clone(), key(&["a"]), key(&[])]);
-        // Namespace and partition, too.
-        assert_eq!(found.len(), 5);
+        // Namespace, partition and table, too.
+        assert_eq!(found.len(), 6);
+        assert_eq!(found[5], Key::table_of(Table::Nodes));
     }
 
     proptest! {

@@ -148,7 +148,7 @@ impl<'s> ReadTxn<'s> {
         reads.keys.insert(prefix);
     }
 
-    fn seen(&self, row: &Stored) {
+    pub(crate) fn seen(&self, row: &Stored) {
         let mut reads = self.reads.borrow_mut();
         reads.newest = reads.newest.max(row.modify_index);
     }
@@ -170,6 +170,15 @@ impl<'s> ReadTxn<'s> {
         let rows = self.state.below(&prefix);
         let rows = rows.filter_map(|(_, row)| self.read_row(row)).collect();
         self.note(prefix);
+        rows
+    }
+
+    /// The rows of a table, whosever they are, in the order of their keys.
+    pub(crate) fn scan_everywhere<R: Row>(&self) -> Vec<Arc<R>> {
+        let all = Key::table_of(R::TABLE);
+        let rows = self.state.below(&all);
+        let rows = rows.filter_map(|(_, row)| self.read_row(row)).collect();
+        self.note(all);
         rows
     }
 

@@ -9,8 +9,8 @@ use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
     AutopilotConfiguration, CaConfiguration, CheckType, ConfigEntry, HealthCheck, KvEntry,
-    Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance, Session,
-    Tenancy, TenancyName,
+    Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance,
+    ServiceName, Session, Tenancy, TenancyName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -224,10 +224,18 @@ impl Row for ConfigEntry {
         Key::new(Self::TABLE, tenancy, &names)
     }
 
+    /// Each stands among those of the destination's tenancy, and says whose the entry is.
     fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let key = |to| {
-            let names = [to, self.kind().as_str(), self.name()];
-            Key::new(Table::ConfigEntriesByDestination, tenancy, &names)
+        let key = |to: ServiceName| {
+            let (kind, name) = (self.kind().as_str(), self.name());
+            let names = [
+                &*to.name,
+                kind,
+                name,
+                &tenancy.partition,
+                &tenancy.namespace,
+            ];
+            Key::new(Table::ConfigEntriesByDestination, &to.tenancy, &names)
         };
         self.destinations().into_iter().map(key).collect()
     }

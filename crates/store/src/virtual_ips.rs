@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use legate_model::virtual_ip::{VirtualIp, is_given_for};
-use legate_model::{ConfigKind, ServiceAddress, ServiceInstance, Tenancy, virtual_ip};
+use legate_model::{ConfigKind, ServiceAddress, ServiceInstance, ServiceName, Tenancy, virtual_ip};
 
 use crate::command::Rejected;
 use crate::key::{Key, Table};
@@ -32,10 +32,19 @@ impl ReadTxn<'_> {
         row.map(|row| row.manual.clone()).unwrap_or_default()
     }
 
-    /// The services that have a virtual IP, in the order of their names.
-    pub fn services_with_virtual_ips(&self) -> Vec<String> {
-        let rows: Vec<Arc<VirtualIpRow>> = self.scan(&[]);
-        rows.iter().map(|row| row.service.clone()).collect()
+    /// The services that have a virtual IP, whosever they are, in the order of partitions, namespaces
+    /// and names.
+    pub fn services_with_virtual_ips(&self) -> Vec<ServiceName> {
+        let all = Key::table_of(Table::VirtualIps);
+        let rows = self.state.below(&all);
+        let named = rows.filter_map(|(key, stored)| {
+            let row = stored.get::<VirtualIpRow>()?;
+            self.seen(stored);
+            Some(ServiceName::new(&key.tenancy()?, &row.service))
+        });
+        let services = named.collect();
+        self.note(all);
+        services
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use legate_api::node::Node;
-use legate_model::is_served_tenancy;
+use legate_model::{Tenancy, TenancyName};
 use legate_proxycfg::ProxyId;
 use prost::Message;
 use prost_types::value::Kind;
@@ -20,7 +20,8 @@ const MAX_NAME: usize = 1_024;
 const NODE_NAME: &str = "node_name";
 
 /// Keys under which it names the tenancy, as it got it with its bootstrap parameters.
-const TENANCY: [&str; 2] = ["namespace", "partition"];
+const NAMESPACE: &str = "namespace";
+const PARTITION: &str = "partition";
 
 /// Why a stream's first request does not say who is asking.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,8 +44,8 @@ pub(crate) enum NodeError {
     )]
     LongName,
     #[error(
-        "the {0} of the node's metadata is not served: only \"default\" exists, leave the \
-         dataplane's setting proxy-{0} out"
+        "the {0} of the node's metadata is no name of one: it must be that of the proxy's \
+         registration, which the dataplane takes from its setting proxy-{0}"
     )]
     Tenancy(&'static str),
     #[error(
@@ -66,19 +67,23 @@ pub(crate) fn identify(node: &[u8], default_node: &Arc<str>) -> Result<ProxyId, 
         return Err(NodeError::NoId);
     }
     refuse_old_envoy(&node)?;
-    for key in TENANCY {
-        if text(&node, key).is_some_and(|name| !is_served_tenancy(name)) {
-            return Err(NodeError::Tenancy(key));
-        }
-    }
+    let tenancy = Tenancy::new(&tenant(&node, PARTITION)?, &tenant(&node, NAMESPACE)?);
     let named = text(&node, NODE_NAME);
     if node.id.len() > MAX_NAME || named.is_some_and(|name| name.len() > MAX_NAME) {
         return Err(NodeError::LongName);
     }
     Ok(ProxyId {
+        tenancy,
         node: named.map_or_else(|| default_node.clone(), Arc::from),
         service_id: node.id.into(),
     })
+}
+
+/// The namespace or partition that the node's metadata name; none where they name none.
+fn tenant(node: &Node, key: &'static str) -> Result<TenancyName, NodeError> {
+    let name = text(node, key).unwrap_or_default().parse::<TenancyName>();
+    let one = name.ok().filter(|name| !name.is_every());
+    one.ok_or(NodeError::Tenancy(key))
 }
 
 /// What the node's metadata say under a key, if that is text and not empty.
@@ -146,16 +151,25 @@ mod tests {
     }
 
     #[test]
-    fn a_tenancy_that_does_not_exist_is_refused_by_name() {
+    fn a_proxy_is_of_the_tenancy_that_its_node_names() {
         let mut node = envoy(1, 31);
-        for key in TENANCY {
-            for served in ["", "default", "Default"] {
-                node.metadata = metadata(key, Kind::StringValue(served.to_owned()));
-                assert!(identified(&node).is_ok(), "{key} {served:?}");
+        for key in [NAMESPACE, PARTITION] {
+            for default in ["", "default", "Default"] {
+                node.metadata = metadata(key, Kind::StringValue(default.to_owned()));
+                let proxy = identified(&node).unwrap();
+                assert!(proxy.tenancy.is_default(), "{key} {default:?}");
             }
-            node.metadata = metadata(key, Kind::StringValue("team".to_owned()));
-            assert_eq!(identified(&node), Err(NodeError::Tenancy(key)));
+            for bad in ["*", "a.b"] {
+                node.metadata = metadata(key, Kind::StringValue(bad.to_owned()));
+                assert_eq!(identified(&node), Err(NodeError::Tenancy(key)));
+            }
         }
+        node.metadata = metadata(PARTITION, Kind::StringValue("Shop".to_owned()));
+        let tenancy = identified(&node).unwrap().tenancy;
+        assert_eq!(
+            (&*tenancy.partition, &*tenancy.namespace),
+            ("shop", "default")
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use legate_model::Tenancy;
 use legate_proxycfg::{ProxyId, Snapshot};
 use legate_resources::ResourceSet;
 use legate_runtime::Clock;
@@ -114,25 +115,25 @@ impl Proxies {
     /// All of them, in the order of their nodes and ids. Of several streams of a proxy the newest.
     pub fn all(&self) -> Vec<ProxyStatus> {
         let streams: Vec<_> = lock(&self.list).streams.values().cloned().collect();
-        let newest: BTreeMap<(Arc<str>, Arc<str>), ProxyStatus> = streams
+        let newest: BTreeMap<ProxyId, ProxyStatus> = streams
             .iter()
             .map(|stream| {
                 let status = lock(stream).clone();
-                let proxy = &status.proxy;
-                let key = (proxy.node.clone(), proxy.service_id.clone());
-                (key, status)
+                (status.proxy.clone(), status)
             })
             .collect();
         newest.into_values().collect()
     }
 
     /// The one of this registration.
-    pub fn get(&self, node: &str, service_id: &str) -> Option<ProxyStatus> {
+    pub fn get(&self, tenancy: &Tenancy, node: &str, service_id: &str) -> Option<ProxyStatus> {
         let streams: Vec<_> = lock(&self.list).streams.values().cloned().collect();
         let statuses = streams.iter().rev().map(|stream| lock(stream));
         let mut found = statuses.filter(|status| {
             let proxy = &status.proxy;
-            proxy.node.eq_ignore_ascii_case(node) && *proxy.service_id == *service_id
+            proxy.tenancy == *tenancy
+                && proxy.node.eq_ignore_ascii_case(node)
+                && *proxy.service_id == *service_id
         });
         found.next().map(|status| status.clone())
     }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_model::{FailoverTarget, MeshGatewayMode, ServiceResolver, WILDCARD};
+use legate_model::{
+    FailoverTarget, MeshGatewayMode, ServiceName, ServiceResolver, TenancyName, WILDCARD,
+};
 
 use super::Compiler;
 use crate::chain::{Failover, Node, NodeKind, Resolver, Target};
@@ -19,6 +21,8 @@ struct Change<'a> {
     subset: &'a str,
     datacenter: &'a str,
     peer: &'a str,
+    partition: Option<&'a TenancyName>,
+    namespace: Option<&'a TenancyName>,
 }
 
 impl Compiler<'_> {
@@ -84,9 +88,9 @@ impl Compiler<'_> {
         let mut way: Vec<String> = Vec::new();
         loop {
             if target.peer.is_empty() {
-                self.record_protocol(&target.service)?;
+                self.record_protocol(&target.service_name())?;
             }
-            let entry = self.resolver_of(&target.service);
+            let entry = self.resolver_of(&target.service_name());
             // Redirects and subsets are of what is here.
             if !target.peer.is_empty() {
                 return Ok((target, entry));
@@ -105,6 +109,8 @@ impl Compiler<'_> {
                         subset: &redirect.service_subset,
                         datacenter: &redirect.datacenter,
                         peer: &redirect.peer,
+                        partition: Some(&redirect.partition),
+                        namespace: Some(&redirect.namespace),
                     },
                 );
                 if to.id != target.id {
@@ -130,11 +136,11 @@ impl Compiler<'_> {
         }
     }
 
-    fn resolver_of(&mut self, service: &str) -> Arc<ServiceResolver> {
-        let entry = self.resolvers.entry(service.to_owned());
+    fn resolver_of(&mut self, service: &ServiceName) -> Arc<ServiceResolver> {
+        let entry = self.resolvers.entry(service.clone());
         let entry = entry.or_insert_with(|| {
             let none = || ServiceResolver {
-                name: service.to_owned(),
+                name: service.name.as_ref().to_owned(),
                 ..ServiceResolver::default()
             };
             Arc::new(self.entries.resolver(service).unwrap_or_else(none))
@@ -144,6 +150,11 @@ impl Compiler<'_> {
 
     /// Another service has other subsets; what comes from a peer is in no datacenter.
     fn changed(&self, target: &Target, change: &Change<'_>) -> Target {
+        let none = TenancyName::default();
+        let (partition, namespace) = (change.partition, change.namespace);
+        let tenancy = target
+            .tenancy
+            .resolve(partition.unwrap_or(&none), namespace.unwrap_or(&none));
         let mut changed = Target {
             service: target.service.clone(),
             service_subset: target.service_subset.clone(),
@@ -151,8 +162,11 @@ impl Compiler<'_> {
             peer: change.peer.to_owned(),
             ..Target::default()
         };
-        if !change.service.is_empty() && change.service != target.service {
+        if !change.service.is_empty() {
             changed.service = change.service.to_owned();
+        }
+        changed.tenancy = tenancy;
+        if changed.service_name() != target.service_name() {
             changed.service_subset.clear();
         }
         if !change.subset.is_empty() {
@@ -181,13 +195,18 @@ impl Compiler<'_> {
         }
         let subset = entry.subsets.get(&target.service_subset);
         target.subset = subset.cloned().unwrap_or_default();
-        let usual = self.proxy_defaults.as_ref();
-        let near = entry.prioritize_by_locality.as_ref();
-        let near = near.or(usual.and_then(|usual| usual.prioritize_by_locality.as_ref()));
-        target.prioritize_by_locality = near.cloned();
+        let usual = self.proxy_defaults(&target.tenancy);
+        let usual = usual.as_deref();
+        // Who is near is known of the callers' own partition.
+        if target.tenancy.partition == self.request.service.tenancy.partition {
+            let near = entry.prioritize_by_locality.as_ref();
+            let near = near.or(usual.and_then(|usual| usual.prioritize_by_locality.as_ref()));
+            target.prioritize_by_locality = near.cloned();
+        }
         let usual_gateway = usual.map(|usual| usual.mesh_gateway.mode);
         let usually_dialled = usual.is_some_and(|usual| usual.transparent_proxy.dialed_directly);
-        let own = self.service_defaults(&target.service);
+        let own = self.service_defaults(&target.service_name());
+        let own = own.as_deref();
         let sni = own.map_or("", |own| own.external_sni.as_str());
         if !sni.is_empty() {
             target.sni = sni.to_owned();
@@ -220,7 +239,8 @@ impl Compiler<'_> {
             service: &section.service,
             subset: &section.service_subset,
             datacenter,
-            peer: "",
+            namespace: Some(&section.namespace),
+            ..Change::default()
         };
         let of_target = |other: &FailoverTarget| {
             self.changed(
@@ -230,6 +250,8 @@ impl Compiler<'_> {
                     subset: &other.service_subset,
                     datacenter: &other.datacenter,
                     peer: &other.peer,
+                    partition: Some(&other.partition),
+                    namespace: Some(&other.namespace),
                 },
             )
         };

@@ -16,8 +16,7 @@ use crate::json::null_if_empty;
 use crate::jwt_requirement::JwtRequirement;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// The kinds that a listener can have its certificate from, the default first.
@@ -29,12 +28,12 @@ const CERTIFICATES: [&str; 2] = ["inline-certificate", "file-system-certificate"
 pub struct ApiGateway {
     /// The service that the gateway is registered as.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Ports with their protocols.
     #[serde(serialize_with = "null_if_empty")]
     pub listeners: Vec<ApiGatewayListener>,
@@ -109,7 +108,7 @@ impl Entry for ApiGateway {
             &[
                 (Yes, "Name Status Meta Hash CreateIndex ModifyIndex"),
                 (Inside, "Listeners"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (
@@ -285,12 +284,12 @@ fn is_listener_name(name: &str) -> bool {
 pub struct BoundApiGateway {
     /// The gateway.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// What is bound to each listener.
     #[serde(serialize_with = "null_if_empty")]
     pub listeners: Vec<BoundListener>,
@@ -331,7 +330,7 @@ impl Entry for BoundApiGateway {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (Inside, "Listeners Services"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (

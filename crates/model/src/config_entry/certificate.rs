@@ -14,8 +14,7 @@ use crate::invalid::Invalid;
 use crate::secret::Secret;
 use crate::served::Rows;
 use crate::served::Served::Yes;
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// A certificate with its key.
@@ -24,12 +23,12 @@ use crate::{meta, name};
 pub struct InlineCertificate {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// In PEM, with those between it and its root after it.
     pub certificate: String,
     /// In PEM.
@@ -52,12 +51,12 @@ pub struct InlineCertificate {
 pub struct FileSystemCertificate {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The file with the certificate.
     pub certificate: String,
     /// The file with the key.
@@ -84,7 +83,7 @@ impl Entry for InlineCertificate {
                 Yes,
                 "Name Certificate PrivateKey Meta Hash CreateIndex ModifyIndex",
             ),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     )];
 
@@ -109,7 +108,7 @@ impl Entry for FileSystemCertificate {
                 Yes,
                 "Name Certificate PrivateKey Meta Hash CreateIndex ModifyIndex",
             ),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     )];
 

@@ -91,7 +91,10 @@ fn routes_that_cannot_be_made_are_refused() {
             destination(json!({"Service": "a/b"})),
             "Destination.Service",
         ),
-        (destination(json!({"Namespace": "other"})), "not served"),
+        (
+            destination(json!({"Namespace": "*"})),
+            "stands for every one",
+        ),
         (
             destination(json!({"RequestHeaders": {"Set": {"a b": "c"}}})),
             "not the name of a header",

@@ -1,6 +1,7 @@
 //! `exported-services`: which services others than this partition may use.
 //!
-//! `/v1/exported-services` shows what it says; nothing is exported yet.
+//! Proxies of another partition reach what it exports to that one. `/v1/exported-services` shows what it
+//! says. Nothing is exported to other clusters.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,9 @@ use super::registry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
-use crate::{DEFAULT_TENANCY, WILDCARD, meta};
+use crate::served::table::REPORTED;
+use crate::tenancy::{ServiceName, Tenancy, TenancyName};
+use crate::{WILDCARD, meta};
 
 /// What one partition exports; the entry has the partition's name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -21,12 +22,12 @@ use crate::{DEFAULT_TENANCY, WILDCARD, meta};
 pub struct ExportedServices {
     /// The partition.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The services, and who may use each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ExportedService>,
@@ -48,9 +49,9 @@ pub struct ExportedServices {
 pub struct ExportedService {
     /// Its name, or `*` for all of them.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
+    /// Its namespace, or `*` for every one of the partition; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
     /// Who may use it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub consumers: Vec<ServiceConsumer>,
@@ -71,29 +72,46 @@ pub struct ServiceConsumer {
     pub sameness_group: String,
 }
 
+impl ExportedServices {
+    /// Who may use a service of the entry's partition.
+    pub fn consumers<'a>(
+        &'a self,
+        service: &'a ServiceName,
+    ) -> impl Iterator<Item = &'a ServiceConsumer> {
+        let exported = self.services.iter().filter(|one| one.is(service));
+        exported.flat_map(|one| &one.consumers)
+    }
+}
+
+impl ExportedService {
+    fn is(&self, service: &ServiceName) -> bool {
+        let own = Tenancy::new(TenancyName::NONE, &self.namespace).namespace;
+        (self.namespace.is_every() || own == service.tenancy.namespace)
+            && (self.name == WILDCARD || self.name.eq_ignore_ascii_case(&service.name))
+    }
+}
+
 impl Entry for ExportedServices {
     const RIGHTS: EntryRights = EntryRights::MeshOnly;
-    const IN_EFFECT: bool = false;
     const SERVED: &'static [Rows] = &[
         (
             "ExportedServices",
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (Inside, "Services"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (
             "ExportedService",
-            &[
-                (Yes, "Name"),
-                (Inside, "Consumers"),
-                (DEFAULT_ONLY, "Namespace"),
-            ],
+            &[(Yes, "Name"), (Inside, "Consumers"), (Yes, "Namespace")],
         ),
         (
             "ServiceConsumer",
-            &[(Yes, "Partition Peer PeerName SamenessGroup")],
+            &[
+                (Yes, "Partition SamenessGroup"),
+                (REPORTED, "Peer PeerName"),
+            ],
         ),
     ];
 
@@ -103,8 +121,9 @@ impl Entry for ExportedServices {
 
     /// With Consul's words.
     fn validate(&self) -> Result<(), Invalid> {
-        if self.name != DEFAULT_TENANCY {
-            let reason = "exported-services Name must be \"default\"";
+        let own = Tenancy::new(&self.partition, &self.namespace).partition;
+        if *self.name != *own {
+            let reason = format!("exported-services Name must be {own:?}");
             return Err(Invalid::new("Name", reason));
         }
         meta::validate_entry("Meta", &self.meta)?;
@@ -112,6 +131,9 @@ impl Entry for ExportedServices {
             let refused = |reason: &str| Err(Invalid::new(format!("Services[{at}]"), reason));
             if service.name.is_empty() {
                 return refused("service name cannot be empty");
+            }
+            if service.namespace.is_every() && service.name != WILDCARD {
+                return refused("exact value cannot follow wildcard namespace");
             }
             if service.consumers.is_empty() {
                 return refused("must have at least one consumer");

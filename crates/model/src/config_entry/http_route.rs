@@ -17,8 +17,7 @@ use crate::json::null_if_empty;
 use crate::jwt_requirement::JwtRequirement;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{duration, meta, name, regex};
 
 /// Which service answers which requests.
@@ -27,12 +26,12 @@ use crate::{duration, meta, name, regex};
 pub struct HttpRoute {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The gateways, or listeners of gateways, that it belongs to.
     #[serde(serialize_with = "null_if_empty")]
     pub parents: Vec<ResourceReference>,
@@ -199,12 +198,12 @@ pub struct HttpRouteService {
     pub filters: HttpRouteFilters,
     /// Changes of responses.
     pub response_filters: HttpRouteResponseFilters,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 /// The rows of what rules are made of.
@@ -239,7 +238,7 @@ const RULES: [Rows; 11] = [
         &[
             (Yes, "Name Weight"),
             (Inside, "Filters ResponseFilters"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
 ];
@@ -256,7 +255,7 @@ impl Entry for HttpRoute {
                     "Name Hostnames Meta Status Hash CreateIndex ModifyIndex",
                 ),
                 (Inside, "Parents Rules"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         RULES[0],

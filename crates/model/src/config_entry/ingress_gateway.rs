@@ -16,8 +16,7 @@ use crate::json::null_if_empty;
 use crate::protocol::Protocol;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{WILDCARD, meta, name};
 
 /// The services of one gateway.
@@ -26,12 +25,12 @@ use crate::{WILDCARD, meta, name};
 pub struct IngressGateway {
     /// The service that the gateway is registered as.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// TLS of all listeners.
     #[serde(rename = "TLS")]
     pub tls: GatewayTls,
@@ -90,12 +89,12 @@ pub struct IngressListener {
 pub struct IngressService {
     /// Its name, or `*` for all of them.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The host names of its requests.
     #[serde(serialize_with = "null_if_empty")]
     pub hosts: Vec<String>,
@@ -150,7 +149,7 @@ impl Entry for IngressGateway {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (Inside, "TLS Listeners Defaults"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (
@@ -178,7 +177,7 @@ impl Entry for IngressGateway {
                     Inside,
                     "TLS RequestHeaders ResponseHeaders PassiveHealthCheck",
                 ),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         ("GatewayServiceTls", &[(Inside, "SDS")]),

@@ -12,8 +12,8 @@ use super::service_defaults::is_zero_u32;
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED};
-use crate::tenancy::OnlyDefault;
+use crate::served::table::REFUSED;
+use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// By how many seconds clocks may differ where nothing is said. Consul's.
@@ -25,12 +25,12 @@ const CLOCK_SKEW_SECONDS: u32 = 30;
 pub struct JwtProvider {
     /// By which intentions name it.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The keys that tokens are signed with.
     #[serde(rename = "JSONWebKeySet", skip_serializing_if = "Option::is_none")]
     pub json_web_key_set: Option<JsonWebKeySet>,
@@ -143,7 +143,7 @@ impl Entry for JwtProvider {
                     Yes,
                     "Name Issuer Audiences ClockSkewSeconds Meta Hash CreateIndex ModifyIndex",
                 ),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
                 (Inside, "JSONWebKeySet Locations Forwarding CacheConfig"),
             ],
         ),

@@ -10,8 +10,8 @@ use crate::invalid::Invalid;
 use crate::meta;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REPORTED};
-use crate::tenancy::OnlyDefault;
+use crate::served::table::REPORTED;
+use crate::tenancy::TenancyName;
 
 /// Settings of the whole mesh; the only name is `mesh`, and it may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -20,12 +20,12 @@ pub struct Mesh {
     /// `mesh` or empty; it is not shown, as the kind says it.
     #[serde(skip_serializing)]
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Captured traffic.
     pub transparent_proxy: MeshTransparentProxy,
     /// Whether entries may be written that let services take plain connections. Those that are there
@@ -191,7 +191,7 @@ impl Entry for Mesh {
             "Mesh",
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
                 (Yes, "AllowEnablingPermissiveMutualTLS ValidateClusters"),
                 (Inside, "TransparentProxy TLS HTTP Peering"),
             ],

@@ -78,6 +78,7 @@ pub use terminating_gateway::LinkedService;
 use crate::invalid::Invalid;
 use crate::json;
 use crate::served::Rows;
+use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 use registry::{Entry, config_entries};
 
 config_entries! {
@@ -119,6 +120,32 @@ config_entries! {
     sameness_group::SamenessGroup = "sameness-group",
     /// How many requests of one address servers answer.
     request_limit::ControlPlaneRequestLimit = "control-plane-request-limit",
+}
+
+impl ConfigKind {
+    /// Whether its entries are about a partition as a whole. They are in the partition's namespace
+    /// `default`, whichever is named.
+    #[must_use]
+    pub const fn is_of_partition(self) -> bool {
+        matches!(
+            self,
+            Self::ProxyDefaults
+                | Self::Mesh
+                | Self::JwtProvider
+                | Self::ExportedServices
+                | Self::SamenessGroup
+                | Self::ControlPlaneRequestLimit
+        )
+    }
+
+    /// Where the entries of this kind are that one reads or writes who is in a tenancy.
+    #[must_use]
+    pub fn tenancy(self, own: &Tenancy) -> Tenancy {
+        match self.is_of_partition() {
+            true => own.of_partition(),
+            false => own.clone(),
+        }
+    }
 }
 
 impl fmt::Display for ConfigKind {

@@ -14,8 +14,8 @@ use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, PROXY_CONFIG, REFUSED};
-use crate::tenancy::{NotServed, OnlyDefault};
+use crate::served::table::{PROXY_CONFIG, REFUSED};
+use crate::tenancy::{NotServed, TenancyName};
 use crate::validate::validate_bind_address;
 use crate::{Opaque, meta};
 
@@ -25,12 +25,12 @@ use crate::{Opaque, meta};
 pub struct ProxyDefaults {
     /// `global`.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Opaque proxy settings; keys are kept as they are.
     pub config: Opaque,
     /// How traffic reaches proxies.
@@ -90,7 +90,7 @@ impl Entry for ProxyDefaults {
         "ProxyDefaults",
         &[
             (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
             (PROXY_CONFIG, "Config"),
             (Yes, "Mode MutualTLSMode"),
             (

@@ -6,8 +6,7 @@ use serde::{Deserialize as DeserializeFields, Serialize};
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::Yes;
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 
 /// The kind that routes lead from.
 pub(super) const API_GATEWAY: &str = "api-gateway";
@@ -22,21 +21,18 @@ pub struct ResourceReference {
     pub name: String,
     /// The part, such as a listener's name; empty for all of it.
     pub section_name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 /// Its row.
 pub(super) const SERVED: Rows = (
     "ResourceReference",
-    &[
-        (Yes, "Kind Name SectionName"),
-        (DEFAULT_ONLY, "Namespace Partition"),
-    ],
+    &[(Yes, "Kind Name SectionName"), (Yes, "Namespace Partition")],
 );
 
 /// What became of an entry. Clients read it and do not write it: what they send is skipped, as in

@@ -2,6 +2,7 @@
 
 use crate::invalid::Invalid;
 use crate::served::Rows;
+use crate::tenancy::ServiceReference;
 
 /// A kind of config entry. Its type has the fields `create_index` and `modify_index` as well.
 pub(crate) trait Entry {
@@ -21,7 +22,7 @@ pub(crate) trait Entry {
     fn validate(&self) -> Result<(), Invalid>;
 
     /// Other services that it may send requests to; some may be named more than once.
-    fn destinations(&self) -> Vec<&str> {
+    fn destinations(&self) -> Vec<ServiceReference<'_>> {
         Vec::new()
     }
 
@@ -119,13 +120,38 @@ macro_rules! config_entries {
                 }
             }
 
+            /// Its name, and whose it is.
+            pub fn full_name(&self) -> ServiceName {
+                let (partition, namespace) = self.named_tenancy();
+                ServiceName::new(&Tenancy::new(partition, namespace), self.name())
+            }
+
+            /// The partition and the namespace that it names as its own.
+            pub const fn named_tenancy(&self) -> (&TenancyName, &TenancyName) {
+                match self {
+                    $(ConfigEntry::$entry(entry) => (&entry.partition, &entry.namespace),)+
+                }
+            }
+
+            /// Says whose it is.
+            pub fn set_tenancy(&mut self, tenancy: &Tenancy) {
+                match self {
+                    $(ConfigEntry::$entry(entry) => {
+                        entry.partition = tenancy.shown_partition();
+                        entry.namespace = tenancy.shown_namespace();
+                    })+
+                }
+            }
+
             /// Other services that it may send requests to, without repetition: their discovery
             /// chains are parts of its service's.
-            pub fn destinations(&self) -> Vec<&str> {
-                let mut all = match self {
+            pub fn destinations(&self) -> Vec<ServiceName> {
+                let references = match self {
                     $(ConfigEntry::$entry(entry) => Entry::destinations(entry),)+
                 };
-                all.retain(|service| !service.is_empty() && *service != self.name());
+                let own = self.full_name();
+                let mut all: Vec<_> = references.iter().map(|to| to.resolve(&own)).collect();
+                all.retain(|service| *service != own);
                 all.sort_unstable();
                 all.dedup();
                 all

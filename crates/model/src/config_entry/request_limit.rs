@@ -11,8 +11,7 @@ use super::registry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// What happens beyond a limit.
@@ -24,12 +23,12 @@ const MODES: [&str; 3] = ["permissive", "enforcing", "disabled"];
 pub struct ControlPlaneRequestLimit {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// `permissive`, `enforcing` or `disabled`; empty means the first.
     pub mode: String,
     /// Free key/value pairs.
@@ -144,7 +143,7 @@ impl Entry for ControlPlaneRequestLimit {
                      Health Intention KV Tenancy PreparedQuery Session Txn AutoConfig FederationState \
                      Internal PeerStream Peering DataPlane DNS Subscribe Resource",
                 ),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         ("RequestRates", &[(Yes, "ReadRate WriteRate")]),

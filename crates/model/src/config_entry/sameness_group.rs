@@ -13,8 +13,7 @@ use crate::invalid::Invalid;
 use crate::json::null_if_empty;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// Partitions and clusters that stand in for each other.
@@ -23,12 +22,12 @@ use crate::{meta, name};
 pub struct SamenessGroup {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Whether services without failover of their own fail over to members.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub default_for_failover: bool,
@@ -74,7 +73,7 @@ impl Entry for SamenessGroup {
                     "Name DefaultForFailover IncludeLocal Meta Hash CreateIndex ModifyIndex",
                 ),
                 (Inside, "Members"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         ("SamenessGroupMember", &[(Yes, "Partition Peer")]),

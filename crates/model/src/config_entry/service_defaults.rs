@@ -15,8 +15,8 @@ use crate::protocol::Protocol;
 use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
-use crate::tenancy::OnlyDefault;
+use crate::served::table::{REFUSED, REPORTED};
+use crate::tenancy::TenancyName;
 use crate::{WILDCARD, duration, meta, name};
 
 /// Whether a service takes connections without mutual TLS.
@@ -90,12 +90,12 @@ pub struct UpstreamDefaults {
     /// The upstream, in overrides only.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The upstream's cluster peer, in overrides only.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub peer: String,
@@ -142,12 +142,12 @@ pub struct UpstreamConfiguration {
 pub struct ServiceDefaults {
     /// The service.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// `tcp`, `http`, `http2`, `grpc`; empty means what `proxy-defaults` says, else tcp.
     pub protocol: String,
     /// How traffic reaches its proxies.
@@ -226,7 +226,7 @@ impl Entry for ServiceDefaults {
                  LocalRequestTimeoutMs BalanceInboundConnections Meta Hash CreateIndex \
                  ModifyIndex",
                 ),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
                 (Yes, "Mode MutualTLSMode"),
                 (
                     Inside,
@@ -249,7 +249,7 @@ impl Entry for ServiceDefaults {
                     "Name Protocol ConnectTimeoutMs BalanceOutboundConnections \
                      EnvoyListenerJSON EnvoyClusterJSON",
                 ),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
                 (REFUSED, "Peer"),
                 (Inside, "Limits PassiveHealthCheck MeshGateway"),
             ],

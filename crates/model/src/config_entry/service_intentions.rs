@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use super::registry::{Entry, EntryRights};
 use crate::intention::{
     Intention, IntentionAction, IntentionPermission, SOURCE_TYPE_CONSUL, normalise_permissions,
-    precedence, validate_source,
+    precedence, validate_source, validate_wildcards,
 };
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
-use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
+use crate::served::table::{REFUSED, REPORTED};
+use crate::tenancy::{NoPeer, NotServed, ServiceName, Tenancy, TenancyName};
 use crate::{meta, name};
 
 /// Who may call one service.
@@ -25,12 +25,12 @@ use crate::{meta, name};
 pub struct ServiceIntentions {
     /// The destination, or `*`.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The callers, in the order in which they decide once normalised.
     pub sources: Vec<SourceIntention>,
     /// The token that every request needs, whoever calls.
@@ -54,12 +54,12 @@ pub struct ServiceIntentions {
 pub struct SourceIntention {
     /// The caller, or `*`.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Peering is not served.
     #[serde(skip_serializing)]
     pub peer: NoPeer,
@@ -94,24 +94,33 @@ pub struct SourceIntention {
 }
 
 impl ServiceIntentions {
+    /// The service called.
+    pub fn destination(&self) -> ServiceName {
+        ServiceName::new(&Tenancy::new(&self.partition, &self.namespace), &self.name)
+    }
+
     /// The intentions of the entry, one for every source, in the order of the sources.
     pub fn intentions(&self) -> impl Iterator<Item = Intention> + '_ {
-        self.sources.iter().map(|source| Intention {
-            id: source.legacy_id.clone(),
-            description: source.description.clone(),
-            source_name: source.name.clone(),
-            destination_name: self.name.clone(),
-            action: source.action,
-            permissions: source.permissions.clone(),
-            meta: match source.legacy_id.is_empty() {
-                true => self.meta.clone(),
-                false => source.legacy_meta.clone(),
-            },
-            jwt: self.jwt.clone(),
-            precedence: precedence(&source.name, &self.name),
-            create_index: self.create_index,
-            modify_index: self.modify_index,
-            ..Intention::default()
+        let destination = self.destination();
+        self.sources.iter().map(move |source| {
+            let caller = source.service(&destination.tenancy);
+            let mut intention = Intention {
+                id: source.legacy_id.clone(),
+                description: source.description.clone(),
+                action: source.action,
+                permissions: source.permissions.clone(),
+                meta: match source.legacy_id.is_empty() {
+                    true => self.meta.clone(),
+                    false => source.legacy_meta.clone(),
+                },
+                jwt: self.jwt.clone(),
+                precedence: precedence(&caller, &destination),
+                create_index: self.create_index,
+                modify_index: self.modify_index,
+                ..Intention::default()
+            };
+            intention.set_ends(&caller, &destination);
+            intention
         })
     }
 }
@@ -119,8 +128,9 @@ impl ServiceIntentions {
 impl ServiceIntentions {
     /// Fills what is computed, and puts the sources in the order in which they decide.
     pub fn arrange(&mut self) {
+        let destination = self.destination();
         for source in &mut self.sources {
-            source.precedence = precedence(&source.name, &self.name);
+            source.precedence = precedence(&source.service(&destination.tenancy), &destination);
             if source.r#type.is_empty() {
                 source.r#type = SOURCE_TYPE_CONSUL.to_owned();
             }
@@ -139,7 +149,7 @@ impl Entry for ServiceIntentions {
             "ServiceIntentions",
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
                 (Inside, "Sources JWT"),
             ],
         ),
@@ -147,7 +157,7 @@ impl Entry for ServiceIntentions {
             "SourceIntention",
             &[
                 (Yes, "Name Action Precedence Type Description"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
                 (
                     REFUSED,
                     "Peer SamenessGroup LegacyCreateTime LegacyUpdateTime",
@@ -166,6 +176,8 @@ impl Entry for ServiceIntentions {
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_intention_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        let destination = self.destination();
+        validate_wildcards(&destination).map_err(|reason| Invalid::new("Namespace", reason))?;
         if let Some(jwt) = &self.jwt {
             jwt.validate().map_err(|error| error.within("JWT"))?;
         }
@@ -177,12 +189,12 @@ impl Entry for ServiceIntentions {
         }
         for (i, source) in self.sources.iter().enumerate() {
             source
-                .validate(&self.name)
+                .validate(&destination)
                 .map_err(|error| error.within(format_args!("Sources[{i}]")))?;
-            if self.sources[..i]
-                .iter()
-                .any(|other| other.name == source.name)
-            {
+            if self.sources[..i].iter().any(|other| {
+                let own = &destination.tenancy;
+                other.name == source.name && other.service(own) == source.service(own)
+            }) {
                 return Err(Invalid::new(
                     format!("Sources[{i}].Name"),
                     format!("defines {:?} more than once", source.name),
@@ -203,23 +215,39 @@ impl Entry for ServiceIntentions {
 }
 
 impl SourceIntention {
-    fn validate(&self, destination: &str) -> Result<(), Invalid> {
+    /// The caller, in the eyes of a destination of this tenancy.
+    pub fn service(&self, destination: &Tenancy) -> ServiceName {
+        let tenancy = destination.resolve(&self.partition, &self.namespace);
+        ServiceName::new(&tenancy, &self.name)
+    }
+
+    fn validate(&self, destination: &ServiceName) -> Result<(), Invalid> {
         name::validate_intention_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        validate_wildcards(&self.service(&destination.tenancy))
+            .map_err(|reason| Invalid::new("Namespace", reason))?;
         validate_source(
             &self.r#type,
             &self.description,
             self.action,
             &self.permissions,
-            destination,
+            &destination.name,
         )
     }
 }
 
 impl From<Intention> for SourceIntention {
     fn from(intention: Intention) -> Self {
+        let (source, destination) = (intention.source(), intention.destination());
+        let (of_source, of_destination) = (&source.tenancy, &destination.tenancy);
+        let named = |own: &str, other: &str| match own == other {
+            true => TenancyName::default(),
+            false => own.parse().unwrap_or_default(),
+        };
         SourceIntention {
-            precedence: precedence(&intention.source_name, &intention.destination_name),
+            precedence: precedence(&source, &destination),
+            partition: named(&of_source.partition, &of_destination.partition),
+            namespace: named(&of_source.namespace, &of_destination.namespace),
             name: intention.source_name,
             action: intention.action,
             permissions: intention.permissions,

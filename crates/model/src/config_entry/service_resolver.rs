@@ -14,8 +14,8 @@ use crate::invalid::Invalid;
 use crate::locality::PrioritizeByLocality;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
-use crate::tenancy::{NotServed, OnlyDefault};
+use crate::served::table::{REFUSED, REPORTED};
+use crate::tenancy::{NotServed, ServiceName, ServiceReference, Tenancy, TenancyName};
 use crate::{WILDCARD, duration, meta, name};
 
 pub use load_balancer::{
@@ -35,12 +35,12 @@ const MAX_SUBSET_NAME: usize = 63;
 pub struct ServiceResolver {
     /// The service that callers ask for.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The subset for callers that ask for none; empty means all instances.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub default_subset: String,
@@ -99,12 +99,12 @@ pub struct Redirect {
     /// A subset of it; empty means its default.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The datacenter; empty means the same.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
@@ -127,9 +127,9 @@ pub struct Failover {
     /// A subset of it; empty means its default.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
     /// The same in each of these datacenters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub datacenters: Vec<String>,
@@ -154,12 +154,12 @@ pub struct FailoverTarget {
     /// A subset of it; empty means its default.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
     /// The datacenter; empty means the same.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
@@ -232,9 +232,9 @@ impl ServiceResolver {
     }
 
     /// A subset of a service, where the service is this one.
-    fn validate_subset(&self, service: &str, subset: &str) -> Result<(), Invalid> {
-        let own = service.is_empty() || service == self.name;
-        if own && !self.has_subset(subset) {
+    fn validate_subset(&self, to: ServiceReference<'_>, subset: &str) -> Result<(), Invalid> {
+        let own = ServiceName::new(&Tenancy::new(&self.partition, &self.namespace), &self.name);
+        if to.resolve(&own) == own && !self.has_subset(subset) {
             return Err(Invalid::new(
                 "ServiceSubset",
                 format!("{subset:?} is not a valid subset of {:?}", self.name),
@@ -271,9 +271,10 @@ impl ServiceResolver {
             return Err(Invalid::new("Redirect", reason));
         }
         let r = redirect;
-        if [&r.service, &r.service_subset, &r.datacenter, &r.peer]
-            .iter()
-            .all(|text| text.is_empty())
+        let named = [&r.service, &r.service_subset, &r.datacenter, &r.peer];
+        let tenancy = [("Namespace", &r.namespace), ("Partition", &r.partition)];
+        if named.iter().all(|text| text.is_empty())
+            && tenancy.iter().all(|(_, name)| name.is_empty())
         {
             return Err(Invalid::new("Redirect", "it is empty: leave it out"));
         }
@@ -283,6 +284,12 @@ impl ServiceResolver {
                 "it is defined without Redirect.Service",
             ));
         }
+        for (field, name) in tenancy {
+            let without = name.is_empty() || !r.service.is_empty();
+            validate_redirect_tenancy(field, name, without, &r.peer)?;
+        }
+        self.validate_datacenter("redirect", &r.datacenter, &r.partition)
+            .map_err(|reason| Invalid::new("Redirect.Datacenter", reason))?;
         let placed = [&r.service_subset, &r.datacenter];
         if !r.peer.is_empty() && placed.iter().any(|text| !text.is_empty()) {
             let reason = "it cannot be set with Redirect.ServiceSubset or Redirect.Datacenter";
@@ -293,8 +300,37 @@ impl ServiceResolver {
             return Err(Invalid::new("Redirect.Peer", reason));
         }
         validate_destination(&r.service).map_err(|error| error.within("Redirect"))?;
-        self.validate_subset(&r.service, &r.service_subset)
+        let to = ServiceReference {
+            service: &r.service,
+            partition: &r.partition,
+            namespace: &r.namespace,
+        };
+        self.validate_subset(to, &r.service_subset)
             .map_err(|error| error.within("Redirect"))
+    }
+
+    /// Another datacenter has no partitions of this one. Consul's words.
+    fn validate_datacenter(
+        &self,
+        what: &str,
+        datacenter: &str,
+        partition: &TenancyName,
+    ) -> Result<(), String> {
+        let own = Tenancy::new(&self.partition, &self.namespace);
+        if datacenter.is_empty() {
+            return Ok(());
+        }
+        if !own.is_default_partition() {
+            return Err(format!(
+                "Cross-datacenter {what} is only supported in the default partition"
+            ));
+        }
+        match own.resolve(partition, TenancyName::NONE).partition == own.partition {
+            true => Ok(()),
+            false => Err(format!(
+                "Cross-datacenter and cross-partition {what} is not supported"
+            )),
+        }
     }
 
     fn validate_failover(&self, subset: &str, failover: &Failover) -> Result<(), Invalid> {
@@ -303,17 +339,18 @@ impl ServiceResolver {
             let reason = format!("{subset:?} is not a valid subset");
             return Err(Invalid::new("", reason));
         }
-        let single = !f.service.is_empty() || !f.service_subset.is_empty();
+        let single =
+            !f.service.is_empty() || !f.service_subset.is_empty() || !f.namespace.is_empty();
         if !single && f.datacenters.is_empty() && f.targets.is_empty() {
             return Err(Invalid::new(
                 "",
-                "one of Service, ServiceSubset, Targets, or Datacenters is required",
+                "one of Service, ServiceSubset, Namespace, Targets, or Datacenters is required",
             ));
         }
         if !f.targets.is_empty() && (single || !f.datacenters.is_empty()) {
             return Err(Invalid::new(
                 "Targets",
-                "it cannot be set with Service, ServiceSubset or Datacenters",
+                "it cannot be set with Service, ServiceSubset, Namespace or Datacenters",
             ));
         }
         if f.targets.len().max(f.datacenters.len()) > MAX_PARTS {
@@ -324,7 +361,17 @@ impl ServiceResolver {
             return Err(Invalid::new("Datacenters", "found empty datacenter"));
         }
         validate_destination(&f.service)?;
-        self.validate_subset(&f.service, &f.service_subset)?;
+        validate_single(&f.namespace).map_err(|reason| Invalid::new("Namespace", reason))?;
+        for datacenter in &f.datacenters {
+            self.validate_datacenter("failover", datacenter, TenancyName::NONE)
+                .map_err(|reason| Invalid::new("Datacenters", reason))?;
+        }
+        let to = ServiceReference {
+            service: &f.service,
+            partition: TenancyName::NONE,
+            namespace: &f.namespace,
+        };
+        self.validate_subset(to, &f.service_subset)?;
         for (at, target) in f.targets.iter().enumerate() {
             let within = |error: Invalid| error.within(format_args!("Targets[{at}]"));
             let placed = [&target.service_subset, &target.datacenter];
@@ -332,8 +379,25 @@ impl ServiceResolver {
                 let reason = "it cannot be set with ServiceSubset or Datacenter";
                 return Err(within(Invalid::new("Peer", reason)));
             }
+            let partition = &target.partition;
+            for (other, field) in [(&target.peer, "Peer"), (&target.datacenter, "Datacenter")] {
+                if !other.is_empty() && !partition.is_empty() {
+                    let reason = format!("it cannot be set with {field}");
+                    return Err(within(Invalid::new("Partition", reason)));
+                }
+            }
+            self.validate_datacenter("failover", &target.datacenter, TenancyName::NONE)
+                .map_err(|reason| within(Invalid::new("Datacenter", reason)))?;
             validate_destination(&target.service).map_err(within)?;
-            self.validate_subset(&target.service, &target.service_subset)
+            for (field, name) in [("Namespace", &target.namespace), ("Partition", partition)] {
+                validate_single(name).map_err(|reason| within(Invalid::new(field, reason)))?;
+            }
+            let to = ServiceReference {
+                service: &target.service,
+                partition,
+                namespace: &target.namespace,
+            };
+            self.validate_subset(to, &target.service_subset)
                 .map_err(within)?;
         }
         Ok(())
@@ -343,6 +407,33 @@ impl ServiceResolver {
 /// Whether a datacenter is the server's own; one that is left out is.
 fn is_here(datacenter: &str, local: &str) -> bool {
     datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local)
+}
+
+/// A namespace or partition that something leads to is one.
+pub(super) fn validate_single(name: &TenancyName) -> Result<(), &'static str> {
+    match name.is_every() {
+        true => Err("\"*\" stands for every one of them: name one"),
+        false => Ok(()),
+    }
+}
+
+fn validate_redirect_tenancy(
+    field: &str,
+    name: &TenancyName,
+    is_placed: bool,
+    peer: &str,
+) -> Result<(), Invalid> {
+    let refused = |reason| Err(Invalid::new(format!("Redirect.{field}"), reason));
+    if !is_placed {
+        return refused("it is defined without Redirect.Service");
+    }
+    if field == "Partition" && !name.is_empty() && !peer.is_empty() {
+        return refused("it cannot be set with Redirect.Peer");
+    }
+    match validate_single(name) {
+        Ok(()) => Ok(()),
+        Err(reason) => refused(reason),
+    }
 }
 
 /// The service that something leads to; empty means the one that the entry is about.
@@ -378,7 +469,7 @@ impl Entry for ServiceResolver {
                 ),
                 (Inside, "Subsets Redirect Failover LoadBalancer"),
                 (Inside, "PrioritizeByLocality"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         ("Subset", &[(Yes, "Filter OnlyPassing")]),
@@ -389,7 +480,7 @@ impl Entry for ServiceResolver {
                 // Nothing is imported yet: who calls the service finds no instance.
                 (REPORTED, "Peer"),
                 (REFUSED, "SamenessGroup"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (
@@ -398,7 +489,7 @@ impl Entry for ServiceResolver {
                 (Yes, "Service ServiceSubset Datacenters"),
                 (Inside, "Targets Policy"),
                 (REFUSED, "SamenessGroup"),
-                (DEFAULT_ONLY, "Namespace"),
+                (Yes, "Namespace"),
             ],
         ),
         (
@@ -408,7 +499,7 @@ impl Entry for ServiceResolver {
                 // Nothing is imported yet, so that such a target has no instances and the next one is
                 // taken.
                 (REPORTED, "Peer"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         ("FailoverPolicy", &[(Yes, "Mode"), (REFUSED, "Regions")]),
@@ -438,12 +529,23 @@ impl Entry for ServiceResolver {
         &self.name
     }
 
-    fn destinations(&self) -> Vec<&str> {
-        let redirect = self.redirect.iter().map(|to| to.service.as_str());
+    fn destinations(&self) -> Vec<ServiceReference<'_>> {
+        let redirect = self.redirect.iter().map(|to| ServiceReference {
+            service: &to.service,
+            partition: &to.partition,
+            namespace: &to.namespace,
+        });
         let failover = self.failover.values().flat_map(|failover| {
-            let targets = failover.targets.iter();
-            let targets = targets.map(|target| target.service.as_str());
-            targets.chain([failover.service.as_str()])
+            let targets = failover.targets.iter().map(|target| ServiceReference {
+                service: &target.service,
+                partition: &target.partition,
+                namespace: &target.namespace,
+            });
+            targets.chain([ServiceReference {
+                service: &failover.service,
+                partition: TenancyName::NONE,
+                namespace: &failover.namespace,
+            }])
         });
         redirect.chain(failover).collect()
     }

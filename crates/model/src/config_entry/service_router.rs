@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::registry::{Entry, EntryRights};
 use super::service_defaults::is_zero_u32;
-use super::service_resolver::validate_destination;
+use super::service_resolver::{validate_destination, validate_single};
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{ServiceReference, TenancyName};
 use crate::{meta, name, regex};
 
 /// Routes at most; each is a route in every caller's proxy.
@@ -47,12 +46,12 @@ const RETRY_CONDITIONS: [&str; 12] = [
 pub struct ServiceRouter {
     /// The service that callers ask for.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The first that matches decides; what none matches goes to the service itself.
     pub routes: Vec<Route>,
     /// Free key/value pairs.
@@ -168,12 +167,12 @@ pub struct RouteDestination {
     /// A subset of it; empty means its default, and that its splits apply.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// What takes the place of the matched path or prefix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix_rewrite: String,
@@ -213,7 +212,7 @@ impl Entry for ServiceRouter {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (Inside, "Routes"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         ("Route", &[(Inside, "Match Destination")]),
@@ -242,7 +241,7 @@ impl Entry for ServiceRouter {
                      RetryOnConnectFailure RetryOn RetryOnStatusCodes",
                 ),
                 (Inside, "RequestHeaders ResponseHeaders"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         ("HeaderModifiers", &[(Yes, "Add Set Remove")]),
@@ -252,12 +251,17 @@ impl Entry for ServiceRouter {
         &self.name
     }
 
-    fn destinations(&self) -> Vec<&str> {
+    fn destinations(&self) -> Vec<ServiceReference<'_>> {
         let to = self
             .routes
             .iter()
             .filter_map(|route| route.destination.as_ref());
-        to.map(|to| to.service.as_str()).collect()
+        to.map(|to| ServiceReference {
+            service: &to.service,
+            partition: &to.partition,
+            namespace: &to.namespace,
+        })
+        .collect()
     }
 
     fn validate(&self) -> Result<(), Invalid> {
@@ -405,6 +409,12 @@ fn validate_regex(field: &str, text: &str) -> Result<(), Invalid> {
 impl RouteDestination {
     fn validate(&self) -> Result<(), Invalid> {
         validate_destination(&self.service)?;
+        for (field, name) in [
+            ("Namespace", &self.namespace),
+            ("Partition", &self.partition),
+        ] {
+            validate_single(name).map_err(|reason| Invalid::new(field, reason))?;
+        }
         let known = |condition: &&String| RETRY_CONDITIONS.contains(&condition.as_str());
         if let Some(unknown) = self.retry_on.iter().find(|one| !known(one)) {
             let reason = format!("{unknown:?} is not one of {}", RETRY_CONDITIONS.join(", "));

@@ -7,12 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::registry::{Entry, EntryRights};
-use super::service_resolver::validate_destination;
+use super::service_resolver::{validate_destination, validate_single};
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{ServiceName, ServiceReference, Tenancy, TenancyName};
 use crate::{meta, name};
 
 /// Splits at most; each is a cluster in every caller's proxy.
@@ -24,12 +23,12 @@ const MAX_SPLITS: usize = 100;
 pub struct ServiceSplitter {
     /// The service that callers ask for.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The parts; their weights have the sum 100.
     pub splits: Vec<Split>,
     /// Free key/value pairs.
@@ -56,12 +55,12 @@ pub struct Split {
     /// A subset of it; empty means its default.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Changes of requests' headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_headers: Option<HeaderModifiers>,
@@ -86,7 +85,7 @@ impl Entry for ServiceSplitter {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (Inside, "Splits"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (
@@ -94,7 +93,7 @@ impl Entry for ServiceSplitter {
             &[
                 (Yes, "Weight Service ServiceSubset"),
                 (Inside, "RequestHeaders ResponseHeaders"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
     ];
@@ -103,9 +102,8 @@ impl Entry for ServiceSplitter {
         &self.name
     }
 
-    fn destinations(&self) -> Vec<&str> {
-        let to = self.splits.iter();
-        to.map(|split| split.service.as_str()).collect()
+    fn destinations(&self) -> Vec<ServiceReference<'_>> {
+        self.splits.iter().map(Split::service).collect()
     }
 
     fn validate(&self) -> Result<(), Invalid> {
@@ -119,11 +117,9 @@ impl Entry for ServiceSplitter {
         for (at, split) in self.splits.iter().enumerate() {
             let within = |error: Invalid| error.within(format_args!("Splits[{at}]"));
             split.validate().map_err(within)?;
-            let destination = |split: &Split| {
-                let own = split.service.is_empty() || split.service == self.name;
-                let service = if own { &self.name } else { &split.service };
-                (service.clone(), split.service_subset.clone())
-            };
+            let own = ServiceName::new(&Tenancy::new(&self.partition, &self.namespace), &self.name);
+            let destination =
+                |split: &Split| (split.service().resolve(&own), split.service_subset.clone());
             let earlier = self.splits[..at].iter();
             if earlier
                 .map(destination)
@@ -134,7 +130,8 @@ impl Entry for ServiceSplitter {
                     format!("Splits[{at}]"),
                     format!(
                         "split destination occurs more than once: service={service:?}, \
-                         subset={subset:?}"
+                         subset={subset:?}",
+                        service = service.name
                     ),
                 ));
             }
@@ -158,12 +155,26 @@ impl Entry for ServiceSplitter {
 }
 
 impl Split {
+    fn service(&self) -> ServiceReference<'_> {
+        ServiceReference {
+            service: &self.service,
+            partition: &self.partition,
+            namespace: &self.namespace,
+        }
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         if !(0.0..=100.0).contains(&self.weight) {
             let reason = format!("{} must be between 0 and 100", self.weight);
             return Err(Invalid::new("Weight", reason));
         }
         validate_destination(&self.service)?;
+        for (field, name) in [
+            ("Namespace", &self.namespace),
+            ("Partition", &self.partition),
+        ] {
+            validate_single(name).map_err(|reason| Invalid::new(field, reason))?;
+        }
         validate_both(
             self.request_headers.as_ref(),
             self.response_headers.as_ref(),

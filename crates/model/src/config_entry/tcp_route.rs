@@ -13,8 +13,7 @@ use crate::invalid::Invalid;
 use crate::json::null_if_empty;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::DEFAULT_ONLY;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// Which service takes connections.
@@ -23,12 +22,12 @@ use crate::{meta, name};
 pub struct TcpRoute {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The gateways, or listeners of gateways, that it belongs to.
     #[serde(serialize_with = "null_if_empty")]
     pub parents: Vec<ResourceReference>,
@@ -55,12 +54,12 @@ pub struct TcpRoute {
 pub struct TcpRouteService {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 impl Entry for TcpRoute {
@@ -72,12 +71,12 @@ impl Entry for TcpRoute {
             &[
                 (Yes, "Name Meta Status Hash CreateIndex ModifyIndex"),
                 (Inside, "Parents Services"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (
             "TcpRouteService",
-            &[(Yes, "Name"), (DEFAULT_ONLY, "Namespace Partition")],
+            &[(Yes, "Name"), (Yes, "Namespace Partition")],
         ),
     ];
 

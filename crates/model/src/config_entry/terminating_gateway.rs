@@ -13,8 +13,8 @@ use crate::invalid::Invalid;
 use crate::json::null_if_empty;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REPORTED};
-use crate::tenancy::OnlyDefault;
+use crate::served::table::REPORTED;
+use crate::tenancy::TenancyName;
 use crate::{WILDCARD, meta, name};
 
 /// Services at most.
@@ -26,12 +26,12 @@ const MAX_SERVICES: usize = 10_000;
 pub struct TerminatingGateway {
     /// The service that the gateway is registered as.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// The services that it leads to.
     #[serde(serialize_with = "null_if_empty")]
     pub services: Vec<LinkedService>,
@@ -54,12 +54,12 @@ pub struct LinkedService {
     /// Its name, or `*` for all of them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition; empty for the entry's own.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// File with the certificates of the authorities that sign its certificate.
     #[serde(rename = "CAFile", skip_serializing_if = "String::is_empty")]
     pub ca_file: String,
@@ -93,7 +93,7 @@ impl Entry for TerminatingGateway {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (Inside, "Services"),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
         (
@@ -104,7 +104,7 @@ impl Entry for TerminatingGateway {
                     REPORTED,
                     "CAFile CertFile KeyFile SNI DisableAutoHostRewrite",
                 ),
-                (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "Namespace Partition"),
             ],
         ),
     ];

@@ -188,8 +188,8 @@ pub(super) const TABLE: &[Rows] = &[
     (
         "Upstream",
         &[
-            (DEFAULT_ONLY, "DestinationNamespace DestinationPartition"),
             (REFUSED, "DestinationPeer"),
+            (Yes, "DestinationNamespace DestinationPartition"),
             (
                 Yes,
                 "DestinationType DestinationName Datacenter LocalBindAddress LocalBindPort \
@@ -247,7 +247,7 @@ pub(super) const TABLE: &[Rows] = &[
              ModifyIndex",
             ),
             (
-                DEFAULT_ONLY,
+                Yes,
                 "SourceNS DestinationNS SourcePartition DestinationPartition",
             ),
             (Inside, "Permissions JWT"),
@@ -281,7 +281,7 @@ pub(super) const TABLE: &[Rows] = &[
         "ConnectAuthorize",
         &[
             (Yes, "Target ClientCertURI ClientCertSerial"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     // Access control.

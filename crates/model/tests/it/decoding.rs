@@ -167,7 +167,6 @@ fn what_is_not_json_is_told_apart() {
 fn a_restriction_that_is_not_served_is_never_ignored() {
     for value in [
         json!({"SourceName": "a", "SourcePeer": "p"}),
-        json!({"SourceName": "a", "SourcePartition": "p"}),
         json!({"SourceName": "a", "SourceSamenessGroup": "g"}),
     ] {
         let result = from_value::<Intention>(value.clone(), UnknownFields::Ignore);

@@ -298,7 +298,7 @@ fn an_intention_has_namespaces_and_precedence() {
         modify_index: 10,
         ..Intention::default()
     };
-    intention.normalise();
+    intention.normalise(&legate_model::Tenancy::default());
     assert_eq!(
         shape(&intention),
         json!({

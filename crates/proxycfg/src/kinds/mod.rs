@@ -10,7 +10,7 @@ mod sidecar;
 use std::sync::Arc;
 
 use legate_ca::Leaf;
-use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
+use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind, ServiceName};
 use legate_store::{Follower, Kept, ReadTxn};
 
 use crate::error::WatchError;
@@ -29,7 +29,7 @@ pub(crate) enum Outcome {
 
 /// The certificate of a service, when there is one already.
 pub(crate) trait Leaves {
-    fn current(&mut self, service: &str) -> Option<Arc<Leaf>>;
+    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>>;
 }
 
 /// What is kept from one snapshot of a proxy for the next one. Without a follower nothing is.
@@ -77,12 +77,25 @@ fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<&'static Kind, Wa
     }
 }
 
-/// The snapshot of a proxy as of the state that is read.
+/// The snapshot of a proxy as of the state that is read, whosever rows the reader looks at.
 ///
 /// # Errors
 ///
 /// When the registration is not one that can be served.
 pub(crate) fn snapshot(
+    txn: &ReadTxn<'_>,
+    proxy: &ProxyId,
+    config: &ManagerConfig,
+    leaves: &mut dyn Leaves,
+    parts: &mut Parts,
+) -> Result<Outcome, WatchError> {
+    txn.in_tenancy(&proxy.tenancy, |txn| {
+        own_snapshot(txn, proxy, config, leaves, parts)
+    })
+}
+
+/// The same for a reader of the proxy's own tenancy.
+fn own_snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
     config: &ManagerConfig,
@@ -107,8 +120,8 @@ pub(crate) fn snapshot(
 struct OneLeaf(Arc<Leaf>);
 
 impl Leaves for OneLeaf {
-    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
-        (self.0.service == service).then(|| Arc::clone(&self.0))
+    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>> {
+        (self.0.service == *service).then(|| Arc::clone(&self.0))
     }
 }
 

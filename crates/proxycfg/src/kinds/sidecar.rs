@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use legate_model::{
     CaRoots, CheckServiceNode, ConfigKind, ExposePath, Intention, Mesh, Protocol, ProxyDefaults,
-    ProxyMode, ServiceInstance, TrustDomain, Upstream, WILDCARD,
+    ProxyMode, ServiceInstance, ServiceName, TrustDomain, Upstream, WILDCARD,
 };
 use legate_store::{Kept, ReadTxn};
 
@@ -83,7 +83,8 @@ fn snapshot(
         parts.destinations = Kept::default();
     }
     let destination = &registered.service.proxy.destination_service_name;
-    let leaf = leaves.current(destination)?;
+    // As in Consul, a sidecar is in the tenancy of its service.
+    let leaf = leaves.current(&ServiceName::new(txn.tenancy(), destination))?;
     let trust_domain = &own.trust_domain;
     let definitions = own.instance.proxy.upstreams.iter();
     let mut upstreams = Vec::new();
@@ -147,6 +148,7 @@ fn own(txn: &ReadTxn<'_>, proxy: &ProxyId, registered: &CheckServiceNode) -> Opt
         service_defaults: service_defaults.as_deref(),
     };
     let mut instance = merge::merge(&registered.service, &central);
+    merge::name_tenancies(&mut instance, txn.tenancy());
     if instance.locality.is_none() {
         instance.locality.clone_from(&registered.node.locality);
     }

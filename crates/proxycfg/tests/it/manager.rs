@@ -361,6 +361,7 @@ async fn a_watch_that_cannot_work_is_refused_with_the_reason() {
     );
     let refused = |node: &str, id: &str| {
         let proxy = ProxyId {
+            tenancy: legate_model::Tenancy::default(),
             node: node.into(),
             service_id: id.into(),
         };

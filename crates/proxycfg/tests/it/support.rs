@@ -106,7 +106,7 @@ impl Mesh {
             action: Some(action),
             ..Intention::default()
         };
-        intention.normalise();
+        intention.normalise(&legate_model::Tenancy::default());
         self.apply(Command::UpsertIntention(Box::new(intention)));
     }
 
@@ -125,6 +125,7 @@ impl Mesh {
 
 pub(crate) fn web_proxy() -> ProxyId {
     ProxyId {
+        tenancy: legate_model::Tenancy::default(),
         node: "n1".into(),
         service_id: "web-proxy".into(),
     }

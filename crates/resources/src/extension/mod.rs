@@ -29,7 +29,7 @@ use sha2::{Digest, Sha256};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
-use crate::names::{LOCAL_APP, PUBLIC_LISTENER};
+use crate::names::{self, LOCAL_APP, PUBLIC_LISTENER};
 use crate::set::Type;
 use crate::upstream;
 use local::LocalCluster;
@@ -232,7 +232,7 @@ fn cluster_of(memo: &Memo, snapshot: &Snapshot, service: &str) -> Option<String>
     let mut upstreams = upstreams.chain(implicit.map(|one| &one.upstream));
     let upstream = upstreams.find(|one| {
         let one = &one.upstream;
-        one.destination_type.is_service() && one.destination_name.eq_ignore_ascii_case(service)
+        one.destination_type.is_service() && names::extended(one).eq_ignore_ascii_case(service)
     })?;
     upstream::only_cluster(memo, upstream)
 }

@@ -9,7 +9,7 @@
 use std::cell::{LazyCell, OnceCell};
 use std::sync::Arc;
 
-use legate_model::UpstreamType;
+use legate_model::{Upstream, UpstreamType};
 use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
 
 use super::egress::Egress;
@@ -174,7 +174,7 @@ fn explicit_upstreams<'a>(
         let definition = &upstream.upstream;
         unit = match definition.destination_type {
             UpstreamType::Unset | UpstreamType::Service => {
-                unit.for_upstream(&definition.destination_name)
+                unit.for_upstream(&names::extended(definition))
             }
             UpstreamType::PreparedQuery => unit.for_upstream(&definition.id().to_string()),
         };
@@ -182,6 +182,12 @@ fn explicit_upstreams<'a>(
         units.push(unit);
     }
     units
+}
+
+/// Whether two upstreams of one proxy, or of one before and after a change, are of one tenancy.
+pub(super) fn is_of_same_tenancy(one: &Upstream, other: &Upstream) -> bool {
+    one.destination_partition == other.destination_partition
+        && one.destination_namespace == other.destination_namespace
 }
 
 /// Where an upstream was in the last snapshot.
@@ -195,6 +201,7 @@ pub(super) fn counterpart(
     let alike = |other: &UpstreamSnapshot| {
         let other = &other.upstream;
         other.destination_name == now.destination_name
+            && is_of_same_tenancy(other, now)
             && other.destination_type.is_service() == now.destination_type.is_service()
             && other.datacenter == now.datacenter
             && other.destination_peer == now.destination_peer

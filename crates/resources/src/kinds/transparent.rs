@@ -10,13 +10,15 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use legate_model::{Mesh, Protocol};
+use legate_model::{Mesh, Protocol, Upstream};
 use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
 
 use super::egress::{Egress, Units};
-use super::sidecar::{OUTBOUND, Same, Settings, UpstreamChange, counterpart, made, same_chain};
+use super::sidecar::{
+    OUTBOUND, Same, Settings, UpstreamChange, counterpart, is_of_same_tenancy, made, same_chain,
+};
 use crate::cluster;
 use crate::listener::outbound::{self, Chain, Target};
 use crate::memo::Memo;
@@ -51,10 +53,10 @@ impl<'a> Transparent<'a, '_> {
         let upstreams = self.implicit.0.iter().enumerate();
         let unit = |(place, implicit): (usize, &Arc<ImplicitUpstream>)| {
             let before = places.before(place, implicit);
-            let name = &implicit.upstream.upstream.destination_name;
+            let name = names::extended(&implicit.upstream.upstream);
             let mut unit = composer
                 .unit(before.map(|at| first + at))
-                .for_upstream(name);
+                .for_upstream(&name);
             let earlier = before.and_then(|at| self.last_implicit()?.0.get(at));
             self.add_parts(composer, &mut unit, implicit, earlier);
             unit
@@ -173,9 +175,9 @@ impl<'a> Transparent<'a, '_> {
 
     /// The implicit upstream in the last snapshot.
     fn last_of(&self, implicit: &ImplicitUpstream) -> Option<&'a UpstreamSnapshot> {
-        let name = &implicit.upstream.upstream.destination_name;
+        let now = full_name(&implicit.upstream.upstream);
         let mut last = self.last_implicit()?.0.iter().map(|one| &one.upstream);
-        last.find(|one| one.upstream.destination_name == *name)
+        last.find(|one| full_name(&one.upstream) == now)
     }
 
     fn to_explicit(&self, memo: &Memo, at: usize, unit: &mut UnitBuilder<'_>) -> Chain<'static> {
@@ -258,16 +260,30 @@ fn is_destinations_only(mesh: &Mesh) -> bool {
     mesh.transparent_proxy.mesh_destinations_only
 }
 
+/// What a service is found by among the implicit upstreams of a proxy.
+type FullName<'a> = (&'a str, &'a str, &'a str);
+
+fn full_name(upstream: &Upstream) -> FullName<'_> {
+    (
+        upstream.destination_partition.as_str(),
+        upstream.destination_namespace.as_str(),
+        &upstream.destination_name,
+    )
+}
+
 /// The first explicit upstream of the same service.
 fn explicit(snapshot: &Snapshot, upstream: &UpstreamSnapshot) -> Option<usize> {
-    let name = &upstream.upstream.destination_name;
+    let implicit = &upstream.upstream;
     let mut all = snapshot.upstreams.iter().map(|one| &one.upstream);
     all.position(|one| {
         let own = names::datacenter(snapshot, one).eq_ignore_ascii_case(&snapshot.datacenter);
         let is_service = one.destination_type.is_service();
         own && is_service
             && one.destination_peer.is_empty()
-            && one.destination_name.eq_ignore_ascii_case(name)
+            && is_of_same_tenancy(one, implicit)
+            && one
+                .destination_name
+                .eq_ignore_ascii_case(&implicit.destination_name)
     })
 }
 
@@ -290,7 +306,7 @@ fn same_explicit(last: &Snapshot, now: &Snapshot) -> bool {
 enum Places<'a> {
     /// Where they are now.
     Same,
-    ByName(HashMap<&'a str, usize>),
+    ByName(HashMap<FullName<'a>, usize>),
 }
 
 impl<'a> Places<'a> {
@@ -301,7 +317,7 @@ impl<'a> Places<'a> {
         if std::ptr::eq(last, now) {
             return Self::Same;
         }
-        let name = |one: &'a Arc<ImplicitUpstream>| &*one.upstream.upstream.destination_name;
+        let name = |one: &'a Arc<ImplicitUpstream>| full_name(&one.upstream.upstream);
         let places = last.0.iter().map(name).zip(0..);
         Self::ByName(places.collect())
     }
@@ -310,8 +326,8 @@ impl<'a> Places<'a> {
         match self {
             Self::Same => Some(place),
             Self::ByName(places) => {
-                let name = &*upstream.upstream.upstream.destination_name;
-                places.get(name).copied()
+                let name = full_name(&upstream.upstream.upstream);
+                places.get(&name).copied()
             }
         }
     }

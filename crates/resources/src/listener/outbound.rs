@@ -239,7 +239,7 @@ impl Own {
 /// of them gets it, and a warning says so.
 pub(crate) fn owners(upstreams: &[Arc<ImplicitUpstream>], warnings: &mut Vec<String>) -> Vec<Own> {
     let mut taken: BTreeMap<IpAddr, (Dialled, usize)> = BTreeMap::new();
-    let name = |at: usize| &upstreams[at].upstream.upstream.destination_name;
+    let name = |at: usize| upstreams[at].upstream.upstream.id();
     for (at, upstream) in upstreams.iter().enumerate() {
         for dialled in &upstream.addresses {
             let claim = (*dialled, at);

@@ -94,6 +94,7 @@ fn proxies_share_what_is_the_same() {
     };
     let shop = Snapshot {
         proxy: ProxyId {
+            tenancy: legate_model::Tenancy::default(),
             node: "other".into(),
             service_id: "shop-proxy".into(),
         },

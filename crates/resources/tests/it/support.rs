@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 pub(crate) fn web() -> Snapshot {
     Snapshot {
         proxy: ProxyId {
+            tenancy: legate_model::Tenancy::default(),
             node: "node".into(),
             service_id: "web-proxy".into(),
         },
@@ -60,7 +61,7 @@ pub(crate) fn sidecar(mut proxy: Value) -> Arc<ServiceInstance> {
 pub(crate) fn leaf(service: &str, version: &str) -> Arc<Leaf> {
     Arc::new(Leaf {
         index: 1,
-        service: service.to_owned(),
+        service: service.into(),
         uri: format!("spiffe://c1.consul/ns/default/dc/dc1/svc/{service}"),
         cert_pem: format!("the {version} certificate of {service}\n"),
         key_pem: Secret::new(format!("the {version} key of {service}\n")),
@@ -105,7 +106,7 @@ pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<Vec<Arc<Intention>>> {
         };
         intention[field] = says.clone();
         let mut intention: Intention = serde_json::from_value(intention).unwrap();
-        intention.normalise();
+        intention.normalise(&legate_model::Tenancy::default());
         intention.validate().unwrap();
         Arc::new(intention)
     };

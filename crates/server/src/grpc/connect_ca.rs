@@ -55,6 +55,7 @@ impl Service {
     /// Whether the holder of `access` may have a certificate with this identity.
     fn authorise(&self, id: &SpiffeId, access: &Authorizer) -> Result<(), Status> {
         let here = &self.datacenter;
+        let access = access.within(&id.tenancy());
         match id {
             SpiffeId::Service { service, .. } if access.service_write(service) => Ok(()),
             SpiffeId::Service { service, .. } => Err(auth::denied("service:write", service)),

@@ -8,7 +8,7 @@ use legate_api::dataplane::{
     GetSupportedDataplaneFeaturesResponse,
 };
 use legate_api::json;
-use legate_model::{CheckServiceNode, DEFAULT_TENANCY};
+use legate_model::{CheckServiceNode, Tenancy, TenancyName};
 use legate_proxycfg::merge_central_config;
 use legate_store::{ReadTxn, Reader};
 use tonic::{Request, Response, Status};
@@ -62,10 +62,11 @@ impl DataplaneService for Service {
     ) -> Result<Response<GetEnvoyBootstrapParamsResponse>, Status> {
         let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
         let request = request.into_inner();
-        auth::only_default("namespace", &request.namespace)?;
-        auth::only_default("partition", &request.partition)?;
+        let namespace = tenant("namespace", &request.namespace)?;
+        let tenancy = Tenancy::new(&tenant("partition", &request.partition)?, &namespace);
+        let access = access.within(&tenancy);
         let state = self.store.state();
-        let state = state.read();
+        let state = state.read().within(tenancy.clone());
         let found = find(&state, &request)?;
         let service = &found.service.service;
         if !access.service_read(service) {
@@ -77,14 +78,25 @@ impl DataplaneService for Service {
         let response = GetEnvoyBootstrapParamsResponse {
             service: identity.clone(),
             identity,
-            namespace: DEFAULT_TENANCY.to_owned(),
-            partition: DEFAULT_TENANCY.to_owned(),
+            namespace: tenancy.namespace.as_ref().to_owned(),
+            partition: tenancy.partition.as_ref().to_owned(),
             datacenter: self.datacenter.clone(),
             config: Some(json::to_struct(&merged.proxy.config)),
             node_name: found.node.node.clone(),
             access_logs: access_logs::of(&merged.proxy.access_logs),
         };
         Ok(Response::new(response))
+    }
+}
+
+/// A namespace or partition that a request names.
+fn tenant(field: &str, name: &str) -> Result<TenancyName, Status> {
+    let name = name.parse::<TenancyName>();
+    let refused = |reason: String| Status::invalid_argument(format!("{field}: {reason}"));
+    match name {
+        Ok(name) if name.is_every() => Err(refused("a proxy is in one: name it".to_owned())),
+        Ok(name) => Ok(name),
+        Err(error) => Err(refused(error.to_string())),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use legate_model::Tenancy;
 use legate_proxycfg::{ProxyId, Snapshot};
 use legate_runtime::{BoxError, CancellationToken, Pool};
 use legate_store::Reader;
@@ -43,20 +44,23 @@ impl StreamAuthorizer for Tokens {
 
     fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
         let state = self.store.state();
-        match state.read().instance(&proxy.node, &proxy.service_id) {
-            Some(found) => self.service_write(token, found.service.identity()),
+        let txn = state.read().within(proxy.tenancy.clone());
+        match txn.instance(&proxy.node, &proxy.service_id) {
+            Some(found) => self.service_write(token, &proxy.tenancy, found.service.identity()),
             None => self.authenticate(token),
         }
     }
 
     fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status> {
-        self.service_write(token, snapshot.instance.identity())
+        let tenancy = &snapshot.proxy.tenancy;
+        self.service_write(token, tenancy, snapshot.instance.identity())
     }
 }
 
 impl Tokens {
-    fn service_write(&self, token: &str, service: &str) -> Result<(), Status> {
-        if auth::authorizer(&self.rights, token)?.service_write(service) {
+    fn service_write(&self, token: &str, tenancy: &Tenancy, service: &str) -> Result<(), Status> {
+        let access = auth::authorizer(&self.rights, token)?.within(tenancy);
+        if access.service_write(service) {
             Ok(())
         } else {
             Err(auth::denied("service:write", service))

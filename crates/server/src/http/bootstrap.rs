@@ -15,13 +15,11 @@ pub(crate) fn bootstrap_entry(
 ) -> Result<(), ApiError> {
     acceptable_entry(&entry)?;
     entry.normalise();
-    if txn
-        .read()
-        .config_entry(entry.kind(), entry.name())
-        .is_some()
-    {
+    let read = txn.read().within(entry.full_name().tenancy);
+    if read.config_entry(entry.kind(), entry.name()).is_some() {
         return Ok(());
     }
+    drop(read);
     let entry = Box::new(entry);
     Change::Put { entry, cas: None }
         .apply(txn, datacenter)

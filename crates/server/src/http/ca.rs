@@ -9,7 +9,7 @@ use axum::response::Response;
 use http::header::{AGE, CONTENT_TYPE, HeaderValue};
 use http::{HeaderName, StatusCode};
 use legate_ca::{CaError, CaManager, Leaf, ServiceLeaves};
-use legate_model::{CaConfiguration, Secret, timestamp};
+use legate_model::{CaConfiguration, Secret, ServiceName, TenancyName, timestamp};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -108,7 +108,9 @@ pub(super) async fn leaf(
         .params
         .blocking(call.config.query_times, rand::random())?;
     let deadline = Instant::now() + query.wait;
-    let leaf = leaves.leaf(&service, query.min_index, deadline);
+    call.refuse_every()?;
+    let name = ServiceName::new(&call.tenancy, &service);
+    let leaf = leaves.leaf(&name, query.min_index, deadline);
     let leaf = call.unless_stopped(leaf).await??;
     // The query may have waited for minutes.
     may_be(&call, &service)?;
@@ -133,6 +135,10 @@ struct IssuedCert<'a> {
     #[serde(rename = "PrivateKeyPEM")]
     private_key_pem: &'a Secret,
     service: &'a str,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    namespace: TenancyName,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    partition: TenancyName,
     #[serde(rename = "ServiceURI")]
     service_uri: &'a str,
     #[serde(with = "timestamp")]
@@ -149,7 +155,9 @@ impl<'a> IssuedCert<'a> {
             serial_number: &leaf.serial,
             cert_pem: &leaf.cert_pem,
             private_key_pem: &leaf.key_pem,
-            service: &leaf.service,
+            service: &leaf.service.name,
+            namespace: leaf.service.tenancy.shown_namespace(),
+            partition: leaf.service.tenancy.shown_partition(),
             service_uri: &leaf.uri,
             valid_after: leaf.valid_after,
             valid_before: leaf.valid_before,

@@ -327,6 +327,11 @@ impl Call {
         }
     }
 
+    /// Whether the request names every namespace.
+    pub(crate) fn asks_every(&self) -> bool {
+        self.every_namespace
+    }
+
     /// For endpoints that are about one namespace.
     pub(crate) fn refuse_every(&self) -> Result<(), ApiError> {
         match self.every_namespace {

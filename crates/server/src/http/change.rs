@@ -1,7 +1,7 @@
 //! A write of one config entry, together with the rules that span entries. It is one function of a
 //! state, for those who write and for those who only look.
 
-use legate_model::{ConfigEntry, ConfigKind};
+use legate_model::{ConfigEntry, ConfigKind, ServiceName, Tenancy};
 use legate_store::{Rejected, WriteTxn};
 
 use super::error::ApiError;
@@ -11,13 +11,14 @@ use super::{gateways, jwt_providers, permissive, protocol};
 /// A write of one entry that is valid and normalised.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
-    /// Adds or replaces it.
+    /// Adds or replaces it. It says itself whose it is.
     Put {
         entry: Box<ConfigEntry>,
         cas: Option<u64>,
     },
     /// Removes it.
     Remove {
+        tenancy: Tenancy,
         kind: ConfigKind,
         name: String,
         cas: Option<u64>,
@@ -26,10 +27,15 @@ pub(super) enum Change {
 
 impl Change {
     /// Which entry it is about.
-    pub(super) fn target(&self) -> (ConfigKind, &str) {
+    pub(super) fn target(&self) -> (ConfigKind, ServiceName) {
         match self {
-            Self::Put { entry, .. } => (entry.kind(), entry.name()),
-            Self::Remove { kind, name, .. } => (*kind, name),
+            Self::Put { entry, .. } => (entry.kind(), entry.full_name()),
+            Self::Remove {
+                tenancy,
+                kind,
+                name,
+                ..
+            } => (*kind, ServiceName::new(&kind.tenancy(tenancy), name)),
         }
     }
 
@@ -40,7 +46,19 @@ impl Change {
     ///
     /// What does not fit, while an index that is not the entry's is an answer and no error.
     pub(super) fn apply(&self, txn: &mut WriteTxn, datacenter: &str) -> Result<bool, ApiError> {
-        let (kind, name) = self.target();
+        let (kind, ServiceName { tenancy, name }) = self.target();
+        txn.in_tenancy(&tenancy, |txn| {
+            self.apply_within(txn, (kind, &name), datacenter)
+        })
+    }
+
+    /// The same for a transaction that stands where the entry is.
+    fn apply_within(
+        &self,
+        txn: &mut WriteTxn,
+        (kind, name): (ConfigKind, &str),
+        datacenter: &str,
+    ) -> Result<bool, ApiError> {
         let before = txn.read().config_entry(kind, name);
         let before = Relevant::of(before.as_deref());
         let written = match self {
@@ -55,7 +73,9 @@ impl Change {
                 }
                 written
             }
-            Self::Remove { kind, name, cas } => {
+            Self::Remove {
+                kind, name, cas, ..
+            } => {
                 let removed = txn.remove_config_entry(*kind, name, *cas);
                 if removed.is_ok() {
                     protocol::refuse_removal(&txn.read(), *kind, name)?;

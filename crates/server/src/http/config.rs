@@ -1,11 +1,16 @@
 //! `/v1/config`: config entries.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
-use legate_model::{ConfigEntry, ConfigKind, EntryRights, Invalid, UnknownKind, filters};
+use legate_model::{
+    ConfigEntry, ConfigKind, EVERY_TENANCY, EntryRights, Invalid, Tenancy, TenancyName,
+    UnknownKind, WILDCARD, filters,
+};
 use legate_store::{ReadTxn, Writer};
 
 use super::call::{Call, visible};
@@ -20,9 +25,13 @@ pub(super) async fn put(
     State(dry_runs): State<DryRuns>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+    // Who may do nothing at all learns nothing of the body.
+    call.authorizer()?;
     let cas = call.params.cas()?;
     let mut entry: ConfigEntry = call.decode()?;
+    let tenancy = settle(&mut call, &entry)?;
+    entry.set_tenancy(&tenancy);
+    let authorizer = call.authorizer()?.within(&tenancy);
     if let ConfigEntry::ServiceResolver(resolver) = &entry {
         let elsewhere = resolver.other_datacenters(&call.config.datacenter);
         call.note_not_served(elsewhere);
@@ -32,8 +41,9 @@ pub(super) async fn put(
     may_write(&authorizer, entry.kind(), entry.name())?;
     // Whoever sends requests to a service learns what it has.
     for service in entry.destinations() {
-        if !authorizer.service_read(service) {
-            return Err(ApiError::denied("service:read", service));
+        let there = authorizer.within(&service.tenancy);
+        if !there.service_read(&service.name) {
+            return Err(ApiError::denied("service:read", &service.name));
         }
     }
     let entry = Box::new(entry);
@@ -42,6 +52,48 @@ pub(super) async fn put(
         return dry_runs.show(&call, &authorizer, &change).await;
     }
     write(&call, &writer, change).await
+}
+
+/// Where an entry is: as its own fields, the query and the headers say. What is about a partition is in
+/// its namespace `default`, and intentions may be for the services of every namespace.
+fn settle(call: &mut Call, entry: &ConfigEntry) -> Result<Tenancy, ApiError> {
+    let kind = entry.kind();
+    let (partition, namespace) = entry.named_tenancy();
+    if kind.is_of_partition() {
+        if !Tenancy::new(partition, namespace).is_default_namespace() {
+            return Err(ApiError::bad_request(format!(
+                "Invalid request: Namespace: {kind} is about a whole partition and in its namespace \
+                 \"default\"; leave the field out"
+            )));
+        }
+        call.settle(partition, &TenancyName::default())?;
+        call.leave_namespace();
+        return Ok(call.tenancy.clone());
+    }
+    if kind == ConfigKind::ServiceIntentions && namespace.is_every() {
+        call.settle(partition, &TenancyName::default())?;
+        call.leave_namespace();
+        return Ok(every_namespace(&call.tenancy));
+    }
+    call.settle(partition, namespace)?;
+    Ok(call.tenancy.clone())
+}
+
+/// Where intentions for destinations of every namespace are.
+pub(super) fn every_namespace(tenancy: &Tenancy) -> Tenancy {
+    Tenancy {
+        namespace: EVERY_TENANCY.into(),
+        ..tenancy.clone()
+    }
+}
+
+/// Has a request be about a tenancy. What is for every namespace is about the partition.
+pub(super) fn enter(call: &mut Call, tenancy: &Tenancy) {
+    call.leave_namespace();
+    call.tenancy = match *tenancy.namespace == *EVERY_TENANCY {
+        true => tenancy.of_partition(),
+        false => tenancy.clone(),
+    };
 }
 
 /// What an entry must be by itself.
@@ -87,12 +139,27 @@ pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Respons
         _ => &[],
     };
     let filter = call.filter(fields)?;
-    let answer = call.read(|state| state.config_entries(kind)).await?;
+    call.take_every();
+    let answer = call.read(|state| entries_of(&call, state, kind)).await?;
     let (mut entries, filtered) = visible(answer.value, |entry| {
-        may_read(&authorizer, kind, entry.name()).is_ok()
+        let (_, namespace) = entry.named_tenancy();
+        may_read(&call.at(&authorizer, namespace), kind, entry.name()).is_ok()
     });
     entries.retain(|entry| filter.matches(entry));
     call.answer(answer.index, &entries, filtered)
+}
+
+/// The entries of a kind where the request asks for them.
+fn entries_of(call: &Call, state: &ReadTxn<'_>, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
+    if kind.is_of_partition() {
+        return state.config_entries(kind);
+    }
+    let mut all = call.each(state, |state| state.config_entries(kind));
+    if kind == ConfigKind::ServiceIntentions && call.asks_every() {
+        let every = every_namespace(state.tenancy());
+        all.extend(state.in_tenancy(&every, |state| state.config_entries(kind)));
+    }
+    all
 }
 
 /// `GET /v1/config/`: the entries of every kind, in the order of kinds and names.
@@ -105,12 +172,17 @@ pub(super) async fn list_all(call: Call) -> Result<Response, ApiError> {
     }
     let mut kinds = ConfigKind::ALL;
     kinds.sort_unstable_by_key(|kind| kind.as_str());
+    call.take_every();
     let read = |state: &ReadTxn<'_>| {
-        let all = kinds.iter().flat_map(|kind| state.config_entries(*kind));
+        let all = kinds
+            .iter()
+            .flat_map(|kind| entries_of(&call, state, *kind));
         all.collect::<Vec<_>>()
     };
     let answer = call.read(read).await?;
     let (entries, filtered) = visible(answer.value, |entry| {
+        let (_, namespace) = entry.named_tenancy();
+        let authorizer = call.at(&authorizer, namespace);
         may_read(&authorizer, entry.kind(), entry.name()).is_ok()
     });
     call.answer(answer.index, &entries, filtered)
@@ -119,12 +191,15 @@ pub(super) async fn list_all(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/config/:kind/:name`
 pub(super) async fn get(
     Path((kind, name)): Path<(String, String)>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let kind = parse_kind(&kind)?;
-    may_read(&authorizer, kind, &name)?;
-    let answer = call.read(|state| state.config_entry(kind, &name)).await?;
+    let tenancy = place(&mut call, kind, &name);
+    may_read(&authorizer.within(&tenancy), kind, &name)?;
+    let read =
+        |state: &ReadTxn<'_>| state.in_tenancy(&tenancy, |state| state.config_entry(kind, &name));
+    let answer = call.read(read).await?;
     match answer.value {
         Some(entry) => call.answer(answer.index, &entry, false),
         None => call.absent(answer.index, &not_found(kind.as_str(), &name)),
@@ -136,7 +211,7 @@ pub(super) async fn delete(
     Path((kind, name)): Path<(String, String)>,
     State(writer): State<Writer>,
     State(dry_runs): State<DryRuns>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
@@ -144,8 +219,15 @@ pub(super) async fn delete(
     let kind: ConfigKind = kind
         .parse()
         .map_err(|error: UnknownKind| ApiError::bad_request(error.to_string()))?;
+    let tenancy = place(&mut call, kind, &name);
+    let authorizer = authorizer.within(&tenancy);
     may_write(&authorizer, kind, &name)?;
-    let change = Change::Remove { kind, name, cas };
+    let change = Change::Remove {
+        tenancy,
+        kind,
+        name,
+        cas,
+    };
     if dry_run {
         return dry_runs.show(&call, &authorizer, &change).await;
     }
@@ -154,6 +236,18 @@ pub(super) async fn delete(
         return Ok(answer);
     }
     call.json(&serde_json::Map::new())
+}
+
+/// Where the entry of this kind and name is that a request without a body asks for.
+fn place(call: &mut Call, kind: ConfigKind, name: &str) -> Tenancy {
+    let every = call.asks_every() && kind == ConfigKind::ServiceIntentions && name == WILDCARD;
+    if every || kind.is_of_partition() {
+        call.leave_namespace();
+    }
+    match every {
+        true => every_namespace(&call.tenancy),
+        false => call.tenancy.clone(),
+    }
 }
 
 fn not_found(kind: &str, name: &str) -> String {

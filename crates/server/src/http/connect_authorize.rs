@@ -3,16 +3,18 @@
 
 use axum::response::Response;
 use legate_intentions::{Action, Decision};
-use legate_model::{ConnectAuthorize, SpiffeId};
+use legate_model::{ConnectAuthorize, ServiceName, SpiffeId};
 
 use super::call::Call;
 use super::error::ApiError;
 
 /// `POST /v1/agent/connect/authorize`. What depends on requests is refused, and so are callers of
 /// another mesh.
-pub(super) async fn authorize(call: Call) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+pub(super) async fn authorize(mut call: Call) -> Result<Response, ApiError> {
+    call.authorizer()?;
     let asked: ConnectAuthorize = call.decode()?;
+    call.settle(&asked.partition, &asked.namespace)?;
+    let authorizer = call.authorizer()?;
     if asked.target.is_empty() {
         return Err(ApiError::bad_request("Target service must be specified"));
     }
@@ -23,6 +25,7 @@ pub(super) async fn authorize(call: Call) -> Result<Response, ApiError> {
     })?;
     let SpiffeId::Service {
         trust_domain,
+        tenancy,
         service,
         ..
     } = identity
@@ -34,6 +37,7 @@ pub(super) async fn authorize(call: Call) -> Result<Response, ApiError> {
     if !authorizer.service_write(&asked.target) {
         return Err(ApiError::denied("service:write", &asked.target));
     }
+    let caller = ServiceName::new(&tenancy, &service);
     let default = call.config.intention_default();
     let stated = call.config.default_intention_policy.is_some();
     let answer = call
@@ -44,7 +48,7 @@ pub(super) async fn authorize(call: Call) -> Result<Response, ApiError> {
                 return (false, reason);
             }
             let intentions = state.intentions_for(&asked.target);
-            let check = legate_intentions::check(&intentions, &service, default);
+            let check = legate_intentions::check(&intentions, &caller, default);
             (check.action == Action::Allow, reason(&check, stated))
         })
         .await?;
@@ -74,7 +78,18 @@ fn reason(decision: &Decision, stated: bool) -> String {
         }
     };
     format!(
-        "Matched {layer} intention: default/{} => default/{} (Precedence: {}, {detail})",
-        intention.source_name, intention.destination_name, intention.precedence
+        "Matched {layer} intention: {} => {} (Precedence: {}, {detail})",
+        with_namespace(&intention.source()),
+        with_namespace(&intention.destination()),
+        intention.precedence
     )
+}
+
+/// `<namespace>/<name>`, behind a partition other than `default`.
+fn with_namespace(service: &ServiceName) -> String {
+    let ServiceName { tenancy, name } = service;
+    match tenancy.is_default_partition() {
+        true => format!("{}/{name}", tenancy.namespace),
+        false => format!("{}/{}/{name}", tenancy.partition, tenancy.namespace),
+    }
 }

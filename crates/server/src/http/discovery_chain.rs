@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use axum::response::Response;
 use legate_discovery_chain::{Chain, Overrides, Request, compile};
-use legate_model::ChainOverrides;
+use legate_model::{ChainOverrides, ServiceName};
 use legate_proxycfg::StoredEntries;
 use legate_store::ReadTxn;
 use serde::Serialize;
@@ -73,7 +73,7 @@ fn chain(
     let trust_domain = roots.and_then(|roots| roots.trust_domain.parse().ok());
     let trust_domain = trust_domain.ok_or("the mesh has no roots yet: ask again")?;
     let request = Request {
-        service,
+        service: &ServiceName::new(state.tenancy(), service),
         datacenter,
         trust_domain: &trust_domain,
         overrides,

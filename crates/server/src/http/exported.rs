@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::response::Response;
 use legate_model::{
-    ConfigEntry, ConfigKind, DEFAULT_TENANCY, SamenessGroupMember, ServiceConsumer, WILDCARD,
+    ConfigEntry, ConfigKind, SamenessGroupMember, ServiceConsumer, ServiceName, TenancyName,
+    WILDCARD,
 };
 use legate_store::ReadTxn;
 use serde::Serialize;
@@ -18,6 +19,10 @@ use super::error::ApiError;
 #[serde(rename_all = "PascalCase")]
 struct Exported {
     service: String,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    namespace: TenancyName,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    partition: TenancyName,
     consumers: Consumers,
 }
 
@@ -40,18 +45,19 @@ impl Consumers {
         if !consumer.peer.is_empty() {
             self.peers.insert(consumer.peer.clone());
         }
-        self.add_partition(&consumer.partition);
+        let own = &state.tenancy().partition;
+        self.add_partition(own, &consumer.partition);
         for member in members(state, &consumer.sameness_group) {
             match member.peer.is_empty() {
-                true => self.add_partition(&member.partition),
+                true => self.add_partition(own, &member.partition),
                 false => drop(self.peers.insert(member.peer)),
             }
         }
     }
 
     /// Nobody exports to its own partition.
-    fn add_partition(&mut self, partition: &str) {
-        if !partition.is_empty() && partition != DEFAULT_TENANCY {
+    fn add_partition(&mut self, own: &str, partition: &str) {
+        if !partition.is_empty() && !partition.eq_ignore_ascii_case(own) {
             self.partitions.insert(partition.to_owned());
         }
     }
@@ -69,7 +75,8 @@ fn members(state: &ReadTxn<'_>, group: &str) -> Vec<SamenessGroupMember> {
 }
 
 /// `GET /v1/exported-services`
-pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn list(mut call: Call) -> Result<Response, ApiError> {
+    call.leave_namespace();
     if !call.authorizer()?.mesh_read() {
         return Err(ApiError::denied("mesh:read", ""));
     }
@@ -78,17 +85,27 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
 }
 
 fn exported(state: &ReadTxn<'_>) -> Vec<Exported> {
-    let entry = state.config_entry(ConfigKind::ExportedServices, DEFAULT_TENANCY);
+    let own = state.tenancy();
+    let entry = state.config_entry(ConfigKind::ExportedServices, &own.partition);
     let Some(ConfigEntry::ExportedServices(entry)) = entry.as_deref() else {
         return Vec::new();
     };
-    let mut services: BTreeMap<String, Consumers> = BTreeMap::new();
+    let mut services: BTreeMap<ServiceName, Consumers> = BTreeMap::new();
     for service in &entry.services {
-        let names = match service.name.as_str() {
-            WILDCARD => typical(state),
-            name => vec![name.to_owned()],
+        let namespaces = match service.namespace.is_every() {
+            true => state.tenancies_here(),
+            false => vec![own.resolve(&TenancyName::default(), &service.namespace)],
         };
-        for name in names.into_iter().filter(|name| name != OWN_SERVICE) {
+        let names = namespaces.iter().flat_map(|tenancy| {
+            let names = match service.name.as_str() {
+                WILDCARD => state.in_tenancy(tenancy, typical),
+                name => vec![name.to_owned()],
+            };
+            names
+                .into_iter()
+                .map(|name| ServiceName::new(tenancy, &name))
+        });
+        for name in names.filter(|name| *name.name != *OWN_SERVICE) {
             let consumers = services.entry(name).or_default();
             for consumer in &service.consumers {
                 consumers.add(state, consumer);
@@ -96,8 +113,13 @@ fn exported(state: &ReadTxn<'_>) -> Vec<Exported> {
         }
     }
     let used = services.into_iter().filter(|(_, to)| !to.is_empty());
-    used.map(|(service, consumers)| Exported { service, consumers })
-        .collect()
+    used.map(|(ServiceName { tenancy, name }, consumers)| Exported {
+        service: name.as_ref().to_owned(),
+        namespace: tenancy.shown_namespace(),
+        partition: tenancy.shown_partition(),
+        consumers,
+    })
+    .collect()
 }
 
 /// The services that are neither proxies nor gateways.

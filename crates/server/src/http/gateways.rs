@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use legate_discovery_chain::NodeKind;
 use legate_model::{
-    ConfigEntry, ConfigKind, IngressGateway, Invalid, Protocol, SamenessGroup, WILDCARD,
+    ConfigEntry, ConfigKind, IngressGateway, Invalid, Protocol, SamenessGroup, ServiceName,
+    Tenancy, WILDCARD,
 };
 use legate_store::ReadTxn;
 
@@ -86,7 +87,10 @@ pub(super) fn refuse_mismatch(
         | ConfigKind::ProxyDefaults
         | ConfigKind::ServiceRouter
         | ConfigKind::ServiceSplitter
-        | ConfigKind::ServiceResolver => (state.config_entries(ConfigKind::IngressGateway), false),
+        | ConfigKind::ServiceResolver => {
+            let all = state.config_entries_of_all(ConfigKind::IngressGateway);
+            (all, false)
+        }
         _ => return Ok(()),
     };
     let mut chains = BTreeMap::new();
@@ -95,19 +99,20 @@ pub(super) fn refuse_mismatch(
             continue;
         };
         for (service, wanted) in services(entry) {
-            if !chains.contains_key(service) {
-                let spoken = spoken(state, service, datacenter)?;
-                chains.insert(service.to_owned(), spoken);
+            if !chains.contains_key(&service) {
+                let spoken = spoken(state, &service, datacenter)?;
+                chains.insert(service.clone(), spoken);
             }
-            let Some((protocol, routed)) = chains.get(service) else {
+            let Some((protocol, routed)) = chains.get(&service) else {
                 continue;
             };
             // A gateway for bytes may lead to what speaks HTTP, unless requests would have to be routed.
             let carried = !written && wanted == Protocol::Tcp && !routed;
             if *protocol != wanted && !carried {
                 return Err(ApiError::bad_request(format!(
-                    "service {service:?} has protocol \"{protocol}\", which does not match defined \
-                     listener protocol \"{wanted}\""
+                    "service {:?} has protocol \"{protocol}\", which does not match defined \
+                     listener protocol \"{wanted}\"",
+                    service.name
                 )));
             }
         }
@@ -116,19 +121,24 @@ pub(super) fn refuse_mismatch(
 }
 
 /// The services that a gateway names, with the protocol of the listener.
-fn services(entry: &IngressGateway) -> impl Iterator<Item = (&str, Protocol)> {
-    entry.listeners.iter().flat_map(|listener| {
+fn services(entry: &IngressGateway) -> impl Iterator<Item = (ServiceName, Protocol)> {
+    let own = Tenancy::new(&entry.partition, &entry.namespace);
+    entry.listeners.iter().flat_map(move |listener| {
         let protocol = listener.protocol().unwrap_or_default();
-        let named = listener.services.iter().map(|one| one.name.as_str());
-        let named = named.filter(|name| *name != WILDCARD);
-        named.map(move |name| (name, protocol))
+        let named = listener.services.iter();
+        let named = named.filter(|one| one.name != WILDCARD && !one.namespace.is_every());
+        let own = own.clone();
+        named.map(move |one| {
+            let tenancy = own.resolve(&one.partition, &one.namespace);
+            (ServiceName::new(&tenancy, &one.name), protocol)
+        })
     })
 }
 
 /// What a service speaks, and whether its requests are routed or split.
 fn spoken(
     state: &ReadTxn<'_>,
-    service: &str,
+    service: &ServiceName,
     datacenter: &str,
 ) -> Result<(Protocol, bool), ApiError> {
     let chain = graph::chain_in_mesh(state, service, datacenter).map_err(ApiError::bad_request)?;

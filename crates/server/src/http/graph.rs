@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use legate_discovery_chain::{Chain, ChainError, Overrides, Request, compile};
-use legate_model::{ConfigEntry, ConfigKind, InvalidSpiffeId, TrustDomain};
+use legate_model::{ConfigEntry, ConfigKind, InvalidSpiffeId, ServiceName, TrustDomain};
 use legate_proxycfg::StoredEntries;
 use legate_store::ReadTxn;
 
@@ -55,10 +55,14 @@ impl Relevant {
 }
 
 /// The services whose chains an entry is a part of: its own, and those that lead to it.
-pub(super) fn services(state: &ReadTxn<'_>, kind: ConfigKind, name: &str) -> BTreeSet<String> {
+pub(super) fn services(
+    state: &ReadTxn<'_>,
+    kind: ConfigKind,
+    name: &ServiceName,
+) -> BTreeSet<ServiceName> {
     let mut open = match kind {
-        ConfigKind::ProxyDefaults => with_entries(state),
-        kind if OF_SERVICES.contains(&kind) => vec![name.to_owned()],
+        ConfigKind::ProxyDefaults => with_entries(state, &name.tenancy.partition),
+        kind if OF_SERVICES.contains(&kind) => vec![name.clone()],
         _ => Vec::new(),
     };
     let mut found = BTreeSet::new();
@@ -66,19 +70,24 @@ pub(super) fn services(state: &ReadTxn<'_>, kind: ConfigKind, name: &str) -> BTr
         if found.contains(&service) {
             continue;
         }
-        let leading = state.config_entries_leading_to(&service);
-        open.extend(leading.iter().map(|entry| entry.name().to_owned()));
+        let leading = state.in_tenancy(&service.tenancy, |state| {
+            state.config_entries_leading_to(&service.name)
+        });
+        open.extend(leading.iter().map(|entry| entry.full_name()));
         found.insert(service);
     }
     found
 }
 
-/// The services that have entries.
-fn with_entries(state: &ReadTxn<'_>) -> Vec<String> {
+/// The services of a partition that have entries.
+fn with_entries(state: &ReadTxn<'_>, partition: &str) -> Vec<ServiceName> {
     let entries = OF_SERVICES
         .into_iter()
-        .flat_map(|kind| state.config_entries(kind));
-    entries.map(|entry| entry.name().to_owned()).collect()
+        .flat_map(|kind| state.config_entries_of_all(kind));
+    let names = entries.map(|entry| entry.full_name());
+    names
+        .filter(|name| *name.tenancy.partition == *partition)
+        .collect()
 }
 
 /// Refuses a write after which a chain could not be compiled. `state` is the one after the write,
@@ -93,8 +102,9 @@ pub(super) fn refuse_broken(
         return Ok(());
     }
     // The error that is about the entry's own chain is the one that says most.
-    let all = services(state, kind, name);
-    let (own, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|service| service == name);
+    let name = ServiceName::new(state.tenancy(), name);
+    let all = services(state, kind, &name);
+    let (own, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|service| *service == name);
     let trust_domain = any_trust_domain();
     let trust_domain = trust_domain.map_err(|error| ApiError::internal(error.to_string()))?;
     for service in own.into_iter().chain(others) {
@@ -112,7 +122,7 @@ fn any_trust_domain() -> Result<TrustDomain, InvalidSpiffeId> {
 /// The chain of a service as callers in the mesh have it.
 pub(super) fn chain_in_mesh(
     state: &ReadTxn<'_>,
-    service: &str,
+    service: &ServiceName,
     datacenter: &str,
 ) -> Result<Chain, String> {
     let roots = state.ca_roots();
@@ -127,7 +137,7 @@ pub(super) fn chain_in_mesh(
 /// The chain of a service.
 fn chain(
     state: &ReadTxn<'_>,
-    service: &str,
+    service: &ServiceName,
     datacenter: &str,
     trust_domain: &TrustDomain,
 ) -> Result<Chain, ChainError> {

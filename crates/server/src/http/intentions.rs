@@ -7,46 +7,66 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::{ConfigKind, DEFAULT_TENANCY, Intention, WILDCARD, filters};
-use legate_store::{ReadTxn, Writer};
+use legate_model::{
+    ConfigKind, Intention, InvalidTenancyName, ServiceName, Tenancy, TenancyName, WILDCARD, filters,
+};
+use legate_store::{ReadTxn, WriteTxn, Writer};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
-use super::{jwt_providers, protocol};
+use super::{config, jwt_providers, protocol};
 
 /// `GET /v1/connect/intentions`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::INTENTION)?;
-    let answer = call.read(|state| state.intentions()).await?;
+    call.take_every();
+    let read = |state: &ReadTxn<'_>| {
+        if !call.asks_every() {
+            return state.intentions();
+        }
+        let own = &call.tenancy.partition;
+        let mut all = state.intentions_everywhere();
+        all.retain(|one| one.destination().tenancy.partition == *own);
+        all
+    };
+    let answer = call.read(read).await?;
     let (mut intentions, filtered) = visible(answer.value, |i| may_read(&authorizer, i));
     intentions.retain(|intention| filter.matches(intention));
     call.answer(answer.index, &intentions, filtered)
 }
 
 pub(super) fn may_read(authorizer: &Authorizer, intention: &Intention) -> bool {
-    authorizer.intention_read(&intention.source_name)
-        || authorizer.intention_read(&intention.destination_name)
+    let ends = [intention.source(), intention.destination()];
+    let may = |end: &ServiceName| authorizer.within(&end.tenancy).intention_read(&end.name);
+    ends.iter().any(may)
 }
 
 /// `GET /v1/connect/intentions/exact`
 pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
-    let answer = call
-        .read(|state| state.intention(&pair.source, &pair.destination))
-        .await?;
+    let destination = &pair.destination;
+    let read = |state: &ReadTxn<'_>| {
+        state.in_tenancy(&destination.tenancy, |state| {
+            state.intention(&pair.source, &destination.name)
+        })
+    };
+    let answer = call.read(read).await?;
     match answer.value {
         None => call.absent(answer.index, "Intention not found"),
         Some(intention) if may_read(&authorizer, &intention) => {
             call.answer(answer.index, &intention, false)
         }
-        Some(_) => Err(ApiError::denied("intention:read", &pair.destination)),
+        Some(_) => Err(ApiError::denied("intention:read", &destination.name)),
     }
 }
 
 /// `PUT /v1/connect/intentions/exact`
-pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn put(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
     let mut intention: Intention = call.decode()?;
@@ -64,11 +84,11 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
         ));
     }
     intention.validate()?;
-    intention.normalise();
-    if !authorizer.intention_write(&pair.destination) {
-        return Err(ApiError::denied("intention:write", &pair.destination));
-    }
-    call.write(&writer, move |txn| {
+    intention.normalise(&pair.destination.tenancy);
+    let Pair { destination, .. } = pair;
+    may_write(&authorizer, &destination)?;
+    config::enter(&mut call, &destination.tenancy);
+    let write = move |txn: &mut WriteTxn| {
         txn.put_intention(intention.clone())?;
         let name = &intention.destination_name;
         let entry = txn.read().config_entry(ConfigKind::ServiceIntentions, name);
@@ -77,23 +97,29 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
             jwt_providers::refuse_unknown(&txn.read(), &entry)?;
         }
         Ok(())
+    };
+    call.write(&writer, move |txn| {
+        txn.in_tenancy(&destination.tenancy, &write)
     })
     .await?;
     call.json(&true)
 }
 
 /// `DELETE /v1/connect/intentions/exact`
-pub(super) async fn delete(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn delete(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let Pair {
         source,
         destination,
     } = Pair::of(&call)?;
-    if !authorizer.intention_write(&destination) {
-        return Err(ApiError::denied("intention:write", &destination));
-    }
+    may_write(&authorizer, &destination)?;
+    config::enter(&mut call, &destination.tenancy);
     call.write(&writer, move |txn| {
-        Ok(txn.remove_intention(&source, &destination)?)
+        let remove = |txn: &mut WriteTxn| txn.remove_intention(&source, &destination.name);
+        Ok(txn.in_tenancy(&destination.tenancy, remove)?)
     })
     .await?;
     call.json(&true)
@@ -103,13 +129,14 @@ pub(super) async fn delete(State(writer): State<Writer>, call: Call) -> Result<R
 pub(super) async fn check(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
-    if !authorizer.service_read(&pair.destination) {
-        return Err(ApiError::denied("service:read", &pair.destination));
+    let ServiceName { tenancy, name } = &pair.destination;
+    if !authorizer.within(tenancy).service_read(name) {
+        return Err(ApiError::denied("service:read", name));
     }
     let default = call.config.intention_default();
     let answer = call
         .read(|state| {
-            let intentions = state.intentions_for(&pair.destination);
+            let intentions = state.in_tenancy(tenancy, |state| state.intentions_for(name));
             let check = legate_intentions::check(&intentions, &pair.source, default);
             check.action == legate_intentions::Action::Allow
         })
@@ -134,19 +161,20 @@ pub(super) async fn matching(call: Call) -> Result<Response, ApiError> {
     call.params.required("name")?;
     let mut names = BTreeMap::new();
     for text in call.params.all("name") {
-        let name = service_name("name", text)?;
-        if !authorizer.intention_read(&name) {
-            return Err(ApiError::denied("intention:read", &name));
+        let name = service_name("name", text, &call.tenancy)?;
+        if !authorizer.within(&name.tenancy).intention_read(&name.name) {
+            return Err(ApiError::denied("intention:read", &name.name));
         }
         names.insert(text.to_owned(), name);
     }
     let answer = call
         .read(|state| {
-            let of = |(text, name): (&String, &String)| {
+            let of = |(text, name): (&String, &ServiceName)| {
                 let found = if by_source {
                     from_source(state, name)
                 } else {
-                    state.intentions_for(name)
+                    let tenancy = &name.tenancy;
+                    state.in_tenancy(tenancy, |state| state.intentions_for(&name.name))
                 };
                 (text.clone(), found)
             };
@@ -156,21 +184,34 @@ pub(super) async fn matching(call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &answer.value, false)
 }
 
-fn from_source(state: &ReadTxn<'_>, source: &str) -> Vec<Arc<Intention>> {
-    let mut all = state.intentions();
-    all.retain(|i| i.source_name == WILDCARD || i.source_name == source);
+fn from_source(state: &ReadTxn<'_>, source: &ServiceName) -> Vec<Arc<Intention>> {
+    let mut all = state.intentions_everywhere();
+    all.retain(|one| {
+        let named = one.source();
+        let mut parts = named.exact().into_iter().zip(source.exact());
+        named.tenancy.partition == source.tenancy.partition
+            && parts.all(|(named, own)| named == WILDCARD || named == own)
+    });
     all
+}
+
+fn may_write(authorizer: &Authorizer, destination: &ServiceName) -> Result<(), ApiError> {
+    let ServiceName { tenancy, name } = destination;
+    match authorizer.within(tenancy).intention_write(name) {
+        true => Ok(()),
+        false => Err(ApiError::denied("intention:write", name)),
+    }
 }
 
 /// The two ends in the query string.
 struct Pair {
-    source: String,
-    destination: String,
+    source: ServiceName,
+    destination: ServiceName,
 }
 
 impl Pair {
     fn of(call: &Call) -> Result<Self, ApiError> {
-        let name = |param| service_name(param, call.params.required(param)?);
+        let name = |param| service_name(param, call.params.required(param)?, &call.tenancy);
         Ok(Self {
             source: name("source")?,
             destination: name("destination")?,
@@ -179,30 +220,56 @@ impl Pair {
 
     /// Names the intention; a body may repeat the names, but not contradict them.
     fn name(&self, intention: &mut Intention) -> Result<(), ApiError> {
+        let (source, destination) = (&self.source, &self.destination);
+        let (of_source, of_destination) = (&source.tenancy, &destination.tenancy);
+        let partitions = [
+            intention.source_partition.as_str(),
+            intention.destination_partition.as_str(),
+        ];
         for (field, own, given) in [
-            ("SourceName", &mut intention.source_name, &self.source),
+            ("SourceName", &*intention.source_name, &source.name),
             (
                 "DestinationName",
-                &mut intention.destination_name,
-                &self.destination,
+                &*intention.destination_name,
+                &destination.name,
             ),
         ] {
-            if own.is_empty() {
-                own.clone_from(given);
-            } else if own != given {
-                return Err(ApiError::bad_request(format!(
-                    "Invalid request: {field}: {own:?} contradicts {given:?} in the query string; \
-                     leave it out of the body"
-                )));
-            }
+            agree(field, own, given)?;
         }
+        for (field, own, given) in [
+            ("SourceNS", &*intention.source_ns, &of_source.namespace),
+            (
+                "DestinationNS",
+                &*intention.destination_ns,
+                &of_destination.namespace,
+            ),
+            ("SourcePartition", partitions[0], &of_source.partition),
+            (
+                "DestinationPartition",
+                partitions[1],
+                &of_destination.partition,
+            ),
+        ] {
+            // Names of namespaces and partitions are in lower case.
+            agree(field, &own.to_lowercase(), given)?;
+        }
+        intention.set_ends(source, destination);
         Ok(())
     }
 }
 
-/// `svc`, `default/svc` or `default/default/svc`: other namespaces, partitions and peers are not
-/// served.
-fn service_name(param: &str, text: &str) -> Result<String, ApiError> {
+fn agree(field: &str, own: &str, given: &str) -> Result<(), ApiError> {
+    if own.is_empty() || own == given {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "Invalid request: {field}: {own:?} contradicts {given:?} in the query string; leave it out of \
+         the body"
+    )))
+}
+
+/// `svc`, `ns/svc` or `partition/ns/svc`; what is left out is the request's. Peers are not served.
+fn service_name(param: &str, text: &str, own: &Tenancy) -> Result<ServiceName, ApiError> {
     if text.starts_with("peer:") {
         return Err(ApiError::bad_request(format!(
             "Invalid ?{param}={text}: peers are not served, name a service of this datacenter"
@@ -210,14 +277,18 @@ fn service_name(param: &str, text: &str) -> Result<String, ApiError> {
     }
     let mut parts: Vec<&str> = text.split('/').collect();
     let name = parts.pop().unwrap_or_default();
-    let default_only = parts
-        .iter()
-        .all(|part| part.eq_ignore_ascii_case(DEFAULT_TENANCY));
-    if name.is_empty() || parts.len() > 2 || !default_only {
+    if name.is_empty() || parts.len() > 2 || parts.contains(&"") {
         return Err(ApiError::bad_request(format!(
-            "Invalid ?{param}={text}: write the service's name, or default/<name>; other \
-             namespaces and partitions are not served"
+            "Invalid ?{param}={text}: write the service's name, <namespace>/<name> or \
+             <partition>/<namespace>/<name>"
         )));
     }
-    Ok(name.to_owned())
+    let mut tenant = || {
+        let name = parts.pop().unwrap_or_default().parse::<TenancyName>();
+        name.map_err(|error: InvalidTenancyName| {
+            ApiError::bad_request(format!("Invalid ?{param}={text}: {error}"))
+        })
+    };
+    let namespace = tenant()?;
+    Ok(ServiceName::new(&own.resolve(&tenant()?, &namespace), name))
 }

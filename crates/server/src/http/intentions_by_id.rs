@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::{ConfigKind, Intention};
+use legate_model::{ConfigKind, Intention, ServiceName, Tenancy};
 use legate_store::{ReadTxn, WriteTxn, Writer};
 use serde_json::json;
 use uuid::Uuid;
@@ -14,10 +14,13 @@ use uuid::Uuid;
 use super::call::Call;
 use super::error::ApiError;
 use super::intentions::may_read;
-use super::{jwt_providers, protocol};
+use super::{config, jwt_providers, protocol};
 
 /// `POST /v1/connect/intentions`
-pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn create(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let intention: Intention = call.decode()?;
     if !intention.id.is_empty() {
@@ -25,22 +28,25 @@ pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<R
             "ID must be empty when creating a new intention",
         ));
     }
-    let mut intention = checked(intention)?;
-    require_write(&authorizer, &intention.destination_name)?;
+    let mut intention = checked(intention, &call.tenancy)?;
+    require_write(&authorizer, &intention.destination())?;
     intention.id = Uuid::new_v4().to_string();
     let made = json!({ "ID": intention.id });
-    call.write(&writer, move |txn| {
-        let (source, destination) = (&intention.source_name, &intention.destination_name);
-        if txn.read().intention(source, destination).is_some() {
+    let ServiceName { tenancy, name } = intention.destination();
+    config::enter(&mut call, &tenancy);
+    let write = move |txn: &mut WriteTxn| {
+        let source = intention.source();
+        if txn.read().intention(&source, &name).is_some() {
             return Err(ApiError::internal(format!(
-                "duplicate intention found: {source} to {destination}: change that one"
+                "duplicate intention found: {source} to {name}: change that one"
             )));
         }
-        require_all_by_id(&txn.read(), destination)?;
+        require_all_by_id(&txn.read(), &name)?;
         txn.put_intention(intention.clone())?;
-        check_entry(txn, &intention.destination_name)
-    })
-    .await?;
+        check_entry(txn, &name)
+    };
+    call.write(&writer, move |txn| txn.in_tenancy(&tenancy, &write))
+        .await?;
     call.json(&made)
 }
 
@@ -71,20 +77,23 @@ pub(super) async fn update(
     // The path has the id that counts.
     let mut intention: Intention = call.decode()?;
     intention.id.clear();
-    let mut intention = checked(intention)?;
+    let mut intention = checked(intention, &call.tenancy)?;
     let made = json!({ "ID": id });
     call.write(&writer, move |txn| {
         let old = stored(&txn.read(), &authorizer, &id)?;
-        if old.destination_name != intention.destination_name {
+        let destination = old.destination();
+        if destination != intention.destination() {
             return Err(ApiError::internal(
                 "Cannot modify Destination partition/namespace/name for an intention once it \
                  exists: make another intention",
             ));
         }
-        require_all_by_id(&txn.read(), &old.destination_name)?;
         intention.id.clone_from(&old.id);
-        txn.replace_intention(intention.clone())?;
-        check_entry(txn, &intention.destination_name)
+        txn.in_tenancy(&destination.tenancy, |txn| {
+            require_all_by_id(&txn.read(), &old.destination_name)?;
+            txn.replace_intention(intention.clone())?;
+            check_entry(txn, &intention.destination_name)
+        })
     })
     .await?;
     call.json(&made)
@@ -99,14 +108,17 @@ pub(super) async fn delete(
     let authorizer = call.authorizer()?;
     call.write(&writer, move |txn| {
         let old = stored(&txn.read(), &authorizer, &id)?;
-        Ok(txn.remove_intention(&old.source_name, &old.destination_name)?)
+        let ServiceName { tenancy, name } = old.destination();
+        let source = old.source();
+        let remove = |txn: &mut WriteTxn| txn.remove_intention(&source, &name);
+        Ok(txn.in_tenancy(&tenancy, remove)?)
     })
     .await?;
     call.json(&true)
 }
 
 /// What an intention must be, whatever its id.
-fn checked(mut intention: Intention) -> Result<Intention, ApiError> {
+fn checked(mut intention: Intention, own: &Tenancy) -> Result<Intention, ApiError> {
     if intention.jwt.is_some() {
         return Err(ApiError::bad_request(
             "Invalid request: JWT: it belongs to the destination's service-intentions config \
@@ -114,7 +126,7 @@ fn checked(mut intention: Intention) -> Result<Intention, ApiError> {
         ));
     }
     intention.validate()?;
-    intention.normalise();
+    intention.normalise(own);
     Ok(intention)
 }
 
@@ -129,14 +141,15 @@ fn stored(
             "Cannot modify non-existent intention: '{id}'"
         )));
     };
-    require_write(authorizer, &old.destination_name)?;
+    require_write(authorizer, &old.destination())?;
     Ok(old)
 }
 
-fn require_write(authorizer: &Authorizer, destination: &str) -> Result<(), ApiError> {
-    match authorizer.intention_write(destination) {
+fn require_write(authorizer: &Authorizer, destination: &ServiceName) -> Result<(), ApiError> {
+    let ServiceName { tenancy, name } = destination;
+    match authorizer.within(tenancy).intention_write(name) {
         true => Ok(()),
-        false => Err(ApiError::denied("intention:write", destination)),
+        false => Err(ApiError::denied("intention:write", name)),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Intentions that look into requests, by permissions or for tokens, need a destination whose protocol
 //! is one of HTTP's. Both are config entries, so each is checked against the other before it is written.
 
-use legate_model::{ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceIntentions, WILDCARD};
+use legate_model::{
+    ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceIntentions, ServiceName, WILDCARD,
+};
 use legate_store::ReadTxn;
 
 use super::error::ApiError;
@@ -10,7 +12,9 @@ use super::error::ApiError;
 pub(super) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     match entry {
         ConfigEntry::ServiceIntentions(entry) => {
-            require_http(entry, protocol_of(state, &entry.name))
+            let tenancy = entry.destination().tenancy;
+            let protocol = state.in_tenancy(&tenancy, |state| protocol_of(state, &entry.name));
+            require_http(entry, protocol)
         }
         ConfigEntry::ServiceDefaults(entry) => {
             let protocol = entry.protocol().unwrap_or_else(|| default_protocol(state));
@@ -66,12 +70,17 @@ fn refuse_downgrade(
     }
 }
 
-/// Services that have no protocol of their own take the default.
+/// Services of the partition that have no protocol of their own take the default.
 fn refuse_default_downgrade(state: &ReadTxn<'_>, default: Protocol) -> Result<(), ApiError> {
-    for entry in state.config_entries(ConfigKind::ServiceIntentions) {
-        if own_protocol(state, entry.name()).is_none() {
-            refuse_downgrade(state, entry.name(), default)?;
+    for entry in state.config_entries_of_all(ConfigKind::ServiceIntentions) {
+        let ServiceName { tenancy, name } = entry.full_name();
+        if tenancy.partition != state.tenancy().partition {
+            continue;
         }
+        state.in_tenancy(&tenancy, |state| match own_protocol(state, &name) {
+            Some(_) => Ok(()),
+            None => refuse_downgrade(state, &name, default),
+        })?;
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(super) async fn get(
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let Some(status) = proxies.get(&node, &id) else {
+    let Some(status) = proxies.get(&call.tenancy, &node, &id) else {
         return Err(ApiError::not_found(format!(
             "no proxy {id:?} on node {node:?} is connected to this server; \
              /v1/internal/legate/proxies lists those that are"
@@ -45,7 +45,8 @@ pub(super) async fn get(
     };
     may_read(&authorizer, &status)?;
     let state = call.reader.state();
-    call.json(&whole(&authorizer, &state.read(), &status))
+    let txn = state.read().within(status.proxy.tenancy.clone());
+    call.json(&whole(&authorizer, &txn, &status))
 }
 
 /// What may be known about a proxy is what may be known about its service and its node.
@@ -55,6 +56,7 @@ fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiErro
         return Err(ApiError::denied("node:read", node));
     }
     let service = service(status).unwrap_or(&status.proxy.service_id);
+    let authorizer = authorizer.within(&status.proxy.tenancy);
     match authorizer.service_read(service) {
         true => Ok(()),
         false => Err(ApiError::denied("service:read", service)),
@@ -87,10 +89,19 @@ fn summary(status: &ProxyStatus) -> Map<String, Value> {
             fields
         }),
     });
-    match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
+    let Value::Object(mut fields) = fields else {
+        return Map::new();
+    };
+    let tenancy = &status.proxy.tenancy;
+    for (field, name) in [
+        ("Namespace", tenancy.shown_namespace()),
+        ("Partition", tenancy.shown_partition()),
+    ] {
+        if !name.is_empty() {
+            fields.insert(field.to_owned(), json!(name));
+        }
     }
+    fields
 }
 
 fn whole(authorizer: &Authorizer, txn: &ReadTxn<'_>, status: &ProxyStatus) -> Map<String, Value> {
@@ -156,7 +167,10 @@ fn upstreams(authorizer: &Authorizer, txn: &ReadTxn<'_>, snapshot: &Snapshot) ->
     let one = |(upstream, implicit): (&UpstreamSnapshot, bool)| {
         let name = &upstream.upstream.destination_name;
         let may_read = match upstream.upstream.destination_type {
-            UpstreamType::Unset | UpstreamType::Service => authorizer.service_read(name),
+            UpstreamType::Unset | UpstreamType::Service => {
+                let tenancy = upstream.upstream.tenancy(txn.tenancy());
+                authorizer.within(&tenancy).service_read(name)
+            }
             UpstreamType::PreparedQuery => may_read_query(authorizer, txn, name),
         };
         let chain = may_read.then_some(&upstream.resolved.chain);

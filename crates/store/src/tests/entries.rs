@@ -1,6 +1,6 @@
 //! Config entries and intentions.
 
-use legate_model::{ConfigEntry, ConfigKind, IntentionAction};
+use legate_model::{ConfigEntry, ConfigKind, IntentionAction, ServiceName};
 
 use super::{apply, defaults, intention, refuse};
 use crate::{Command, Rejected, Store};
@@ -113,7 +113,7 @@ fn intentions_live_in_the_entry_of_their_destination() {
 fn an_intention_is_replaced_and_the_last_one_takes_the_entry_along() {
     let store = Store::new();
     let action = |store: &Store| {
-        let found = store.state().read().intention("web", "api");
+        let found = store.state().read().intention(&"web".into(), "api");
         found.and_then(|intention| intention.action)
     };
     apply(&store, intention("web", "api", IntentionAction::Deny));
@@ -145,7 +145,11 @@ fn sources_that_differ_in_case_are_two_as_they_are_for_the_proxies() {
     apply(&store, intention("Web", "API", IntentionAction::Allow));
     let state = store.state();
     let state = state.read();
-    let action = |source| state.intention(source, "api").and_then(|i| i.action);
+    let action = |source| {
+        state
+            .intention(&ServiceName::from(source), "api")
+            .and_then(|i| i.action)
+    };
     assert_eq!(action("web"), Some(IntentionAction::Deny));
     assert_eq!(action("Web"), Some(IntentionAction::Allow));
     assert_eq!(action("WEB"), None);

@@ -24,7 +24,7 @@ use std::task::{Context, Waker};
 
 use legate_model::{
     ConfigEntry, ConnectProxy, HealthCheck, Intention, IntentionAction, Node, ServiceConnect,
-    ServiceDefaults, ServiceInstance, ServiceKind,
+    ServiceDefaults, ServiceInstance, ServiceKind, Tenancy,
 };
 
 use futures_util::FutureExt;
@@ -110,7 +110,7 @@ fn intention(source: &str, destination: &str, action: IntentionAction) -> Comman
         action: Some(action),
         ..Intention::default()
     };
-    intention.normalise();
+    intention.normalise(&Tenancy::default());
     Command::UpsertIntention(Box::new(intention))
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use legate_model::virtual_ip::{COUNT, TAGGED_ADDRESS, VirtualIp};
-use legate_model::{ConfigKind, IntentionAction, ServiceAddress, ServiceInstance};
+use legate_model::{ConfigKind, IntentionAction, ServiceAddress, ServiceInstance, ServiceName};
 use proptest::prelude::*;
 
 use super::durable::open;
@@ -176,7 +176,7 @@ async fn an_address_that_is_assigned_has_one_owner() {
     assert_eq!(ip(&store, "c").as_deref(), Some("240.0.0.3"));
     assert_eq!(
         store.state().read().services_with_virtual_ips(),
-        ["a", "b", "c"]
+        ["a", "b", "c"].map(ServiceName::from)
     );
 
     // Nothing is taken from others for a service that does not exist.

@@ -14,7 +14,7 @@ use legate_ca::Leaf;
 use legate_intentions::Action;
 use legate_model::{
     CaRoots, CheckDefinition, CheckStatus, ConfigEntry, HealthCheck, Intention, IntentionAction,
-    Node, ServiceInstance,
+    Node, ServiceInstance, ServiceName,
 };
 use legate_store::{
     CaState, Command, Deregistration, Follower, Reads, Registration, Store, Unavailable, Watch,
@@ -34,11 +34,11 @@ use crate::snapshot::{ProxyId, Snapshot};
 struct Issued(bool);
 
 impl Leaves for Issued {
-    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
+    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>> {
         self.0.then(|| {
             Arc::new(Leaf {
                 index: 1,
-                service: service.to_owned(),
+                service: service.clone(),
                 uri: String::new(),
                 cert_pem: format!("certificate of {service}"),
                 key_pem: "key".into(),
@@ -53,6 +53,7 @@ impl Leaves for Issued {
 
 fn proxy() -> ProxyId {
     ProxyId {
+        tenancy: legate_model::Tenancy::default(),
         node: "n1".into(),
         service_id: "web-proxy".into(),
     }
@@ -130,7 +131,7 @@ fn intention(source: &str, destination: &str, action: IntentionAction) -> Comman
         action: Some(action),
         ..Intention::default()
     };
-    intention.normalise();
+    intention.normalise(&legate_model::Tenancy::default());
     Command::UpsertIntention(Box::new(intention))
 }
 

@@ -45,6 +45,7 @@ impl Documents {
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Refused> {
         let (node, service_id) = self.proxy_id();
         let proxy = ProxyId {
+            tenancy: legate_model::Tenancy::default(),
             node: node.into(),
             service_id: service_id.into(),
         };
@@ -97,7 +98,7 @@ impl Documents {
             let mut intention: Intention = decode("intention", document)?;
             let wrong = refused("intention");
             intention.validate().map_err(|error| wrong(&error))?;
-            intention.normalise();
+            intention.normalise(&legate_model::Tenancy::default());
             txn.put_intention(intention)
                 .map_err(|error| wrong(&error))?;
         }

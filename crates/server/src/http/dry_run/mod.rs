@@ -257,7 +257,12 @@ impl Found {
             Seen::Changed(change) => change,
         };
         self.proxies.changed += 1;
-        let ProxyId { node, service_id } = &change.proxy;
+        let ProxyId {
+            tenancy,
+            node,
+            service_id,
+        } = &change.proxy;
+        let authorizer = authorizer.within(tenancy);
         if !authorizer.service_read(&change.service) || !authorizer.node_read(node) {
             self.proxies.hidden += 1;
             return;
@@ -321,8 +326,8 @@ impl Answer {
     ) {
         let (before, after) = (before.read(), after.read());
         let (kind, name) = change.target();
-        let mut services = graph::services(&before, kind, name);
-        services.extend(graph::services(&after, kind, name));
+        let mut services = graph::services(&before, kind, &name);
+        services.extend(graph::services(&after, kind, &name));
         for service in services {
             let shown = |state| match graph::chain_in_mesh(state, &service, datacenter) {
                 Ok(chain) => serde_json::to_value(chain).unwrap_or_default(),
@@ -332,12 +337,14 @@ impl Answer {
             if old == new {
                 continue;
             }
-            if self.chains.len() >= CHAINS || !authorizer.service_read(&service) {
+            let there = authorizer.within(&service.tenancy);
+            if self.chains.len() >= CHAINS || !there.service_read(&service.name) {
                 self.more_chains += 1;
                 continue;
             }
             let mut fields = Vec::new();
             difference::documents(Some(&old), Some(&new), &mut fields, budget);
+            let service = service.to_string();
             self.chains.push(ChainChange { service, fields });
         }
     }

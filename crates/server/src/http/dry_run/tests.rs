@@ -96,6 +96,7 @@ impl Mesh {
 
     async fn proxy(&self, id: &str) -> Proxy {
         let id = ProxyId {
+            tenancy: legate_model::Tenancy::default(),
             node: "n1".into(),
             service_id: id.into(),
         };

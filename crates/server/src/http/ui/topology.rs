@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use axum::extract::Path;
 use axum::response::Response;
 use legate_intentions::Action;
-use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, WILDCARD};
+use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, ServiceName, WILDCARD};
 use legate_store::ReadTxn;
 use serde::Serialize;
 
@@ -52,7 +52,11 @@ struct Decision {
 impl Decision {
     fn of(state: &ReadTxn<'_>, source: &str, destination: &str, default: Action) -> Self {
         let intentions = state.intentions_for(destination);
-        let check = legate_intentions::check(&intentions, source, default);
+        let check = legate_intentions::check(
+            &intentions,
+            &ServiceName::new(state.tenancy(), source),
+            default,
+        );
         let allowed = check.action == Action::Allow;
         let default_allow = default == Action::Allow;
         let Some(matched) = check.matched else {

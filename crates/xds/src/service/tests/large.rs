@@ -173,6 +173,7 @@ async fn the_streams_of_one_proxy_have_one_place_together() {
     world.put(sidecar("greedy", LARGE));
     world.put(sidecar("large", LARGE));
     let greedy = ProxyId {
+        tenancy: legate_model::Tenancy::default(),
         node: "server".into(),
         service_id: "greedy-sidecar-proxy".into(),
     };
