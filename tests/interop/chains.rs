@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::Method;
 use legate_discovery_chain::{Entries, Overrides, Request, compile};
 use legate_model::{
-    ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter, TrustDomain,
+    ProxyDefaults, ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
+    Tenancy, TrustDomain,
 };
 use legate_server::{Parts, Server, ServerConfig};
 use legate_tests::client;
@@ -34,19 +35,19 @@ impl<'a> Written<'a> {
 }
 
 impl Entries for Written<'_> {
-    fn router(&self, service: &str) -> Option<ServiceRouter> {
-        self.read("service-router", service)
+    fn router(&self, service: &ServiceName) -> Option<ServiceRouter> {
+        self.read("service-router", &service.name)
     }
-    fn splitter(&self, service: &str) -> Option<ServiceSplitter> {
-        self.read("service-splitter", service)
+    fn splitter(&self, service: &ServiceName) -> Option<ServiceSplitter> {
+        self.read("service-splitter", &service.name)
     }
-    fn resolver(&self, service: &str) -> Option<ServiceResolver> {
-        self.read("service-resolver", service)
+    fn resolver(&self, service: &ServiceName) -> Option<ServiceResolver> {
+        self.read("service-resolver", &service.name)
     }
-    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
-        self.read("service-defaults", service)
+    fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults> {
+        self.read("service-defaults", &service.name)
     }
-    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
+    fn proxy_defaults(&self, _: &Tenancy) -> Option<ProxyDefaults> {
         self.read("proxy-defaults", "global")
     }
 }
@@ -199,7 +200,7 @@ async fn chains_are_those_of_consul() {
             theirs.as_object_mut().expect("a chain").remove(field);
         }
         let request = Request {
-            service: "web",
+            service: &"web".into(),
             datacenter: "dc1",
             trust_domain: &trust_domain,
             overrides: Overrides::default(),

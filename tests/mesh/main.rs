@@ -26,6 +26,7 @@ mod route_settings;
 mod settings;
 mod spans;
 mod state_dir;
+mod tenants;
 mod tokens;
 mod traffic;
 mod transparent;

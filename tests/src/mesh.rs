@@ -369,6 +369,45 @@ impl Mesh {
         self.join(spec).await
     }
 
+    /// Registers an instance in a partition and namespace, starts its sidecar and waits until it is ready.
+    /// The upstreams are those given, in the order of their local ports.
+    ///
+    /// # Panics
+    ///
+    /// When the upstreams are no list of objects.
+    pub async fn add_in(
+        &mut self,
+        spec: &ServiceSpec,
+        [partition, namespace]: [&'static str; 2],
+        mut upstreams: Value,
+    ) -> Sidecar {
+        let address = self.application(spec.instance);
+        app::http(spec.instance, address, &self.apps).await;
+        self.entry(json!({
+            "Kind": "service-defaults", "Name": spec.service, "Protocol": spec.protocol,
+            "Namespace": namespace, "Partition": partition,
+        }))
+        .await;
+        let list = upstreams.as_array_mut().expect("a list of upstreams");
+        for (upstream, port) in list.iter_mut().zip(FIRST_UPSTREAM..) {
+            upstream["LocalBindAddress"] = json!(address.ip());
+            upstream["LocalBindPort"] = json!(port);
+        }
+        let mut proxy = self.proxy(spec);
+        proxy["Proxy"]["Upstreams"] = upstreams;
+        for mut service in [self.instance(spec), proxy] {
+            service["Namespace"] = json!(namespace);
+            let registration = json!({"Partition": partition, "Service": service});
+            self.catalog(registration).await;
+        }
+        let flags = self.flags(spec.instance);
+        let flags = flags.with("proxy-namespace", namespace);
+        let flags = flags.with("proxy-partition", partition);
+        let mut sidecar = self.sidecar(spec.instance, &flags);
+        sidecar.ready().await;
+        sidecar
+    }
+
     /// Starts the sidecar of an instance that is registered and waits until it is ready.
     pub async fn join(&mut self, spec: &ServiceSpec) -> Sidecar {
         let flags = self.flags(spec.instance);

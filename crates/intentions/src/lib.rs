@@ -11,6 +11,7 @@ mod policy;
 mod reach;
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use legate_model::{Intention, ServiceName, WILDCARD};
@@ -25,16 +26,16 @@ pub use reach::Reach;
 /// Brings intentions into the order in which they decide: higher precedence first, then by source
 /// and destination.
 pub fn sort(intentions: &mut [Arc<Intention>]) {
-    intentions.sort_by(|a, b| key(a).cmp(&key(b)));
+    intentions.sort_by_cached_key(|intention| key(intention));
 }
 
 /// What intentions are ordered by. Precedence is computed: what a stored object says may be stale.
-fn key(intention: &Intention) -> (Reverse<u32>, &str, &str, ServiceName, ServiceName) {
+fn key(intention: &Intention) -> (Reverse<u32>, String, String, ServiceName, ServiceName) {
     let (source, destination) = (intention.source(), intention.destination());
     (
         Reverse(precedence(&source, &destination)),
-        &intention.source_name,
-        &intention.destination_name,
+        intention.source_name.clone(),
+        intention.destination_name.clone(),
         source,
         destination,
     )
@@ -47,18 +48,28 @@ fn covers(wider: &ServiceName, other: &ServiceName) -> bool {
         && parts.all(|(wider, other)| wider == WILDCARD || wider == other)
 }
 
-/// The intentions in the order in which they decide, without those that can never decide because an
-/// earlier one is for the same source or for more.
-fn deciding(intentions: &[Arc<Intention>]) -> Vec<Arc<Intention>> {
+/// Whether a name stands for several services.
+fn is_wide(name: &ServiceName) -> bool {
+    name.exact().contains(&WILDCARD)
+}
+
+/// The intentions with their sources, in the order in which they decide, without those that can never
+/// decide because an earlier one is for the same source or for more.
+fn deciding(intentions: &[Arc<Intention>]) -> Vec<(ServiceName, Arc<Intention>)> {
     let mut sorted = intentions.to_vec();
     sort(&mut sorted);
-    let mut kept: Vec<Arc<Intention>> = Vec::with_capacity(sorted.len());
+    let (mut exact, mut wide) = (HashSet::new(), Vec::new());
+    let mut kept = Vec::with_capacity(sorted.len());
     for intention in sorted {
         let source = intention.source();
-        let decided = |earlier: &Arc<Intention>| covers(&earlier.source(), &source);
-        if !kept.iter().any(decided) {
-            kept.push(intention);
+        if exact.contains(&source) || wide.iter().any(|earlier| covers(earlier, &source)) {
+            continue;
         }
+        match is_wide(&source) {
+            true => wide.push(source.clone()),
+            false => drop(exact.insert(source.clone())),
+        }
+        kept.push((source, intention));
     }
     kept
 }

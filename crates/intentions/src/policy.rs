@@ -13,7 +13,7 @@ use legate_model::{
     HttpPermission, Intention, IntentionPermission, JwtRequirement, ServiceName, WILDCARD,
 };
 
-use crate::{Action, covers, deciding};
+use crate::{Action, covers, deciding, is_wide};
 
 /// What the filter that enforces the rules can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +120,12 @@ impl SourceMatch {
 pub fn policy(intentions: &[Arc<Intention>], default: Action, layer: Layer) -> Policy {
     let mut rules = Vec::new();
     let mut earlier: Vec<ServiceName> = Vec::new();
-    for intention in deciding(intentions) {
-        let named = intention.source();
+    for (named, intention) in deciding(intentions) {
         let mut source = SourceMatch::new(&named);
-        let own = earlier.iter().filter(|other| covers(&named, other));
-        source.except = own.map(SourceMatch::new).collect();
+        if is_wide(&named) {
+            let own = earlier.iter().filter(|other| covers(&named, other));
+            source.except = own.map(SourceMatch::new).collect();
+        }
         earlier.push(named);
         rules.extend(of_intention(&intention, &source, default, layer));
     }

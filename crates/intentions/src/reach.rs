@@ -13,8 +13,9 @@ use crate::{Action, covers};
 pub struct Reach {
     /// Where no intention is for the destination.
     default: bool,
-    /// By the destination in lower case, or what stands for it.
-    named: HashMap<ServiceName, bool>,
+    /// By the destination's tenancy, and its name in lower case or `*`. What is for every namespace of a
+    /// partition is in the namespace `*`.
+    named: HashMap<Tenancy, HashMap<String, bool>>,
 }
 
 impl Reach {
@@ -31,9 +32,8 @@ impl Reach {
         for entry in entries {
             let destination = entry.destination();
             if let Some(allowed) = decision(&entry.sources, source, &destination.tenancy) {
-                let name = destination.name.to_lowercase();
-                let destination = ServiceName::new(&destination.tenancy, &name);
-                reach.named.insert(destination, allowed);
+                let names = reach.named.entry(destination.tenancy).or_default();
+                names.insert(destination.name.to_lowercase(), allowed);
             }
         }
         reach
@@ -41,31 +41,32 @@ impl Reach {
 
     /// Whether the source may connect to a destination, or ask it for something.
     pub fn allows(&self, destination: &ServiceName) -> bool {
-        let own = &destination.tenancy;
-        let exact = ServiceName::new(own, &destination.name.to_lowercase());
-        let every = Tenancy {
-            namespace: WILDCARD.into(),
-            ..own.clone()
+        let ServiceName { tenancy, name } = destination;
+        let every = || {
+            let every = Tenancy {
+                namespace: WILDCARD.into(),
+                ..tenancy.clone()
+            };
+            self.named.get(&every)?.get(WILDCARD)
         };
-        let wider = [
-            ServiceName::new(own, WILDCARD),
-            ServiceName::new(&every, WILDCARD),
-        ];
-        let mut all = [exact].into_iter().chain(wider);
-        let decided = all.find_map(|name| self.named.get(&name).copied());
-        decided.unwrap_or(self.default)
+        let of_namespace = self.named.get(tenancy);
+        let exact = of_namespace.and_then(|names| names.get(&name.to_lowercase()));
+        let any = || of_namespace.and_then(|names| names.get(WILDCARD));
+        let decided = exact.or_else(any).or_else(every);
+        decided.copied().unwrap_or(self.default)
     }
 }
 
 /// What the intentions of one destination say: of those that are for the source, the one for the fewest.
 fn decision(sources: &[SourceIntention], source: &ServiceName, own: &Tenancy) -> Option<bool> {
-    let named = sources.iter().map(|one| (one, one.service(own)));
+    let alike = sources
+        .iter()
+        .filter(|one| one.name == WILDCARD || *one.name == *source.name);
+    let named = alike.map(|one| (one, one.service(own)));
     let fitting = named.filter(|(_, name)| covers(name, source));
     let every = |name: &ServiceName| {
-        name.exact()
-            .iter()
-            .filter(|part| **part == WILDCARD)
-            .count()
+        let parts = name.exact().into_iter();
+        parts.filter(|part| *part == WILDCARD).count()
     };
     let (decides, _) = fitting.min_by_key(|(_, name)| every(name))?;
     Some(decides.action != Some(Action::Deny))

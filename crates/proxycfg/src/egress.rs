@@ -159,15 +159,27 @@ fn destination(txn: &ReadTxn<'_>, service: &str) -> Arc<Destination> {
     })
 }
 
-/// The instances of the terminating gateways that lead to a service, by the names of the gateways.
+/// The instances of the terminating gateways that lead to a service, by the names of the gateways. They
+/// are in its own namespace, or in the namespace `default` of its partition.
 fn gateways(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
     txn.shared("gateways", service, |txn| {
-        let entries = txn.config_entries(ConfigKind::TerminatingGateway);
+        let own = txn.tenancy();
+        let service = ServiceName::new(own, service);
+        let tenancies = [own.clone(), own.of_partition()];
+        let different = tenancies
+            .iter()
+            .take(1 + usize::from(tenancies[0] != tenancies[1]));
+        let read = |txn: &ReadTxn<'_>| txn.config_entries(ConfigKind::TerminatingGateway);
+        let entries: Vec<_> = different
+            .flat_map(|tenancy| txn.in_tenancy(tenancy, read))
+            .collect();
         let leading = entries.iter().filter_map(|entry| match &**entry {
-            ConfigEntry::TerminatingGateway(entry) if entry.leads_to(service) => Some(entry),
+            ConfigEntry::TerminatingGateway(entry) if entry.leads_to(&service) => Some(entry),
             _ => None,
         });
-        let instances = leading.flat_map(|gateway| txn.service(&gateway.name));
+        let instances = leading.flat_map(|gateway| {
+            txn.in_tenancy(&gateway.tenancy(), |txn| txn.service(&gateway.name))
+        });
         let gateways = instances.filter(|one| one.service.kind == ServiceKind::TerminatingGateway);
         gateways.collect::<Vec<_>>().into()
     })

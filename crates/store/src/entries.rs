@@ -148,12 +148,13 @@ fn sorted(entries: &[Arc<ConfigEntry>]) -> Vec<Arc<Intention>> {
         _ => Vec::new(),
     };
     let mut all: Vec<Arc<Intention>> = entries.iter().flat_map(of).collect();
+    let tenancies = |one: &Arc<Intention>| (one.source().tenancy, one.destination().tenancy);
     all.sort_by(|a, b| {
         let decides_first = b.precedence.cmp(&a.precedence);
         decides_first
             .then_with(|| a.source_name.cmp(&b.source_name))
             .then_with(|| a.destination_name.cmp(&b.destination_name))
-            .then_with(|| (a.source(), a.destination()).cmp(&(b.source(), b.destination())))
+            .then_with(|| tenancies(a).cmp(&tenancies(b)))
     });
     all
 }

@@ -37,12 +37,22 @@ impl ReadTxn<'_> {
     pub fn services_with_virtual_ips(&self) -> Vec<ServiceName> {
         let all = Key::table_of(Table::VirtualIps);
         let rows = self.state.below(&all);
-        let named = rows.filter_map(|(key, stored)| {
-            let row = stored.get::<VirtualIpRow>()?;
+        let mut services = Vec::new();
+        // Rows of one tenancy stand together.
+        let mut of: Option<(Key, Tenancy)> = None;
+        for (key, stored) in rows {
+            let Some(row) = stored.get::<VirtualIpRow>() else {
+                continue;
+            };
             self.seen(stored);
-            Some(ServiceName::new(&key.tenancy()?, &row.service))
-        });
-        let services = named.collect();
+            if !of.as_ref().is_some_and(|(first, _)| key.is_below(first)) {
+                let tenancy = key.tenancy().unwrap_or_default();
+                of = Some((Key::new(Table::VirtualIps, &tenancy, &[]), tenancy));
+            }
+            if let Some((_, tenancy)) = &of {
+                services.push(ServiceName::new(tenancy, &row.service));
+            }
+        }
         self.note(all);
         services
     }

@@ -16,7 +16,7 @@ use crate::json::null_if_empty;
 use crate::protocol::Protocol;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::tenancy::TenancyName;
+use crate::tenancy::{Tenancy, TenancyName};
 use crate::{WILDCARD, meta, name};
 
 /// The services of one gateway.
@@ -243,11 +243,13 @@ impl IngressGateway {
         if let Some(tls) = &listener.tls {
             tls.validate().map_err(|error| error.within("TLS"))?;
         }
+        let own = Tenancy::new(&self.partition, &self.namespace);
         let (mut names, mut hosts) = (BTreeSet::new(), BTreeSet::new());
         for (at, service) in listener.services.iter().enumerate() {
             let within = |error: Invalid| error.within(format_args!("Services[{at}]"));
             service.validate(protocol, port).map_err(within)?;
-            if !names.insert(service.name.to_lowercase()) {
+            let tenancy = own.resolve(&service.partition, &service.namespace);
+            if !names.insert((tenancy, service.name.to_lowercase())) {
                 let reason = format!(
                     "Service {} cannot be added multiple times (listener on port {port})",
                     service.name

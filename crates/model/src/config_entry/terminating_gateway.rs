@@ -14,7 +14,7 @@ use crate::json::null_if_empty;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::REPORTED;
-use crate::tenancy::TenancyName;
+use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 use crate::{WILDCARD, meta, name};
 
 /// Services at most.
@@ -79,9 +79,21 @@ pub struct LinkedService {
 
 impl TerminatingGateway {
     /// Whether it leads to a service outside the mesh.
-    pub fn leads_to(&self, destination: &str) -> bool {
-        let mut names = self.services.iter().map(|service| service.name.as_str());
-        names.any(|name| name == WILDCARD || name.eq_ignore_ascii_case(destination))
+    pub fn leads_to(&self, destination: &ServiceName) -> bool {
+        let own = self.tenancy();
+        self.services.iter().any(|service| {
+            let tenancy = own.resolve(&service.partition, &service.namespace);
+            let is_there = tenancy == destination.tenancy
+                || service.namespace.is_every() && own.partition == destination.tenancy.partition;
+            is_there
+                && (service.name == WILDCARD
+                    || service.name.eq_ignore_ascii_case(&destination.name))
+        })
+    }
+
+    /// Its partition and namespace.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
     }
 }
 
@@ -122,6 +134,7 @@ impl Entry for TerminatingGateway {
             let reason = format!("at most {MAX_SERVICES} services can be given");
             return Err(Invalid::new("Services", reason));
         }
+        let own = self.tenancy();
         let mut seen = BTreeSet::new();
         for (at, service) in self.services.iter().enumerate() {
             let refused = |reason: String| Err(Invalid::new(format!("Services[{at}]"), reason));
@@ -134,7 +147,13 @@ impl Entry for TerminatingGateway {
             {
                 return refused(error.to_string());
             }
-            if !seen.insert(name.to_lowercase()) {
+            let tenancy = own.resolve(&service.partition, &service.namespace);
+            if tenancy.partition != own.partition {
+                return refused(format!(
+                    "Service {name:?} must be in the partition of the gateway"
+                ));
+            }
+            if !seen.insert((tenancy, name.to_lowercase())) {
                 return refused(format!(
                     "Service {name:?} was specified more than once within a namespace"
                 ));

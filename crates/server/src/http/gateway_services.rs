@@ -4,7 +4,7 @@ use axum::extract::Path;
 use axum::response::Response;
 use legate_model::{
     CheckServiceNode, ConfigEntry, ConfigKind, IngressGateway, IngressListener, IngressService,
-    LinkedService, ServiceKind, TerminatingGateway, WILDCARD,
+    LinkedService, ServiceKind, ServiceName, Tenancy, TenancyName, TerminatingGateway, WILDCARD,
 };
 use legate_store::ReadTxn;
 use serde::Serialize;
@@ -52,6 +52,12 @@ fn is_zero(port: &u16) -> bool {
 #[serde(rename_all = "PascalCase")]
 struct Name {
     name: String,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    namespace: TenancyName,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    partition: TenancyName,
+    #[serde(skip)]
+    tenancy: Tenancy,
 }
 
 /// `GET /v1/catalog/gateway-services/:gateway`
@@ -62,7 +68,10 @@ pub(super) async fn list(Path(gateway): Path<String>, call: Call) -> Result<Resp
     }
     let answer = call.read(|state| behind(state, &gateway)).await?;
     let (services, filtered) = visible(answer.value, |one| {
-        authorizer.service_read(&one.service.name)
+        let service = &one.service;
+        authorizer
+            .within(&service.tenancy)
+            .service_read(&service.name)
     });
     call.answer(answer.index, &services, filtered)
 }
@@ -83,9 +92,10 @@ fn behind(state: &ReadTxn<'_>, gateway: &str) -> Vec<GatewayService> {
 }
 
 fn of_terminating(state: &ReadTxn<'_>, entry: &TerminatingGateway) -> Vec<GatewayService> {
-    let service = |name: &str, linked: &LinkedService| GatewayService {
-        gateway: Name::new(&entry.name),
-        service: Name::new(name),
+    let own = Tenancy::new(&entry.partition, &entry.namespace);
+    let service = |name: ServiceName, linked: &LinkedService| GatewayService {
+        gateway: Name::new(&ServiceName::new(&own, &entry.name)),
+        service: Name::new(&name),
         gateway_kind: ServiceKind::TerminatingGateway,
         ca_file: linked.ca_file.clone(),
         cert_file: linked.cert_file.clone(),
@@ -97,45 +107,73 @@ fn of_terminating(state: &ReadTxn<'_>, entry: &TerminatingGateway) -> Vec<Gatewa
         modify_index: entry.modify_index,
         ..GatewayService::default()
     };
-    let is_named = |name: &str| {
+    let is_named = |name: &ServiceName| {
         let mut services = entry.services.iter();
-        services.any(|service| service.name.eq_ignore_ascii_case(name))
+        services.any(|service| {
+            service.name.eq_ignore_ascii_case(&name.name)
+                && own.in_namespace(&service.namespace) == name.tenancy
+        })
     };
     let mut found = Vec::new();
     for linked in &entry.services {
         if linked.name != WILDCARD {
-            found.push(service(&linked.name, linked));
+            let tenancy = own.in_namespace(&linked.namespace);
+            found.push(service(ServiceName::new(&tenancy, &linked.name), linked));
             continue;
         }
-        for name in typical(state).iter().filter(|name| !is_named(name)) {
-            found.push(service(name, linked));
-        }
+        let all = every(state, &own, &linked.namespace).into_iter();
+        let others = all.filter(|name| !is_named(name));
+        found.extend(others.map(|name| service(name, linked)));
     }
     found
 }
 
-fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService> {
-    let service = |name: &str, listener: &IngressListener, own: &IngressService| GatewayService {
-        gateway: Name::new(&entry.name),
-        service: Name::new(name),
-        gateway_kind: ServiceKind::IngressGateway,
-        port: listener.port,
-        protocol: listener.protocol().unwrap_or_default().to_string(),
-        hosts: own.hosts.clone(),
-        from_wildcard: own.name == WILDCARD,
-        create_index: entry.create_index,
-        modify_index: entry.modify_index,
-        ..GatewayService::default()
+/// The services that `*` stands for in an entry of the tenancy `own` that names a namespace.
+fn every(state: &ReadTxn<'_>, own: &Tenancy, namespace: &TenancyName) -> Vec<ServiceName> {
+    let tenancies = match namespace.is_every() {
+        true => state.in_tenancy(own, ReadTxn::tenancies_here),
+        false => vec![own.in_namespace(namespace)],
     };
+    let of = |tenancy: &Tenancy| {
+        let names = state.in_tenancy(tenancy, typical).into_iter();
+        names
+            .map(|name| ServiceName::new(tenancy, &name))
+            .collect::<Vec<_>>()
+    };
+    tenancies.iter().flat_map(of).collect()
+}
+
+fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService> {
+    let gateway = ServiceName::new(
+        &Tenancy::new(&entry.partition, &entry.namespace),
+        &entry.name,
+    );
+    let service =
+        |name: ServiceName, listener: &IngressListener, own: &IngressService| GatewayService {
+            gateway: Name::new(&gateway),
+            service: Name::new(&name),
+            gateway_kind: ServiceKind::IngressGateway,
+            port: listener.port,
+            protocol: listener.protocol().unwrap_or_default().to_string(),
+            hosts: own.hosts.clone(),
+            from_wildcard: own.name == WILDCARD,
+            create_index: entry.create_index,
+            modify_index: entry.modify_index,
+            ..GatewayService::default()
+        };
     let mut found = Vec::new();
     for listener in &entry.listeners {
         for own in &listener.services {
             match own.name == WILDCARD {
                 true => {
-                    let all = typical(state);
-                    found.extend(all.iter().map(|name| service(name, listener, own)));
+                    let all = every(state, &gateway.tenancy, &own.namespace).into_iter();
+                    found.extend(all.map(|name| service(name, listener, own)));
                 }
-                false => found.push(service(&own.name, listener, own)),
+                false => {
+                    let tenancy = gateway.tenancy.resolve(&own.partition, &own.namespace);
+                    let name = ServiceName::new(&tenancy, &own.name);
+                    found.push(service(name, listener, own));
+                }
             }
         }
     }
@@ -149,8 +187,14 @@ pub(super) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckService
         let ConfigEntry::IngressGateway(entry) = &*entry else {
             continue;
         };
+        let gateway = Tenancy::new(&entry.partition, &entry.namespace);
+        let leads = |one: &IngressService| {
+            let is_there = gateway.resolve(&one.partition, &one.namespace) == *state.tenancy();
+            (one.namespace.is_every() || is_there)
+                && (one.name == WILDCARD || one.name.eq_ignore_ascii_case(service))
+        };
         let mut services = entry.listeners.iter().flat_map(|one| &one.services);
-        if services.any(|one| one.name == WILDCARD || one.name.eq_ignore_ascii_case(service)) {
+        if services.any(leads) {
             let gateways = state.service(&entry.name).into_iter();
             found.extend(gateways.filter(|one| one.service.kind == ServiceKind::IngressGateway));
         }
@@ -159,9 +203,12 @@ pub(super) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckService
 }
 
 impl Name {
-    fn new(name: &str) -> Self {
+    fn new(service: &ServiceName) -> Self {
         Self {
-            name: name.to_owned(),
+            name: service.name.as_ref().to_owned(),
+            namespace: service.tenancy.shown_namespace(),
+            partition: service.tenancy.shown_partition(),
+            tenancy: service.tenancy.clone(),
         }
     }
 }

@@ -175,7 +175,7 @@ async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
     register(&server, sidecar("web")).await;
     let mut client = DataplaneServiceClient::new(channel(&server).await);
     let foreign = GetEnvoyBootstrapParamsRequest {
-        namespace: "team".to_owned(),
+        namespace: "a.b".to_owned(),
         ..params(by_name("vm-1"), "web-1-sidecar-proxy")
     };
     for (request, code, hint) in [

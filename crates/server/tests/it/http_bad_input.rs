@@ -188,9 +188,9 @@ fn settings() -> Vec<Bad> {
             "peer",
         ),
         put(
-            "/v1/connect/intentions/exact?source=other/web&destination=api",
+            "/v1/connect/intentions/exact?source=*/web&destination=api",
             json!({ "Action": "allow" }),
-            "namespaces",
+            "wildcard namespace",
         ),
         put(
             "/v1/connect/intentions/exact?source=%ff&destination=api",

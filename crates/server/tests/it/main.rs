@@ -56,4 +56,5 @@ mod lifecycle;
 mod many_queries;
 mod operations;
 mod running;
+mod tenant_mesh;
 mod vault;

@@ -19,6 +19,10 @@ pub(crate) struct Documents {
     /// `Proxy` of the registration of the sidecar of `web`. Left out, it has the upstream `api`.
     #[serde(default = "sidecar")]
     sidecar: Value,
+    /// `Namespace` and `Partition` of that sidecar, and of the intentions' destinations. Left out, they
+    /// are `default`.
+    #[serde(default)]
+    tenancy: Value,
     /// Bodies of `PUT /v1/catalog/register`. Left out, they are two instances of `api`, one that
     /// has version v1 and one that has v2, and one of `admin` and of `backup`.
     #[serde(default = "instances")]
@@ -68,16 +72,23 @@ fn instances() -> Vec<Value> {
 }
 
 /// The sidecar of `web`.
-fn web(proxy: &Value) -> Value {
+fn web(proxy: &Value, tenancy: &Value) -> Value {
     let mut proxy = proxy.clone();
     proxy["DestinationServiceName"] = json!("web");
-    json!({
+    let mut registration = json!({
         "Node": "n1", "Address": "10.0.0.1",
         "Service": {
             "Kind": "connect-proxy", "ID": "web-sidecar-proxy", "Service": "web-sidecar-proxy",
             "Port": 20000, "Proxy": proxy,
         },
-    })
+    });
+    for (field, name) in tenancy.as_object().into_iter().flatten() {
+        registration["Service"][field] = name.clone();
+        if field == "Partition" {
+            registration[field] = name.clone();
+        }
+    }
+    registration
 }
 
 impl Documents {
@@ -92,6 +103,7 @@ impl Documents {
             default_intention: deny(),
             proxy: None,
             sidecar: json!({"LocalServicePort": 8080, "Upstreams": upstreams}),
+            tenancy: Value::Null,
             registrations: instances(),
             entries,
             intentions: Vec::new(),
@@ -102,8 +114,17 @@ impl Documents {
 
     /// Bodies of `PUT /v1/catalog/register`, that of the sidecar of `web` included.
     pub(crate) fn all_registrations(&self) -> Vec<Value> {
-        let own = self.proxy.is_none().then(|| web(&self.sidecar));
+        let own = self
+            .proxy
+            .is_none()
+            .then(|| web(&self.sidecar, &self.tenancy));
         own.into_iter().chain(self.registrations.clone()).collect()
+    }
+
+    /// A field of the tenancy of the proxy that resources are made for; empty where it is `default`.
+    pub(crate) fn tenant(&self, field: &str) -> &str {
+        let name = self.tenancy.get(field).and_then(Value::as_str);
+        name.unwrap_or_default()
     }
 
     /// Node and ID of the proxy that resources are made for.

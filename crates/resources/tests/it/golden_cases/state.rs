@@ -9,7 +9,8 @@ use legate_intentions::Action;
 use legate_model::json::{self, UnknownFields};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ConfigEntry, ConfigKind, Intention, PreparedQuery, RegisterRequest, TrustDomain,
+    ConfigEntry, ConfigKind, Intention, PreparedQuery, RegisterRequest, ServiceName, Tenancy,
+    TrustDomain,
 };
 use legate_proxycfg::{ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
 use legate_resources::check_extension;
@@ -45,7 +46,7 @@ impl Documents {
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Refused> {
         let (node, service_id) = self.proxy_id();
         let proxy = ProxyId {
-            tenancy: legate_model::Tenancy::default(),
+            tenancy: self.own_tenancy()?,
             node: node.into(),
             service_id: service_id.into(),
         };
@@ -56,11 +57,13 @@ impl Documents {
         };
         let config = ManagerConfig::new(DATACENTER, default);
         let state = self.state()?;
-        let txn = state.read();
+        let txn = state.read().within(proxy.tenancy.clone());
         let service = txn.instance(&proxy.node, &proxy.service_id);
         let service = service.ok_or_else(|| Refused(format!("no registration of {proxy}")))?;
         let destination = &service.service.proxy.destination_service_name;
-        let snapshot = snapshot_of(&txn, &proxy, &config, leaf(destination, "first"));
+        let mut leaf = leaf(destination, "first");
+        Arc::make_mut(&mut leaf).service.tenancy = proxy.tenancy.clone();
+        let snapshot = snapshot_of(&txn, &proxy, &config, leaf);
         let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
         snapshot.ok_or_else(|| Refused("the proxy has to wait".to_owned()))
     }
@@ -68,6 +71,10 @@ impl Documents {
     /// Whether everything would be written.
     pub(crate) fn are_accepted(&self) -> bool {
         self.state().is_ok()
+    }
+
+    fn own_tenancy(&self) -> Result<Tenancy, Refused> {
+        tenancy(self.tenant("Partition"), self.tenant("Namespace"))
     }
 
     fn state(&self) -> Result<Arc<State>, Refused> {
@@ -98,8 +105,9 @@ impl Documents {
             let mut intention: Intention = decode("intention", document)?;
             let wrong = refused("intention");
             intention.validate().map_err(|error| wrong(&error))?;
-            intention.normalise(&legate_model::Tenancy::default());
-            txn.put_intention(intention)
+            intention.normalise(&self.own_tenancy()?);
+            let tenancy = intention.destination().tenancy;
+            txn.in_tenancy(&tenancy, |txn| txn.put_intention(intention))
                 .map_err(|error| wrong(&error))?;
         }
         for (number, document) in self.prepared_queries.iter().enumerate() {
@@ -122,8 +130,27 @@ impl Documents {
     }
 }
 
+fn tenancy(partition: &str, namespace: &str) -> Result<Tenancy, Refused> {
+    let name = |text: &str| text.parse().map_err(|error| refused("a tenancy")(&error));
+    Ok(Tenancy::new(&name(partition)?, &name(namespace)?))
+}
+
+/// Takes out of a registration whose it is.
+fn take_tenancy(document: &mut Value) -> Result<Tenancy, Refused> {
+    let mut take = |pointer: &str, field: &str| {
+        let fields = document.pointer_mut(pointer).and_then(Value::as_object_mut);
+        let name = fields.and_then(|fields| fields.remove(field));
+        let name = name.as_ref().and_then(Value::as_str);
+        name.unwrap_or_default().to_owned()
+    };
+    take("/Service", "Partition");
+    tenancy(&take("", "Partition"), &take("/Service", "Namespace"))
+}
+
 fn register(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
-    let request: RegisterRequest = decode("registration", document)?;
+    let mut document = document.clone();
+    let tenancy = take_tenancy(&mut document)?;
+    let request: RegisterRequest = decode("registration", &document)?;
     let wrong = refused("registration");
     request.validate().map_err(|error| wrong(&error))?;
     let parts = request.into_parts(DATACENTER);
@@ -133,7 +160,8 @@ fn register(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
         checks: parts.checks,
         skip_node_update: parts.skip_node_update,
     };
-    txn.register(registration).map_err(|error| wrong(&error))
+    txn.in_tenancy(&tenancy, |txn| txn.register(registration))
+        .map_err(|error| wrong(&error))
 }
 
 fn put_entry(txn: &mut WriteTxn, document: &Value) -> Result<ConfigEntry, Refused> {
@@ -149,7 +177,8 @@ fn put_entry(txn: &mut WriteTxn, document: &Value) -> Result<ConfigEntry, Refuse
         check_extension(extension).map_err(|error| wrong(&error))?;
     }
     entry.normalise();
-    let put = txn.put_config_entry(entry.clone(), None);
+    let tenancy = entry.full_name().tenancy;
+    let put = txn.in_tenancy(&tenancy, |txn| txn.put_config_entry(entry.clone(), None));
     put.map_err(|error| wrong(&error))?;
     Ok(entry)
 }
@@ -166,8 +195,8 @@ fn refuse_broken_chains(txn: &WriteTxn, entry: &ConfigEntry) -> Result<(), Refus
     ];
     let entries = kinds
         .into_iter()
-        .flat_map(|kind| state.config_entries(kind));
-    let mut services: Vec<String> = entries.map(|entry| entry.name().to_owned()).collect();
+        .flat_map(|kind| state.config_entries_of_all(kind));
+    let mut services: Vec<ServiceName> = entries.map(|entry| entry.full_name()).collect();
     services.sort_unstable();
     services.dedup();
     for service in services {

@@ -181,6 +181,7 @@ fn change(removed: bool, entry: &Value) -> Option<Change> {
     let mut entry: ConfigEntry = serde_json::from_value(entry.clone()).ok()?;
     if removed {
         return Some(Change::Remove {
+            tenancy: legate_model::Tenancy::default(),
             kind: entry.kind(),
             name: entry.name().to_owned(),
             cas: None,
