@@ -8,6 +8,7 @@ use kube::Client;
 use legate_kubernetes::leader::{self, Times};
 use legate_kubernetes::servers::{Credentials, Options, Servers};
 use legate_kubernetes::sync;
+use legate_kubernetes::tenancy::Tenants;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope};
 use legate_server::{Parts, Server, ServerConfig};
@@ -100,11 +101,13 @@ impl Cluster {
             port: self.http.port(),
             tls: None,
             credentials: self.credentials.clone(),
+            partition: None,
         };
         let servers = Servers::new(options, scope.spawner()).unwrap();
         let sync = sync::Options {
             reporter: "legate-operator".to_owned(),
             node_meta: [("team".to_owned(), "a".to_owned())].into(),
+            tenants: Tenants::default(),
             auth_method: self.auth_method.clone(),
             metrics: sync::SyncMetrics::register(registry).unwrap(),
             clock: Clock::system(),

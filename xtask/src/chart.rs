@@ -19,14 +19,30 @@ const CASES: &str = "tests/chart";
 const KUBERNETES: &str = "1.33";
 
 /// Values that are refused: what follows `--set`, and a part of the reason.
-const REFUSED: [(&[&str], &str); 20] = [
+const REFUSED: [(&[&str], &str); 23] = [
     (
         &["syncCatalog.enabled=true"],
         "additional properties 'syncCatalog' not allowed",
     ),
     (
+        &["global.peering.enabled=true"],
+        "additional properties 'peering' not allowed",
+    ),
+    (
         &["global.adminPartitions.enabled=true"],
-        "additional properties 'adminPartitions' not allowed",
+        "global.adminPartitions.enabled needs global.enableConsulNamespaces",
+    ),
+    (
+        &[
+            "global.enableConsulNamespaces=true",
+            "global.adminPartitions.enabled=true",
+            "global.adminPartitions.name=east",
+        ],
+        "must be \"default\" where the chart runs the servers",
+    ),
+    (
+        &["connectInject.consulNamespaces.consulDestinationNamespace=*"],
+        "consulDestinationNamespace",
     ),
     (
         &["externalServers.hosts={exec=discover}"],

@@ -39,6 +39,14 @@
 {{- fail "global.acls.manageSystemACLs with external servers needs externalServers.k8sAuthMethodHost: the address of this cluster's API server, as the servers see it" -}}
 {{- end -}}
 {{- end -}}
+{{- if $v.global.adminPartitions.enabled -}}
+{{- if not $v.global.enableConsulNamespaces -}}
+{{- fail "global.adminPartitions.enabled needs global.enableConsulNamespaces" -}}
+{{- end -}}
+{{- if and $servers (ne $v.global.adminPartitions.name "default") -}}
+{{- fail "global.adminPartitions.name must be \"default\" where the chart runs the servers: another partition is another cluster, with externalServers" -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.global.metrics.serviceMonitor.enabled (not $v.global.metrics.enabled) -}}
 {{- fail "global.metrics.serviceMonitor.enabled needs global.metrics.enabled" -}}
 {{- end -}}

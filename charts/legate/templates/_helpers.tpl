@@ -106,6 +106,23 @@ heritage: {{ $root.Release.Service }}
 - --tls-server-name={{ . }}
 {{- end }}
 {{- end }}
+{{- with .Values.global.adminPartitions }}
+{{- if .enabled }}
+- --partition={{ .name }}
+{{- end }}
+{{- end }}
+{{- if .Values.global.enableConsulNamespaces }}
+{{- with .Values.connectInject.consulNamespaces }}
+{{- if .mirroringK8S }}
+- --mirror-namespaces={{ .mirroringK8SPrefix }}
+{{- else }}
+- --destination-namespace={{ .consulDestinationNamespace }}
+{{- end }}
+{{- end }}
+{{- if .Values.global.acls.manageSystemACLs }}
+- --cross-namespace-acl-policy=cross-namespace-policy
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* Flags for the log: (list $ level) */}}

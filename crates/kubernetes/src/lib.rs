@@ -14,3 +14,4 @@ pub mod operator;
 pub mod redirect;
 pub mod servers;
 pub mod sync;
+pub mod tenancy;

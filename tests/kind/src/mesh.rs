@@ -128,7 +128,8 @@ pub(crate) fn token(cluster: &Cluster) -> anyhow::Result<String> {
 fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
     let token = token(cluster)?;
     let server = format!("/api/v1/namespaces/{RELEASE}/services/https:legate-server:8501/proxy");
-    Ok(format!("{server}{path}?token={token}"))
+    let separator = if path.contains('?') { '&' } else { '?' };
+    Ok(format!("{server}{path}{separator}token={token}"))
 }
 
 /// When each instance of a service came into the catalog, by its id: one that was deleted and has come

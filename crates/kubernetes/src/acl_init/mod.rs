@@ -153,7 +153,10 @@ async fn attempt(options: &Options, client: &Client, servers: &Servers) -> Resul
     let token = token::choose(client, options).await?;
     token::introduce(servers, options, &token).await?;
     let reviewer = token::reviewer(client, options).await?;
-    let objects = Objects::new(options, &reviewer);
+    let tenants = &options.servers.tenants();
+    let objects = Objects::new(options, tenants, &reviewer);
     let token = &token;
-    Writer { servers, token }.write(&objects).await
+    let writer = Writer { servers, token };
+    writer.tenants(tenants, &objects).await?;
+    writer.write(&objects).await
 }

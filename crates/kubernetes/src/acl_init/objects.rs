@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Options;
+use crate::tenancy::Tenants;
 
 /// What the operator may do: everything that it writes for pods and custom resources, and tokens of
 /// pods that are gone.
@@ -15,6 +16,49 @@ node_prefix "" {
 service_prefix "" {
   policy    = "write"
   intentions = "write"
+}
+"#;
+
+/// The same where namespaces are used: it makes them, and writes into all of them.
+const NAMESPACES_RULES: &str = r#"mesh = "write"
+operator = "write"
+acl = "write"
+node_prefix "" {
+  policy = "write"
+}
+namespace_prefix "" {
+  acl = "write"
+  service_prefix "" {
+    policy    = "write"
+    intentions = "write"
+  }
+}
+"#;
+
+/// The same in a partition, which is no matter of operators of the mesh.
+const PARTITION_RULES: &str = r#"mesh = "write"
+acl = "write"
+node_prefix "" {
+  policy = "write"
+}
+namespace_prefix "" {
+  policy = "write"
+  acl = "write"
+  service_prefix "" {
+    policy    = "write"
+    intentions = "write"
+  }
+}
+"#;
+
+/// What every pod may see of other namespaces. consul-k8s has the same.
+const CROSS_NAMESPACE_RULES: &str = r#"namespace_prefix "" {
+  service_prefix "" {
+    policy = "read"
+  }
+  node_prefix "" {
+    policy = "read"
+  }
 }
 "#;
 
@@ -32,14 +76,24 @@ pub(super) struct Reviewer {
 /// Everything that the servers have to hold.
 pub(super) struct Objects {
     pub(super) policy: Value,
+    /// What tokens of all namespaces are given.
+    pub(super) cross_namespace: Option<Value>,
     /// Linked to the policy by its name.
     pub(super) role: Value,
-    /// An auth method and its rule, for each kind of login.
-    pub(super) logins: [(Value, Value); 2],
+    /// What there is for each kind of login.
+    pub(super) logins: [Login; 2],
+}
+
+/// An auth method and its rule.
+pub(super) struct Login {
+    /// Where both stand; `None` where namespaces are not used.
+    pub(super) namespace: Option<String>,
+    pub(super) method: Value,
+    pub(super) rule: Value,
 }
 
 impl Objects {
-    pub(super) fn new(options: &Options, reviewer: &Reviewer) -> Objects {
+    pub(super) fn new(options: &Options, tenants: &Tenants, reviewer: &Reviewer) -> Objects {
         let full = &options.full_name;
         let policy = format!("{full}-operator-acl-policy");
         let role = format!("{full}-operator-acl-role");
@@ -66,6 +120,18 @@ impl Objects {
                 "BindName": name,
             })
         };
+        let mut of_pods = method(&pods);
+        if let Some(prefix) = tenants.mirror_prefix() {
+            let namespace = format!("{prefix}${{serviceaccount.namespace}}");
+            of_pods["NamespaceRules"] = json!([{"Selector": "", "BindNamespace": namespace}]);
+        }
+        let cross_namespace = tenants.cross_namespace_policy().map(|name| {
+            json!({
+                "Name": name,
+                "Description": DESCRIPTION,
+                "Rules": CROSS_NAMESPACE_RULES,
+            })
+        });
         let operator = format!("serviceaccount.name==\"{full}-operator\"");
         let as_service = rule(
             &pods,
@@ -77,21 +143,36 @@ impl Objects {
             policy: json!({
                 "Name": policy,
                 "Description": DESCRIPTION,
-                "Rules": OPERATOR_RULES,
+                "Rules": operator_rules(tenants),
             }),
+            cross_namespace,
             role: json!({
                 "Name": role,
                 "Description": DESCRIPTION,
                 "Policies": [{"Name": policy}],
             }),
             logins: [
-                (method(&pods), as_service),
-                (
-                    method(&components),
-                    rule(&components, &operator, "role", &role),
-                ),
+                Login {
+                    namespace: tenants.login_namespace().map(str::to_owned),
+                    method: of_pods,
+                    rule: as_service,
+                },
+                Login {
+                    namespace: tenants.default_namespace(),
+                    method: method(&components),
+                    rule: rule(&components, &operator, "role", &role),
+                },
             ],
         }
+    }
+}
+
+/// A policy of a partition is about that one without saying so.
+fn operator_rules(tenants: &Tenants) -> &'static str {
+    match (tenants.partition(), tenants.has_namespaces()) {
+        (Some(_), _) => PARTITION_RULES,
+        (None, true) => NAMESPACES_RULES,
+        (None, false) => OPERATOR_RULES,
     }
 }
 

@@ -69,6 +69,15 @@ impl World {
                 (403, json!("ACL not found"))
             }
             ["v1", "acl", "token", "self"] => (200, json!({})),
+            ["v1", "namespace" | "partition", ..] if self.held.token.as_deref() != Some(token) => {
+                (403, json!("ACL not found"))
+            }
+            ["v1", kind @ ("namespace" | "partition"), rest @ ..] => {
+                self.tenant(method, kind, rest, body)
+            }
+            ["v1", "acl", ..] if !self.has_tenants(uri.query()) => {
+                (400, json!("no such namespace or partition"))
+            }
             ["v1", "acl", rest @ ..] => self.object(method, rest, uri.query(), body),
             _ => (404, json!("unknown")),
         };
@@ -99,6 +108,29 @@ impl World {
         }
     }
 
+    fn tenant(&mut self, method: &Method, kind: &str, rest: &[&str], body: &Value) -> (u16, Value) {
+        let name = rest.first().copied().or(body["Name"].as_str()).unwrap();
+        let key = (kind.to_owned(), name.to_owned());
+        if method == Method::PUT {
+            self.held.objects.insert(key.clone(), body.clone());
+        }
+        match (self.held.objects.get(&key), name) {
+            (Some(held), _) => (200, held.clone()),
+            (None, "default") => (200, json!({"Name": "default", "ACLs": null})),
+            (None, _) => (404, json!("not found")),
+        }
+    }
+
+    fn has_tenants(&self, query: Option<&str>) -> bool {
+        [("ns", "namespace"), ("partition", "partition")]
+            .into_iter()
+            .all(|(name, kind)| {
+                let named = parameter(query, name).filter(|name| name != "default");
+                let key = named.map(|name| (kind.to_owned(), name));
+                key.is_none_or(|key| self.held.objects.contains_key(&key))
+            })
+    }
+
     fn object(
         &mut self,
         method: &Method,
@@ -110,11 +142,16 @@ impl World {
         if let [list] = rest
             && let Some((_, kind)) = OWN_LIST.iter().find(|(name, _)| name == list)
         {
-            let of_method = query.and_then(|query| query.strip_prefix("authmethod="));
+            let of_method = parameter(query, "authmethod");
+            let ns = parameter(query, "ns").unwrap_or("default".to_owned());
             let found = objects
                 .iter()
                 .filter(|((known, _), _)| known == kind)
-                .filter(|(_, held)| of_method.is_none_or(|name| held["AuthMethod"] == name));
+                .filter(|(_, held)| held["Namespace"].as_str().unwrap_or("default") == ns)
+                .filter(|(_, held)| {
+                    let of_method = of_method.as_ref();
+                    of_method.is_none_or(|name| held["AuthMethod"] == *name)
+                });
             // Like Consul's, lists leave out what is large or secret.
             let listed = found.map(|(_, held)| {
                 let mut listed = held.clone();
@@ -139,11 +176,20 @@ impl World {
                 if kind != "auth-method" {
                     held["ID"] = json!(id);
                 }
+                if let Some(namespace) = parameter(query, "ns") {
+                    held["Namespace"] = json!(namespace);
+                }
                 objects.insert(key, held.clone());
                 (200, held)
             }
         }
     }
+}
+
+fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    let found = pairs.find(|(known, _)| *known == name);
+    found.map(|(_, value)| value.to_owned())
 }
 
 async fn handle(
@@ -429,4 +475,58 @@ async fn it_waits_for_servers_and_not_for_ever() {
     let error = attempts(&running.options, &running.client, &running.servers).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("--timeout"), "{error}");
+}
+
+#[tokio::test]
+async fn tenants_are_made_before_what_stands_in_them() {
+    let running = Running::start(&[
+        "--partition=east",
+        "--destination-namespace=apps",
+        "--cross-namespace-acl-policy=cross-namespace-policy",
+    ])
+    .await;
+    running.attempt().await.unwrap();
+    assert_eq!(running.names("partition"), ["east"]);
+    assert_eq!(running.names("namespace"), ["apps", "default"]);
+    let held = running.held();
+    let of = |kind: &str, name: &str| &held.objects[&(kind.to_owned(), name.to_owned())];
+    let policies = json!([{"Name": "cross-namespace-policy"}]);
+    for name in ["apps", "default"] {
+        let namespace = of("namespace", name);
+        assert_eq!(namespace["ACLs"]["PolicyDefaults"], policies, "{name}");
+    }
+    let method = of("auth-method", "full-k8s-auth-method");
+    assert_eq!(method["Namespace"], "apps");
+    assert!(method["NamespaceRules"].is_null());
+    let components = of("auth-method", "full-k8s-component-auth-method");
+    assert_eq!(components["Namespace"], "default");
+    let policy = held
+        .objects
+        .values()
+        .find(|held| held["Name"] == "full-operator-acl-policy");
+    let rules = policy.unwrap()["Rules"].as_str().unwrap();
+    assert!(
+        !rules.contains("operator") && rules.contains("namespace_prefix"),
+        "{rules}"
+    );
+    running.written();
+    running.attempt().await.unwrap();
+    assert_eq!(running.written(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn logins_of_mirrored_namespaces_bring_tokens_of_their_own() {
+    let running = Running::start(&["--mirror-namespaces=k8s-"]).await;
+    running.attempt().await.unwrap();
+    let held = running.held();
+    let key = ("auth-method".to_owned(), "full-k8s-auth-method".to_owned());
+    let method = &held.objects[&key];
+    let bound = "k8s-${serviceaccount.namespace}";
+    let rules = json!([{"Selector": "", "BindNamespace": bound}]);
+    assert_eq!(
+        (&method["Namespace"], &method["NamespaceRules"]),
+        (&json!("default"), &rules)
+    );
+    // Without the policy, no namespace has to be made here.
+    assert_eq!(running.names("namespace"), Vec::<String>::new());
 }

@@ -81,7 +81,7 @@ pub(super) async fn introduce(
     if is_known(servers, token).await? {
         return Ok(());
     }
-    let path = Path::of(["acl", "bootstrap"]);
+    let path = Path::of(["acl", "bootstrap"]).of_mesh();
     let body = json!({"BootstrapSecret": token.expose()});
     let answer = servers
         .request_with_token(Method::PUT, &path, Some(&body), &Secret::default())
@@ -115,7 +115,7 @@ pub(super) async fn introduce(
 }
 
 async fn is_known(servers: &Servers, token: &Secret) -> Result<bool, Failure> {
-    let path = Path::of(["acl", "token", "self"]);
+    let path = Path::of(["acl", "token", "self"]).of_mesh();
     let answer = servers
         .request_with_token(Method::GET, &path, None, token)
         .await?;

@@ -1,13 +1,14 @@
 //! Brings the servers' objects to what is wanted: reads, compares, and writes what differs. It removes
 //! nothing but its own binding rules that are there twice.
 
-use http::Method;
-use legate_model::Secret;
-use serde_json::Value;
+use http::{Method, StatusCode};
+use legate_model::{DEFAULT_TENANCY, Secret};
+use serde_json::{Value, json};
 
 use super::Failure;
 use super::objects::{DESCRIPTION, Objects, says};
-use crate::servers::{Path, Servers};
+use crate::servers::{Answer, Path, Servers, calls};
+use crate::tenancy::Tenants;
 
 /// The servers, with the first token.
 pub(super) struct Writer<'a> {
@@ -20,11 +21,71 @@ impl Writer<'_> {
     pub(super) async fn write(&self, objects: &Objects) -> Result<(), Failure> {
         self.policy(&objects.policy).await?;
         self.role(&objects.role).await?;
-        for (method, rule) in &objects.logins {
-            self.auth_method(method).await?;
-            self.binding_rule(rule).await?;
+        for login in &objects.logins {
+            let namespace = login.namespace.as_deref();
+            self.auth_method(&login.method, namespace).await?;
+            self.binding_rule(&login.rule, namespace).await?;
         }
         Ok(())
+    }
+
+    /// Makes the partition and the namespaces that the rest stands in, and gives the tokens of
+    /// namespaces what they need.
+    pub(super) async fn tenants(
+        &self,
+        tenants: &Tenants,
+        objects: &Objects,
+    ) -> Result<(), Failure> {
+        if let Some(name) = tenants.partition() {
+            let path = Path::of(["partition", name]).of_mesh();
+            if self.find(&path).await?.is_none() {
+                let create = Path::of(["partition"]).of_mesh();
+                self.send(Method::PUT, &create, Some(&calls::partition(name)))
+                    .await?;
+            }
+        }
+        let policy = tenants.cross_namespace_policy();
+        if let Some(cross) = &objects.cross_namespace {
+            self.policy(cross).await?;
+            self.namespace(DEFAULT_TENANCY, policy).await?;
+        }
+        match tenants.login_namespace() {
+            None | Some(DEFAULT_TENANCY) => Ok(()),
+            Some(name) => self.namespace(name, policy).await,
+        }
+    }
+
+    /// Makes a namespace, or adds the policy to one that is there.
+    async fn namespace(&self, name: &str, policy: Option<&str>) -> Result<(), Failure> {
+        let path = Path::of(["namespace", name]);
+        let Some(mut held) = self.find(&path).await? else {
+            let body = calls::namespace(name, policy);
+            return self
+                .send(Method::PUT, &Path::of(["namespace"]), Some(&body))
+                .await;
+        };
+        let Some(policy) = policy else {
+            return Ok(());
+        };
+        let links = held["ACLs"]["PolicyDefaults"].as_array();
+        let mut links = links.cloned().unwrap_or_default();
+        if links.iter().any(|link| text(link, "Name") == policy) {
+            return Ok(());
+        }
+        links.push(json!({"Name": policy}));
+        let mut acls = held["ACLs"].take();
+        if !acls.is_object() {
+            acls = json!({});
+        }
+        acls["PolicyDefaults"] = links.into();
+        // What a server adds by itself is not sent back.
+        let body = json!({
+            "Name": name,
+            "Description": held["Description"],
+            "Meta": held["Meta"],
+            "ACLs": acls,
+        });
+        self.send(Method::PUT, &path, Some(&body)).await
     }
 
     async fn policy(&self, wanted: &Value) -> Result<(), Failure> {
@@ -35,20 +96,21 @@ impl Writer<'_> {
             Some(id) => self.read(&Path::of(["acl", "policy", id])).await?,
             None => Value::Null,
         };
-        self.put("policy", &held, wanted).await
+        self.put("policy", None, &held, wanted).await
     }
 
     async fn role(&self, wanted: &Value) -> Result<(), Failure> {
         let held = self.named(&Path::of(["acl", "roles"]), wanted).await?;
-        self.put("role", &held.unwrap_or_default(), wanted).await
+        let held = held.unwrap_or_default();
+        self.put("role", None, &held, wanted).await
     }
 
-    async fn auth_method(&self, wanted: &Value) -> Result<(), Failure> {
-        let list = Path::of(["acl", "auth-methods"]);
+    async fn auth_method(&self, wanted: &Value, namespace: Option<&str>) -> Result<(), Failure> {
+        let list = Path::of(["acl", "auth-methods"]).in_namespace(namespace);
         let name = text(wanted, "Name");
-        let path = Path::of(["acl", "auth-method", name]);
+        let path = Path::of(["acl", "auth-method", name]).in_namespace(namespace);
         if self.named(&list, wanted).await?.is_none() {
-            let create = Path::of(["acl", "auth-method"]);
+            let create = Path::of(["acl", "auth-method"]).in_namespace(namespace);
             return self.send(Method::PUT, &create, Some(wanted)).await;
         }
         // Lists of auth methods leave the settings out.
@@ -59,9 +121,10 @@ impl Writer<'_> {
     }
 
     /// The one rule of this program: rules that somebody else has made stay.
-    async fn binding_rule(&self, wanted: &Value) -> Result<(), Failure> {
+    async fn binding_rule(&self, wanted: &Value, namespace: Option<&str>) -> Result<(), Failure> {
         let rules = Path::of(["acl", "binding-rules"]);
         let rules = rules.with("authmethod", text(wanted, "AuthMethod"));
+        let rules = rules.in_namespace(namespace);
         let Value::Array(mut own) = self.read(&rules).await? else {
             return Err(Failure::Later(format!("{rules} is no list")));
         };
@@ -69,24 +132,31 @@ impl Writer<'_> {
         // Two Jobs at one time may have made one each.
         for extra in own.iter().skip(1) {
             let path = Path::of(["acl", "binding-rule", text(extra, "ID")]);
+            let path = path.in_namespace(namespace);
             self.send(Method::DELETE, &path, None).await?;
         }
         let held = own.into_iter().next().unwrap_or_default();
-        self.put("binding-rule", &held, wanted).await
+        self.put("binding-rule", namespace, &held, wanted).await
     }
 
     /// Creates or updates an object that has an id.
-    async fn put(&self, kind: &str, held: &Value, wanted: &Value) -> Result<(), Failure> {
+    async fn put(
+        &self,
+        kind: &str,
+        namespace: Option<&str>,
+        held: &Value,
+        wanted: &Value,
+    ) -> Result<(), Failure> {
         if says(held, wanted) {
             return Ok(());
         }
         match held["ID"].as_str() {
             None => {
-                let path = Path::of(["acl", kind]);
+                let path = Path::of(["acl", kind]).in_namespace(namespace);
                 self.send(Method::PUT, &path, Some(wanted)).await
             }
             Some(id) => {
-                let path = Path::of(["acl", kind, id]);
+                let path = Path::of(["acl", kind, id]).in_namespace(namespace);
                 let mut wanted = wanted.clone();
                 wanted["ID"] = Value::from(id);
                 self.send(Method::PUT, &path, Some(&wanted)).await
@@ -103,17 +173,24 @@ impl Writer<'_> {
         Ok(held.into_iter().find(|held| text(held, "Name") == name))
     }
 
+    /// `None` where there is no such object.
+    async fn find(&self, path: &Path) -> Result<Option<Value>, Failure> {
+        let get = self
+            .servers
+            .request_with_token(Method::GET, path, None, self.token);
+        let answer = get.await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        decoded(path, &answer).map(|held| Some(held).filter(|held| !held.is_null()))
+    }
+
     async fn read(&self, path: &Path) -> Result<Value, Failure> {
         let answer = self
             .servers
             .request_with_token(Method::GET, path, None, self.token)
             .await?;
-        if !answer.status.is_success() {
-            return Err(Failure::of_answer("GET", path, &answer));
-        }
-        serde_json::from_slice(&answer.body).map_err(|error| {
-            Failure::Later(format!("the answer to GET {path} is no JSON: {error}"))
-        })
+        decoded(path, &answer)
     }
 
     async fn send(&self, method: Method, path: &Path, body: Option<&Value>) -> Result<(), Failure> {
@@ -128,6 +205,14 @@ impl Writer<'_> {
         tracing::info!(method = name, %path, "written");
         Ok(())
     }
+}
+
+fn decoded(path: &Path, answer: &Answer) -> Result<Value, Failure> {
+    if !answer.status.is_success() {
+        return Err(Failure::of_answer("GET", path, answer));
+    }
+    serde_json::from_slice(&answer.body)
+        .map_err(|error| Failure::Later(format!("the answer to GET {path} is no JSON: {error}")))
 }
 
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {

@@ -371,6 +371,10 @@ pub const KEYS: &[Key] = &[
         "redirect-traffic-config",
         "Written by consul-k8s for its CNI plugin.",
     ),
+    written(
+        "consul-namespace",
+        "The pod's namespace in the mesh, where namespaces are used. The chart decides which one it is: a pod that asks for another one is refused.",
+    ),
     written("dual-stack", "Written by consul-k8s."),
     written("original-pod", "Written by consul-k8s."),
     written("connect-k8s-version", "Written by consul-k8s."),
@@ -397,10 +401,6 @@ pub const KEYS: &[Key] = &[
     gateway("gateway-wan-address-static", "The WAN address."),
     gateway("gateway-wan-port", "The WAN port."),
     gateway("gateway-namespace", "Namespace of the gateway."),
-    ignored(
-        "consul-namespace",
-        "namespaces exist in Consul Enterprise only",
-    ),
     ignored("telemetry-collector", OF_OTHERS),
     ignored("mesh-inject", OF_OTHERS),
     ignored("mesh-inject-status", OF_OTHERS),

@@ -52,6 +52,8 @@ pub const SCRAPE_PORT: &str = "consul.hashicorp.com/prometheus-scrape-port";
 pub const TRANSPARENT_PROXY: &str = "consul.hashicorp.com/transparent-proxy";
 /// Annotation, and label of namespaces, that turns the mesh's DNS on or off.
 pub const DNS: &str = "consul.hashicorp.com/consul-dns";
+/// Annotation with the pod's namespace in the mesh.
+pub const CONSUL_NAMESPACE: &str = "consul.hashicorp.com/consul-namespace";
 /// What a tag or a value of metadata holds in place of the pod's name.
 pub const POD_NAME: &str = "$POD_NAME";
 

@@ -33,12 +33,13 @@ container's port.
 | `db:5432` | the service `db`, called at port 5432 of 127.0.0.1 |
 | `db:5432:dc2` | in another datacenter |
 | `db:5432:OPTIONS`, `db:5432:dc2?OPTIONS` | with options between `&`: `local_bind_address=127.0.0.2`, `mesh_gateway_mode=none\\|local\\|remote`, `datacenter=dc2` |
-| `db.svc:5432`, `db.svc.dc2.dc:5432`, `db.svc.east.peer:5432` | the labelled form, with a datacenter or a cluster peer; options follow after a colon |
+| `db.stock:5432`, `db.stock.east:5432` | in another namespace of the mesh, and in another partition |
+| `db.svc:5432`, `db.svc.stock.ns:5432`, `db.svc.stock.ns.east.ap:5432`, `db.svc.dc2.dc:5432`, `db.svc.east.peer:5432` | the labelled form: a namespace, and behind it a partition, a datacenter or a cluster peer; options follow after a colon |
 | `prepared_query:db:5432` | a prepared query |
 
 Cluster peers and other datacenters need Consul's servers (`externalServers`); with Legate's own they are
-refused. Namespaces and partitions of Consul Enterprise, and ports of a destination
-(`destination_port`), are refused everywhere.
+refused. Namespaces need `global.enableConsulNamespaces`, and partitions `global.adminPartitions`; an upstream that
+names none is in the pod's own. Ports of a destination (`destination_port`) are refused everywhere.
 
 Each service becomes two variables in all containers of the pod: `DB_CONNECT_SERVICE_HOST` and
 `DB_CONNECT_SERVICE_PORT`.

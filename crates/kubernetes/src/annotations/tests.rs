@@ -75,7 +75,7 @@ fn an_unknown_key_is_warned_of_with_the_nearest_one() {
         ("connect-service-upstream", "a:1"),
         ("enable-sidecar-proxy-shutdown-drain-listeners", "true"),
         ("of-something-else", "x"),
-        ("consul-namespace", "default"),
+        ("mesh-inject", "true"),
         ("service-meta-x", "y"),
         ("gateway-kind", "mesh-gateway"),
     ]));
@@ -84,11 +84,10 @@ fn an_unknown_key_is_warned_of_with_the_nearest_one() {
         [
             "annotation consul.hashicorp.com/connect-service-upstream is unknown and does nothing; \
              did you mean consul.hashicorp.com/connect-service-upstreams?",
-            "annotation consul.hashicorp.com/consul-namespace is ignored: namespaces exist in \
-             Consul Enterprise only",
             "annotation consul.hashicorp.com/enable-sidecar-proxy-shutdown-drain-listeners is \
              unknown and does nothing; did you mean \
              consul.hashicorp.com/enable-sidecar-proxy-lifecycle-shutdown-drain-listeners?",
+            "annotation consul.hashicorp.com/mesh-inject is ignored: it belongs to consul-k8s",
             "annotation consul.hashicorp.com/of-something-else is unknown and does nothing",
         ]
     );
@@ -150,16 +149,44 @@ fn the_forms_of_upstreams() {
 }
 
 #[test]
+fn upstreams_of_other_tenants() {
+    let one = |text: &str| {
+        let parsed = parse(&[("connect-service-upstreams", text)]).unwrap();
+        let upstream = &parsed.upstreams[0];
+        let mut registered = serde_json::json!({});
+        upstream.name_tenant(&mut registered);
+        // It says the same when it is written again.
+        let again = parse(&[("connect-service-upstreams", &upstream.to_string())]).unwrap();
+        assert_eq!(again.upstreams, parsed.upstreams, "{upstream}");
+        let text = |field: &str| registered[field].as_str().unwrap_or("-").to_owned();
+        let tenant = (text("DestinationNamespace"), text("DestinationPartition"));
+        (tenant.0, tenant.1, upstream.datacenter.clone())
+    };
+    let tenant = |ns: &str, ap: &str, dc: &str| (ns.to_owned(), ap.to_owned(), dc.to_owned());
+    assert_eq!(one("db:1234"), tenant("-", "-", ""));
+    assert_eq!(one("db.ns1:1234"), tenant("ns1", "-", ""));
+    assert_eq!(one("db.ns1.p1:1234:dc2"), tenant("ns1", "p1", "dc2"));
+    assert_eq!(one("db.svc.ns1.ns:1234"), tenant("ns1", "-", ""));
+    assert_eq!(one("db.svc.ns1.ns.p1.ap:1234"), tenant("ns1", "p1", ""));
+    assert_eq!(one("db.svc.ns1.ns.dc2.dc:main"), tenant("ns1", "-", "dc2"));
+    assert_eq!(one("db.svc.p1.ap:1234"), tenant("-", "p1", ""));
+    let peer = parse(&[("connect-service-upstreams", "db.svc.ns1.ns.east.peer:1")]).unwrap();
+    assert_eq!(peer.upstreams[0].peer, "east");
+    assert_eq!(peer.upstreams[0].namespace.as_str(), "ns1");
+}
+
+#[test]
 fn upstreams_that_cannot_be_are_refused_in_one_sentence() {
     let reasons = [
         ("db", "has no port"),
         ("db:0", "has a port that is no port"),
         ("db:70000", "has a port that is no port"),
-        ("db.ns1:1234", "Consul Enterprise only"),
-        ("db.ns1.part:1234", "Consul Enterprise only"),
-        ("db.svc.ns1.ns:1234", "Consul Enterprise only"),
-        ("db.svc.ns1.ns.east.peer:1234", "Consul Enterprise only"),
-        ("db.svc.part.ap:1234", "Consul Enterprise only"),
+        ("db.n_1:1234", "has no good namespace: \"n_1\""),
+        ("db.ns1.*:1234", "has no good partition: \"*\""),
+        ("db.ns1.part.x:1234", "is malformed"),
+        ("db.svc..ns:1234", "has no good namespace"),
+        ("db.svc.ns1.ns.ns2.ns:1234", "is malformed"),
+        ("db.svc.part.ap.ns1.ns:1234", "is malformed"),
         ("db.svc.x:1234", "is malformed"),
         ("db.svc..peer:1234", "is malformed"),
         ("db.svc:1234:9090", "names a port of the destination"),

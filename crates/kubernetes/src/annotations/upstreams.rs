@@ -1,17 +1,16 @@
 //! The grammar of `connect-service-upstreams`: consul-k8s' forms, separated by commas.
 //!
 //! ```text
-//! service:port[:datacenter][:options or ?options]
-//! service.svc[.name.peer | .name.dc]:port[:options]
+//! service[.namespace[.partition]]:port[:datacenter][:options or ?options]
+//! service.svc[.namespace.ns][.name.peer | .name.ap | .name.dc]:port[:options]
 //! prepared_query:name:port
 //! ```
-//!
-//! Forms of Consul Enterprise (namespaces, partitions) are refused by name.
 
 use std::net::IpAddr;
 
 use legate_model::name::validate_upstream;
-use legate_model::{MeshGateway, MeshGatewayMode, UpstreamType};
+use legate_model::{MeshGateway, MeshGatewayMode, TenancyName, UpstreamType};
+use serde_json::Value;
 
 use super::values::{Port, Reason, list, port};
 
@@ -22,6 +21,10 @@ pub struct Upstream {
     pub kind: UpstreamType,
     /// Name of the service or of the prepared query.
     pub name: String,
+    /// The namespace that it is in; empty for the proxy's own.
+    pub namespace: TenancyName,
+    /// The partition that it is in; empty for the proxy's own.
+    pub partition: TenancyName,
     /// The cluster peer that it is in; empty for none.
     pub peer: String,
     /// The datacenter that it is in; empty for the proxy's own.
@@ -35,7 +38,18 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// The upstream as it is registered. A port's name is looked up with `number`.
+    /// Names the tenant in the upstream as it is registered.
+    pub fn name_tenant(&self, registered: &mut Value) {
+        let names = [
+            ("DestinationNamespace", &self.namespace),
+            ("DestinationPartition", &self.partition),
+        ];
+        for (field, name) in names.into_iter().filter(|(_, name)| !name.is_empty()) {
+            registered[field] = name.as_str().into();
+        }
+    }
+
+    /// The upstream as it is registered, without its tenant. A port's name is looked up with `number`.
     pub fn registered(
         &self,
         number: impl Fn(&str) -> Option<u16>,
@@ -83,6 +97,8 @@ fn upstream(item: &str) -> Result<Upstream, Reason> {
     let mut upstream = Upstream {
         kind: UpstreamType::Service,
         name: String::new(),
+        namespace: TenancyName::default(),
+        partition: TenancyName::default(),
         peer: String::new(),
         datacenter: String::new(),
         port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
@@ -96,10 +112,19 @@ fn upstream(item: &str) -> Result<Upstream, Reason> {
             only_options(&mut upstream, rest)?;
         }
     } else {
-        if labels.len() > 1 {
-            return Err("names a namespace, which exists in Consul Enterprise only".to_owned());
+        match labels[..] {
+            [name] => name.clone_into(&mut upstream.name),
+            [name, namespace] => {
+                name.clone_into(&mut upstream.name);
+                upstream.namespace = tenant("namespace", namespace)?;
+            }
+            [name, namespace, partition] => {
+                name.clone_into(&mut upstream.name);
+                upstream.namespace = tenant("namespace", namespace)?;
+                upstream.partition = tenant("partition", partition)?;
+            }
+            _ => return Err("is malformed: write service.namespace.partition:port".to_owned()),
         }
-        name.clone_into(&mut upstream.name);
         if let Some(rest) = rest {
             datacenter_and_options(&mut upstream, rest)?;
         }
@@ -116,6 +141,8 @@ fn prepared_query(rest: &str) -> Result<Upstream, Reason> {
     Ok(Upstream {
         kind: UpstreamType::PreparedQuery,
         name: name.to_owned(),
+        namespace: TenancyName::default(),
+        partition: TenancyName::default(),
         peer: String::new(),
         datacenter: String::new(),
         port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
@@ -124,25 +151,35 @@ fn prepared_query(rest: &str) -> Result<Upstream, Reason> {
     })
 }
 
-/// `service.svc`, and one pair of a name and what it is the name of.
+/// A namespace or partition, which has a name of its own.
+fn tenant(what: &str, name: &str) -> Result<TenancyName, Reason> {
+    let named = name.parse::<TenancyName>().ok();
+    named
+        .filter(|name| !name.is_empty() && !name.is_every())
+        .ok_or_else(|| format!("has no good {what}: {name:?}"))
+}
+
+/// `service.svc`, and pairs of a name and what it is the name of: a namespace first, then one other.
 fn labelled(upstream: &mut Upstream, labels: &[&str]) -> Result<(), Reason> {
     labels[0].clone_into(&mut upstream.name);
-    if labels.contains(&"ns") {
-        return Err("names a namespace, which exists in Consul Enterprise only".to_owned());
-    }
-    match labels[2..] {
+    let rest = match &labels[2..] {
+        [namespace, "ns", rest @ ..] => {
+            upstream.namespace = tenant("namespace", namespace)?;
+            rest
+        }
+        rest => rest,
+    };
+    match *rest {
         [] => {}
         [peer, "peer"] if !peer.is_empty() => peer.clone_into(&mut upstream.peer),
         [datacenter, "dc"] if !datacenter.is_empty() => {
             datacenter.clone_into(&mut upstream.datacenter);
         }
-        [_, "ap"] => {
-            return Err("names a partition, which exists in Consul Enterprise only".to_owned());
-        }
+        [partition, "ap"] => upstream.partition = tenant("partition", partition)?,
         _ => {
             return Err(
-                "is malformed: write service.svc:port, service.svc.name.peer:port or \
-                 service.svc.name.dc:port"
+                "is malformed: write service.svc:port, service.svc.namespace.ns:port, and behind \
+                 either .name.peer, .name.ap or .name.dc"
                     .to_owned(),
             );
         }
@@ -231,10 +268,24 @@ impl std::fmt::Display for Upstream {
             return write!(f, "prepared_query:{}:{}", self.name, self.port);
         }
         f.write_str(&self.name)?;
-        if !self.peer.is_empty() {
-            write!(f, ".svc.{}.peer", self.peer)?;
-        } else if !self.datacenter.is_empty() {
-            write!(f, ".svc.{}.dc", self.datacenter)?;
+        // A partition takes its place among the labels.
+        let datacenter = Some(self.datacenter.as_str());
+        let (datacenter, option) = match self.partition.is_empty() {
+            true => (datacenter, None),
+            false => (None, datacenter.filter(|name| !name.is_empty())),
+        };
+        let pairs = [
+            (self.namespace.as_str(), "ns"),
+            (self.partition.as_str(), "ap"),
+            (self.peer.as_str(), "peer"),
+            (datacenter.unwrap_or_default(), "dc"),
+        ];
+        let mut pairs = pairs.into_iter().filter(|(name, _)| !name.is_empty());
+        if let Some((name, kind)) = pairs.next() {
+            write!(f, ".svc.{name}.{kind}")?;
+        }
+        for (name, kind) in pairs {
+            write!(f, ".{name}.{kind}")?;
         }
         write!(f, ":{}", self.port)?;
         let address = self
@@ -247,7 +298,9 @@ impl std::fmt::Display for Upstream {
             MeshGatewayMode::Remote => Some("remote"),
         });
         let mode = mode.map(|mode| format!("mesh_gateway_mode={mode}"));
-        let options: Vec<String> = address.into_iter().chain(mode).collect();
+        let datacenter = option.map(|name| format!("datacenter={name}"));
+        let options = address.into_iter().chain(mode).chain(datacenter);
+        let options: Vec<String> = options.collect();
         match options.is_empty() {
             true => Ok(()),
             false => write!(f, ":{}", options.join("&")),

@@ -16,6 +16,7 @@ use super::metrics::ConfigMetrics;
 use super::reconcile::{Context, reconcile, retry};
 use crate::leader::Lead;
 use crate::servers::Servers;
+use crate::tenancy::Tenants;
 
 /// How many resources of a kind are looked at at a time.
 const CONCURRENCY: u16 = 2;
@@ -25,6 +26,8 @@ const CONCURRENCY: u16 = 2;
 pub struct Settings {
     /// The servers' datacenter: entries are marked as its operator's.
     pub datacenter: String,
+    /// Which namespaces of the mesh entries stand in.
+    pub tenants: Tenants,
     /// Where the time of conditions comes from.
     pub clock: Clock,
     /// What is counted.
@@ -73,6 +76,7 @@ async fn run(
         kubernetes,
         servers,
         datacenter: settings.datacenter,
+        tenants: settings.tenants,
         lead,
         clock: settings.clock,
         metrics: settings.metrics,

@@ -140,7 +140,7 @@ pub fn may_migrate(resource: &DynamicObject) -> bool {
 }
 
 /// The resource that is written, of several that mean the same entry: the oldest that is not being
-/// deleted. Namespaces of Kubernetes are no part of an entry's name.
+/// deleted.
 pub fn oldest<'a>(resources: impl Iterator<Item = &'a DynamicObject>) -> Option<&'a DynamicObject> {
     resources
         .filter(|resource| resource.metadata.deletion_timestamp.is_none())

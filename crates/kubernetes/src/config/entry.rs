@@ -4,6 +4,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::kinds::{Kind, Naming};
+use crate::tenancy::Tenants;
 
 /// Meta key that says which kind of client owns an entry.
 pub const SOURCE: &str = "external-source";
@@ -15,10 +16,41 @@ pub const SOURCE_DATACENTER: &str = "consul.hashicorp.com/source-datacenter";
 pub struct Entry {
     /// Its kind, such as `service-defaults`.
     pub kind: &'static str,
-    /// Its name, unique within its kind.
+    /// Its name, unique within its kind and namespace.
     pub name: String,
+    /// Its namespace in the mesh; `None` where namespaces are not used.
+    pub namespace: Option<String>,
+    /// Its partition; `None` is the default one.
+    pub partition: Option<String>,
     /// The document for `PUT /v1/config`.
     pub body: Value,
+}
+
+/// Where an entry stands: there is one of a kind in each place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its namespace in the mesh; `None` where namespaces are not used.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+/// Where the entry stands that a resource means; `None` where the resource does not say its name.
+#[must_use]
+pub fn place(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> Option<Place> {
+    let name = name(kind, resource)?;
+    let kubernetes = resource.metadata.namespace.as_deref().unwrap_or_default();
+    let own = || tenants.namespace(kubernetes);
+    let namespace = match kind.naming {
+        _ if kind.of_partition() => tenants.default_namespace(),
+        Naming::Destination if tenants.has_namespaces() => {
+            let named = resource.data["spec"]["destination"]["namespace"].as_str();
+            let named = named.filter(|name| !name.is_empty());
+            named.map(str::to_ascii_lowercase).or_else(own)
+        }
+        _ => own(),
+    };
+    Some(Place { namespace, name })
 }
 
 /// The name of the entry that a resource means; `None` where the resource does not say one.
@@ -36,7 +68,8 @@ pub fn name(kind: &Kind, resource: &DynamicObject) -> Option<String> {
     }
 }
 
-/// The entry that a resource means, owned by the operator of `datacenter`.
+/// The entry that a resource means, owned by the operator of `datacenter`. References in it that
+/// name no namespace or partition mean its own.
 ///
 /// # Errors
 ///
@@ -47,8 +80,9 @@ pub fn entry(
     kind: &'static Kind,
     resource: &DynamicObject,
     datacenter: &str,
+    tenants: &Tenants,
 ) -> Result<Entry, String> {
-    let name = name(kind, resource).ok_or_else(|| unnamed(kind))?;
+    let Place { namespace, name } = place(kind, resource, tenants).ok_or_else(|| unnamed(kind))?;
     let spec = match &resource.data["spec"] {
         Value::Null => json!({}),
         spec => spec.clone(),
@@ -59,6 +93,9 @@ pub fn entry(
     };
     if kind.naming == Naming::Destination {
         take_namespace(&mut body);
+    }
+    if let Some(namespace) = &namespace {
+        body.insert("Namespace".into(), namespace.as_str().into());
     }
     body.insert("Kind".into(), kind.entry.into());
     // The kind says it, and Consul knows no such field there.
@@ -72,6 +109,8 @@ pub fn entry(
     Ok(Entry {
         kind: kind.entry,
         name,
+        namespace,
+        partition: tenants.partition().map(str::to_owned),
         body: Value::Object(body),
     })
 }

@@ -107,6 +107,15 @@ impl Kind {
         KINDS.iter().find(|kind| kind.name == name)
     }
 
+    /// Whether the entry is about a whole partition: it stands in the namespace `default`.
+    #[must_use]
+    pub fn of_partition(&self) -> bool {
+        matches!(
+            self.entry,
+            "proxy-defaults" | "mesh" | "exported-services" | "jwt-provider"
+        )
+    }
+
     /// How the API server is asked for resources of this kind.
     #[must_use]
     pub fn api_resource(&self) -> ApiResource {

@@ -16,6 +16,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::finalizer::{self, Event, finalizer};
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt};
+use legate_model::{DEFAULT_TENANCY, EVERY_TENANCY};
 use legate_runtime::Clock;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -23,12 +24,13 @@ use tokio::time::Instant;
 
 use super::attempts::{Attempts, Key, Version, key};
 use super::decision::{self, Reason, Removal, Write};
-use super::entry::{self, Entry};
+use super::entry::{self, Entry, Place};
 use super::kinds::Kind;
 use super::metrics::ConfigMetrics;
 use super::status::{Outcome, SYNCED, Status};
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
+use crate::tenancy::Tenants;
 
 /// Keeps a resource until its entry is removed from the servers. Consul's integration has the same.
 pub const FINALIZER: &str = "finalizers.consul.hashicorp.com";
@@ -44,6 +46,7 @@ pub(super) struct Context {
     pub(super) kubernetes: Client,
     pub(super) servers: Servers,
     pub(super) datacenter: String,
+    pub(super) tenants: Tenants,
     pub(super) lead: Lead,
     pub(super) clock: Clock,
     pub(super) metrics: ConfigMetrics,
@@ -183,14 +186,23 @@ impl Context {
 
     /// Brings the servers to what the resource says, where that is its right.
     async fn write(&self, resource: &DynamicObject) -> Result<Outcome, Failed> {
-        let entry = match entry::entry(self.kind, resource, &self.datacenter) {
+        let made = entry::entry(self.kind, resource, &self.datacenter, &self.tenants);
+        let entry = match made {
             Ok(entry) => entry,
             Err(message) => return Ok(Outcome::Refused(Reason::Invalid, message)),
         };
-        if let Some(message) = self.older(resource, &entry.name) {
+        let namespace = entry.namespace.as_deref();
+        let place = Place {
+            namespace: entry.namespace.clone(),
+            name: entry.name.clone(),
+        };
+        if let Some(message) = self.older(resource, &place) {
             return Ok(Outcome::Refused(Reason::Duplicate, message));
         }
-        let found = match self.servers.config_entry(entry.kind, &entry.name).await {
+        let read = self
+            .servers
+            .config_entry(entry.kind, &entry.name, namespace);
+        let found = match read.await {
             Ok(found) => found,
             Err(error) => return Ok(outcome("reading the config entry", &error)),
         };
@@ -200,6 +212,11 @@ impl Context {
             Write::Keep => false,
             Write::Put { index } => {
                 self.must_lead()?;
+                if index == 0
+                    && let Err(error) = self.ensure_namespace(namespace).await
+                {
+                    return Ok(outcome("making the namespace of the entry", &error));
+                }
                 match self.put(&entry, index).await {
                     Ok(true) => true,
                     Ok(false) => return Err(Failed::Changed),
@@ -211,9 +228,18 @@ impl Context {
         Ok(Outcome::Synced { written })
     }
 
+    /// An entry needs its namespace. `*` is none, and `default` is always there.
+    async fn ensure_namespace(&self, namespace: Option<&str>) -> Result<(), ServersError> {
+        match namespace.filter(|name| ![DEFAULT_TENANCY, EVERY_TENANCY].contains(name)) {
+            Some(name) => self.servers.ensure_namespace(name, &self.tenants).await,
+            None => Ok(()),
+        }
+    }
+
     /// `false`: there is another entry than the one that was read.
     async fn put(&self, entry: &Entry, index: u64) -> Result<bool, ServersError> {
         let path = Path::of(["config"]).with("cas", &index.to_string());
+        let path = path.in_namespace(entry.namespace.as_deref());
         self.servers.put_json(&path, &entry.body).await
     }
 
@@ -224,16 +250,18 @@ impl Context {
     ) -> Result<Action, Failed> {
         let done = Ok(Action::await_change());
         // Without a name nothing was ever written.
-        let Some(name) = entry::name(self.kind, resource) else {
+        let Some(place) = entry::place(self.kind, resource, &self.tenants) else {
             return done;
         };
-        if self.others(resource, &name).next().is_some() {
+        if self.others(resource, &place).next().is_some() {
             // The entry is still wanted: the next oldest writes its own over it.
             self.attempts().forget();
             self.again.send_replace(());
             return done;
         }
-        let found = match self.servers.config_entry(self.kind.entry, &name).await {
+        let (name, namespace) = (&place.name, place.namespace.as_deref());
+        let read = self.servers.config_entry(self.kind.entry, name, namespace);
+        let found = match read.await {
             Ok(found) => found,
             Err(error) if is_unknown_kind(&error) => return done,
             Err(error) => return self.keep(api, resource, &error).await,
@@ -242,7 +270,7 @@ impl Context {
             return done;
         };
         self.must_lead()?;
-        match self.delete(&name, index).await {
+        match self.delete(&place, index).await {
             Ok(true) => done,
             Ok(false) => Err(Failed::Changed),
             Err(error) => self.keep(api, resource, &error).await,
@@ -250,8 +278,10 @@ impl Context {
     }
 
     /// `false`: there is another entry than the one that was read.
-    async fn delete(&self, name: &str, index: u64) -> Result<bool, ServersError> {
-        let path = Path::of(["config", self.kind.entry, name]).with("cas", &index.to_string());
+    async fn delete(&self, place: &Place, index: u64) -> Result<bool, ServersError> {
+        let path = Path::of(["config", self.kind.entry, place.name.as_str()]);
+        let path = path.with("cas", &index.to_string());
+        let path = path.in_namespace(place.namespace.as_deref());
         let answer = self.servers.request(Method::DELETE, &path, None).await?;
         if answer.status != StatusCode::OK {
             return Err(ServersError::Refused {
@@ -283,27 +313,31 @@ impl Context {
     fn others(
         &self,
         resource: &DynamicObject,
-        name: &str,
+        place: &Place,
     ) -> impl Iterator<Item = Arc<DynamicObject>> {
         let all = self.resources.state().into_iter();
         all.filter(move |other| {
             other.uid() != resource.uid()
                 && other.metadata.deletion_timestamp.is_none()
-                && entry::name(self.kind, other).as_deref() == Some(name)
+                && entry::place(self.kind, other, &self.tenants).as_ref() == Some(place)
         })
     }
 
     /// Why the resource is not written, where an older one means the same entry.
-    fn older(&self, resource: &DynamicObject, name: &str) -> Option<String> {
-        let others: Vec<_> = self.others(resource, name).collect();
+    fn older(&self, resource: &DynamicObject, place: &Place) -> Option<String> {
+        let others: Vec<_> = self.others(resource, place).collect();
         let all = others.iter().map(Arc::as_ref).chain([resource]);
         let oldest = decision::oldest(all).filter(|oldest| oldest.uid() != resource.uid())?;
+        let why = match self.tenants.mirror_prefix() {
+            None => ", because namespaces of Kubernetes are no part of an entry's name",
+            Some(_) => "",
+        };
         Some(format!(
-            "{} {}/{} is older and means the same config entry, {name:?}: only that one is \
-             written, because namespaces of Kubernetes are no part of an entry's name",
+            "{} {}/{} is older and means the same config entry, {:?}: only that one is written{why}",
             self.kind.name,
             oldest.namespace().unwrap_or_default(),
             oldest.name_any(),
+            place.name,
         ))
     }
 
@@ -322,8 +356,14 @@ impl Context {
             return Ok(());
         };
         self.must_lead()?;
-        let given = self.servers.set_virtual_ips(&entry.name, &[&address]).await;
-        if let Err(error) = given {
+        let own = self.tenants.namespace(&namespace);
+        // A Service stands for a service of its own namespace only.
+        if entry.namespace != own {
+            return Ok(());
+        }
+        let addresses = [address.as_str()];
+        let given = (self.servers).set_virtual_ips(&entry.name, own.as_deref(), &addresses);
+        if let Err(error) = given.await {
             // The entry itself is there, and the service gets its address with its first instance.
             tracing::warn!(service = entry.name, %error, "no virtual IP for the service");
         }

@@ -2,8 +2,10 @@
 //!
 //! Both are brought into one form: without what the servers add, without what is empty (which is the
 //! same as absent, as it is for Consul's clients), durations in nanoseconds, and what Consul and
-//! Legate write in their own way (upper-case methods, the order of intentions) written that way.
+//! Legate write in their own way (upper-case methods, the order of intentions) written that way. A
+//! reference that names the entry's own namespace or partition is like one that names none.
 
+use legate_model::DEFAULT_TENANCY;
 use legate_model::duration::GoDuration;
 use serde_json::{Map, Value};
 
@@ -57,8 +59,8 @@ const FREE: [&str; 2] = ["Arguments", "Config"];
 pub fn differences(wanted: &Entry, found: &Value, limit: usize) -> Vec<String> {
     let mut paths = Vec::new();
     compare(
-        &comparable(wanted.kind, &wanted.body),
-        &comparable(wanted.kind, found),
+        &comparable(wanted, &wanted.body),
+        &comparable(wanted, found),
         String::new(),
         &mut paths,
     );
@@ -89,7 +91,8 @@ fn compare(wanted: &Value, found: &Value, path: String, paths: &mut Vec<String>)
     }
 }
 
-fn comparable(kind: &str, entry: &Value) -> Value {
+/// The document of an entry of the kind and the tenant of `of`, in the one form.
+fn comparable(of: &Entry, entry: &Value) -> Value {
     let mut entry = entry.clone();
     if let Value::Object(fields) = &mut entry {
         OUTER.iter().for_each(|field| drop(fields.remove(*field)));
@@ -101,11 +104,11 @@ fn comparable(kind: &str, entry: &Value) -> Value {
             }
         }
         // Consul stores its default.
-        if kind == "jwt-provider" && fields.get("ClockSkewSeconds") == Some(&30.into()) {
+        if of.kind == "jwt-provider" && fields.get("ClockSkewSeconds") == Some(&30.into()) {
             fields.remove("ClockSkewSeconds");
         }
     }
-    let mut entry = form(kind, "", entry);
+    let mut entry = form(of, "", entry);
     if let Some(Value::Array(sources)) = entry.get_mut("Sources") {
         sources.sort_by_cached_key(Value::to_string);
     }
@@ -118,7 +121,7 @@ fn zero_counts(kind: &str, key: &str) -> bool {
 }
 
 /// The value of the field `key` in the one form; null where it says nothing.
-fn form(kind: &str, key: &str, value: Value) -> Value {
+fn form(of: &Entry, key: &str, value: Value) -> Value {
     match value {
         Value::Object(fields) if FREE.contains(&key) => match fields.is_empty() {
             true => Value::Null,
@@ -127,7 +130,7 @@ fn form(kind: &str, key: &str, value: Value) -> Value {
         Value::Object(fields) => {
             let fields = fields.into_iter();
             let formed = fields.map(|(key, value)| {
-                let value = form(kind, &key, value);
+                let value = form(of, &key, value);
                 (key, value)
             });
             let kept: Map<String, Value> = formed.filter(|(_, value)| !value.is_null()).collect();
@@ -138,11 +141,8 @@ fn form(kind: &str, key: &str, value: Value) -> Value {
             }
         }
         Value::Array(items) if items.is_empty() => Value::Null,
-        Value::Array(items) => items
-            .into_iter()
-            .map(|item| form(kind, key, item))
-            .collect(),
-        Value::String(text) => string(kind, key, text),
+        Value::Array(items) => items.into_iter().map(|item| form(of, key, item)).collect(),
+        Value::String(text) => string(of, key, text),
         Value::Bool(false) => Value::Null,
         Value::Number(number) if key == "Weight" => {
             // Shares are kept in hundredths of a percent.
@@ -152,14 +152,14 @@ fn form(kind: &str, key: &str, value: Value) -> Value {
                 hundredths => hundredths.into(),
             }
         }
-        Value::Number(number) if number.as_f64() == Some(0.0) && !zero_counts(kind, key) => {
+        Value::Number(number) if number.as_f64() == Some(0.0) && !zero_counts(of.kind, key) => {
             Value::Null
         }
         other => whole(other),
     }
 }
 
-fn string(kind: &str, key: &str, text: String) -> Value {
+fn string(of: &Entry, key: &str, text: String) -> Value {
     if DURATIONS.contains(&key)
         && let Ok(duration) = text.parse::<GoDuration>()
     {
@@ -168,10 +168,13 @@ fn string(kind: &str, key: &str, text: String) -> Value {
             nanos => nanos.into(),
         };
     }
+    let own = |name: &Option<String>| text == name.as_deref().unwrap_or(DEFAULT_TENANCY);
     match (key, text.as_str()) {
-        (_, "") | ("Namespace" | "Partition", "default") => Value::Null,
+        (_, "") => Value::Null,
+        ("Namespace", _) if own(&of.namespace) => Value::Null,
+        ("Partition", _) if own(&of.partition) => Value::Null,
         // Consul stores its default.
-        ("Protocol", "tcp") if kind == "ingress-gateway" => Value::Null,
+        ("Protocol", "tcp") if of.kind == "ingress-gateway" => Value::Null,
         ("Protocol", _) => text.to_ascii_lowercase().into(),
         ("Methods", _) => text.to_ascii_uppercase().into(),
         _ => text.into(),

@@ -1,6 +1,7 @@
 //! What holds for every pod that is injected: a value of its own, so that the patch is a pure function.
 
 use crate::operator::{Config, Servers, Sidecars};
+use crate::tenancy::Tenants;
 
 use super::dns::ResolvConf;
 
@@ -28,6 +29,13 @@ pub struct Installation {
     pub ca_certs: Option<String>,
     /// How the operator's own pod looks up names, which is how all pods do.
     pub resolv_conf: ResolvConf,
+}
+
+impl Installation {
+    /// Which namespaces of the mesh pods are in.
+    pub(super) fn tenants(&self) -> Tenants {
+        self.servers.http.tenants()
+    }
 }
 
 /// What a version of Kubernetes can do.

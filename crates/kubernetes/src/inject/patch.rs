@@ -18,8 +18,9 @@ use super::settings::Settings;
 use super::upstreams::Upstreams;
 use super::{Refusal, Request, SIDECAR_USER, redirect, sidecar};
 use crate::annotations::{
-    self, Annotations, CA_CERTS, EXPOSE_PATHS, INJECTED, MANAGED_BY, MANAGED_BY_LEGATE, PREFIX,
-    SCRAPE_PORT, SERVICE, SERVICE_PORT, STATUS, TRANSPARENT_PROXY_STATUS, UPSTREAMS,
+    self, Annotations, CA_CERTS, CONSUL_NAMESPACE, EXPOSE_PATHS, INJECTED, MANAGED_BY,
+    MANAGED_BY_LEGATE, PREFIX, SCRAPE_PORT, SERVICE, SERVICE_PORT, STATUS,
+    TRANSPARENT_PROXY_STATUS, UPSTREAMS,
 };
 
 /// How long an application that has no `preStop` hook goes on when its pod is about to end, while the
@@ -109,14 +110,7 @@ pub(super) fn patch(
     let own = Annotations::parse(pod.annotations())?;
     acceptable(installation, spec)?;
     let instance = service::resolve(installation, request.namespace, pod, &own, request.services)?;
-    let settings = Settings::resolve(
-        installation,
-        request.namespace_labels,
-        &own,
-        &instance,
-        spec,
-        warnings,
-    )?;
+    let settings = Settings::resolve(installation, request, &own, &instance, spec, warnings)?;
     warnings.extend(not_served(&own, &settings, &instance, spec));
     let upstreams = Upstreams::resolve(installation, &own, spec)?;
     let mut operations = Operations::default();
@@ -317,6 +311,9 @@ fn written(
     }
     if let Some(port) = instance.port {
         write(SERVICE_PORT, port.to_string());
+    }
+    if let Some(namespace) = &settings.namespace {
+        write(CONSUL_NAMESPACE, namespace.clone());
     }
     if settings.transparent {
         write(TRANSPARENT_PROXY_STATUS, "enabled".to_owned());

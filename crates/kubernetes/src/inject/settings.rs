@@ -1,17 +1,19 @@
 //! What holds for one pod: its annotations, its namespace's labels, and the installation's defaults.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::PodSpec;
+use kube::ResourceExt;
+use legate_model::DEFAULT_TENANCY;
 
-use super::Refusal;
 use super::installation::Installation;
 use super::service::{self, Instance};
-use crate::annotations::{self, Annotations, DNS, PREFIX, TRANSPARENT_PROXY};
+use super::{Refusal, Request};
+use crate::annotations::{self, Annotations, CONSUL_NAMESPACE, DNS, PREFIX, TRANSPARENT_PROXY};
 
 /// What the sidecar and the rest of the patch are made from.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
+    /// The pod's namespace in the mesh, where namespaces are used.
+    pub(super) namespace: Option<String>,
     /// The sidecar is an init container that keeps running.
     pub(super) native: bool,
     /// Traffic is redirected.
@@ -57,13 +59,14 @@ impl Settings {
     /// When values do not go together; what can be left out is named in `warnings`.
     pub(super) fn resolve(
         installation: &Installation,
-        namespace_labels: &BTreeMap<String, String>,
+        request: &Request<'_>,
         annotations: &Annotations,
         instance: &Instance,
         spec: &PodSpec,
         warnings: &mut Vec<String>,
     ) -> Result<Settings, Refusal> {
         let config = &installation.config;
+        let namespace_labels = request.namespace_labels;
         let transparent = match annotations.transparent_proxy.enabled {
             Some(enabled) => enabled,
             None => annotations::namespace_label(namespace_labels, TRANSPARENT_PROXY)?
@@ -84,6 +87,7 @@ impl Settings {
         let extra = ExtraArgs::of(annotations.sidecar.envoy_extra_args.as_deref(), warnings)?;
         let native = &config.dataplane_as_sidecar_init_container;
         Ok(Settings {
+            namespace: namespace(installation, request)?,
             native: annotations
                 .sidecar
                 .native
@@ -110,6 +114,24 @@ impl Settings {
                 .unwrap_or(config.sidecar_proxy.concurrency),
             envoy_log_level: extra.log_level,
         })
+    }
+}
+
+/// The pod's namespace in the mesh. A pod may say the same, as one that is made from another pod does.
+fn namespace(
+    installation: &Installation,
+    request: &Request<'_>,
+) -> Result<Option<String>, Refusal> {
+    let namespace = installation.tenants().namespace(request.namespace);
+    let asked = request.pod.annotations().get(CONSUL_NAMESPACE);
+    let own = namespace.as_deref().unwrap_or(DEFAULT_TENANCY);
+    match asked.filter(|asked| !asked.is_empty() && *asked != own) {
+        None => Ok(namespace),
+        Some(asked) => Err(Refusal::new(format!(
+            "annotation {CONSUL_NAMESPACE} is {asked:?}, and pods of this namespace are in {own:?}: \
+             remove the annotation, or see global.enableConsulNamespaces and \
+             connectInject.consulNamespaces"
+        ))),
     }
 }
 

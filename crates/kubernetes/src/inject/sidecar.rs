@@ -128,6 +128,7 @@ fn arguments(installation: &Installation, settings: &Settings) -> Vec<String> {
         push(format!("-login-auth-method={method}"));
         push(format!("-login-bearer-token-path={TOKEN_FOLDER}/token"));
     }
+    tenant(installation, settings, &mut push);
     if servers.http.tls {
         if let Some(name) = servers
             .http
@@ -166,6 +167,25 @@ fn arguments(installation: &Installation, settings: &Settings) -> Vec<String> {
         arguments.extend(["--".to_owned(), "--log-level".to_owned(), level.clone()]);
     }
     arguments
+}
+
+/// Whose the proxy is, and where its auth method stands.
+fn tenant(installation: &Installation, settings: &Settings, push: &mut impl FnMut(String)) {
+    let tenants = installation.tenants();
+    if installation.sidecars.sidecar_auth_method.is_some() {
+        if let Some(namespace) = tenants.login_namespace() {
+            push(format!("-login-namespace={namespace}"));
+        }
+        if let Some(partition) = tenants.partition() {
+            push(format!("-login-partition={partition}"));
+        }
+    }
+    if let Some(namespace) = &settings.namespace {
+        push(format!("-service-namespace={namespace}"));
+    }
+    if let Some(partition) = tenants.partition() {
+        push(format!("-service-partition={partition}"));
+    }
 }
 
 /// The lifecycle server has its own port in any case: the default one is that of a probe.

@@ -31,6 +31,7 @@ impl Upstreams {
         let mut taken = BTreeSet::new();
         for upstream in &annotations.upstreams {
             let mut upstream = upstream.clone();
+            known_tenant(installation, &upstream)?;
             if !installation.config.external_servers.enabled {
                 served(&upstream, &installation.servers.datacenter)?;
             }
@@ -79,6 +80,23 @@ impl Upstreams {
 
 fn address(upstream: &Upstream) -> IpAddr {
     upstream.bind_address.unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+/// Another tenant can be named where tenants are used.
+fn known_tenant(installation: &Installation, upstream: &Upstream) -> Result<(), Refusal> {
+    let tenancy = &installation.servers.http.tenancy;
+    let (what, name, value) = if !upstream.partition.is_empty() && tenancy.partition.is_none() {
+        ("partition", &upstream.partition, "adminPartitions.enabled")
+    } else if !upstream.namespace.is_empty() && !installation.tenants().has_namespaces() {
+        ("namespace", &upstream.namespace, "enableConsulNamespaces")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(format!(
+        "annotation {UPSTREAMS} names the {what} {name} ({}), and the installation uses none: set \
+         global.{value}, or leave it out",
+        upstream.name
+    )))
 }
 
 /// What Consul's servers know and Legate's do not.

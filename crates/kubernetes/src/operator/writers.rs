@@ -1,9 +1,12 @@
 //! What only one operator does at a time: the controllers that write to the servers. They run while
 //! this one holds the Lease.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use anyhow::Context as _;
-use legate_runtime::Spawner;
 use legate_runtime::metrics::{self, IntGauge, Registry};
+use legate_runtime::{Backoff, BackoffPolicy, Spawner};
 use tokio::sync::watch;
 
 use super::Context;
@@ -11,6 +14,14 @@ use crate::config;
 use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
+
+/// Between two attempts to reach the servers.
+const UNREACHABLE: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(500),
+    multiplier: 1.5,
+    jitter: 0.5,
+    cap: Duration::from_secs(10),
+};
 
 /// Starts to wait for the Lease. `ca` is the PEM of a CA that this installation makes itself.
 ///
@@ -91,9 +102,11 @@ impl Drop for Leads {
 
 /// The controllers; each has its line here.
 fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, spawner: &Spawner) {
+    let tenants = context.options.servers.http.tenants();
     let options = sync::Options {
         reporter: format!("{}-operator", context.options.names.full_name),
         node_meta: context.config.consul_node.meta.clone(),
+        tenants: tenants.clone(),
         auth_method: context.options.sidecars.sidecar_auth_method.clone(),
         metrics: metrics.sync.clone(),
         clock: context.clock.clone(),
@@ -111,10 +124,34 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
     });
     let settings = config::Settings {
         datacenter: context.options.servers.datacenter.clone(),
+        tenants: tenants.clone(),
         clock: context.clock.clone(),
         metrics: metrics.config.clone(),
     };
     config::start(&context.client, servers, &settings, lead, spawner);
+    // With access control, `acl-init` makes it: its token may do that.
+    let made_here = context.options.servers.login_auth_method.is_none();
+    if let Some(name) = tenants.partition().filter(|_| made_here) {
+        let (servers, lead, name) = (servers.clone(), lead.clone(), name.to_owned());
+        spawner.spawn("partition", async move {
+            let made = ensure_partition(&servers, &name);
+            lead.token().run_until_cancelled(made).await;
+            Ok::<_, Infallible>(())
+        });
+    }
+}
+
+/// Makes the partition where there is none. Where the servers refuse, somebody else has to, and the
+/// registrations say so.
+async fn ensure_partition(servers: &Servers, name: &str) {
+    let mut backoff = Backoff::new(UNREACHABLE);
+    while let Err(error) = servers.ensure_partition(name).await {
+        tracing::warn!(partition = name, %error, "cannot make the partition");
+        if error.refusal().is_some() {
+            return;
+        }
+        tokio::time::sleep(backoff.next(rand::random())).await;
+    }
 }
 
 fn servers(

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::{Credentials, Options, Tls};
+use crate::tenancy::{TenancyFlags, Tenants};
 
 /// Where the servers are and how they are verified.
 #[derive(Debug, Clone, Args)]
@@ -41,6 +42,10 @@ pub struct ServerFlags {
     /// Name that the servers' certificate carries. Default: the host of --server-addresses.
     #[arg(long, env = "LEGATE_K8S_TLS_SERVER_NAME", value_name = "NAME")]
     pub tls_server_name: Option<String>,
+
+    /// Whose the cluster's pods and resources are.
+    #[command(flatten)]
+    pub tenancy: TenancyFlags,
 }
 
 impl ServerFlags {
@@ -64,7 +69,14 @@ impl ServerFlags {
                 server_name: self.tls_server_name.clone(),
             }),
             credentials,
+            partition: self.tenants().partition().map(str::to_owned),
         })
+    }
+
+    /// Whose the cluster's pods and resources are.
+    #[must_use]
+    pub fn tenants(&self) -> Tenants {
+        Tenants::of(&self.tenancy)
     }
 }
 

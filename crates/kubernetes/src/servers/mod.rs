@@ -4,7 +4,7 @@
 //! its file has changed, and logs in again when its token is gone. It never decides what is
 //! written, and repeats no request by itself except after a new login.
 
-mod calls;
+pub(crate) mod calls;
 mod credentials;
 mod error;
 mod flags;
@@ -54,6 +54,9 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// What requests are made with.
     pub credentials: Credentials,
+    /// The partition that all requests are about but those about the mesh as a whole; `None` is the
+    /// default one.
+    pub partition: Option<String>,
 }
 
 /// How servers are verified.
@@ -126,7 +129,13 @@ impl Servers {
         });
         let shared = Shared {
             tokens: Tokens::new(options.credentials),
-            transport: Transport::new(&options.host, options.port, tls, spawner)?,
+            transport: Transport::new(
+                &options.host,
+                options.port,
+                options.partition,
+                tls,
+                spawner,
+            )?,
         };
         Ok(Servers {
             shared: Arc::new(shared),

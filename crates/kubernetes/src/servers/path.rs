@@ -16,6 +16,8 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 pub struct Path {
     text: String,
     parameters: bool,
+    /// It is about the mesh as a whole.
+    of_mesh: bool,
 }
 
 impl Path {
@@ -29,6 +31,31 @@ impl Path {
         Path {
             text,
             parameters: false,
+            of_mesh: false,
+        }
+    }
+
+    /// The same of the mesh as a whole: a client's partition is not added to it.
+    #[must_use]
+    pub fn of_mesh(mut self) -> Path {
+        self.of_mesh = true;
+        self
+    }
+
+    /// In the namespace of the mesh that is given, where one is.
+    #[must_use]
+    pub fn in_namespace(self, namespace: Option<&str>) -> Path {
+        match namespace {
+            Some(namespace) => self.with("ns", namespace),
+            None => self,
+        }
+    }
+
+    /// In a client's partition, where it has one.
+    pub(super) fn in_partition(&self, partition: Option<&str>) -> Path {
+        match partition.filter(|_| !self.of_mesh) {
+            Some(partition) => self.clone().with("partition", partition),
+            None => self.clone(),
         }
     }
 

@@ -87,6 +87,7 @@ impl Fake {
             port: self.address.port(),
             tls,
             credentials,
+            partition: None,
         };
         Servers::new(options, self.scope.spawner()).unwrap()
     }
@@ -185,7 +186,10 @@ async fn a_refusal_has_the_servers_status_and_text() {
         format!("PUT {url} was answered with 400 Bad Request: Invalid request: Port")
     );
     assert_eq!(refused.refusal(), Some("Invalid request: Port"));
-    assert_eq!(servers.config_entry("mesh", "mesh").await.unwrap(), None);
+    assert_eq!(
+        servers.config_entry("mesh", "mesh", None).await.unwrap(),
+        None
+    );
     assert!(
         !servers
             .delete(&Path::of(["config", "mesh", "mesh"]))
@@ -313,6 +317,7 @@ async fn the_newest_ca_that_somebody_makes_is_used() {
         port: fake.address.port(),
         tls: Some(Tls::default()),
         credentials: Credentials::None,
+        partition: None,
     };
     let servers = Servers::trusting(options, known, fake.scope.spawner()).unwrap();
     let none = servers.get_json::<Value>(&nodes()).await;
@@ -333,6 +338,7 @@ async fn a_server_that_does_not_answer_is_waited_for_a_bounded_time() {
         port: listener.local_addr().unwrap().port(),
         tls: None,
         credentials: Credentials::None,
+        partition: None,
     };
     let servers = Servers::new(options, scope.spawner()).unwrap();
     let error = servers.get_json::<Value>(&nodes()).await.unwrap_err();
@@ -359,6 +365,7 @@ async fn what_is_no_host_is_refused() {
             port: 8500,
             tls: None,
             credentials: Credentials::None,
+            partition: None,
         };
         let refused = Servers::new(options, scope.spawner());
         assert!(

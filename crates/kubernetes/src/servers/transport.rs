@@ -42,6 +42,8 @@ const IDLE_CONNECTIONS: usize = 16;
 pub(super) struct Transport {
     /// `http://host:port`.
     origin: String,
+    /// The partition that is asked about, where it is not the default one.
+    partition: Option<String>,
     host: String,
     tls: Option<Verification>,
     spawner: Spawner,
@@ -84,6 +86,7 @@ impl Transport {
     pub(super) fn new(
         host: &str,
         port: u16,
+        partition: Option<String>,
         tls: Option<Verification>,
         spawner: Spawner,
     ) -> Result<Transport, ServersError> {
@@ -105,6 +108,7 @@ impl Transport {
         }
         Ok(Transport {
             origin,
+            partition,
             host: bare.to_owned(),
             tls,
             spawner,
@@ -114,6 +118,7 @@ impl Transport {
     }
 
     pub(super) fn url(&self, path: &Path) -> String {
+        let path = path.in_partition(self.partition.as_deref());
         format!("{}{path}", self.origin)
     }
 

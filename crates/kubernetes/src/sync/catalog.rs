@@ -7,6 +7,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
+use legate_model::DEFAULT_TENANCY;
 use serde_json::Value;
 
 use super::facts::Key;
@@ -29,8 +30,25 @@ pub const SYNTHETIC: &str = "synthetic-node";
 /// Not written by consul-k8s.
 pub const CLUSTER: &str = "k8s-cluster-uid";
 
-/// A place in the catalog: node and instance id.
-pub type Place = (String, String);
+/// What an instance is called on its node: ids are unique within one namespace of the mesh.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id {
+    /// The namespace; empty where namespaces are not used.
+    pub namespace: String,
+    /// The instance's id.
+    pub id: String,
+}
+
+impl Id {
+    /// The namespace, where namespaces are used.
+    #[must_use]
+    pub fn in_namespace(&self) -> Option<&str> {
+        Some(self.namespace.as_str()).filter(|name| !name.is_empty())
+    }
+}
+
+/// A place in the catalog: node and instance.
+pub type Place = (String, Id);
 
 /// An instance as it stands in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +70,7 @@ pub struct Instance {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
     /// Its instances by id.
-    pub instances: BTreeMap<String, Instance>,
+    pub instances: BTreeMap<Id, Instance>,
     /// Whether this operator made it, and nobody has put checks on it: it may be removed when it
     /// is empty.
     pub removable: bool,
@@ -71,7 +89,7 @@ pub struct Catalog {
 impl Catalog {
     /// What stands at a place.
     #[must_use]
-    pub fn instance(&self, node: &str, id: &str) -> Option<&Instance> {
+    pub fn instance(&self, node: &str, id: &Id) -> Option<&Instance> {
         self.nodes.get(node)?.instances.get(id)
     }
 
@@ -106,7 +124,7 @@ impl Catalog {
     /// Takes over what was read of a node, and returns the pods whose instances it has or had.
     pub fn replace(&mut self, name: &str, state: Option<NodeState>) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
-        let before: Vec<String> = match self.nodes.get(name) {
+        let before: Vec<Id> = match self.nodes.get(name) {
             Some(node) => node.instances.keys().cloned().collect(),
             None => Vec::new(),
         };
@@ -126,27 +144,27 @@ impl Catalog {
     }
 
     /// An instance was written.
-    pub fn put(&mut self, node: &str, id: &str, instance: Instance) {
+    pub fn put(&mut self, node: &str, id: &Id, instance: Instance) {
         self.remove(node, id);
         if let Some(owner) = &instance.owner {
             let places = self.owners.entry(owner.clone()).or_default();
-            places.insert((node.to_owned(), id.to_owned()));
+            places.insert((node.to_owned(), id.clone()));
             self.owned += 1;
         }
         let state = self.nodes.entry(node.to_owned()).or_insert(NodeState {
             removable: true,
             ..NodeState::default()
         });
-        state.instances.insert(id.to_owned(), instance);
+        state.instances.insert(id.clone(), instance);
     }
 
     /// An instance was removed; returns the pod that it was of.
-    pub fn remove(&mut self, node: &str, id: &str) -> Option<Key> {
+    pub fn remove(&mut self, node: &str, id: &Id) -> Option<Key> {
         let instance = self.nodes.get_mut(node)?.instances.remove(id)?;
         let owner = instance.owner?;
         self.owned = self.owned.saturating_sub(1);
         if let Some(places) = self.owners.get_mut(&owner) {
-            places.remove(&(node.to_owned(), id.to_owned()));
+            places.remove(&(node.to_owned(), id.clone()));
             if places.is_empty() {
                 self.owners.remove(&owner);
             }
@@ -155,7 +173,7 @@ impl Catalog {
     }
 
     /// Nobody knows what stands there now.
-    pub fn doubt(&mut self, node: &str, id: &str) {
+    pub fn doubt(&mut self, node: &str, id: &Id) {
         let instance = self
             .nodes
             .get_mut(node)
@@ -166,7 +184,7 @@ impl Catalog {
     }
 
     /// The status of an instance's check was written.
-    pub fn set_status(&mut self, node: &str, id: &str, status: &str) {
+    pub fn set_status(&mut self, node: &str, id: &Id, status: &str) {
         let instance = self
             .nodes
             .get_mut(node)
@@ -230,9 +248,10 @@ fn clean(value: &Value) -> Option<Value> {
 }
 
 /// A node as the servers describe it: the answers of `/v1/catalog/node/<name>` and
-/// `/v1/health/node/<name>`. `None` where there is no such node.
+/// `/v1/health/node/<name>`, or where namespaces are used those of `/v1/catalog/node-services/<name>`
+/// and the latter about all namespaces. `None` where there is no such node.
 #[must_use]
-pub fn read(cluster: &str, node: &Value, checks: &Value) -> Option<NodeState> {
+pub fn read(cluster: &str, node: &Value, checks: &Value, namespaces: bool) -> Option<NodeState> {
     let own = |meta: Option<&Value>, key: &str, value: &str| {
         meta.and_then(|meta| meta.get(key)?.as_str()) == Some(value)
     };
@@ -244,16 +263,32 @@ pub fn read(cluster: &str, node: &Value, checks: &Value) -> Option<NodeState> {
         text.unwrap_or_default().to_owned()
     };
     let node_checks = checks.iter().any(|c| text(c, "ServiceID").is_empty());
-    let services = node.get("Services").and_then(Value::as_object);
-    let instances = services.into_iter().flatten().map(|(id, service)| {
+    // Servers leave out the default one.
+    let namespace = |value: &Value| match (namespaces, text(value, "Namespace")) {
+        (false, _) => String::new(),
+        (true, name) if name.is_empty() => DEFAULT_TENANCY.to_owned(),
+        (true, name) => name,
+    };
+    let services: Vec<&Value> = match node.get("Services") {
+        Some(Value::Object(services)) => services.values().collect(),
+        Some(Value::Array(services)) => services.iter().collect(),
+        _ => Vec::new(),
+    };
+    let instances = services.into_iter().map(|service| {
+        let id = Id {
+            namespace: namespace(service),
+            id: text(service, "ID"),
+        };
         let meta = service.get("Meta");
         let meta_text = |key: &str| meta.map(|meta| text(meta, key)).unwrap_or_default();
         let ours = own(meta, MANAGED_BY, MANAGED_BY_VALUE) && own(meta, CLUSTER, cluster);
         let key = Key::new(&meta_text(NAMESPACE), &meta_text(POD_NAME));
-        let check_id = format!("{}/{id}", key.namespace);
-        let check = checks
-            .iter()
-            .find(|check| text(check, "ServiceID") == *id && text(check, "CheckID") == check_id);
+        let check_id = format!("{}/{}", key.namespace, id.id);
+        let check = checks.iter().find(|check| {
+            text(check, "ServiceID") == id.id
+                && text(check, "CheckID") == check_id
+                && namespace(check) == id.namespace
+        });
         let instance = Instance {
             owner: (ours && !key.name.is_empty()).then_some(key),
             uid: meta_text(POD_UID),
@@ -261,7 +296,7 @@ pub fn read(cluster: &str, node: &Value, checks: &Value) -> Option<NodeState> {
             digest: Some(digest(service)),
             status: check.map(|check| text(check, "Status")),
         };
-        (id.clone(), instance)
+        (id, instance)
     });
     Some(NodeState {
         removable: own(meta, SYNTHETIC, "true") && own(meta, CLUSTER, cluster) && !node_checks,

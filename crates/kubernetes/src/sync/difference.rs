@@ -1,15 +1,20 @@
 //! The calls that make the catalog say what is wanted of one pod. Pure, and the same for a pod that
 //! came, changed or went: what stands is compared with what should.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use legate_model::DEFAULT_TENANCY;
 use serde_json::{Value, json};
 
-use super::catalog::{Catalog, Instance};
+use super::catalog::{Catalog, Id, Instance};
 use super::facts::{Key, Pod};
-use super::wanted::{Reason, Registration, Wanted, check, status};
+use super::wanted::{Reason, Registration, VirtualIp, Wanted, check, status};
 
 /// One request to the servers, or a few that belong together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
+    /// Makes a namespace of the mesh where there is none.
+    Namespace(String),
     /// Writes an instance and its check.
     Register(Box<Registration>),
     /// Writes the status of checks of one pod's instances, all at once.
@@ -17,25 +22,27 @@ pub enum Call {
         /// The catalog's node.
         node: String,
         /// The instances.
-        ids: Vec<String>,
+        ids: Vec<Id>,
         /// Their status.
         status: &'static str,
         /// The body of `PUT /v1/catalog/register`.
         body: Value,
     },
     /// Gives a service a virtual IP.
-    VirtualIp(super::wanted::VirtualIp),
+    VirtualIp(VirtualIp),
     /// Removes an instance.
     Deregister {
         /// The catalog's node.
         node: String,
         /// The instance.
-        id: String,
+        id: Id,
     },
     /// Removes the tokens that a pod has left behind.
     RemoveTokens {
         /// The service whose identity they have.
         service: String,
+        /// The namespace that they are in; empty where namespaces are not used.
+        namespace: String,
         /// The pod.
         pod: Key,
         /// Its uid.
@@ -50,7 +57,7 @@ impl Call {
         match self {
             Call::Register(registration) => Some(&registration.node),
             Call::Checks { node, .. } | Call::Deregister { node, .. } => Some(node),
-            Call::VirtualIp(_) | Call::RemoveTokens { .. } => None,
+            Call::Namespace(_) | Call::VirtualIp(_) | Call::RemoveTokens { .. } => None,
         }
     }
 
@@ -59,7 +66,9 @@ impl Call {
     #[must_use]
     pub fn adds(&self) -> bool {
         match self {
-            Call::Register(_) | Call::Checks { .. } | Call::VirtualIp(_) => true,
+            Call::Namespace(_) | Call::Register(_) | Call::Checks { .. } | Call::VirtualIp(_) => {
+                true
+            }
             Call::Deregister { .. } | Call::RemoveTokens { .. } => false,
         }
     }
@@ -76,15 +85,38 @@ pub struct Plan {
     pub again: bool,
 }
 
-/// What is done for the pod of `key`, which is `pod` where it exists. `has_virtual_ip` says whether a
-/// service is known to have just this virtual IP.
+/// What the servers are known to have besides instances.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Virtual IPs by namespace and service.
+    pub virtual_ips: BTreeMap<(String, String), String>,
+    /// Namespaces.
+    pub namespaces: BTreeSet<String>,
+}
+
+impl Known {
+    /// Whether a service has just this virtual IP.
+    fn has(&self, virtual_ip: &VirtualIp) -> bool {
+        self.virtual_ips.get(&virtual_ip.place()) == Some(&virtual_ip.address)
+    }
+
+    /// The call for a namespace that may not be there.
+    fn missing(&self, namespace: &str) -> Option<Call> {
+        let there = namespace.is_empty()
+            || namespace == DEFAULT_TENANCY
+            || self.namespaces.contains(namespace);
+        (!there).then(|| Call::Namespace(namespace.to_owned()))
+    }
+}
+
+/// What is done for the pod of `key`, which is `pod` where it exists.
 #[must_use]
 pub fn plan(
     key: &Key,
     pod: Option<(&Pod, Wanted)>,
     catalog: &Catalog,
     tokens: bool,
-    has_virtual_ip: impl Fn(&super::wanted::VirtualIp) -> bool,
+    known: &Known,
 ) -> Plan {
     let mut plan = Plan::default();
     let (wanted, kept_uid) = match pod {
@@ -103,14 +135,24 @@ pub fn plan(
                 plan.again = true;
                 (Vec::new(), Some(pod))
             } else {
-                let virtual_ip = virtual_ip.filter(|virtual_ip| !has_virtual_ip(virtual_ip));
+                let virtual_ip = virtual_ip.filter(|virtual_ip| !known.has(virtual_ip));
                 write(pod, &registrations, virtual_ip, catalog, &mut plan.calls);
+                let first = registrations.first();
+                let needed = first.and_then(|r| known.missing(&r.id.namespace));
+                let registers = |call: &Call| matches!(call, Call::Register(_));
+                if plan.calls.iter().any(registers) {
+                    plan.calls.splice(0..0, needed);
+                }
                 (registrations, None)
             }
         }
         Some((_, Wanted::Nothing)) => (Vec::new(), None),
         // What is there of this very pod stays, and what was there of an earlier one goes.
-        Some((pod, Wanted::Later)) => (Vec::new(), Some(pod)),
+        Some((pod, Wanted::Later { namespace })) => {
+            // Its sidecar logs in there as soon as it runs.
+            plan.calls.extend(known.missing(&namespace));
+            (Vec::new(), Some(pod))
+        }
         Some((pod, Wanted::Wrong(reason))) => {
             plan.reason = Some(reason);
             (Vec::new(), Some(pod))
@@ -143,7 +185,7 @@ fn taken(key: &Key, wanted: &Registration, catalog: &Catalog) -> Option<Reason> 
         message: format!(
             "The catalog already has an instance {:?} on node {:?}, which is of {of}: give the \
              service or the pod another name, or deregister that instance",
-            wanted.id, wanted.node
+            wanted.id.id, wanted.node
         ),
     })
 }
@@ -151,7 +193,7 @@ fn taken(key: &Key, wanted: &Registration, catalog: &Catalog) -> Option<Reason> 
 fn write(
     pod: &Pod,
     registrations: &[Registration],
-    mut virtual_ip: Option<super::wanted::VirtualIp>,
+    mut virtual_ip: Option<VirtualIp>,
     catalog: &Catalog,
     calls: &mut Vec<Call>,
 ) {
@@ -181,7 +223,7 @@ fn write(
 }
 
 /// One request for all checks of a pod: callers see its instances change together.
-fn checks(pod: &Pod, node: &str, ids: Vec<String>) -> Call {
+fn checks(pod: &Pod, node: &str, ids: Vec<Id>) -> Call {
     let list: Vec<Value> = ids.iter().map(|id| check(pod, id)).collect();
     Call::Checks {
         node: node.to_owned(),
@@ -193,8 +235,7 @@ fn checks(pod: &Pod, node: &str, ids: Vec<String>) -> Call {
 
 /// What stands of this pod stays as it is, apart from its health.
 fn keep(pod: &Pod, catalog: &Catalog, calls: &mut Vec<Call>) {
-    let mut nodes: std::collections::BTreeMap<&str, Vec<String>> =
-        std::collections::BTreeMap::new();
+    let mut nodes: BTreeMap<&str, Vec<Id>> = BTreeMap::new();
     for ((node, id), instance) in catalog.of(&pod.key) {
         if instance.uid == pod.uid && instance.status.as_deref() != Some(status(pod)) {
             nodes.entry(node).or_default().push(id.clone());
@@ -215,7 +256,7 @@ fn remove(
     calls: &mut Vec<Call>,
 ) {
     let mut removed: Vec<_> = Vec::new();
-    let mut left: Vec<(String, String)> = Vec::new();
+    let mut left: Vec<(String, String, String)> = Vec::new();
     for (place, instance) in catalog.of(key) {
         let stays = wanted
             .iter()
@@ -230,10 +271,10 @@ fn remove(
                 .strip_suffix("-sidecar-proxy")
                 .unwrap_or(service)
                 .to_owned();
-            left.push((service, instance.uid.clone()));
+            left.push((service, place.1.namespace.clone(), instance.uid.clone()));
         }
     }
-    removed.sort_by_key(|(node, id)| (!id.ends_with("-sidecar-proxy"), node, id));
+    removed.sort_by_key(|(node, id)| (!id.id.ends_with("-sidecar-proxy"), node, id));
     calls.extend(removed.into_iter().map(|(node, id)| Call::Deregister {
         node: node.clone(),
         id: id.clone(),
@@ -241,10 +282,14 @@ fn remove(
     left.sort();
     left.dedup();
     if tokens {
-        calls.extend(left.into_iter().map(|(service, uid)| Call::RemoveTokens {
-            service,
-            pod: key.clone(),
-            uid,
-        }));
+        let removals = left.into_iter();
+        calls.extend(
+            removals.map(|(service, namespace, uid)| Call::RemoveTokens {
+                service,
+                namespace,
+                pod: key.clone(),
+                uid,
+            }),
+        );
     }
 }

@@ -11,6 +11,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
+use legate_model::EVERY_TENANCY;
 use legate_runtime::{Backoff, BackoffPolicy, Clock};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -27,6 +28,7 @@ use super::wanted::Settings;
 use crate::annotations::{MANAGED_BY, MANAGED_BY_LEGATE};
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
+use crate::tenancy::Tenants;
 
 /// How long one watch lasts. A connection that died without a word is noticed soon after.
 const WATCH: u32 = 60;
@@ -46,6 +48,8 @@ pub struct Options {
     pub reporter: String,
     /// Meta of every node.
     pub node_meta: std::collections::BTreeMap<String, String>,
+    /// Which namespaces of the mesh pods are in.
+    pub tenants: Tenants,
     /// The sidecars' auth method, whose tokens are removed with their pods.
     pub auth_method: Option<String>,
     /// What is counted.
@@ -75,6 +79,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
     let settings = Settings {
         cluster: cluster_uid(&client).await,
         node_meta: options.node_meta,
+        tenants: options.tenants,
     };
     let reporter = Reporter::from(options.reporter);
     let metrics = options.metrics;
@@ -86,6 +91,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
         lead,
         auth_method: options.auth_method.as_deref(),
         cluster: settings.cluster.clone(),
+        tenants: settings.tenants.clone(),
         metrics: &metrics,
     };
     let mut core = Core::new(settings, driver.auth_method.is_some(), Instant::now());
@@ -223,6 +229,7 @@ struct Driver<'a> {
     lead: &'a Lead,
     auth_method: Option<&'a str>,
     cluster: String,
+    tenants: Tenants,
     metrics: &'a SyncMetrics,
 }
 
@@ -247,8 +254,8 @@ impl Driver<'_> {
             }
             Job::SweepTokens(live) => {
                 if let Some(method) = self.auth_method {
-                    let swept =
-                        tokens::sweep(self.servers, self.client, method, &live, self.lead).await;
+                    let method = self.method(method);
+                    let swept = tokens::sweep(&method, self.client, &live, self.lead).await;
                     if let Err(error) = swept {
                         tracing::warn!(%error, "cannot look for tokens that pods have left behind");
                     }
@@ -279,21 +286,38 @@ impl Driver<'_> {
 
     async fn read_node(&self, name: &str) -> Result<Option<NodeState>, ServersError> {
         let (node, checks) = self.described(name).await?;
-        Ok(catalog::read(&self.cluster, &node, &checks))
+        Ok(self.state(&node, &checks))
+    }
+
+    fn state(&self, node: &Value, checks: &Value) -> Option<NodeState> {
+        catalog::read(&self.cluster, node, checks, self.tenants.has_namespaces())
+    }
+
+    fn method<'m>(&'m self, name: &'m str) -> tokens::Method<'m> {
+        tokens::Method {
+            servers: self.servers,
+            name,
+            namespace: self.tenants.login_namespace(),
+        }
     }
 
     async fn described(&self, name: &str) -> Result<(Value, Value), ServersError> {
-        let (node, checks) = (
-            Path::of(["catalog", "node", name]),
-            Path::of(["health", "node", name]),
-        );
+        let checks = Path::of(["health", "node", name]);
+        let (node, checks) = match self.tenants.has_namespaces() {
+            false => (Path::of(["catalog", "node", name]), checks),
+            // By id, the instances of two namespaces could not be told apart.
+            true => (
+                Path::of(["catalog", "node-services", name]).with("ns", EVERY_TENANCY),
+                checks.with("ns", EVERY_TENANCY),
+            ),
+        };
         tokio::try_join!(self.servers.get_json(&node), self.servers.get_json(&checks))
     }
 
     /// Looks once more before: others may have registered something since.
     async fn remove_node(&self, name: &str) -> Result<bool, ServersError> {
         let (node, checks) = self.described(name).await?;
-        let state = catalog::read(&self.cluster, &node, &checks);
+        let state = self.state(&node, &checks);
         let unused = state.is_some_and(|state| state.removable && state.instances.is_empty());
         if !unused || !self.lead.holds() {
             return Ok(false);
@@ -343,16 +367,22 @@ impl Driver<'_> {
         let servers = self.servers;
         let counted = |made| self.counted(name(call), made);
         let made = match call {
+            Call::Namespace(name) => counted(servers.ensure_namespace(name, &self.tenants).await),
             Call::Register(wanted) => counted(servers.register(&wanted.body).await),
             Call::Checks { body, .. } => counted(servers.register(body).await),
             Call::Deregister { node, id } => {
-                let body = json!({"Node": node, "ServiceID": id});
+                let mut body = json!({"Node": node, "ServiceID": id.id});
+                if let Some(namespace) = id.in_namespace() {
+                    body["Namespace"] = namespace.into();
+                }
                 counted(servers.deregister(&body).await)
             }
             Call::VirtualIp(virtual_ip) => {
                 let addresses = [virtual_ip.address.as_str()];
+                let namespace = Some(virtual_ip.namespace.as_str());
+                let namespace = namespace.filter(|name| !name.is_empty());
                 let set = servers
-                    .set_virtual_ips(&virtual_ip.service, &addresses)
+                    .set_virtual_ips(&virtual_ip.service, namespace, &addresses)
                     .await;
                 match set.as_ref().err().and_then(ServersError::status) {
                     // Consul before 1.16: nobody has refused anything.
@@ -362,9 +392,15 @@ impl Driver<'_> {
                     _ => counted(set),
                 }
             }
-            Call::RemoveTokens { service, pod, uid } => match self.auth_method {
+            Call::RemoveTokens {
+                service,
+                namespace,
+                pod,
+                uid,
+            } => match self.auth_method {
                 Some(method) => {
-                    let removed = tokens::remove_of(servers, method, service, pod, uid).await;
+                    let method = self.method(method);
+                    let removed = tokens::remove_of(&method, namespace, service, pod, uid).await;
                     let removed = counted(removed);
                     if let Err(error) = removed {
                         // The next sweep finds them.
@@ -388,6 +424,7 @@ impl Driver<'_> {
 /// A call in one word, for log and metrics.
 fn name(call: &Call) -> &'static str {
     match call {
+        Call::Namespace(_) => "namespace",
         Call::Register(_) => "register",
         Call::Checks { .. } => "checks",
         Call::VirtualIp(_) => "virtual_ip",

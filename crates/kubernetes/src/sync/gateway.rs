@@ -62,7 +62,16 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
     if let Some(locality) = context.locality() {
         gateway["Locality"] = locality;
     }
-    Ok(context.registration(gateway))
+    let namespace = namespace(context, kind);
+    Ok(context.registration(gateway, namespace.as_deref()))
+}
+
+/// A mesh gateway is of its whole partition, and so are others that do not say.
+fn namespace(context: &Context<'_>, kind: &str) -> Option<String> {
+    let default = context.settings.tenants.default_namespace()?;
+    let own = context.pod.annotation("gateway-namespace");
+    let own = own.filter(|_| kind != "mesh-gateway").map(str::to_owned);
+    Some(own.unwrap_or(default))
 }
 
 /// The addresses inside and outside of the cluster.

@@ -9,7 +9,8 @@ use legate_runtime::metrics::{
 use super::core::Sizes;
 
 /// What [`SyncMetrics::called`] counts, and what is there from the start.
-const CALLS: [&str; 8] = [
+const CALLS: [&str; 9] = [
+    "namespace",
     "register",
     "checks",
     "deregister",

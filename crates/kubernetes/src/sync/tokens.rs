@@ -3,6 +3,8 @@
 //! Only tokens are removed that came from the sidecars' auth method and name the pod: those of
 //! people and of other components are never touched.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1 as core;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
@@ -30,6 +32,13 @@ struct Token {
 #[serde(rename_all = "PascalCase", default)]
 struct Identity {
     service_name: String,
+}
+
+/// The part of a namespace that matters.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Namespace {
+    name: String,
 }
 
 /// Whose a token is.
@@ -62,43 +71,75 @@ impl Token {
     }
 }
 
-async fn list(
-    servers: &Servers,
-    auth_method: &str,
-    service: Option<&str>,
-) -> Result<Vec<Token>, ServersError> {
-    let path = Path::of(["acl", "tokens"]);
-    // Servers take one filter at a time; what else is asked of a token is looked at here.
-    let path = match service {
-        Some(service) => path.with("servicename", service),
-        None => path.with("authmethod", auth_method),
-    };
-    let tokens: Option<Vec<Token>> = servers.get_json(&path).await?;
-    Ok(tokens.unwrap_or_default())
+/// The sidecars' auth method.
+pub(super) struct Method<'a> {
+    pub(super) servers: &'a Servers,
+    pub(super) name: &'a str,
+    /// The namespace that it stands in; `None` where namespaces are not used. Its tokens may be in
+    /// others.
+    pub(super) namespace: Option<&'a str>,
 }
 
-async fn remove(servers: &Servers, token: &Token, holder: &Holder) -> Result<(), ServersError> {
-    let path = Path::of(["acl", "token", token.accessor_id.as_str()]);
-    servers.delete(&path).await?;
-    tracing::info!(pod = %holder.pod, service = holder.service, "removed the token that a pod has left behind");
-    Ok(())
+impl Method<'_> {
+    /// The tokens of a namespace that it has brought, or those of a service.
+    async fn tokens(
+        &self,
+        namespace: Option<&str>,
+        service: Option<&str>,
+    ) -> Result<Vec<Token>, ServersError> {
+        let path = Path::of(["acl", "tokens"]).in_namespace(namespace);
+        // Servers take one filter at a time; what else is asked of a token is looked at here.
+        let path = match (service, self.namespace) {
+            (Some(service), _) => path.with("servicename", service),
+            (None, None) => path.with("authmethod", self.name),
+            (None, Some(own)) => path
+                .with("authmethod", self.name)
+                .with("authmethod-ns", own),
+        };
+        let tokens: Option<Vec<Token>> = self.servers.get_json(&path).await?;
+        Ok(tokens.unwrap_or_default())
+    }
+
+    /// All namespaces; one `None` where namespaces are not used.
+    async fn namespaces(&self) -> Result<Vec<Option<String>>, ServersError> {
+        if self.namespace.is_none() {
+            return Ok(vec![None]);
+        }
+        let path = Path::of(["namespaces"]);
+        let namespaces: Option<Vec<Namespace>> = self.servers.get_json(&path).await?;
+        let namespaces = namespaces.into_iter().flatten();
+        Ok(namespaces.map(|namespace| Some(namespace.name)).collect())
+    }
+
+    async fn remove(
+        &self,
+        namespace: Option<&str>,
+        token: &Token,
+        holder: &Holder,
+    ) -> Result<(), ServersError> {
+        let path = Path::of(["acl", "token", token.accessor_id.as_str()]);
+        self.servers.delete(&path.in_namespace(namespace)).await?;
+        tracing::info!(pod = %holder.pod, service = holder.service, "removed the token that a pod has left behind");
+        Ok(())
+    }
 }
 
 /// Removes the tokens of one pod that is gone.
 pub(super) async fn remove_of(
-    servers: &Servers,
-    auth_method: &str,
+    method: &Method<'_>,
+    namespace: &str,
     service: &str,
     pod: &Key,
     uid: &str,
 ) -> Result<(), ServersError> {
-    for token in list(servers, auth_method, Some(service)).await? {
-        let Some(holder) = token.holder(auth_method) else {
+    let namespace = Some(namespace).filter(|name| !name.is_empty());
+    for token in method.tokens(namespace, Some(service)).await? {
+        let Some(holder) = token.holder(method.name) else {
             continue;
         };
         let same = holder.uid.as_deref().is_none_or(|own| own == uid);
         if holder.pod == *pod && holder.service == service && same {
-            remove(servers, &token, &holder).await?;
+            method.remove(namespace, &token, &holder).await?;
         }
     }
     Ok(())
@@ -107,14 +148,27 @@ pub(super) async fn remove_of(
 /// Removes all tokens whose pods are gone. `live` are pods that are known to exist; the API server is
 /// asked for all others.
 pub(super) async fn sweep(
-    servers: &Servers,
+    method: &Method<'_>,
     client: &Client,
-    auth_method: &str,
-    live: &std::collections::BTreeMap<Key, String>,
+    live: &BTreeMap<Key, String>,
     lead: &Lead,
 ) -> anyhow::Result<()> {
-    for token in list(servers, auth_method, None).await? {
-        let Some(holder) = token.holder(auth_method) else {
+    for namespace in method.namespaces().await? {
+        let namespace = namespace.as_deref();
+        sweep_namespace(method, namespace, client, live, lead).await?;
+    }
+    Ok(())
+}
+
+async fn sweep_namespace(
+    method: &Method<'_>,
+    namespace: Option<&str>,
+    client: &Client,
+    live: &BTreeMap<Key, String>,
+    lead: &Lead,
+) -> anyhow::Result<()> {
+    for token in method.tokens(namespace, None).await? {
+        let Some(holder) = token.holder(method.name) else {
             continue;
         };
         let is = |uid: &str| holder.uid.as_deref().is_none_or(|own| own == uid);
@@ -126,7 +180,7 @@ pub(super) async fn sweep(
             pods.get_metadata_opt(&holder.pod.name).await?;
         let found = found.and_then(|pod| pod.metadata.uid);
         if !found.is_some_and(|uid| is(&uid)) && lead.holds() {
-            remove(servers, &token, &holder).await?;
+            method.remove(namespace, &token, &holder).await?;
         }
     }
     Ok(())

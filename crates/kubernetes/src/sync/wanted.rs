@@ -9,12 +9,13 @@ use legate_model::{ConnectProxy, Expose, ProxyMode};
 use serde_json::{Map, Value, json};
 
 use super::catalog::{
-    CLUSTER, Instance, MANAGED_BY, MANAGED_BY_VALUE, NAMESPACE, POD_NAME, POD_UID, SERVICE,
+    CLUSTER, Id, Instance, MANAGED_BY, MANAGED_BY_VALUE, NAMESPACE, POD_NAME, POD_UID, SERVICE,
     SYNTHETIC, digest,
 };
 use super::facts::{Node, Pod, Service, Target};
 use super::gateway;
 use crate::annotations::{self, Annotations, Port};
+use crate::tenancy::Tenants;
 
 /// The port at which a sidecar takes connections of the mesh.
 const PROXY_PORT: u16 = 20000;
@@ -26,6 +27,8 @@ pub struct Settings {
     pub cluster: String,
     /// Meta of every node, `connectInject.consulNode.meta` of the chart.
     pub node_meta: BTreeMap<String, String>,
+    /// Which namespaces of the mesh pods are in.
+    pub tenants: Tenants,
 }
 
 /// What the catalog should say of one pod.
@@ -43,7 +46,10 @@ pub enum Wanted {
     /// No instance: it is not in the mesh, or not any more.
     Nothing,
     /// It has no address yet.
-    Later,
+    Later {
+        /// The namespace of the mesh that it will be in; empty where namespaces are not used.
+        namespace: String,
+    },
     /// It cannot be said before somebody changes something.
     Wrong(Reason),
 }
@@ -62,8 +68,8 @@ pub struct Reason {
 pub struct Registration {
     /// Name of the catalog's node.
     pub node: String,
-    /// Id of the instance.
-    pub id: String,
+    /// The instance.
+    pub id: Id,
     /// The body of `PUT /v1/catalog/register`.
     pub body: Value,
     /// What the catalog holds once it is written.
@@ -73,10 +79,20 @@ pub struct Registration {
 /// A Service's address as a virtual IP of the service in the mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualIp {
+    /// Namespace of the service; empty where namespaces are not used.
+    pub namespace: String,
     /// Name of the service.
     pub service: String,
     /// The Service's `clusterIP`.
     pub address: String,
+}
+
+impl VirtualIp {
+    /// Namespace and name of the service.
+    #[must_use]
+    pub fn place(&self) -> (String, String) {
+        (self.namespace.clone(), self.service.clone())
+    }
 }
 
 /// Name of the catalog's node for a node of the cluster.
@@ -103,7 +119,11 @@ pub fn wanted<'a>(
         return Wanted::Nothing;
     }
     if pod.node.is_empty() || pod.host_ip.is_empty() || pod.ip.is_empty() {
-        return Wanted::Later;
+        let meshed = kind.is_none();
+        let namespace = meshed.then(|| settings.tenants.namespace(&pod.key.namespace));
+        return Wanted::Later {
+            namespace: namespace.flatten().unwrap_or_default(),
+        };
     }
     let (service, remark) = match service_of(pod, services) {
         Found::One(service, remark) => (Some(service), remark),
@@ -222,8 +242,9 @@ fn meshed(context: &Context<'_>) -> Result<(Vec<Registration>, Option<VirtualIp>
         "ID": format!("{id}-sidecar-proxy"), "Service": format!("{name}-sidecar-proxy"),
         "Address": pod.ip, "Port": PROXY_PORT,
         "Tags": tags, "Meta": meta,
-        "Proxy": to_value(&proxy_block(pod, &parsed, &name, port)?)?,
+        "Proxy": proxy_block(pod, &parsed, &name, port)?,
     });
+    let namespace = context.namespace();
     for instance in [&mut service, &mut proxy] {
         if let Some(tagged) = &tagged {
             instance["TaggedAddresses"] = tagged.clone();
@@ -232,7 +253,8 @@ fn meshed(context: &Context<'_>) -> Result<(Vec<Registration>, Option<VirtualIp>
             instance["Locality"] = locality;
         }
     }
-    let registrations = [service, proxy].map(|instance| context.registration(instance));
+    let registrations =
+        [service, proxy].map(|instance| context.registration(instance, namespace.as_deref()));
     Ok((registrations.into(), virtual_ip))
 }
 
@@ -255,12 +277,7 @@ fn tags(pod: &Pod, parsed: &Annotations) -> Vec<String> {
         .collect()
 }
 
-fn proxy_block(
-    pod: &Pod,
-    parsed: &Annotations,
-    name: &str,
-    port: u16,
-) -> Result<ConnectProxy, String> {
+fn proxy_block(pod: &Pod, parsed: &Annotations, name: &str, port: u16) -> Result<Value, String> {
     let upstreams = parsed.upstreams.iter().map(|upstream| {
         let registered = upstream.registered(|name| pod.ports.get(name).copied());
         registered.map(Arc::new).ok_or_else(|| {
@@ -276,7 +293,7 @@ fn proxy_block(
         let address = format!("0.0.0.0:{port}");
         config.insert("envoy_prometheus_bind_addr".to_owned(), address.into());
     }
-    Ok(ConnectProxy {
+    let block = ConnectProxy {
         destination_service_name: name.to_owned(),
         destination_service_id: format!("{}-{name}", pod.key.name),
         local_service_address: match port {
@@ -295,7 +312,14 @@ fn proxy_block(
         },
         config,
         ..ConnectProxy::default()
-    })
+    };
+    let mut block = serde_json::to_value(&block)
+        .map_err(|error| format!("the proxy cannot be written: {error}"))?;
+    let written = block.get_mut("Upstreams").and_then(Value::as_array_mut);
+    for (written, upstream) in written.into_iter().flatten().zip(&parsed.upstreams) {
+        upstream.name_tenant(written);
+    }
+    Ok(block)
 }
 
 /// Where Prometheus finds the proxy's metrics: the injector writes the port where they are offered.
@@ -304,10 +328,6 @@ pub(super) fn scrape_port(parsed: &Annotations) -> Option<u16> {
     metrics
         .scrape_port
         .filter(|_| metrics.enabled != Some(false))
-}
-
-fn to_value(proxy: &ConnectProxy) -> Result<Value, String> {
-    serde_json::to_value(proxy).map_err(|error| format!("the proxy cannot be written: {error}"))
 }
 
 /// The Service's port whose pods' port is `port`.
@@ -321,6 +341,11 @@ fn service_port(pod: &Pod, service: &Service, port: u16) -> Option<u16> {
 }
 
 impl Context<'_> {
+    /// The pod's namespace in the mesh, where namespaces are used.
+    pub(super) fn namespace(&self) -> Option<String> {
+        self.settings.tenants.namespace(&self.pod.key.namespace)
+    }
+
     /// The marks by which instances are found again; those of the user may add to them only.
     fn meta(&self, name: &str, parsed: &Annotations) -> Map<String, Value> {
         let pod_name = &self.pod.key.name;
@@ -355,6 +380,7 @@ impl Context<'_> {
         let address = self.service?.cluster_ip.as_str();
         address.parse::<IpAddr>().ok()?;
         Some(VirtualIp {
+            namespace: self.namespace().unwrap_or_default(),
             service: name.to_owned(),
             address: address.to_owned(),
         })
@@ -369,10 +395,14 @@ impl Context<'_> {
     }
 
     /// An instance with the node that it is on and its check.
-    pub(super) fn registration(&self, service: Value) -> Registration {
+    pub(super) fn registration(&self, mut service: Value, namespace: Option<&str>) -> Registration {
         let pod = self.pod;
         let text = |field: &str| service[field].as_str().unwrap_or_default().to_owned();
         let (id, name) = (text("ID"), text("Service"));
+        let id = Id {
+            namespace: namespace.unwrap_or_default().to_owned(),
+            id,
+        };
         let status = status(pod);
         let mut node_meta: Map<String, Value> = Map::new();
         for (key, value) in &self.settings.node_meta {
@@ -388,6 +418,9 @@ impl Context<'_> {
             digest: Some(digest(&service)),
             status: Some(status.to_owned()),
         };
+        if let Some(namespace) = namespace {
+            service["Namespace"] = namespace.into();
+        }
         let body = json!({
             "Node": node,
             "Address": pod.host_ip,
@@ -413,17 +446,21 @@ pub fn status(pod: &Pod) -> &'static str {
 
 /// The check of an instance. Id, name, type and texts are consul-k8s'.
 #[must_use]
-pub fn check(pod: &Pod, instance: &str) -> Value {
+pub fn check(pod: &Pod, instance: &Id) -> Value {
     let output = match pod.serves() {
         true => "Kubernetes health checks passing".to_owned(),
         false => format!("Pod \"{}\" is not ready", pod.key),
     };
-    json!({
-        "CheckID": format!("{}/{instance}", pod.key.namespace),
+    let mut check = json!({
+        "CheckID": format!("{}/{}", pod.key.namespace, instance.id),
         "Name": "Kubernetes Readiness Check",
         "Type": "kubernetes-readiness",
-        "ServiceID": instance,
+        "ServiceID": instance.id,
         "Status": status(pod),
         "Output": output,
-    })
+    });
+    if let Some(namespace) = instance.in_namespace() {
+        check["Namespace"] = namespace.into();
+    }
+    check
 }

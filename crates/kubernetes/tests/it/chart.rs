@@ -7,6 +7,7 @@ use std::path::Path;
 use clap::Parser;
 
 use legate_kubernetes::operator::{self, Config};
+use legate_kubernetes::tenancy::Tenants;
 
 #[derive(Parser)]
 struct Operator {
@@ -67,6 +68,14 @@ fn the_operator_takes_its_flags() {
         assert_eq!(parsed.options.names.pod_name, "pod-0");
         assert_eq!(parsed.log_json, name == "everything.yaml");
         assert!(!parsed.log_level.is_empty());
+        let tenants = parsed.options.servers.http.tenants();
+        let namespace = tenants.namespace("shop");
+        let (namespace, partition) = (namespace.as_deref(), tenants.partition());
+        match name.as_str() {
+            "namespaces.yaml" => assert_eq!((namespace, partition), (Some("k8s-shop"), None)),
+            "partition.yaml" => assert_eq!((namespace, partition), (Some("apps"), Some("east"))),
+            _ => assert_eq!(tenants, Tenants::default(), "{name}"),
+        }
         let plain = ["plain.yaml"].contains(&name.as_str());
         assert_eq!(parsed.options.servers.http.tls, !plain, "{name}");
     }
@@ -90,7 +99,7 @@ fn the_operator_takes_its_values() {
             }
             _ => assert_eq!(
                 config.external_servers.enabled,
-                name.starts_with("external")
+                name.starts_with("external") || name == "partition.yaml"
             ),
         }
     }

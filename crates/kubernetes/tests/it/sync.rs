@@ -3,15 +3,17 @@
 
 use k8s_openapi::api::core::v1 as k8s;
 use legate_kubernetes::sync::catalog::Catalog;
-use legate_kubernetes::sync::difference::plan;
+use legate_kubernetes::sync::difference::{Known, plan};
 use legate_kubernetes::sync::facts::{Node, Pod, Service};
 use legate_kubernetes::sync::wanted::{Settings, Wanted, wanted};
+use legate_kubernetes::tenancy::{TenancyFlags, Tenants};
 use serde_json::{Value, json};
 
 fn settings() -> Settings {
     Settings {
         cluster: "7f0e1b1e-0000-4000-8000-000000000001".to_owned(),
         node_meta: [("team".to_owned(), "a".to_owned())].into(),
+        tenants: Tenants::default(),
     }
 }
 
@@ -73,6 +75,10 @@ fn facts(pod: Value) -> Pod {
 }
 
 fn made(pod: Value, services: &[Value]) -> (Pod, Wanted) {
+    made_with(&settings(), pod, services)
+}
+
+fn made_with(settings: &Settings, pod: Value, services: &[Value]) -> (Pod, Wanted) {
     let services: Vec<Service> = services
         .iter()
         .map(|service| Service::of(serde_json::from_value(service.clone()).unwrap()))
@@ -83,19 +89,23 @@ fn made(pod: Value, services: &[Value]) -> (Pod, Wanted) {
         zone: "z1".to_owned(),
     };
     let pod = facts(pod);
-    let wanted = wanted(&pod, &services, Some(&node), &settings());
+    let wanted = wanted(&pod, &services, Some(&node), settings);
     (pod, wanted)
 }
 
 /// The bodies of the calls for a pod that the catalog does not know.
 fn golden(name: &str, pod: Value, services: &[Value]) {
-    let (pod, wanted) = made(pod, services);
+    golden_with(&settings(), name, pod, services);
+}
+
+fn golden_with(settings: &Settings, name: &str, pod: Value, services: &[Value]) {
+    let (pod, wanted) = made_with(settings, pod, services);
     let plan = plan(
         &pod.key.clone(),
         Some((&pod, wanted)),
         &Catalog::default(),
         true,
-        |_| false,
+        &Known::default(),
     );
     let calls: Vec<Value> = plan
         .calls
@@ -177,6 +187,45 @@ fn upstreams_in_all_their_forms() {
                      prepared_query:nearest:1238, opt:1239:local_bind_address=127.0.0.9&mesh_gateway_mode=local";
     let pod = meshed(&[("connect-service-upstreams", upstreams)]);
     golden("upstreams", pod, &[service(json!({}))]);
+}
+
+#[test]
+fn namespaces_and_partitions_of_the_mesh() {
+    let flags = TenancyFlags {
+        mirror_namespaces: Some("k8s-".to_owned()),
+        ..TenancyFlags::default()
+    };
+    let mirrored = Settings {
+        tenants: Tenants::of(&flags),
+        ..settings()
+    };
+    let annotations = [
+        ("transparent-proxy-status", "enabled"),
+        (
+            "connect-service-upstreams",
+            "db:1,db.stock:2,db.stock.east:3",
+        ),
+        // The chart decides, and nobody who can annotate pods.
+        ("consul-namespace", "elsewhere"),
+    ];
+    let services = [service(json!({}))];
+    golden_with(
+        &mirrored,
+        "mirrored-namespaces",
+        meshed(&annotations),
+        &services,
+    );
+    let of = |kind: &str, annotations: &[(&str, &str)]| {
+        let pod = gateway(kind, &[&WAN[..], annotations].concat());
+        match made_with(&mirrored, pod, &services).1 {
+            Wanted::Instances { registrations, .. } => registrations[0].id.namespace.clone(),
+            other => format!("{other:?}"),
+        }
+    };
+    let own = [("gateway-namespace", "edge")];
+    assert_eq!(of("mesh-gateway", &own), "default");
+    assert_eq!(of("ingress-gateway", &own), "edge");
+    assert_eq!(of("terminating-gateway", &[]), "default");
 }
 
 #[test]
@@ -331,7 +380,8 @@ fn what_is_not_registered() {
     ] {
         let mut early = meshed(&[]);
         early[parent].as_object_mut().unwrap().remove(field);
-        assert_eq!(nothing(early), Wanted::Later, "{field}");
+        let namespace = String::new();
+        assert_eq!(nothing(early), Wanted::Later { namespace }, "{field}");
     }
     for annotation in [
         ("connect-service", "a,b"),

@@ -9,6 +9,7 @@ mod image;
 mod manifests;
 mod pods;
 mod several;
+mod tenants;
 mod traffic;
 mod tutorial;
 mod whole;
@@ -17,7 +18,7 @@ use crate::run::{Group, Needs};
 
 /// The tutorial, which brings its own mesh; what needs none; what the mesh does for one application;
 /// what changes all of it; other meshes.
-pub(crate) const GROUPS: [Group; 7] = [
+pub(crate) const GROUPS: [Group; 8] = [
     Group {
         mesh: false,
         needs: Needs::Nothing,
@@ -56,6 +57,12 @@ pub(crate) const GROUPS: [Group; 7] = [
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[check::SCENARIOS, whole::SCENARIOS],
+    },
+    Group {
+        mesh: false,
+        needs: Needs::Nothing,
+        at_a_time: 1,
+        scenarios: &[tenants::SCENARIOS],
     },
     Group {
         mesh: false,

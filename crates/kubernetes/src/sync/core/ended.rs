@@ -134,6 +134,9 @@ impl Core {
     /// What a call has made of the catalog.
     fn note(&mut self, call: Call, outcome: &Outcome) {
         match (call, outcome) {
+            (Call::Namespace(name), Outcome::Done) => {
+                self.known.namespaces.insert(name);
+            }
             (Call::Register(wanted), Outcome::Done) => {
                 let wanted = *wanted;
                 self.catalog.put(&wanted.node, &wanted.id, wanted.instance);
@@ -156,6 +159,10 @@ impl Core {
                     self.catalog.set_status(&node, &id, status);
                 }
             }
+            // Somebody may have removed its namespace.
+            (Call::Register(wanted), Outcome::Refused(_)) => {
+                self.known.namespaces.remove(&wanted.id.namespace);
+            }
             (Call::Checks { node, ids, .. }, _) => {
                 // The instance may be gone, so that it is written as a whole.
                 for id in ids {
@@ -173,10 +180,10 @@ impl Core {
                 }
             }
             (Call::VirtualIp(virtual_ip), Outcome::Done | Outcome::Unserved) => {
-                self.virtual_ips
-                    .insert(virtual_ip.service, virtual_ip.address);
+                let place = virtual_ip.place();
+                self.known.virtual_ips.insert(place, virtual_ip.address);
             }
-            (Call::VirtualIp(_) | Call::RemoveTokens { .. }, _)
+            (Call::Namespace(_) | Call::VirtualIp(_) | Call::RemoveTokens { .. }, _)
             | (Call::Register(_) | Call::Deregister { .. }, _) => {}
         }
     }
@@ -197,6 +204,10 @@ impl Core {
 /// What people see of a call that the servers refuse.
 fn refusal(call: &Call, text: &str) -> Reason {
     let (reason, what) = match call {
+        Call::Namespace(name) => (
+            "NamespaceRefused",
+            format!("the namespace {name} of the mesh"),
+        ),
         Call::VirtualIp(virtual_ip) => {
             let (address, service) = (&virtual_ip.address, &virtual_ip.service);
             (

@@ -21,7 +21,7 @@ use legate_runtime::{Backoff, BackoffPolicy};
 use tokio::time::Instant;
 
 use super::catalog::{Catalog, NodeState};
-use super::difference::{Call, plan};
+use super::difference::{Call, Known, plan};
 use super::facts::{Key, Node, Pod, Service};
 use super::objects::{Change, Objects};
 use super::wanted::{Reason, Settings, node_name, wanted};
@@ -124,7 +124,7 @@ pub struct Core {
     reading: Reading,
     removable: BTreeSet<String>,
     sweep: bool,
-    virtual_ips: BTreeMap<String, String>,
+    known: Known,
     failures: BTreeMap<Key, Failure>,
     said: BTreeMap<Key, (String, Reason)>,
     away: Away,
@@ -206,7 +206,7 @@ impl Core {
             },
             removable: BTreeSet::new(),
             sweep: false,
-            virtual_ips: BTreeMap::new(),
+            known: Known::default(),
             failures: BTreeMap::new(),
             said: BTreeMap::new(),
             away: Away {
@@ -329,7 +329,7 @@ impl Core {
         self.reading.next = now + FULL_EVERY;
         self.reading.listing = true;
         self.reading.comparing = true;
-        self.virtual_ips.clear();
+        self.known = Known::default();
         // What is still refused is said again: events are forgotten after an hour.
         self.said.clear();
         self.sweep = self.tokens;
@@ -438,9 +438,7 @@ impl Core {
             (pod, wanted(pod, services, node, &self.settings))
         });
         let uid = pod.as_ref().map(|(pod, _)| pod.uid.clone());
-        let plan = plan(key, pod, &self.catalog, self.tokens, |virtual_ip| {
-            self.virtual_ips.get(&virtual_ip.service) == Some(&virtual_ip.address)
-        });
+        let plan = plan(key, pod, &self.catalog, self.tokens, &self.known);
         if let (Some(reason), Some(uid)) = (plan.reason, uid) {
             self.say(key, &uid, reason);
         } else if plan.calls.is_empty() {

@@ -6,6 +6,7 @@ use legate_kubernetes::config::kinds::{KINDS, Kind};
 use legate_kubernetes::config::{ConfigMetrics, FINALIZER, Settings, start};
 use legate_kubernetes::leader::Lead;
 use legate_kubernetes::servers::{Credentials, Options, Servers};
+use legate_kubernetes::tenancy::{TenancyFlags, Tenants};
 use legate_runtime::metrics::{Registry, encode};
 use legate_runtime::{Clock, Scope};
 use serde_json::{Value, json};
@@ -32,6 +33,10 @@ impl World {
 
     /// `prepare` runs before the operator starts.
     async fn start_with(prepare: impl FnOnce(&FakeApi, &FakeServers)) -> World {
+        World::start_as(Tenants::default(), prepare).await
+    }
+
+    async fn start_as(tenants: Tenants, prepare: impl FnOnce(&FakeApi, &FakeServers)) -> World {
         let scope = Scope::new("test");
         let (api, client) = FakeApi::start(&scope).await;
         let servers = FakeServers::start(&scope).await;
@@ -41,10 +46,12 @@ impl World {
             port: servers.address.port(),
             tls: None,
             credentials: Credentials::None,
+            partition: None,
         };
         let registry = Registry::new();
         let settings = Settings {
             datacenter: "dc1".into(),
+            tenants,
             clock: Clock::system(),
             metrics: ConfigMetrics::register(&registry).unwrap(),
         };
@@ -357,6 +364,36 @@ async fn the_older_of_two_resources_is_written_and_hands_over() {
         .await;
     // The entry was never missing.
     world.assert_nothing_was_removed();
+}
+
+#[tokio::test]
+async fn mirrored_namespaces_have_entries_of_the_same_name() {
+    let flags = TenancyFlags {
+        mirror_namespaces: Some("k8s-".to_owned()),
+        cross_namespace_acl_policy: Some("all".to_owned()),
+        ..TenancyFlags::default()
+    };
+    let world = World::start_as(Tenants::of(&flags), |_, _| {}).await;
+    world.defaults("default", "http");
+    world.defaults("other", "grpc");
+    let synced = |it: &World, namespace| it.condition(namespace)["status"] == "True";
+    world
+        .until("synced", |it| synced(it, "default") && synced(it, "other"))
+        .await;
+    let entry = |namespace| world.servers.entry_of("service-defaults", "web", namespace);
+    assert_eq!(entry("k8s-default").unwrap()["Protocol"], "http");
+    assert_eq!(entry("k8s-other").unwrap()["Protocol"], "grpc");
+    let made = world.servers.namespaces();
+    let policies = json!({ "PolicyDefaults": [{ "Name": "all" }] });
+    assert!(
+        made.len() == 2 && made.iter().all(|it| it["ACLs"] == policies),
+        "{made:?}"
+    );
+
+    world.delete();
+    world.until_gone().await;
+    assert_eq!(entry("k8s-default"), None);
+    assert!(entry("k8s-other").is_some());
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use legate_kubernetes::config::status::{Condition, Outcome, Status};
 use serde_json::{Value, json};
 
 use super::resource;
+use legate_kubernetes::tenancy::Tenants;
 
 fn wanted(kind: &str, spec: Value) -> Entry {
     let kind = Kind::named(kind).unwrap();
@@ -20,7 +21,13 @@ fn wanted(kind: &str, spec: Value) -> Entry {
     } else {
         "web"
     };
-    entry(kind, &resource(kind, "default", name, spec), "dc1").unwrap()
+    entry(
+        kind,
+        &resource(kind, "default", name, spec),
+        "dc1",
+        &Tenants::default(),
+    )
+    .unwrap()
 }
 
 fn different(kind: &str, spec: Value, found: Value) -> Vec<String> {

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{manifests, resource, schema};
+use legate_kubernetes::tenancy::{TenancyFlags, Tenants};
 
 /// What has no meaning for a config entry, and is refused by name.
 const NOT_SERVED: [&str; 2] = ["deployment", "secretRef"];
@@ -18,7 +19,12 @@ fn convert(kind: &'static Kind, spec: Value) -> Result<Entry, String> {
         Naming::Only(name) => name,
         _ => "web",
     };
-    entry(kind, &resource(kind, "default", name, spec), "dc1")
+    entry(
+        kind,
+        &resource(kind, "default", name, spec),
+        "dc1",
+        &Tenants::default(),
+    )
 }
 
 /// A spec with every field of a kind that can be written.
@@ -47,7 +53,12 @@ fn manifests_become_these_entries() {
         let kind = Kind::named(manifest["kind"].as_str().unwrap()).unwrap();
         let metadata = manifest["metadata"]["name"].as_str().unwrap();
         let resource = resource(kind, "default", metadata, manifest["spec"].clone());
-        golden(&name, &entry(kind, &resource, "dc1").unwrap().body);
+        golden(
+            &name,
+            &entry(kind, &resource, "dc1", &Tenants::default())
+                .unwrap()
+                .body,
+        );
     }
 }
 
@@ -243,7 +254,7 @@ fn what_cannot_be_written_is_refused_by_name() {
         assert!(error.len() < 200, "{error}");
     }
     let misnamed = resource(kind("Mesh"), "default", "other", json!({}));
-    let error = entry(kind("Mesh"), &misnamed, "dc1").unwrap_err();
+    let error = entry(kind("Mesh"), &misnamed, "dc1", &Tenants::default()).unwrap_err();
     assert_eq!(error, "there is one Mesh, and its name is mesh");
 }
 
@@ -251,4 +262,50 @@ fn what_cannot_be_written_is_refused_by_name() {
 fn a_resource_without_a_spec_means_an_entry_without_fields() {
     let entry = convert(Kind::named("ServiceResolver").unwrap(), Value::Null).unwrap();
     assert_eq!(entry.body.as_object().unwrap().len(), 3, "{:?}", entry.body);
+}
+
+#[test]
+fn entries_stand_in_the_namespace_that_stands_for_that_of_the_resource() {
+    let flags = TenancyFlags {
+        mirror_namespaces: Some("k8s-".to_owned()),
+        partition: Some("east".parse().unwrap()),
+        ..TenancyFlags::default()
+    };
+    let tenants = Tenants::of(&flags);
+    let made = |kind: &str, name: &str, spec: Value| {
+        let kind = Kind::named(kind).unwrap();
+        entry(kind, &resource(kind, "shop", name, spec), "dc1", &tenants).unwrap()
+    };
+    let namespace = |entry: &Entry| {
+        assert_eq!(entry.body["Namespace"].as_str(), entry.namespace.as_deref());
+        entry.namespace.clone().unwrap()
+    };
+    let router = made("ServiceRouter", "web", json!({}));
+    assert_eq!(namespace(&router), "k8s-shop");
+    for (kind, name) in [
+        ("ProxyDefaults", "global"),
+        ("Mesh", "mesh"),
+        ("ExportedServices", "default"),
+        ("JWTProvider", "okta"),
+    ] {
+        assert_eq!(namespace(&made(kind, name, json!({}))), "default", "{kind}");
+    }
+    let to = |destination: Value| {
+        let sources = json!([{ "name": "a", "action": "allow" }]);
+        let spec = json!({ "destination": destination, "sources": sources });
+        namespace(&made("ServiceIntentions", "x", spec))
+    };
+    assert_eq!(to(json!({ "name": "web" })), "k8s-shop");
+    assert_eq!(to(json!({ "name": "web", "namespace": "stock" })), "stock");
+
+    // Servers may add the entry's own tenant to what names none; another one is a difference.
+    let found = |namespace: &str, partition: &str| json!({ "Splits": [{ "Weight": 100, "Namespace": namespace, "Partition": partition }] });
+    let splitter = made(
+        "ServiceSplitter",
+        "web",
+        json!({ "splits": [{ "weight": 100 }] }),
+    );
+    let differ = |found: Value| !same::differences(&splitter, &found, 5).is_empty();
+    assert!(!differ(found("k8s-shop", "east")));
+    assert!(differ(found("default", "east")) && differ(found("k8s-shop", "default")));
 }

@@ -14,10 +14,19 @@ use tokio::time::Instant;
 
 use super::http::{Answer, serve};
 
+type EntryKey = (String, String, String);
+
+fn key(kind: &str, name: &str, namespace: Option<&str>) -> EntryKey {
+    let namespace = namespace.unwrap_or("default");
+    (kind.to_owned(), name.to_owned(), namespace.to_owned())
+}
+
 #[derive(Default)]
 struct State {
     index: u64,
-    entries: BTreeMap<(String, String), Value>,
+    /// By kind, name and namespace.
+    entries: BTreeMap<EntryKey, Value>,
+    namespaces: Vec<Value>,
     away: bool,
     refusal: Option<Refusal>,
     /// Method and path of every write, also of those that were refused, and when it came.
@@ -73,8 +82,17 @@ impl FakeServers {
     }
 
     pub(super) fn entry(&self, kind: &str, name: &str) -> Option<Value> {
-        let key = (kind.to_owned(), name.to_owned());
+        self.entry_of(kind, name, "default")
+    }
+
+    pub(super) fn entry_of(&self, kind: &str, name: &str, namespace: &str) -> Option<Value> {
+        let key = key(kind, name, Some(namespace));
         self.state.lock().unwrap().entries.get(&key).cloned()
+    }
+
+    /// What namespaces were made of.
+    pub(super) fn namespaces(&self) -> Vec<Value> {
+        self.state.lock().unwrap().namespaces.clone()
     }
 
     pub(super) fn writes(&self) -> Vec<String> {
@@ -107,8 +125,12 @@ impl State {
         self.index += 1;
         entry["ModifyIndex"] = json!(self.index);
         let name = entry["Name"].as_str().unwrap_or("mesh").to_owned();
-        let kind = entry["Kind"].as_str().unwrap().to_owned();
-        self.entries.insert((kind, name), entry);
+        let key = key(
+            entry["Kind"].as_str().unwrap(),
+            &name,
+            entry["Namespace"].as_str(),
+        );
+        self.entries.insert(key, entry);
     }
 
     fn answer(&mut self, request: &Request<Bytes>) -> Option<Answer> {
@@ -117,7 +139,14 @@ impl State {
         }
         let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
         let query = request.uri().query().unwrap_or_default();
-        let cas: Option<u64> = query.strip_prefix("cas=").map(|it| it.parse().unwrap());
+        let parameter = |name: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value)
+        };
+        let cas: Option<u64> = parameter("cas").map(|it| it.parse().unwrap());
+        let ns = parameter("ns");
         let method = request.method();
         if method != Method::GET {
             let write = format!("{method} {}", request.uri());
@@ -127,7 +156,7 @@ impl State {
         Some(match (method, path.as_slice()) {
             (&Method::GET, ["v1", "config", kind, name]) => {
                 self.reads += 1;
-                match self.entries.get(&((*kind).into(), (*name).into())) {
+                match self.entries.get(&key(kind, name, ns)) {
                     Some(entry) => ok(entry),
                     None => text(StatusCode::NOT_FOUND, "Config entry not found"),
                 }
@@ -136,6 +165,17 @@ impl State {
                 self.virtual_ips
                     .push(serde_json::from_slice(request.body()).unwrap());
                 ok(&json!({ "Found": true, "UnassignedFrom": [] }))
+            }
+            (&Method::GET, ["v1", "namespace", name]) => {
+                match self.namespaces.iter().find(|it| it["Name"] == *name) {
+                    Some(namespace) => ok(namespace),
+                    None => text(StatusCode::NOT_FOUND, ""),
+                }
+            }
+            (&Method::PUT, ["v1", "namespace"]) => {
+                let namespace: Value = serde_json::from_slice(request.body()).unwrap();
+                self.namespaces.push(namespace.clone());
+                ok(&namespace)
             }
             _ if self.refusal.is_some() => {
                 let said = match self.refusal.as_ref().unwrap() {
@@ -148,16 +188,22 @@ impl State {
                 let entry: Value = serde_json::from_slice(request.body()).unwrap();
                 let name = entry["Name"].as_str().unwrap_or("mesh").to_owned();
                 let kind = entry["Kind"].as_str().unwrap().to_owned();
-                let matches = cas == Some(self.index_of(&kind, &name));
+                assert_eq!(entry["Namespace"].as_str(), ns, "both name the same");
+                let known = ns.is_none_or(|ns| {
+                    ns == "default" || self.namespaces.iter().any(|it| it["Name"] == ns)
+                });
+                assert!(known, "the namespace {ns:?} is there");
+                let matches = cas == Some(self.index_of(&key(&kind, &name, ns)));
                 if matches {
                     self.store(entry);
                 }
                 ok(&json!(matches))
             }
             (&Method::DELETE, ["v1", "config", kind, name]) => {
-                let matches = cas == Some(self.index_of(kind, name));
+                let key = key(kind, name, ns);
+                let matches = cas == Some(self.index_of(&key));
                 if matches {
-                    self.entries.remove(&((*kind).into(), (*name).into()));
+                    self.entries.remove(&key);
                 }
                 ok(&json!(matches))
             }
@@ -165,8 +211,8 @@ impl State {
         })
     }
 
-    fn index_of(&self, kind: &str, name: &str) -> u64 {
-        let entry = self.entries.get(&(kind.into(), name.into()));
+    fn index_of(&self, key: &EntryKey) -> u64 {
+        let entry = self.entries.get(key);
         entry.map_or(0, |entry| entry["ModifyIndex"].as_u64().unwrap())
     }
 }

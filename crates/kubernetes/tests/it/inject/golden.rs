@@ -6,7 +6,7 @@ use legate_kubernetes::inject::{Cluster, Installation};
 use serde_json::{Value, json};
 
 use super::support::{
-    admit_pod, admit_with, changed, config, injected, installation, plain, pod, services,
+    admit_pod, admit_with, changed, config, injected, installation, options, plain, pod, services,
 };
 
 fn golden(name: &str, installation: &Installation, pod: &Value) {
@@ -97,6 +97,29 @@ fn upstreams_are_told_to_every_container() {
         env,
     );
     golden("upstreams-of-consul", &external, &pod);
+}
+
+#[test]
+fn namespaces_and_partitions_of_the_mesh() {
+    let upstreams = [(
+        "connect-service-upstreams",
+        "db:1,db.stock:2,db.svc.stock.ns.west.ap:main",
+    )];
+    let ports = json!({ "spec": { "containers": [{
+        "name": "app", "image": "web:1", "fieldOfLater": { "a": 1 },
+        "ports": [{ "name": "main", "containerPort": 3 }],
+    }] } });
+    let mut one = installation();
+    one.servers.http.tenancy = options(&["--partition=east", "--destination-namespace=apps"])
+        .servers
+        .http
+        .tenancy;
+    golden("partition", &one, &changed(pod(&upstreams), ports));
+    let mut mirrored = plain();
+    mirrored.servers.http.tenancy.mirror_namespaces = Some("k8s-".to_owned());
+    // It may say what is so in any case.
+    let said = pod(&[("consul-namespace", "k8s-shop")]);
+    golden("mirrored-namespaces", &mirrored, &said);
 }
 
 #[test]

@@ -251,3 +251,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn another_tenant_than_that_of_the_installation_is_refused() {
+    let plain = plain();
+    for (text, parts) in [
+        (
+            "db.stock:1",
+            ["the namespace stock", "enableConsulNamespaces"],
+        ),
+        (
+            "db.svc.stock.ns.east.ap:1",
+            ["the partition east", "adminPartitions.enabled"],
+        ),
+    ] {
+        let pod = pod(&[("connect-service-upstreams", text)]);
+        refused(&plain, &pod, &parts);
+    }
+    let asks = |namespace: &str| pod(&[("consul-namespace", namespace)]);
+    assert!(admit_pod(&plain, &asks("default")).is_ok());
+    refused(&plain, &asks("shop"), &["\"shop\"", "in \"default\""]);
+    let mut mirrored = plain;
+    mirrored.servers.http.tenancy.mirror_namespaces = Some(String::new());
+    assert!(admit_pod(&mirrored, &asks("shop")).is_ok());
+    refused(&mirrored, &asks("stock"), &["\"stock\"", "in \"shop\""]);
+}

@@ -57,7 +57,7 @@ fn readiness_is_one_call_and_waits_for_nothing() {
     let [Call::Checks { body, ids, .. }] = calls.as_slice() else {
         panic!("{calls:?}")
     };
-    assert_eq!(ids, &["p-0-web", "p-0-web-sidecar-proxy"]);
+    assert_eq!(ids, &[id("p-0-web"), id("p-0-web-sidecar-proxy")]);
     assert_eq!(body["Checks"][0]["Status"], "passing");
     // Changes while it is under way cost one more.
     world.apply(pod(0, 1, 0, false, "web"));
@@ -82,7 +82,7 @@ fn a_pod_that_ends_takes_nothing_new_and_stays_until_it_is_gone() {
     };
     world.apply(ending.clone());
     world.settle();
-    let check = &world.servers.checks[&("n1-virtual".to_owned(), "ns/p-0-web".to_owned())];
+    let check = &world.servers.checks[&("n1-virtual".to_owned(), id("ns/p-0-web"))];
     assert_eq!(check["Status"], "critical");
     world.pods.clear();
     world.core.pod(Change::Gone(ending), world.now);
@@ -122,6 +122,7 @@ fn a_refusal_is_said_once_and_hurts_no_other_pod() {
 fn a_refused_virtual_ip_is_not_called_a_registration() {
     let mut world = world_with(&[pod(0, 1, 0, true, "web")]);
     let virtual_ip = VirtualIp {
+        namespace: String::new(),
         service: "web".to_owned(),
         address: "10.96.0.1".to_owned(),
     };
@@ -162,7 +163,7 @@ fn while_the_servers_are_away_one_job_at_a_time_looks_for_them() {
 #[test]
 fn an_id_that_is_somebody_elses_is_left_alone() {
     let mut world = World::new();
-    let taken = ("n1-virtual".to_owned(), "p-1-api".to_owned());
+    let taken = ("n1-virtual".to_owned(), id("p-1-api"));
     let service = json!({"ID": "p-1-api", "Service": "api", "Meta": {"owner": "someone"}});
     world.servers.services.insert(taken.clone(), service);
     world.foreign.push(taken);
@@ -180,7 +181,7 @@ fn an_id_that_is_somebody_elses_is_left_alone() {
         message.contains("\"p-1-api\" on node \"n1-virtual\""),
         "{message}"
     );
-    let proxy = ("n1-virtual".to_owned(), "p-1-api-sidecar-proxy".to_owned());
+    let proxy = ("n1-virtual".to_owned(), id("p-1-api-sidecar-proxy"));
     assert!(!world.servers.services.contains_key(&proxy));
 }
 
@@ -255,4 +256,56 @@ fn a_comparison_does_not_end_before_its_list_has_come() {
         }
     }
     assert!(core.take_compared());
+}
+
+#[test]
+fn pods_of_the_same_name_in_two_namespaces_have_their_own_instances() {
+    let flags = crate::tenancy::TenancyFlags {
+        mirror_namespaces: Some("k8s-".to_owned()),
+        ..Default::default()
+    };
+    let mut world = World::with(Settings {
+        tenants: crate::tenancy::Tenants::of(&flags),
+        ..settings()
+    });
+    let of = |namespace: &str, uid: u32| Pod {
+        key: Key::new(namespace, "p-0"),
+        ..pod(0, uid, 0, true, "web")
+    };
+    let early = Pod {
+        ip: String::new(),
+        ..of("shop", 1)
+    };
+    world.apply(early);
+    world.settle();
+    // Its sidecar logs in before the pod is ready.
+    assert!(world.servers.namespaces.contains("k8s-shop"));
+    world.apply(of("shop", 1));
+    world.apply(of("stock", 2));
+    world.settle();
+    world.check();
+    let place = |namespace: &str| {
+        let namespace = namespace.to_owned();
+        let id = "p-0-web".to_owned();
+        ("n1-virtual".to_owned(), Id { namespace, id })
+    };
+    assert!(world.servers.services.contains_key(&place("k8s-shop")));
+    assert!(world.servers.services.contains_key(&place("k8s-stock")));
+    // What is done for one touches nothing of the other, also after a new start.
+    let gone = world.pods.remove(&Key::new("shop", "p-0")).unwrap();
+    world.core.pod(Change::Gone(gone), world.now);
+    world.settle();
+    world.start();
+    world.settle();
+    world.check();
+    assert!(!world.servers.services.contains_key(&place("k8s-shop")));
+
+    // Somebody removes a namespace: it is made again with the next registration.
+    let stock = |(_, id): &Place| id.namespace != "k8s-stock";
+    world.servers.namespaces.remove("k8s-stock");
+    world.servers.services.retain(|place, _| stock(place));
+    world.servers.checks.retain(|place, _| stock(place));
+    world.apply(of("stock", 3));
+    world.settle();
+    world.check();
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::sync::catalog::{self, CLUSTER};
+use crate::sync::catalog::{self, CLUSTER, Id, Place};
 use crate::sync::wanted::{VirtualIp, Wanted};
 
 const CLUSTER_UID: &str = "cluster-1";
@@ -23,9 +23,24 @@ const NODES: [&str; 2] = ["n1", "n2"];
 struct Servers {
     /// Nodes with their meta.
     nodes: BTreeMap<String, Value>,
-    services: BTreeMap<(String, String), Value>,
-    checks: BTreeMap<(String, String), Value>,
+    services: BTreeMap<Place, Value>,
+    checks: BTreeMap<Place, Value>,
+    has_namespaces: bool,
+    namespaces: BTreeSet<String>,
     tokens: BTreeSet<(Key, String)>,
+}
+
+/// What an instance or a check is called by this field.
+fn of(value: &Value, field: &str) -> Id {
+    let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+    Id {
+        namespace: text("Namespace"),
+        id: text(field),
+    }
+}
+
+fn id(id: &str) -> Id {
+    of(&json!({"ID": id}), "ID")
 }
 
 impl Servers {
@@ -35,11 +50,14 @@ impl Servers {
             Call::Register(wanted) => self.register(&wanted.body),
             Call::Checks { body, .. } => self.register(body),
             Call::VirtualIp(_) => Outcome::Done,
+            Call::Namespace(name) => {
+                self.namespaces.insert(name.clone());
+                Outcome::Done
+            }
             Call::Deregister { node, id } => {
-                let place = (node.clone(), id.clone());
-                self.services.remove(&place);
+                self.services.remove(&(node.clone(), id.clone()));
                 self.checks
-                    .retain(|(n, _), check| n != node || check["ServiceID"] != id.as_str());
+                    .retain(|(n, _), check| n != node || of(check, "ServiceID") != *id);
                 Outcome::Done
             }
             Call::RemoveTokens { pod, uid, .. } => {
@@ -60,16 +78,19 @@ impl Servers {
             if service["Service"] == "refused" {
                 return Outcome::Refused("a name that is refused".to_owned());
             }
-            let id = service["ID"].as_str().unwrap().to_owned();
+            let id = of(service, "ID");
+            if id.in_namespace().is_some() && !self.namespaces.contains(&id.namespace) {
+                return Outcome::Refused("no such namespace".to_owned());
+            }
             self.services.insert((node.clone(), id), service.clone());
         }
         let many = body["Checks"].as_array().cloned().unwrap_or_default();
         for check in many.into_iter().chain(body.get("Check").cloned()) {
-            let id = check["ServiceID"].as_str().unwrap().to_owned();
+            let id = of(&check, "ServiceID");
             if !self.services.contains_key(&(node.clone(), id)) {
                 return Outcome::Refused("no such service".to_owned());
             }
-            let id = check["CheckID"].as_str().unwrap().to_owned();
+            let id = of(&check, "CheckID");
             self.checks.insert((node.clone(), id), check);
         }
         Outcome::Done
@@ -78,13 +99,12 @@ impl Servers {
     fn read(&self, name: &str) -> Option<NodeState> {
         let meta = self.nodes.get(name)?;
         let services = self.services.iter().filter(|((node, _), _)| node == name);
-        let services: serde_json::Map<String, Value> = services
-            .map(|((_, id), service)| (id.clone(), service.clone()))
-            .collect();
+        let services: Vec<Value> = services.map(|(_, service)| service.clone()).collect();
         let checks = self.checks.iter().filter(|((node, _), _)| node == name);
         let checks: Vec<Value> = checks.map(|(_, check)| check.clone()).collect();
         let node = json!({"Node": {"Node": name, "Meta": meta}, "Services": services});
-        catalog::read(CLUSTER_UID, &node, &Value::from(checks))
+        let checks = Value::from(checks);
+        catalog::read(CLUSTER_UID, &node, &checks, self.has_namespaces)
     }
 
     /// Does one job as the driver does. `calls` is how many of its calls are made before the
@@ -215,13 +235,14 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 struct World {
+    settings: Settings,
     now: Instant,
     core: Core,
     servers: Servers,
     pods: BTreeMap<Key, Pod>,
     uids: u32,
     under_way: Vec<Job>,
-    foreign: Vec<(String, String)>,
+    foreign: Vec<Place>,
 }
 
 fn settings() -> Settings {
@@ -233,7 +254,14 @@ fn settings() -> Settings {
 
 impl World {
     fn new() -> World {
-        let mut servers = Servers::default();
+        World::with(settings())
+    }
+
+    fn with(settings: Settings) -> World {
+        let mut servers = Servers {
+            has_namespaces: settings.tenants.has_namespaces(),
+            ..Servers::default()
+        };
         let mut foreign = Vec::new();
         // An agent's, another cluster's, and another integration's in this cluster.
         let others = [
@@ -251,19 +279,19 @@ impl World {
                 "pod-name": "gone", "k8s-namespace": "ns"}),
             ),
         ];
-        for (node, id, meta) in others {
+        for (node, name, meta) in others {
             let node_meta = json!({catalog::SYNTHETIC: "true"});
-            let service = json!({"ID": id, "Service": "x", "Meta": meta});
+            let service = json!({"ID": name, "Service": "x", "Meta": meta});
             servers.nodes.insert(node.to_owned(), node_meta);
-            servers
-                .services
-                .insert((node.to_owned(), id.to_owned()), service);
-            foreign.push((node.to_owned(), id.to_owned()));
+            let place = (node.to_owned(), id(name));
+            servers.services.insert(place.clone(), service);
+            foreign.push(place);
         }
         let now = Instant::now();
         let mut world = World {
             now,
-            core: Core::new(settings(), true, now),
+            core: Core::new(settings.clone(), true, now),
+            settings,
             servers,
             pods: BTreeMap::new(),
             uids: 0,
@@ -275,7 +303,7 @@ impl World {
     }
 
     fn start(&mut self) {
-        self.core = Core::new(settings(), true, self.now);
+        self.core = Core::new(self.settings.clone(), true, self.now);
         self.under_way.clear();
         for node in NODES {
             let name = node.to_owned();
@@ -432,7 +460,7 @@ impl World {
             if pod.annotation("connect-service") == Some("refused") {
                 continue;
             }
-            let made = crate::sync::wanted::wanted(pod, [], Some(&Node::default()), &settings());
+            let made = crate::sync::wanted::wanted(pod, [], Some(&Node::default()), &self.settings);
             if let Wanted::Instances { registrations, .. } = made {
                 for registration in registrations {
                     let place = (registration.node.clone(), registration.id.clone());
@@ -449,7 +477,7 @@ impl World {
         assert_eq!(places, wanted.keys().collect::<Vec<_>>());
         for (place, body) in &wanted {
             assert_eq!(&found[place], &body["Service"]);
-            let check = body["Check"]["CheckID"].as_str().unwrap().to_owned();
+            let check = of(&body["Check"], "CheckID");
             let check = &self.servers.checks[&(place.0.clone(), check)];
             assert_eq!(check, &body["Check"]);
         }
@@ -487,7 +515,7 @@ proptest! {
             for job in std::mem::take(&mut world.under_way) {
                 if let Job::Pod(_, calls) = &job {
                     let refused = calls.iter().all(|call| matches!(call,
-                        Call::Register(wanted) if wanted.id.contains("refused")));
+                        Call::Register(wanted) if wanted.id.id.contains("refused")));
                     prop_assert!(refused, "{calls:?}");
                 }
                 world.end(job, usize::MAX, false);
