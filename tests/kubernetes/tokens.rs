@@ -69,6 +69,7 @@ async fn acl(server: &legate_server::Server) -> Acl {
         port: cluster.http.port(),
         tls: None,
         credentials: cluster.credentials.clone(),
+        partition: None,
     };
     let servers = legate_kubernetes::servers::Servers::new(options, scope.spawner()).unwrap();
     let acl = Acl {

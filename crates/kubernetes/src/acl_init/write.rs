@@ -79,12 +79,12 @@ impl Writer<'_> {
         }
         acls["PolicyDefaults"] = links.into();
         // What a server adds by itself is not sent back.
-        let body = json!({
-            "Name": name,
-            "Description": held["Description"],
-            "Meta": held["Meta"],
-            "ACLs": acls,
-        });
+        let mut body = json!({"Name": name, "ACLs": acls});
+        for field in ["Description", "Meta"] {
+            if !held[field].is_null() {
+                body[field] = held[field].take();
+            }
+        }
         self.send(Method::PUT, &path, Some(&body)).await
     }
 
