@@ -59,6 +59,7 @@ pub(crate) struct Cluster {
     pub(crate) http: SocketAddr,
     pub(crate) credentials: Credentials,
     pub(crate) auth_method: Option<String>,
+    pub(crate) tenants: Tenants,
 }
 
 impl Cluster {
@@ -83,6 +84,7 @@ impl Cluster {
             http,
             credentials: Credentials::None,
             auth_method: None,
+            tenants: Tenants::default(),
         }
     }
 
@@ -101,13 +103,13 @@ impl Cluster {
             port: self.http.port(),
             tls: None,
             credentials: self.credentials.clone(),
-            partition: None,
+            partition: self.tenants.partition().map(str::to_owned),
         };
         let servers = Servers::new(options, scope.spawner()).unwrap();
         let sync = sync::Options {
             reporter: "legate-operator".to_owned(),
             node_meta: [("team".to_owned(), "a".to_owned())].into(),
-            tenants: Tenants::default(),
+            tenants: self.tenants.clone(),
             auth_method: self.auth_method.clone(),
             metrics: sync::SyncMetrics::register(registry).unwrap(),
             clock: Clock::system(),

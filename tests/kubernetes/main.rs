@@ -10,4 +10,5 @@ mod cluster;
 mod leader;
 mod metrics;
 mod sync;
+mod tenants;
 mod tokens;

@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(one.namespace("shop").as_deref(), Some("mesh"));
         assert_eq!(one.login_namespace(), Some("mesh"));
         assert_eq!(one.partition(), Some("east"));
-        let mirrored = tenants(&["--mirror-namespaces"]).unwrap();
+        let mirrored = tenants(&["--mirror-namespaces="]).unwrap();
+        assert_eq!(tenants(&["--mirror-namespaces"]).unwrap(), mirrored);
         assert_eq!(mirrored.namespace("shop").as_deref(), Some("shop"));
         assert_eq!(mirrored.login_namespace(), Some("default"));
         let prefixed = tenants(&["--mirror-namespaces=k8s-"]).unwrap();
