@@ -62,7 +62,8 @@ impl DataplaneService for Service {
     ) -> Result<Response<GetEnvoyBootstrapParamsResponse>, Status> {
         let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
         let request = request.into_inner();
-        let tenancy = tenancy(&request)?;
+        let namespace = tenant("namespace", &request.namespace)?;
+        let tenancy = Tenancy::new(&tenant("partition", &request.partition)?, &namespace);
         let access = access.within(&tenancy);
         let state = self.store.state();
         let state = state.read().within(tenancy.clone());
@@ -77,8 +78,8 @@ impl DataplaneService for Service {
         let response = GetEnvoyBootstrapParamsResponse {
             service: identity.clone(),
             identity,
-            namespace: tenancy.namespace.to_string(),
-            partition: tenancy.partition.to_string(),
+            namespace: tenancy.namespace.as_ref().to_owned(),
+            partition: tenancy.partition.as_ref().to_owned(),
             datacenter: self.datacenter.clone(),
             config: Some(json::to_struct(&merged.proxy.config)),
             node_name: found.node.node.clone(),
@@ -88,23 +89,15 @@ impl DataplaneService for Service {
     }
 }
 
-/// Whose proxy the request names.
-fn tenancy(request: &GetEnvoyBootstrapParamsRequest) -> Result<Tenancy, Status> {
-    let named = |field: &str, value: &str| {
-        let name = value
-            .parse::<TenancyName>()
-            .map_err(|error| error.to_string());
-        let one = name.and_then(|name| match name.is_every() {
-            true => Err("\"*\" stands for every one, and a proxy is in one".to_owned()),
-            false => Ok(name),
-        });
-        one.map_err(|reason| Status::invalid_argument(format!("{field}: {reason}")))
-    };
-    let namespace = named("namespace", &request.namespace)?;
-    Ok(Tenancy::new(
-        &named("partition", &request.partition)?,
-        &namespace,
-    ))
+/// A namespace or partition that a request names.
+fn tenant(field: &str, name: &str) -> Result<TenancyName, Status> {
+    let name = name.parse::<TenancyName>();
+    let refused = |reason: String| Status::invalid_argument(format!("{field}: {reason}"));
+    match name {
+        Ok(name) if name.is_every() => Err(refused("a proxy is in one: name it".to_owned())),
+        Ok(name) => Ok(name),
+        Err(error) => Err(refused(error.to_string())),
+    }
 }
 
 /// The registration that the request names by node and ID.
