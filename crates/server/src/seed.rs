@@ -211,14 +211,14 @@ pub(crate) async fn define(
     let scripts = config.agent.check_settings.scripts;
     for service in &definitions.services {
         let judged = http::acceptable(service, &config.datacenter)
-            .and_then(|()| http::require_own_partition(&tenancy_of_service(service)))
+            .and_then(|()| require_tenancy(store, &tenancy_of_service(service)))
             .and_then(|()| http::may_run(service.all_checks(), scripts, Source::Files));
         judged.map_err(|error| refused(service_name(service), error))?;
     }
     for check in &definitions.checks {
         let judged = check.validate().map_err(ApiError::from);
         let judged = judged
-            .and_then(|()| http::require_own_partition(&tenancy_of_check(check)))
+            .and_then(|()| require_tenancy(store, &tenancy_of_check(check)))
             .and_then(|()| http::may_run([check], scripts, Source::Files));
         judged.map_err(|error| refused(check_name(check), error))?;
     }
@@ -247,6 +247,13 @@ pub(crate) async fn define(
         .await?;
     }
     Ok(())
+}
+
+/// What files define is of a namespace that exists, in the partition of the agent.
+fn require_tenancy(store: &Store, tenancy: &Tenancy) -> Result<(), ApiError> {
+    http::require_own_partition(tenancy)?;
+    let state = store.state();
+    Ok(state.read().within(tenancy.clone()).require_tenancy()?)
 }
 
 fn tenancy_of_service(service: &ServiceDefinition) -> Tenancy {

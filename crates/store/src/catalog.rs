@@ -65,9 +65,11 @@ impl ReadTxn<'_> {
     /// The checks of a node itself, without those of its instances. They are of no namespace: each
     /// sees them.
     pub fn node_checks(&self, node: &str) -> Vec<Arc<HealthCheck>> {
-        self.in_tenancy(&self.tenancy.of_partition(), |txn| {
-            txn.find_all(Table::ChecksByOwner, &[node, ""])
-        })
+        let look = |txn: &ReadTxn<'_>| txn.find_all(Table::ChecksByOwner, &[node, ""]);
+        match self.tenancy.is_default_namespace() {
+            true => look(self),
+            false => self.in_tenancy(&self.tenancy.of_partition(), |txn| look(txn)),
+        }
     }
 
     /// The checks of a node and of the instances on it, in the order of their ids.

@@ -110,6 +110,26 @@ fn a_short_ttl_keeps_nobody_awake() {
 }
 
 #[test]
+fn checks_of_two_namespaces_may_have_one_id() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let team = Tenancy::new(&"".parse().unwrap(), &"team".parse().unwrap());
+    let mut all = [known("a", ttl(10)), known("a", ttl(10))];
+    all[1].check.tenancy = team.clone();
+    for known in &mut all {
+        known.status = Passing;
+    }
+    machine.define(now, all.to_vec());
+    assert!(machine.reported(now + 9 * SECOND, &team, "a"));
+    let expired = machine.tick(now + 10 * SECOND);
+    let of = |action: &Action| match action {
+        Action::Store { check, .. } => check.tenancy.clone(),
+        other => panic!("{other:?}"),
+    };
+    let expired: Vec<Tenancy> = expired.iter().map(of).collect();
+    assert_eq!(expired, [Tenancy::default()]);
+}
+
+#[test]
 fn a_ttl_check_is_critical_when_nothing_is_reported() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let passing = Known {

@@ -23,6 +23,7 @@ fn node() -> Node {
         tagged_addresses: BTreeMap::from([("lan".into(), "10.0.0.1".into())]),
         meta: BTreeMap::new(),
         locality: None,
+        partition: Default::default(),
         create_index: 3,
         modify_index: 4,
     }

@@ -11,17 +11,11 @@ use super::call::{Call, visible};
 use super::error::ApiError;
 use crate::tenants::AT_ONCE;
 
-fn require_read(call: &Call) -> Result<(), ApiError> {
-    match call.authorizer()?.operator_read() {
+/// A token that lacks the right, for the answer.
+fn lacks(permitted: bool, permission: &str, name: &str) -> Result<(), ApiError> {
+    match permitted {
         true => Ok(()),
-        false => Err(ApiError::denied("operator:read", "")),
-    }
-}
-
-fn require_write(call: &Call) -> Result<(), ApiError> {
-    match call.authorizer()?.operator_write() {
-        true => Ok(()),
-        false => Err(ApiError::denied("operator:write", "")),
+        false => Err(ApiError::denied(permission, name)),
     }
 }
 
@@ -73,12 +67,13 @@ async fn put_namespace(
 ) -> Result<Response, ApiError> {
     call.settle(&namespace.partition, &TenancyName::default())?;
     call.leave_namespace();
-    require_write(&call)?;
+    let authorizer = call.authorizer()?;
+    let name = namespace.name.as_str();
+    lacks(authorizer.namespace_write(name), "operator:write", name)?;
     namespace.validate()?;
     // Who gives rights to all tokens of a namespace could give them to its own.
-    if namespace.acls.is_some() && !call.authorizer()?.acl_write() {
-        return Err(ApiError::denied("acl:write", ""));
-    }
+    let gives = namespace.acls.is_some();
+    lacks(!gives || authorizer.acl_write(), "acl:write", "")?;
     let written = call
         .write(writer, move |txn| {
             let written = txn.put_namespace(namespace.clone())?;
@@ -95,10 +90,8 @@ pub(super) async fn namespace(
 ) -> Result<Response, ApiError> {
     call.leave_namespace();
     let name = named(&name)?;
-    let within = call.authorizer()?.within(&call.tenancy.in_namespace(&name));
-    if !within.operator_read() {
-        require_read(&call)?;
-    }
+    let may = call.authorizer()?.namespace_read(name.as_str());
+    lacks(may, "operator:read", name.as_str())?;
     let answer = call
         .read(|state| Some(state.named_defaults(&*state.namespace(&name)?)))
         .await?;
@@ -120,8 +113,7 @@ pub(super) async fn namespaces(mut call: Call) -> Result<Response, ApiError> {
         })
         .await?;
     let (found, filtered) = visible(answer.value, |one| {
-        let within = authorizer.within(&call.tenancy.in_namespace(&one.name));
-        authorizer.operator_read() || within.operator_read()
+        authorizer.namespace_read(one.name.as_str())
     });
     call.answer(answer.index, &found, filtered)
 }
@@ -133,7 +125,10 @@ pub(super) async fn delete_namespace(
     mut call: Call,
 ) -> Result<Response, ApiError> {
     call.leave_namespace();
-    let tenancy = call.tenancy.in_namespace(&named(&name)?);
+    let name = named(&name)?;
+    let may = call.authorizer()?.namespace_write(name.as_str());
+    lacks(may, "operator:write", name.as_str())?;
+    let tenancy = call.tenancy.in_namespace(&name);
     delete(handles, &call, Tenant::Namespace(tenancy)).await
 }
 
@@ -142,7 +137,6 @@ async fn delete(
     call: &Call,
     tenant: Tenant,
 ) -> Result<Response, ApiError> {
-    require_write(call)?;
     let now = clock.now();
     call.write(&writer, move |txn| {
         txn.mark_deleted(&tenant, now)?;
@@ -180,7 +174,9 @@ async fn put_partition(
 ) -> Result<Response, ApiError> {
     call.tenancy = Tenancy::default();
     call.leave_namespace();
-    require_write(&call)?;
+    let name = partition.name.as_str();
+    let may = call.authorizer()?.partition_write(name);
+    lacks(may, "operator:write", name)?;
     partition.validate()?;
     let written = call
         .write(writer, move |txn| Ok(txn.put_partition(partition.clone())?))
@@ -195,8 +191,9 @@ pub(super) async fn partition(
 ) -> Result<Response, ApiError> {
     call.tenancy = Tenancy::default();
     call.leave_namespace();
-    require_read(&call)?;
     let name = named(&name)?;
+    let may = call.authorizer()?.partition_read(name.as_str());
+    lacks(may, "operator:read", name.as_str())?;
     let answer = call.read(|state| state.partition(&name)).await?;
     match answer.value {
         Some(found) => call.answer(answer.index, &found, false),
@@ -208,9 +205,12 @@ pub(super) async fn partition(
 pub(super) async fn partitions(mut call: Call) -> Result<Response, ApiError> {
     call.tenancy = Tenancy::default();
     call.leave_namespace();
-    require_read(&call)?;
+    let authorizer = call.authorizer()?;
     let answer = call.read(|state| state.partitions()).await?;
-    call.answer(answer.index, &answer.value, false)
+    let (found, filtered) = visible(answer.value, |one| {
+        authorizer.partition_read(one.name.as_str())
+    });
+    call.answer(answer.index, &found, filtered)
 }
 
 /// `DELETE /v1/partition/:name`: what is in it goes with it.
@@ -221,5 +221,8 @@ pub(super) async fn delete_partition(
 ) -> Result<Response, ApiError> {
     call.tenancy = Tenancy::default();
     call.leave_namespace();
-    delete(handles, &call, Tenant::Partition(named(&name)?)).await
+    let name = named(&name)?;
+    let may = call.authorizer()?.partition_write(name.as_str());
+    lacks(may, "operator:write", name.as_str())?;
+    delete(handles, &call, Tenant::Partition(name)).await
 }

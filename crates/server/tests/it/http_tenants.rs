@@ -1,14 +1,17 @@
 //! Namespaces and partitions over HTTP: what stands in one is neither seen nor touched from another, and
 //! who names none sees nothing of them. Fields and statuses are those of Consul Enterprise.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
+use legate_model::ServiceDefinition;
+use legate_server::{Definitions, Parts, Reload};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::http_client::{Client, Reply, start};
+use crate::http_client::{Client, Reply, config, start};
 use crate::running::Running;
 
 /// A server with the namespace `team`, and the partition `west` with the namespace `team`.
@@ -264,6 +267,46 @@ async fn the_agent_runs_services_of_every_namespace() {
         (ports("").await, ports("?ns=team").await),
         (Value::Null, json!(81))
     );
+}
+
+#[tokio::test]
+async fn files_of_an_agent_define_services_of_namespaces() {
+    let now: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+    let files = Arc::clone(&now);
+    let defined = move || {
+        let web = |namespace: &&str| ServiceDefinition {
+            name: "web".to_owned(),
+            namespace: namespace.parse().unwrap(),
+            ..ServiceDefinition::default()
+        };
+        let services = files.lock().unwrap().iter().map(web).collect();
+        Ok(Definitions {
+            services,
+            ..Definitions::default()
+        })
+    };
+    let parts = Parts {
+        reload: Some(Reload::new(defined)),
+        ..Parts::default()
+    };
+    let server = Running::start(config(), |_| {}, parts).await.unwrap();
+    let client = Client::of(&server);
+    let found = async || {
+        let found = client.get("/v1/health/service/web?ns=*").await.json();
+        all(&found, "/Service/Namespace")
+    };
+    *now.lock().unwrap() = vec!["", "team"];
+    let refused = client.put("/v1/agent/reload", &Value::Null).await;
+    assert!(refused.text().contains("Namespace \"team\" does not exist"));
+    assert_eq!(found().await, Vec::<Value>::new());
+    client
+        .write("/v1/namespace", &json!({"Name": "team"}))
+        .await;
+    client.write("/v1/agent/reload", &Value::Null).await;
+    assert_eq!(found().await, [Value::Null, json!("team")]);
+    *now.lock().unwrap() = vec!["team"];
+    client.write("/v1/agent/reload", &Value::Null).await;
+    assert_eq!(found().await, ["team"]);
 }
 
 #[tokio::test]

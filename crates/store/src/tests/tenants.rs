@@ -125,11 +125,9 @@ async fn each_tenant_reads_and_watches_its_own_rows() {
         (one.service.namespace.clone(), one.node.partition.clone())
     });
     assert_eq!(shown, (name("team"), name("west")));
-    let missing = look(
-        &store,
-        Tenancy::new(&name("no"), &name("")),
-        ReadTxn::require_tenancy,
-    );
+    let missing = look(&store, Tenancy::new(&name("no"), &name("")), |txn| {
+        txn.require_tenancy()
+    });
     assert_eq!(missing, Err(TenantConflict::NoPartition("no".to_owned())));
 }
 
@@ -264,6 +262,7 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
             let gone = deleted.iter().map(|tenant| txn.remove_tenant(tenant, 10));
             Ok(gone.collect::<Vec<_>>())
         })
+        .await
         .unwrap()
     };
     write(&store, move |txn| {
@@ -275,7 +274,7 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
     .await
     .unwrap();
     assert_eq!(step(&store).await, [false, false]);
-    let late = look(&store, team(), ReadTxn::require_tenancy);
+    let late = look(&store, team(), |txn| txn.require_tenancy());
     assert!(matches!(late, Err(TenantConflict::Deleting { .. })));
     drop(store);
     opened.stop().await;

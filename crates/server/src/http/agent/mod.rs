@@ -328,6 +328,7 @@ pub(super) async fn deregister(
     State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
+    require_own_partition(&call.tenancy)?;
     let authorizer = call.authorizer()?;
     let node = call.config.node_name.clone();
     call.write(&writer, move |txn| {

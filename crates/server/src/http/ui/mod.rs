@@ -4,7 +4,7 @@
 mod summary;
 mod topology;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::extract::Path;
@@ -53,7 +53,11 @@ static NODE_INFO: [Field; 9] = [
 ];
 
 impl NodeInfo {
-    fn of(state: &ReadTxn<'_>, node: &Node) -> Self {
+    fn of(call: &Call, state: &ReadTxn<'_>, node: &Node) -> Self {
+        let mut checks = call.each(state, |state| state.checks_on(&node.node));
+        // Those of the node are seen from every namespace.
+        let mut seen = HashSet::new();
+        checks.retain(|check| seen.insert(Arc::as_ptr(check)));
         Self {
             id: node.id.clone(),
             node: node.node.clone(),
@@ -61,17 +65,20 @@ impl NodeInfo {
             tagged_addresses: node.tagged_addresses.clone(),
             meta: node.meta.clone(),
             partition: node.partition.clone(),
-            services: state.instances_on(&node.node),
-            checks: state.checks_on(&node.node),
+            services: call.each(state, |state| state.instances_on(&node.node)),
+            checks,
         }
     }
 
     /// Leaves out what the caller may not see of what is on the node. Says whether there was any.
-    fn hide(&mut self, authorizer: &Authorizer) -> bool {
+    fn hide(&mut self, call: &Call, authorizer: &Authorizer) -> bool {
         let before = self.services.len() + self.checks.len();
-        self.services
-            .retain(|service| authorizer.service_read(&service.service));
+        self.services.retain(|service| {
+            let authorizer = call.at(authorizer, &service.namespace);
+            authorizer.service_read(&service.service)
+        });
         self.checks.retain(|check| {
+            let authorizer = call.at(authorizer, &check.namespace);
             check.service_id.is_empty() || authorizer.service_read(&check.service_name)
         });
         self.services.len() + self.checks.len() < before
@@ -82,16 +89,17 @@ impl NodeInfo {
 pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&NODE_INFO)?;
+    call.take_every();
     let answer = call
         .read(|state| {
             let nodes = state.nodes();
-            let infos = nodes.iter().map(|node| NodeInfo::of(state, node));
+            let infos = nodes.iter().map(|node| NodeInfo::of(&call, state, node));
             infos.collect::<Vec<_>>()
         })
         .await?;
     let (mut nodes, mut filtered) = visible(answer.value, |one| authorizer.node_read(&one.node));
     for node in &mut nodes {
-        filtered |= node.hide(&authorizer);
+        filtered |= node.hide(&call, &authorizer);
     }
     nodes.retain(|node| filter.matches(node));
     call.answer(answer.index, &nodes, filtered)
@@ -100,15 +108,16 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/internal/ui/node/:node`
 pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    call.take_every();
     let answer = call
-        .read(|state| Some(NodeInfo::of(state, &*state.node(&name)?)))
+        .read(|state| Some(NodeInfo::of(&call, state, &*state.node(&name)?)))
         .await?;
     let exists = answer.value.is_some();
     let Some(mut node) = answer.value.filter(|one| authorizer.node_read(&one.node)) else {
         let response = call.absent(answer.index, "")?;
         return call.mark(response, answer.index, exists);
     };
-    let filtered = node.hide(&authorizer);
+    let filtered = node.hide(&call, &authorizer);
     call.answer(answer.index, &node, filtered)
 }
 
