@@ -388,6 +388,13 @@ impl WriteTxn {
 }
 
 impl ReadTxn<'_> {
+    /// The policies and roles that the namespace which is read gives to all its tokens.
+    pub fn namespace_defaults(&self) -> (Vec<PolicyLink>, Vec<RoleLink>) {
+        let row = self.namespace(&self.tenancy.shown_namespace());
+        let acls = row.and_then(|row| row.acls.clone()).unwrap_or_default();
+        (acls.policy_defaults, acls.role_defaults)
+    }
+
     /// A namespace as it is shown: links have names, too.
     pub fn named_defaults(&self, namespace: &Namespace) -> Namespace {
         let mut shown = namespace.clone();

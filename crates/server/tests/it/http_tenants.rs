@@ -11,6 +11,7 @@ use legate_server::{Definitions, Parts, Reload};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::{Client, Reply, config, start};
 use crate::running::Running;
 
@@ -93,6 +94,44 @@ async fn namespaces_are_made_read_changed_and_listed() {
     refused(gone, bad, "cannot be deleted").await;
     let partitions = client.get("/v1/partitions").await.json();
     assert_eq!(all(&partitions, "/Name"), ["default"]);
+}
+
+#[tokio::test]
+async fn a_namespace_gives_policies_to_its_tokens_and_takes_rights_to_change() {
+    let (_server, client) = start(deny_by_default).await;
+    let manager = client.with_token(MANAGEMENT);
+    let policy = json!({"Name": "p", "Rules": "operator = \"read\""});
+    let made = manager.write("/v1/acl/policy", &policy).await;
+    let with = |name: &str| json!({"Name": "team", "ACLs": {"PolicyDefaults": [{ "Name": name }]}});
+    let missing = manager.put("/v1/namespace", &with("none")).await;
+    refused(
+        missing,
+        StatusCode::BAD_REQUEST,
+        "No such ACL policy with name",
+    )
+    .await;
+    let namespace = manager.write("/v1/namespace", &with("p")).await;
+    let link = json!({"ID": made["ID"], "Name": "p"});
+    assert_eq!(namespace["ACLs"]["PolicyDefaults"], json!([link]));
+    assert_eq!(namespace["ACLs"]["RoleDefaults"], json!([]));
+
+    let token = json!({"Policies": [{"Name": "p"}]});
+    let token = manager.write("/v1/acl/token", &token).await;
+    let reader = client.with_token(token["SecretID"].as_str().unwrap());
+    assert_eq!(reader.get("/v1/namespace/team").await.json(), namespace);
+    for path in ["/v1/namespace", "/v1/partition"] {
+        let written = reader.put(path, &json!({"Name": "x"})).await;
+        refused(written, StatusCode::FORBIDDEN, "operator:write").await;
+        let gone = reader.delete(&format!("{path}/x")).await;
+        refused(gone, StatusCode::FORBIDDEN, "operator:write").await;
+    }
+    let unseen = client.get("/v1/namespace/team").await;
+    assert_eq!(unseen.status, StatusCode::FORBIDDEN);
+    assert_eq!(client.get("/v1/namespaces").await.json(), json!([]));
+    let path = format!("/v1/acl/policy/{}", made["ID"].as_str().unwrap());
+    manager.delete(&path).await;
+    let left = manager.get("/v1/namespace/team").await.json();
+    assert_eq!(left["ACLs"]["PolicyDefaults"], json!([]));
 }
 
 #[tokio::test]

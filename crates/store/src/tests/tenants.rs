@@ -281,7 +281,7 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
     let opened = open(directory.path()).await;
     let store = opened.store.clone();
     assert_eq!(store.state().read().tenants_to_remove(), deleted);
-    assert_eq!(step(&store).await, [false, false]);
+    assert_eq!(step(&store).await, [true, false]);
     while step(&store).await != [true, true] {}
     assert_eq!(store.state().read().tenancies(), [Tenancy::default()]);
     for tenancy in [team(), west()] {
