@@ -7,8 +7,8 @@ use legate_discovery_chain::{Chain, Entries, NodeKind, Overrides, Request, compi
 use legate_intentions::Action;
 use legate_model::{
     CaRoot, CaRoots, CheckServiceNode, CheckStatus, ConfigEntry, HealthCheck, Intention, Mesh,
-    Node, Protocol, ProxyDefaults, Secret, ServiceDefaults, ServiceInstance, ServiceResolver,
-    ServiceRouter, ServiceSplitter, TrustDomain, Upstream,
+    Node, Protocol, ProxyDefaults, Secret, ServiceDefaults, ServiceInstance, ServiceName,
+    ServiceResolver, ServiceRouter, ServiceSplitter, Tenancy, TrustDomain, Upstream,
 };
 use legate_proxycfg::{
     Instances, JwtProviders, Leaf, ProxyId, ResolvedChain, Snapshot, UpstreamSnapshot,
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 pub(crate) fn web() -> Snapshot {
     Snapshot {
         proxy: ProxyId {
-            tenancy: legate_model::Tenancy::default(),
+            tenancy: Tenancy::default(),
             node: "node".into(),
             service_id: "web-proxy".into(),
         },
@@ -106,7 +106,7 @@ pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<Vec<Arc<Intention>>> {
         };
         intention[field] = says.clone();
         let mut intention: Intention = serde_json::from_value(intention).unwrap();
-        intention.normalise(&legate_model::Tenancy::default());
+        intention.normalise(&Tenancy::default());
         intention.validate().unwrap();
         Arc::new(intention)
     };
@@ -162,7 +162,7 @@ pub(crate) fn chained(
         other => other,
     };
     let request = Request {
-        service: &definition.destination_name,
+        service: &(&*definition.destination_name).into(),
         datacenter,
         trust_domain: &TrustDomain::of_cluster("c1"),
         overrides: Overrides::default(),
@@ -200,23 +200,23 @@ macro_rules! written {
 }
 
 impl Entries for Written {
-    fn router(&self, service: &str) -> Option<ServiceRouter> {
-        written!(self, ServiceRouter, service)
+    fn router(&self, service: &ServiceName) -> Option<ServiceRouter> {
+        written!(self, ServiceRouter, *service.name)
     }
 
-    fn splitter(&self, service: &str) -> Option<ServiceSplitter> {
-        written!(self, ServiceSplitter, service)
+    fn splitter(&self, service: &ServiceName) -> Option<ServiceSplitter> {
+        written!(self, ServiceSplitter, *service.name)
     }
 
-    fn resolver(&self, service: &str) -> Option<ServiceResolver> {
-        written!(self, ServiceResolver, service)
+    fn resolver(&self, service: &ServiceName) -> Option<ServiceResolver> {
+        written!(self, ServiceResolver, *service.name)
     }
 
-    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
-        written!(self, ServiceDefaults, service)
+    fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults> {
+        written!(self, ServiceDefaults, *service.name)
     }
 
-    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
+    fn proxy_defaults(&self, _: &Tenancy) -> Option<ProxyDefaults> {
         None
     }
 }
