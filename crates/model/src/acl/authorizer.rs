@@ -558,25 +558,3 @@ impl Authorizer {
         })
     }
 }
-
-impl Authorizer {
-    /// Seeing a namespace of the partition.
-    pub fn namespace_read(&self, _name: &str) -> bool {
-        self.operator_read()
-    }
-
-    /// Making, changing and removing a namespace of the partition.
-    pub fn namespace_write(&self, _name: &str) -> bool {
-        self.operator_write()
-    }
-
-    /// Seeing a partition.
-    pub fn partition_read(&self, _name: &str) -> bool {
-        self.operator_read()
-    }
-
-    /// Making, changing and removing a partition.
-    pub fn partition_write(&self, _name: &str) -> bool {
-        self.operator_write()
-    }
-}
