@@ -202,4 +202,19 @@ mod tests {
     fn commands_and_flags_do_not_contradict_each_other() {
         Args::command().debug_assert();
     }
+
+    /// Whether a switch can be turned off: one that is set by being there is never `false`.
+    fn can_be_false(command: &clap::Command) {
+        for arg in command.get_arguments() {
+            let is_switch = matches!(arg.get_action(), clap::ArgAction::SetTrue);
+            let is_on = arg.get_default_values().iter().any(|value| value == "true");
+            assert!(!is_switch || !is_on, "{} {arg}", command.get_name());
+        }
+        command.get_subcommands().for_each(can_be_false);
+    }
+
+    #[test]
+    fn what_is_on_by_default_can_be_turned_off() {
+        can_be_false(&Args::command());
+    }
 }

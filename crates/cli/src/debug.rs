@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use clap::Args;
+use clap::{ArgAction, Args};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use legate_model::duration;
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "5m", value_parser = input::duration, value_name = "DURATION")]
     duration: Duration,
     /// Make an archive of it
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true",
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "true",
         default_missing_value = "true", value_name = "BOOL")]
     archive: bool,
     /// Folder, and name of the archive without its ending [default: consul-debug-TIME]

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use clap::Args;
+use clap::{ArgAction, Args};
 use serde_json::Value;
 
 use crate::output::{json as pretty, line, text, warn};
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "", value_name = "BOOL")]
     passingonly: String,
     /// Run the program with a shell
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true",
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "true",
         default_missing_value = "true", value_name = "BOOL")]
     shell: bool,
     /// The status, for checks

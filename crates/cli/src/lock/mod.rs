@@ -6,7 +6,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use clap::Args;
+use clap::{ArgAction, Args};
 use tokio::process::Command;
 
 use self::held::{Lock, Released};
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pass_stdin: bool,
     /// Run the program with a shell
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true",
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "true",
         default_missing_value = "true", value_name = "BOOL")]
     shell: bool,
     /// How long to wait for the lock [default: without end]
