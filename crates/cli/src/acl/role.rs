@@ -132,17 +132,16 @@ impl Create {
 }
 
 impl Which {
-    fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            !self.id.is_empty() || !self.name.is_empty(),
-            "Must specify the -id or -name parameters"
-        );
+    /// Refuses to go on without either. Consul's commands say it in different words.
+    fn check(&self, missing: &'static str) -> anyhow::Result<()> {
+        ensure!(!self.id.is_empty() || !self.name.is_empty(), missing);
         Ok(())
     }
 }
 
 async fn delete(options: Delete<Which>) -> anyhow::Result<()> {
-    options.which.check()?;
+    let missing = "Must specify the -id or -name parameters";
+    options.which.check(missing)?;
     let Which { id, name } = &options.which;
     let api = options.asked.api.connect()?;
     let what = "Error determining role ID";
@@ -160,7 +159,8 @@ async fn delete(options: Delete<Which>) -> anyhow::Result<()> {
 }
 
 async fn read(options: Read<Which>) -> anyhow::Result<()> {
-    options.which.check()?;
+    let missing = "Must specify either the -id or -name parameters";
+    options.which.check(missing)?;
     let Which { id, name } = &options.which;
     let api = options.asked.api.connect()?;
     let role = if id.is_empty() {
