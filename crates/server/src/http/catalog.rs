@@ -359,11 +359,7 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
 
 /// What stands for a service in the mesh. Who may not see the service does not see it either,
 /// whatever else its proxies are named. Each instance is still to be judged.
-pub(super) fn seen_proxies(
-    state: &ReadTxn<'_>,
-    authorizer: &Authorizer,
-    name: &str,
-) -> Vec<CheckServiceNode> {
+fn seen_proxies(state: &ReadTxn<'_>, authorizer: &Authorizer, name: &str) -> Vec<CheckServiceNode> {
     let mut found = state.connect(name);
     found.retain(|_| authorizer.service_read(name));
     found

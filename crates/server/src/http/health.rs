@@ -9,7 +9,7 @@ use legate_model::{CheckServiceNode, HealthCheck, filters};
 use legate_store::{Answer, ReadTxn};
 
 use super::call::{Call, visible};
-use super::catalog::{Selection, has_meta, seen_proxies};
+use super::catalog::{Selection, has_meta};
 use super::error::ApiError;
 use super::{gateway_services, near};
 
@@ -20,13 +20,22 @@ pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Resp
 
 /// `GET /v1/health/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
-    list(&call, |state| seen_proxies(state, &authorizer, &name)).await
+    may_see(&call, &name)?;
+    list(&call, |state| state.connect(&name)).await
 }
 
 /// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service.
 pub(super) async fn ingress(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    may_see(&call, &name)?;
     list(&call, |state| gateway_services::ingress_to(state, &name)).await
+}
+
+/// As in Consul: what leads to a service is for those who may see the service.
+fn may_see(call: &Call, service: &str) -> Result<(), ApiError> {
+    match call.authorizer()?.service_read(service) {
+        true => Ok(()),
+        false => Err(ApiError::denied("service:read", service)),
+    }
 }
 
 /// `GET /v1/health/node/:node`

@@ -21,18 +21,33 @@ async fn proxies_of_a_service_are_for_those_who_may_see_the_service() {
     }});
     management.write("/v1/catalog/register", &proxy).await;
     for (services, seen) in [
-        ("service \"web-proxy\" { policy = \"read\" }", 0),
-        ("service \"web\" { policy = \"read\" }", 0),
-        ("service_prefix \"web\" { policy = \"read\" }", 1),
+        ("service \"web-proxy\" { policy = \"read\" }", None),
+        ("service \"web\" { policy = \"read\" }", Some(0)),
+        ("service_prefix \"web\" { policy = \"read\" }", Some(1)),
     ] {
         let name = format!("p{}", services.len());
         let rules = format!("{services}\nnode_prefix \"\" {{ policy = \"read\" }}");
         let policy = json!({ "Name": name, "Rules": rules });
         management.write("/v1/acl/policy", &policy).await;
         let reader = token(&management, json!({ "Policies": [{ "Name": name }] })).await;
-        for path in ["/v1/health/connect/web", "/v1/catalog/connect/web"] {
-            let found = reader.get(path).await.json();
-            assert_eq!(found.as_array().unwrap().len(), seen, "{services} {path}");
+        let found = reader.get("/v1/catalog/connect/web").await.json();
+        assert_eq!(
+            found.as_array().unwrap().len(),
+            seen.unwrap_or(0),
+            "{services}"
+        );
+        // As in Consul this one says that it is the right that is missing.
+        for path in ["/v1/health/connect/web", "/v1/health/ingress/web"] {
+            let reply = reader.get(path).await;
+            let expected = match seen {
+                None => StatusCode::FORBIDDEN,
+                Some(_) => StatusCode::OK,
+            };
+            assert_eq!(reply.status, expected, "{services} {path}");
+        }
+        if let Some(seen) = seen {
+            let found = reader.get("/v1/health/connect/web").await.json();
+            assert_eq!(found.as_array().unwrap().len(), seen, "{services}");
         }
     }
 }
