@@ -72,10 +72,19 @@ async fn the_anonymous_token_can_be_given_something() {
     assert!(may(&client, "service", "read", "web").await);
     assert_eq!(
         text(
-            &client.get("/v1/acl/token/self").await.json(),
+            &client
+                .with_token("anonymous")
+                .get("/v1/acl/token/self")
+                .await
+                .json(),
             "Description"
         ),
         "everybody"
+    );
+    let none = client.get("/v1/acl/token/self").await;
+    assert_eq!(
+        (none.status, none.text()),
+        (StatusCode::FORBIDDEN, "token does not exist: ACL not found")
     );
 }
 

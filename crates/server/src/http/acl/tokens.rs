@@ -334,9 +334,14 @@ pub(in crate::http) async fn clone(
     call.json(&made.await?)
 }
 
-/// `GET /v1/acl/token/self`: whoever holds a token may see it.
+/// `GET /v1/acl/token/self`: whoever holds a token may see it. As in Consul a request without one has none,
+/// not the anonymous one.
 pub(in crate::http) async fn own(call: Call) -> Result<Response, ApiError> {
     call.acl_authorizer()?;
+    if call.token.is_empty() {
+        let text = format!("token does not exist: {}", AclError::NotFound);
+        return Err(ApiError::new(StatusCode::FORBIDDEN, text));
+    }
     let anonymous = acl::is_anonymous(&call.token);
     let secret = match anonymous {
         true => ANONYMOUS_SECRET,
