@@ -75,6 +75,19 @@ pub async fn answer_on(stream: TcpStream, request: Builder) -> Result<Response<B
     timeout(LIMIT, respond_on(stream, request)).await?
 }
 
+/// Any request, and the whole answer to it.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer in time.
+pub async fn ask(
+    server: SocketAddr,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, BoxError> {
+    let exchange = async { respond_on(TcpStream::connect(server).await?, request).await };
+    timeout(LIMIT, exchange).await?
+}
+
 /// Sends a request exactly as it is written, whatever it is, on a connection of its own.
 ///
 /// # Errors

@@ -1,0 +1,126 @@
+//! In what two answers differ.
+
+use serde_json::Value;
+
+use super::file::{Answer, Exchange};
+use super::masks::is_at;
+
+/// The places at which answers differ, and how.
+pub(super) struct Found(Vec<(Place, String)>);
+
+enum Place {
+    /// The status, a header or the whole body.
+    Named(String),
+    /// In the body's JSON.
+    Inside(Vec<String>),
+}
+
+impl Found {
+    pub(super) fn between(recorded: &Answer, answered: &Answer) -> Self {
+        let mut found = Self(Vec::new());
+        if recorded.status != answered.status {
+            let how = format!("{} is {}", recorded.status, answered.status);
+            found.named("status", how);
+        }
+        let mut names: Vec<_> = recorded.headers.iter().chain(&answered.headers).collect();
+        names.dedup_by(|a, b| a.0 == b.0);
+        let value = |answer: &Answer, name: &str| {
+            let values = answer.headers.iter().filter(|(named, _)| named == name);
+            values.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+        };
+        let mut seen = Vec::new();
+        for (name, _) in names {
+            let (one, other) = (value(recorded, name), value(answered, name));
+            if one != other && !seen.contains(&name) {
+                seen.push(name);
+                found.named(name, format!("{one:?} is {other:?}"));
+            }
+        }
+        let json = |answer: &Answer| serde_json::from_str::<Value>(&answer.body).ok();
+        match (json(recorded), json(answered)) {
+            (Some(one), Some(other)) => found.inside(&one, &other, &mut Vec::new()),
+            _ if recorded.body == answered.body => {}
+            _ => found.named(
+                "body",
+                format!("{:?} is {:?}", recorded.body, answered.body),
+            ),
+        }
+        found
+    }
+
+    /// Whether these are the differences that the exchange lists, and all of them.
+    pub(super) fn judge(&self, exchange: &Exchange, intended: bool) -> Result<(), String> {
+        let listed: &[String] = if intended { &exchange.differs } else { &[] };
+        let mut text: Vec<String> = Vec::new();
+        for (place, how) in &self.0 {
+            if !listed.iter().any(|listed| place.is(listed)) {
+                text.push(format!("  {}: {how}", place.shown()));
+            }
+        }
+        for listed in listed {
+            if !self.0.iter().any(|(place, _)| place.is(listed)) {
+                text.push(format!("  {listed}: listed as different, and is the same"));
+            }
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        Err(text.join("\n"))
+    }
+
+    fn named(&mut self, name: &str, how: String) {
+        self.0.push((Place::Named(name.to_owned()), how));
+    }
+
+    fn inside(&mut self, one: &Value, other: &Value, at: &mut Vec<String>) {
+        match (one, other) {
+            (Value::Object(one), Value::Object(other)) => {
+                let more = other.keys().filter(|name| !one.contains_key(*name));
+                for name in one.keys().chain(more) {
+                    at.push(name.clone());
+                    match (one.get(name), other.get(name)) {
+                        (Some(one), Some(other)) => self.inside(one, other, at),
+                        (Some(one), None) => self.here(at, format!("{one} is missing")),
+                        (None, other) => {
+                            let other = other.unwrap_or(&Value::Null);
+                            self.here(at, format!("{other} is too much"));
+                        }
+                    }
+                    at.pop();
+                }
+            }
+            (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+                for (i, (one, other)) in one.iter().zip(other).enumerate() {
+                    at.push(i.to_string());
+                    self.inside(one, other, at);
+                    at.pop();
+                }
+            }
+            (one, other) if one == other => {}
+            (one, other) => self.here(at, format!("{one} is {other}")),
+        }
+    }
+
+    fn here(&mut self, at: &[String], how: String) {
+        self.0.push((Place::Inside(at.to_vec()), how));
+    }
+}
+
+impl Place {
+    /// Whether a listed place is this one, or one that it is in.
+    fn is(&self, listed: &str) -> bool {
+        match self {
+            Self::Named(name) => name == listed,
+            Self::Inside(at) => {
+                listed == "body" || (1..=at.len()).any(|depth| is_at(listed, &at[..depth]))
+            }
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Named(name) => name.clone(),
+            Self::Inside(at) => format!("/{}", at.join("/")),
+        }
+    }
+}
