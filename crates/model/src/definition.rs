@@ -13,6 +13,7 @@ use crate::invalid::Invalid;
 use crate::locality::Locality;
 use crate::name;
 use crate::proxy::{ConnectProxy, UpstreamType};
+use crate::register::NATIVE_PORT;
 use crate::secret::Secret;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
 use crate::tenancy::TenancyName;
@@ -105,6 +106,7 @@ impl ServiceDefinition {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
         self.instance().validate()?;
+        self.validate_reachable()?;
         let numbered = self.checks.iter().enumerate();
         let numbered = numbered.map(|(i, check)| (format!("Checks[{i}]"), check));
         let one = self.one_check().map(|check| ("Check".to_owned(), check));
@@ -142,8 +144,27 @@ impl ServiceDefinition {
         ) {
             return Err(Invalid::new("Kind", "a sidecar is a connect-proxy"));
         }
-        let whole = self.sidecar(sidecar);
+        let mut whole = self.sidecar(sidecar);
+        if whole.port == 0 && whole.socket_path.is_empty() {
+            // One is found for it.
+            whole.port = *SIDECAR_PORTS.start();
+        }
         whole.validate()
+    }
+
+    /// Where others connect, there is something to connect to.
+    fn validate_reachable(&self) -> Result<(), Invalid> {
+        if self.port != 0 || !self.socket_path.is_empty() {
+            return Ok(());
+        }
+        if self.kind == ServiceKind::ConnectProxy {
+            let reason = "Port or SocketPath must be set for a connect-proxy";
+            return Err(Invalid::new("Port", reason));
+        }
+        if self.connect.native {
+            return Err(Invalid::new("Port", NATIVE_PORT));
+        }
+        Ok(())
     }
 
     /// All checks that it brings along, those of its sidecar included.

@@ -13,6 +13,9 @@ use crate::tenancy::{NoPeer, TenancyName};
 use crate::validate::{validate_address, validate_host};
 use crate::{meta, name};
 
+/// Why an instance that speaks the mesh's protocol itself is refused without a port.
+pub(crate) const NATIVE_PORT: &str = "Port or SocketPath must be set for a Connect native service.";
+
 /// Body of `PUT /v1/catalog/register`: a node, and optionally an instance and checks on it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -153,6 +156,9 @@ impl RegisterRequest {
                 "Port",
                 "a connect-proxy needs the port (or SocketPath) on which its listener is reached",
             ));
+        }
+        if service.connect.native && !reachable {
+            return Err(Invalid::new("Port", NATIVE_PORT));
         }
         Ok(())
     }

@@ -293,6 +293,12 @@ pub(super) async fn logout(State(logins): State<Logins>, call: Call) -> Result<R
     }
     // A token that does not exist cannot log out, whatever the reason.
     call.authorizer()?;
+    if call.token.is_empty() {
+        return Err(ApiError::new(
+            StatusCode::UNAUTHORIZED,
+            "Supplied token does not exist",
+        ));
+    }
     logins.logout(&call.token).await?;
     call.json(&true)
 }

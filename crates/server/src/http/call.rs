@@ -43,7 +43,6 @@ const CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-cons
 const BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
 const CACHE: HeaderName = HeaderName::from_static("x-cache");
 const FILTERED: HeaderName = HeaderName::from_static("x-consul-results-filtered-by-acls");
-const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
 /// The fields of a write that are kept and have no effect. Consul has no such header.
 const NOT_SERVED: HeaderName = HeaderName::from_static("x-legate-not-served");
 /// How much of their names is said.
@@ -546,7 +545,6 @@ impl Call {
         let mut response = Response::new(Body::from(text));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        self.add_policy(headers);
         self.add_not_served(headers);
         Ok(response)
     }
@@ -565,8 +563,9 @@ impl Call {
     /// Answers a write that has nothing to say.
     pub(crate) fn empty(&self) -> Response {
         let mut response = Response::new(Body::empty());
-        self.add_policy(response.headers_mut());
-        self.add_not_served(response.headers_mut());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.add_not_served(headers);
         response
     }
 
@@ -613,8 +612,10 @@ impl Call {
     ) -> Result<Response, ApiError> {
         let mut response = Response::new(Body::from(text.to_owned()));
         *response.status_mut() = StatusCode::NOT_FOUND;
-        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-        response.headers_mut().insert(CONTENT_TYPE, plain);
+        if !text.is_empty() {
+            let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+            response.headers_mut().insert(CONTENT_TYPE, plain);
+        }
         self.mark(response, index, filtered)
     }
 
@@ -671,13 +672,13 @@ impl Call {
             headers.insert(NOT_SERVED, value);
         }
     }
+}
 
-    fn add_policy(&self, headers: &mut HeaderMap) {
-        if self.rights.are_checked() {
-            let policy = self.config.acl.default_policy.as_str();
-            headers.insert(DEFAULT_POLICY, HeaderValue::from_static(policy));
-        }
-    }
+/// Says of what was read without an index that it is not old.
+pub(crate) fn fresh(response: &mut Response) {
+    let headers = response.headers_mut();
+    headers.insert(KNOWN_LEADER, HeaderValue::from_static("true"));
+    headers.insert(LAST_CONTACT, HeaderValue::from_static("0"));
 }
 
 fn shutting_down() -> ApiError {

@@ -59,10 +59,13 @@ impl Change {
         (kind, name): (ConfigKind, &str),
         datacenter: &str,
     ) -> Result<bool, ApiError> {
-        let before = txn.read().config_entry(kind, name);
-        let before = Relevant::of(before.as_deref());
+        let stored = txn.read().config_entry(kind, name);
+        let before = Relevant::of(stored.as_deref());
         let written = match self {
             Self::Put { entry, cas } => {
+                if cas.is_some() && is_the_same(entry, stored.as_deref()) {
+                    return Ok(true);
+                }
                 let was_permissive = permissive::was(&txn.read(), entry);
                 let written = txn.put_config_entry((**entry).clone(), *cas);
                 if written.is_ok() {
@@ -94,4 +97,13 @@ impl Change {
             Err(rejected) => Err(rejected.into()),
         }
     }
+}
+
+/// Whether what is to be written stands there already: then there is nothing to compare an index with.
+fn is_the_same(entry: &ConfigEntry, stored: Option<&ConfigEntry>) -> bool {
+    stored.is_some_and(|stored| {
+        let mut entry = entry.clone();
+        entry.set_indexes(stored.create_index(), stored.modify_index());
+        entry == *stored
+    })
 }

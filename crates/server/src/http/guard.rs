@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
+use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 
@@ -35,6 +36,8 @@ const ASKED_BY_POST: [&str; 4] = [
     "/v1/internal/acl/authorize",
 ];
 
+const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
+
 /// The guard of one API. Copies share it.
 #[derive(Clone)]
 pub(crate) struct Guard {
@@ -43,6 +46,8 @@ pub(crate) struct Guard {
     pub(crate) audit: Audit,
     pub(crate) traces: Traces,
     pub(crate) rights: Rights,
+    /// What a token may do where no rule says so.
+    pub(crate) default_policy: &'static str,
 }
 
 /// A request that has passed, or was refused at once.
@@ -82,6 +87,10 @@ impl Guard {
     /// Looks at the answer.
     pub(super) fn leave(&self, passing: Passing, response: &mut Response) {
         let headers = response.headers_mut();
+        headers.insert(
+            DEFAULT_POLICY,
+            HeaderValue::from_static(self.default_policy),
+        );
         for (name, value) in &self.policy.response_headers {
             if !headers.contains_key(name) {
                 headers.insert(name, value.clone());

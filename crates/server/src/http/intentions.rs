@@ -133,6 +133,13 @@ pub(super) async fn check(call: Call) -> Result<Response, ApiError> {
     if !authorizer.within(tenancy).service_read(name) {
         return Err(ApiError::denied("service:read", name));
     }
+    if let Some(kind) = call.params.get("source-type")
+        && !matches!(kind, "" | "consul")
+    {
+        return Err(ApiError::bad_request(format!(
+            "unsupported SourceType: {kind:?}"
+        )));
+    }
     let default = call.config.intention_default();
     let answer = call
         .read(|state| {

@@ -54,6 +54,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use http::{Method, StatusCode};
 use legate_runtime::{BoxError, CancellationToken};
 use rustls::ServerConfig as TlsConfig;
@@ -96,6 +97,10 @@ pub(crate) async fn serve(
         audit: handles.audit.clone(),
         traces: handles.traces.clone(),
         rights: handles.rights(),
+        default_policy: match handles.config.acl.enabled {
+            true => handles.config.acl.default_policy.as_str(),
+            false => "allow",
+        },
     };
     let reader = handles.store.reader();
     let router = router(ApiState::new(handles));
@@ -115,6 +120,7 @@ fn router(state: ApiState) -> Router {
         .merge(debug_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::map_response(allowed_methods))
         .layer(compression::layer())
         .with_state(state)
 }
@@ -368,18 +374,31 @@ fn operator_routes() -> Router<ApiState> {
         .route("/v1/peering/{name}", peering)
 }
 
-/// The router adds the `Allow` header.
+/// The router adds the `Allow` header, which has Consul's form in the end.
 async fn wrong_method(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
-        return StatusCode::OK.into_response();
+        let json = [(CONTENT_TYPE, "application/json")];
+        return (json, StatusCode::OK).into_response();
     }
-    ApiError::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        format!(
-            "Method {} not allowed for {}: see the Allow header",
-            request.method(),
-            request.uri().path()
-        ),
-    )
-    .into_response()
+    let text = format!("method {} not allowed", request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, text).into_response()
+}
+
+/// As Consul writes the methods of a path: the one that asks for them stands first, and nothing is said
+/// about `HEAD`.
+async fn allowed_methods(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    let allowed = headers.get(ALLOW).and_then(|value| value.to_str().ok());
+    if let Some(allowed) = allowed {
+        let mut methods = vec!["OPTIONS"];
+        methods.extend(
+            allowed
+                .split(',')
+                .filter(|method| !matches!(*method, "HEAD" | "OPTIONS")),
+        );
+        if let Ok(value) = HeaderValue::try_from(methods.join(",")) {
+            headers.insert(ALLOW, value);
+        }
+    }
+    response
 }

@@ -25,7 +25,7 @@ use legate_store::{
 use serde::ser::{Error, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::call::{Head, visible};
+use super::call::{Head, fresh, visible};
 use super::catalog::{may_deregister, may_register, may_write_service};
 use super::error::ApiError;
 use super::kv::{bounded_body, may_delete_tree, refuse_long};
@@ -86,6 +86,9 @@ pub(super) async fn apply(
         },
         filtered,
     )?;
+    if !writes {
+        fresh(&mut response);
+    }
     if failed {
         *response.status_mut() = StatusCode::CONFLICT;
     }

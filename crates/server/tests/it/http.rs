@@ -332,7 +332,7 @@ async fn paths_and_methods_that_are_not_served_say_so() {
 
     let wrong = client.delete("/v1/catalog/register").await;
     assert_eq!(wrong.status, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(wrong.header("allow"), "PUT");
+    assert_eq!(wrong.header("allow"), "OPTIONS,PUT");
     let options = client
         .send(Method::OPTIONS, "/v1/config/mesh/mesh", "")
         .await;

@@ -135,7 +135,7 @@ async fn usage_counts_what_there_is() {
     for one in [
         json!({ "ID": "r1", "Service": "redis" }),
         json!({ "ID": "r2", "Service": "redis" }),
-        json!({ "Service": "native", "Connect": { "Native": true } }),
+        json!({ "Service": "native", "Port": 1, "Connect": { "Native": true } }),
         json!({
             "Kind": "connect-proxy", "Service": "proxy", "Port": 1,
             "Proxy": { "DestinationServiceName": "redis" },

@@ -12,9 +12,9 @@ use super::super::error::ApiError;
 use super::{OWN_SERVICE, require_own_partition};
 
 /// The check of the node.
-const NODE: &str = "_node_maintenance";
+pub(super) const NODE: &str = "_node_maintenance";
 /// What the check of an instance begins with; its id follows.
-const SERVICE: &str = "_service_maintenance:";
+pub(super) const SERVICE: &str = "_service_maintenance:";
 
 const NODE_REASON: &str = "Maintenance mode is enabled for this node, but no reason was provided. \
                            This is a default message.";

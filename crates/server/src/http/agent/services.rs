@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::super::call::{Call, visible};
 use super::super::error::ApiError;
 use super::content_hash::content_hash;
-use super::{OWN_SERVICE, require_own_partition};
+use super::{OWN_SERVICE, maintenance, require_own_partition};
 use crate::seed::SERF_HEALTH;
 
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
@@ -120,12 +120,19 @@ pub(in super::super) async fn checks(call: Call) -> Result<Response, ApiError> {
 fn checks_of_agent(state: &ReadTxn<'_>, node: &str) -> Vec<Arc<HealthCheck>> {
     let mut checks = state.checks_on(node);
     checks.retain(|check| !check.check_id.eq_ignore_ascii_case(SERF_HEALTH));
+    for check in &mut checks {
+        // What an agent of Consul has has no place in the order of the catalog's changes.
+        let check = Arc::make_mut(check);
+        (check.create_index, check.modify_index) = (0, 0);
+    }
     checks
 }
 
 /// The health of an instance, with its checks.
 struct Health {
     status: CheckStatus,
+    /// Somebody has taken the instance or its node out of service.
+    in_maintenance: bool,
     checks: Vec<Arc<HealthCheck>>,
 }
 
@@ -137,10 +144,27 @@ impl Health {
         };
         let checks: Vec<_> = all.iter().filter(of_it).cloned().collect();
         let status = checks.iter().map(|check| check.status).max();
+        let maintained = |check: &Arc<HealthCheck>| {
+            let id = check.check_id.as_str();
+            id == maintenance::NODE || id.starts_with(maintenance::SERVICE)
+        };
         Self {
             status: status.unwrap_or(CheckStatus::Passing),
+            in_maintenance: checks.iter().any(maintained),
             checks,
         }
+    }
+
+    /// The word for all of it.
+    fn word(&self) -> &'static str {
+        match self.in_maintenance {
+            true => "maintenance",
+            false => self.status.as_str(),
+        }
+    }
+
+    fn rank(&self) -> (CheckStatus, bool) {
+        (self.status, self.in_maintenance)
     }
 
     fn code(&self) -> StatusCode {
@@ -152,7 +176,7 @@ impl Health {
     }
 
     fn shown(&self, service: &Value) -> Value {
-        json!({ "AggregatedStatus": self.status, "Service": service, "Checks": self.checks })
+        json!({ "AggregatedStatus": self.word(), "Service": service, "Checks": self.checks })
     }
 }
 
@@ -180,7 +204,7 @@ pub(in super::super) async fn health_by_id(
     }
     let health = Health::of(&checks_of_agent(&state, node), &found.id);
     let shown = health.shown(&shown(&call, &state, found)?);
-    answer(health.code(), health.status.as_str(), &shown)
+    answer(health.code(), health.word(), &shown)
 }
 
 /// `GET /v1/agent/health/service/name/:name`: all instances, with the status of the worst.
@@ -209,13 +233,13 @@ pub(in super::super) async fn health_by_name(
         list.push(health.shown(&shown(&call, &state, instance)?));
         if worst
             .as_ref()
-            .is_none_or(|worst| worst.status < health.status)
+            .is_none_or(|worst| worst.rank() < health.rank())
         {
             worst = Some(health);
         }
     }
     match worst {
-        Some(worst) => answer(worst.code(), worst.status.as_str(), &Value::Array(list)),
+        Some(worst) => answer(worst.code(), worst.word(), &Value::Array(list)),
         None => {
             let reason = format!("ServiceName {name} Not Found");
             answer(StatusCode::NOT_FOUND, &reason, &json!([]))
