@@ -1,5 +1,11 @@
 //! The command line: `consul` and `legate`, run with the same words against the same server, print the same
 //! and end with the same code. The command lines are data, in `commands/`.
+//!
+//! What Consul's program printed with an agent of Consul is recorded there as well: `legate` under the name
+//! `consul` with an agent of its own prints that, but for what `commands/intended.txt` lists with the reason.
+//! `LEGATE_RECORD=1` records again.
+
+mod recorded;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,36 +17,67 @@ use regex::Regex;
 use serde_json::Value;
 use tokio::process::Command;
 
+use self::recorded::Recorded;
 use crate::consul_catalog::consul;
 
 /// How long one command may take.
 const LIMIT: Duration = Duration::from_secs(60);
 /// What each program calls what it makes; the names are of equal length, so that tables are, too.
 const NAMES: [&str; 2] = ["aone", "btwo"];
-const ACL: &str = r#"
-    acl { enabled = true default_policy = "deny" tokens { initial_management = "root" } }
-"#;
+
+/// Command lines and where they are run.
+struct List {
+    lines: &'static str,
+    /// The file of what Consul printed.
+    recording: &'static str,
+    /// Settings of the agent, in HCL.
+    settings: &'static str,
+    token: Option<&'static str>,
+}
+
+const PLAIN: List = List {
+    lines: include_str!("commands/plain.txt"),
+    recording: "plain.recorded",
+    settings: "node_name = \"n1\"",
+    token: None,
+};
+const WITH_ACLS: List = List {
+    lines: include_str!("commands/acl.txt"),
+    recording: "acl.recorded",
+    settings: r#"
+        node_name = "n1"
+        acl { enabled = true default_policy = "deny" tokens { initial_management = "root" } }
+    "#,
+    token: Some("root"),
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_acls() {
-    let Some(program) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
-        return;
-    };
-    let (mut server, http) = consul(&program, "127.0.77.2", "node_name = \"n1\"").await;
-    let lines = include_str!("commands/plain.txt");
-    all_the_same(lines, &program, &http.to_string(), None).await;
-    server.kill().await.expect("Consul ends");
+    both(&PLAIN, "127.0.77.2").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_acls() {
+    both(&WITH_ACLS, "127.0.77.3").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_recorded_without_acls() {
+    as_recorded(&PLAIN, "127.0.76.2").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_recorded_with_acls() {
+    as_recorded(&WITH_ACLS, "127.0.76.3").await;
+}
+
+async fn both(list: &List, address: &str) {
     let Some(program) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
         return;
     };
-    let settings = format!("node_name = \"n1\"\n{ACL}");
-    let (mut server, http) = consul(&program, "127.0.77.3", &settings).await;
-    let lines = include_str!("commands/acl.txt");
-    all_the_same(lines, &program, &http.to_string(), Some("root")).await;
+    let (mut server, http) = consul(&program, address, list.settings).await;
+    crate::recorded::wait_until_settled(http).await;
+    all_the_same(list, &program, &http.to_string()).await;
     server.kill().await.expect("Consul ends");
 }
 
@@ -53,55 +90,97 @@ enum Compared {
 }
 
 /// What came of a command.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     code: Option<i32>,
     out: String,
     error: String,
 }
 
-async fn all_the_same(lines: &str, consul: &Path, server: &str, token: Option<&str>) {
-    let programs = [consul.to_path_buf(), workspace_binary("legate")];
-    let folders = [folder(), folder()];
-    let changing = Changing::new();
+/// What a line asks for: how its output is compared, and the words.
+fn asked(line: &str) -> (Compared, &str) {
+    match line.split_once(": ") {
+        Some(("json", line)) => (Compared::Json, line),
+        Some(("code", line)) => (Compared::Code, line),
+        _ => (Compared::Text, line),
+    }
+}
+
+fn lines_of(list: &str) -> impl Iterator<Item = &str> {
+    let lines = list.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// A program that is run with command lines, one after the other.
+struct Runner<'a> {
+    program: PathBuf,
+    name: &'static str,
+    folder: tempfile::TempDir,
+    server: &'a str,
+    token: Option<&'a str>,
+    changing: Changing,
+}
+
+impl<'a> Runner<'a> {
+    fn new(program: PathBuf, name: &'static str, server: &'a str, token: Option<&'a str>) -> Self {
+        let host = server.split(':').next().unwrap_or_default();
+        Self {
+            program,
+            name,
+            folder: folder(),
+            server,
+            token,
+            changing: Changing::new(host),
+        }
+    }
+
+    async fn run(&self, line: &str) -> Outcome {
+        let words = words(&line.replace("{name}", self.name));
+        let mut command = Command::new(&self.program);
+        let command = command
+            .arg0("consul")
+            .args(words)
+            .current_dir(self.folder.path())
+            .env("CONSUL_HTTP_ADDR", self.server)
+            .env("SHELL", "/bin/sh");
+        if let Some(token) = self.token {
+            command.env("CONSUL_HTTP_TOKEN", token);
+        }
+        let command = command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(LIMIT, command.output()).await;
+        let output = output
+            .unwrap_or_else(|_| panic!("{line}: no end"))
+            .expect("it runs");
+        Outcome {
+            code: output.status.code(),
+            out: self.changing.hidden(&output.stdout),
+            error: self.changing.hidden(&output.stderr),
+        }
+    }
+}
+
+async fn all_the_same(list: &List, consul: &Path, server: &str) {
+    let consul = Runner::new(consul.to_path_buf(), NAMES[0], server, list.token);
+    let legate = Runner::new(workspace_binary("legate"), NAMES[1], server, list.token);
     let mut differ = Vec::new();
-    for line in lines.lines().map(str::trim) {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (compared, line) = match line.split_once(": ") {
-            Some(("json", line)) => (Compared::Json, line),
-            Some(("code", line)) => (Compared::Code, line),
-            _ => (Compared::Text, line),
-        };
-        let mut outcomes = Vec::new();
-        for i in 0..2 {
-            let words = words(&line.replace("{name}", NAMES[i]));
-            let mut command = Command::new(&programs[i]);
-            let command = command
-                .arg0("consul")
-                .args(words)
-                .current_dir(folders[i].path());
-            command
-                .env("CONSUL_HTTP_ADDR", server)
-                .env("SHELL", "/bin/sh");
-            if let Some(token) = token {
-                command.env("CONSUL_HTTP_TOKEN", token);
-            }
-            let command = command.stdin(Stdio::null()).kill_on_drop(true);
-            let output = tokio::time::timeout(LIMIT, command.output()).await;
-            let output = output
-                .unwrap_or_else(|_| panic!("{line}: no end"))
-                .expect("it runs");
-            outcomes.push(Outcome {
-                code: output.status.code(),
-                out: changing.hidden(&output.stdout),
-                error: changing.hidden(&output.stderr),
-            });
-        }
+    let mut recording = Vec::new();
+    for line in lines_of(list.lines) {
+        let (compared, words) = asked(line);
+        let outcomes = [consul.run(words).await, legate.run(words).await];
         if !same(&outcomes[0], &outcomes[1], compared) {
             differ.push(format!("{line}\n  {:?}\n  {:?}", outcomes[0], outcomes[1]));
         }
+        let [outcome, _] = outcomes;
+        recording.push(Recorded {
+            line: line.to_owned(),
+            outcome: match compared {
+                Compared::Code => Outcome {
+                    code: outcome.code,
+                    ..Outcome::default()
+                },
+                _ => outcome,
+            },
+        });
     }
     assert!(
         differ.is_empty(),
@@ -109,12 +188,60 @@ async fn all_the_same(lines: &str, consul: &Path, server: &str, token: Option<&s
         differ.join("\n"),
         differ.len()
     );
+    if crate::recorded::set("LEGATE_RECORD") {
+        recorded::write(list.recording, &recording);
+    }
+}
+
+/// Everything stands there under the name `consul`: the agent and the commands are Legate's, the outcomes
+/// are those that Consul's had with an agent of Consul.
+async fn as_recorded(list: &List, address: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("consul");
+    std::os::unix::fs::symlink(workspace_binary("legate"), &program).expect("a link");
+    let (mut agent, http) = consul(&program, address, list.settings).await;
+    crate::recorded::wait_until_settled(http).await;
+    let server = http.to_string();
+    let runner = Runner::new(program, NAMES[0], &server, list.token);
+    let recording = recorded::read(list.recording);
+    let lines: Vec<_> = lines_of(list.lines).collect();
+    let recorded: Vec<_> = recording.iter().map(|one| one.line.as_str()).collect();
+    assert_eq!(lines, recorded, "record the commands again");
+    let intended: Vec<_> = lines_of(include_str!("commands/intended.txt"))
+        .filter_map(|line| line.split_once(" | "))
+        .collect();
+    let mut differ = Vec::new();
+    for one in &recording {
+        let (compared, words) = asked(&one.line);
+        let outcome = runner.run(words).await;
+        let is_listed = intended.iter().any(|(line, _)| *line == one.line);
+        if same(&one.outcome, &outcome, compared) == is_listed {
+            let text = format!("{}\n  {:?}\n  {outcome:?}", one.line, one.outcome);
+            differ.push(text);
+        }
+    }
+    agent.kill().await.expect("the agent ends");
+    assert!(
+        differ.is_empty(),
+        "{}\n{} of {} differ",
+        differ.join("\n"),
+        differ.len(),
+        lines.len()
+    );
 }
 
 fn same(one: &Outcome, other: &Outcome, compared: Compared) -> bool {
     let json = |outcome: &Outcome| serde_json::from_str::<Value>(&outcome.out).ok();
     match compared {
-        Compared::Text => one == other,
+        Compared::Text => {
+            let lines = |text: &str| -> Vec<String> {
+                let lines = text.trim_end().lines();
+                lines.map(|line| line.trim_end().to_owned()).collect()
+            };
+            one.code == other.code
+                && lines(&one.out) == lines(&other.out)
+                && lines(&one.error) == lines(&other.error)
+        }
         Compared::Code => one.code == other.code,
         Compared::Json => one.code == other.code && json(one).is_some() && json(one) == json(other),
     }
@@ -148,8 +275,10 @@ fn words(line: &str) -> Vec<String> {
 struct Changing(Vec<(Regex, &'static str)>);
 
 impl Changing {
-    fn new() -> Self {
+    fn new(host: &str) -> Self {
+        let host = regex::escape(host);
         let all = [
+            (host.as_str(), "ADDRESS"),
             (r"aone|btwo", "NAME"),
             (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
             (r#"(Index"?: *|Index +|index )\d+"#, "${1}0"),

@@ -24,10 +24,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 30)]
     kills: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane,
-    /// server or store; all of these unless given. Or kubernetes, which needs what `cargo xtask kind`
+    /// server, store or api; all of these unless given. Or kubernetes, which needs what `cargo xtask kind`
     /// needs
     #[arg(long, value_parser = [
-        "start", "relay", "metrics", "restart", "hostile", "server", "store", "kubernetes",
+        "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "kubernetes",
     ])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` takes less time to build and more memory
@@ -55,7 +55,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         let arguments = ["--simulated-pods".to_owned(), pods];
         return kind::bench(workspace, PROFILE[1], &arguments);
     }
-    if !matches!(only, Some("server" | "store")) {
+    if !matches!(only, Some("server" | "store" | "api")) {
         sidecar(workspace, options)?;
     }
     if matches!(only, None | Some("relay")) {
@@ -66,7 +66,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         server(workspace, options)?;
     }
     if matches!(only, None | Some("store")) {
-        store(workspace)?;
+        whole_servers(workspace, "store")?;
+    }
+    if matches!(only, None | Some("api")) {
+        whole_servers(workspace, "api")?;
     }
     Ok(())
 }
@@ -112,13 +115,13 @@ fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut server)
 }
 
-/// What keeping state costs a server, compared with `consul` as above.
-fn store(workspace: &Workspace) -> anyhow::Result<()> {
+/// What keeping state costs a server, or what its HTTP API takes, compared with `consul` as above.
+fn whole_servers(workspace: &Workspace, bench: &str) -> anyhow::Result<()> {
     let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
     workspace::run(build.args(PROFILE))?;
-    let mut store = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "store"]);
-    store
+    let mut command = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", bench]);
+    command
         .args(PROFILE)
         .env("LEGATE_BINARIES", workspace.target.join("quick-release"));
-    workspace::run(&mut store)
+    workspace::run(&mut command)
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -55,6 +55,17 @@ impl Client {
     }
 
     async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, BoxError> {
+        let answer = self.ask(method, path, body).await?;
+        Ok(answer.into_body())
+    }
+
+    /// An answer with status 200.
+    pub(crate) async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Bytes>, BoxError> {
         self.sender.ready().await?;
         let request = Request::builder()
             .method(method)
@@ -62,11 +73,11 @@ impl Client {
             .header("host", self.server.to_string())
             .body(Full::new(body))?;
         let response = self.sender.send_request(request).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
+        let (head, body) = response.into_parts();
+        let (status, body) = (head.status, body.collect().await?.to_bytes());
         if status != StatusCode::OK {
             return Err(format!("{path}: {status}: {}", String::from_utf8_lossy(&body)).into());
         }
-        Ok(body)
+        Ok(Response::from_parts(head, body))
     }
 }

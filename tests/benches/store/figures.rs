@@ -98,7 +98,7 @@ pub(crate) fn print_recovery(rows: usize, recovered: &[(String, Recovery)]) {
 }
 
 /// Each column is followed by what its value is of Consul's, where there is one.
-fn print(title: &str, columns: &[(&str, usize)], rows: &[(&str, Vec<Option<f64>>)]) {
+pub(crate) fn print(title: &str, columns: &[(&str, usize)], rows: &[(&str, Vec<Option<f64>>)]) {
     let of = |n: usize| {
         let consul = rows.iter().find(|(name, _)| *name == CONSUL)?;
         consul.1[n].filter(|value| *value > 0.0)

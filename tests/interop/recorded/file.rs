@@ -16,10 +16,13 @@
 //! `@keep NAME /POINTER` keeps a value of the answer: `{NAME}` stands for it from then on. `@masked /POINTER` hides
 //! a value, where `*` is any element. `@unordered` sorts lists. `@eventually` repeats the request until the answer
 //! agrees. `@differs PLACE REASON` is a difference that is intended: the place is `status`, the name of a header,
-//! `body` or a pointer into it. `{address}` is the address of the agent.
+//! `body` or a pointer into it; the reason is one of `http/reasons.md`, or a sentence. `{address}` is the address
+//! of the agent.
 
 use std::fmt::Write;
 use std::path::Path;
+
+const REASONS: &str = include_str!("../http/reasons.md");
 
 /// One file.
 pub(super) struct Recording {
@@ -146,7 +149,8 @@ impl Exchange {
             "masked" => self.masked.push(rest.to_owned()),
             "differs" => {
                 let (place, reason) = rest.split_once(' ')?;
-                (!reason.is_empty()).then_some(())?;
+                let named = REASONS.contains(&format!("| {reason} |"));
+                (named || reason.contains(' ')).then_some(())?;
                 self.differs.push(place.to_owned());
             }
             "unordered" => self.unordered = true,

@@ -29,6 +29,17 @@ const HEADERS: &[&str] = &[
     "X-Consul-Translate-Addresses",
 ];
 
+/// Those that say how fresh an answer is: a refusal has them by chance.
+const OF_READS: &[&str] = &[
+    "X-Cache",
+    "X-Consul-ContentHash",
+    "X-Consul-Effective-Consistency",
+    "X-Consul-Index",
+    "X-Consul-KnownLeader",
+    "X-Consul-LastContact",
+    "X-Consul-Query-Backend",
+];
+
 static CHANGING: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let all = [
         (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "{id}"),
@@ -77,7 +88,11 @@ impl Masks {
             None => self.hidden(text.trim()),
         };
         let mut headers = Vec::new();
+        let refused = reply.status().as_u16() >= 400 && !reply.body().is_empty();
         for name in HEADERS {
+            if refused && OF_READS.contains(name) {
+                continue;
+            }
             for value in reply.headers().get_all(*name) {
                 let value = self.hidden(&String::from_utf8_lossy(value.as_bytes()));
                 let value = match *name {
@@ -118,6 +133,8 @@ impl Masks {
         }
         match value {
             Value::Object(fields) => {
+                // Of config entries: a sum of Consul's own, which no client reads.
+                fields.retain(|name, value| name != "Hash" || !value.is_number());
                 for (name, value) in fields.iter_mut() {
                     at.push(name.clone());
                     self.hide(value, at, masked);

@@ -84,7 +84,7 @@ async fn consul_answers_as_recorded() {
     clippy::disallowed_methods,
     reason = "the environment says whether and what is recorded"
 )]
-fn set(variable: &str) -> bool {
+pub(crate) fn set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
@@ -190,7 +190,7 @@ async fn ask(
 }
 
 /// Consul's agent registers itself some time after there is a leader.
-async fn wait_until_settled(http: SocketAddr) {
+pub(crate) async fn wait_until_settled(http: SocketAddr) {
     for (path, has) in [
         ("/v1/catalog/service/consul", "ServiceName"),
         ("/v1/health/node/n1", "\"passing\""),

@@ -37,6 +37,7 @@ mod http_jwt;
 mod http_kv;
 mod http_lists;
 mod http_mesh;
+mod http_noise;
 mod http_not_served;
 mod http_operator;
 mod http_paths;
