@@ -29,10 +29,11 @@ const HEADERS: &[&str] = &[
     "X-Consul-Translate-Addresses",
 ];
 
-/// Those that say how fresh an answer is: a refusal has them by chance.
-const OF_READS: &[&str] = &[
+/// Those that say how fresh an answer is, and what holds without a rule: refusals have them by chance.
+pub(super) const SAID: &[&str] = &[
     "X-Cache",
     "X-Consul-ContentHash",
+    "X-Consul-Default-Acl-Policy",
     "X-Consul-Effective-Consistency",
     "X-Consul-Index",
     "X-Consul-KnownLeader",
@@ -90,7 +91,7 @@ impl Masks {
         let mut headers = Vec::new();
         let refused = reply.status().as_u16() >= 400 && !reply.body().is_empty();
         for name in HEADERS {
-            if refused && OF_READS.contains(name) {
+            if refused && SAID.contains(name) && *name != "X-Consul-Default-Acl-Policy" {
                 continue;
             }
             for value in reply.headers().get_all(*name) {

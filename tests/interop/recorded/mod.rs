@@ -194,6 +194,7 @@ pub(crate) async fn wait_until_settled(http: SocketAddr) {
     for (path, has) in [
         ("/v1/catalog/service/consul", "ServiceName"),
         ("/v1/health/node/n1", "\"passing\""),
+        ("/v1/catalog/node/n1", "\"lan\""),
         ("/v1/agent/connect/ca/roots", "RootCert"),
     ] {
         let answer = || async move {

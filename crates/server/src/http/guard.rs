@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
-use http::header::{HeaderName, HeaderValue};
+use http::header::{ALLOW, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 
@@ -91,6 +91,7 @@ impl Guard {
             DEFAULT_POLICY,
             HeaderValue::from_static(self.default_policy),
         );
+        name_methods(headers);
         for (name, value) in &self.policy.response_headers {
             if !headers.contains_key(name) {
                 headers.insert(name, value.clone());
@@ -153,5 +154,20 @@ fn is_write(method: &Method, path: &str) -> bool {
             .iter()
             .any(|question| path.starts_with(question)),
         _ => true,
+    }
+}
+
+/// Names the methods of a path as Consul does: the one that asks for them stands first, and nothing is said
+/// about `HEAD`.
+fn name_methods(headers: &mut HeaderMap) {
+    let Some(allowed) = headers.get(ALLOW).and_then(|value| value.to_str().ok()) else {
+        return;
+    };
+    let of_path = allowed
+        .split(',')
+        .filter(|method| !matches!(*method, "HEAD" | "OPTIONS"));
+    let all: Vec<_> = std::iter::once("OPTIONS").chain(of_path).collect();
+    if let Ok(value) = HeaderValue::try_from(all.join(",")) {
+        headers.insert(ALLOW, value);
     }
 }

@@ -54,7 +54,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use legate_runtime::{BoxError, CancellationToken};
 use rustls::ServerConfig as TlsConfig;
@@ -120,7 +120,6 @@ fn router(state: ApiState) -> Router {
         .merge(debug_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(axum::middleware::map_response(allowed_methods))
         .layer(compression::layer())
         .with_state(state)
 }
@@ -374,7 +373,7 @@ fn operator_routes() -> Router<ApiState> {
         .route("/v1/peering/{name}", peering)
 }
 
-/// The router adds the `Allow` header, which has Consul's form in the end.
+/// The router adds the `Allow` header, and the guard gives it Consul's form.
 async fn wrong_method(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         let json = [(CONTENT_TYPE, "application/json")];
@@ -382,23 +381,4 @@ async fn wrong_method(request: Request) -> Response {
     }
     let text = format!("method {} not allowed", request.method());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, text).into_response()
-}
-
-/// As Consul writes the methods of a path: the one that asks for them stands first, and nothing is said
-/// about `HEAD`.
-async fn allowed_methods(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    let allowed = headers.get(ALLOW).and_then(|value| value.to_str().ok());
-    if let Some(allowed) = allowed {
-        let mut methods = vec!["OPTIONS"];
-        methods.extend(
-            allowed
-                .split(',')
-                .filter(|method| !matches!(*method, "HEAD" | "OPTIONS")),
-        );
-        if let Ok(value) = HeaderValue::try_from(methods.join(",")) {
-            headers.insert(ALLOW, value);
-        }
-    }
-    response
 }
