@@ -124,7 +124,7 @@ async fn every_path_survives_noise() {
     let (_server, client) = start(deny_by_default).await;
     let client = client.with_token(MANAGEMENT);
     let routes = routes();
-    assert!(routes.len() > 140, "{}", routes.len());
+    assert!(routes.len() > 120, "{}", routes.len());
     let bodies = bodies();
     assert!(bodies.len() > 200, "{}", bodies.len());
     let mut numbers = Numbers(1);
@@ -135,7 +135,7 @@ async fn every_path_survives_noise() {
             .filter(|(path, _)| path.starts_with(beginning))
             .map(|(_, body)| body.as_str())
             .collect();
-        let methods = methods(&client, &path(route, &mut numbers)).await;
+        let methods = methods(&client, route).await;
         for round in 0..ROUNDS {
             for method in &methods {
                 let path = path(route, &mut numbers);
@@ -155,8 +155,9 @@ async fn every_path_survives_noise() {
 }
 
 /// Those that the path has, and one that none has.
-async fn methods(client: &Client, path: &str) -> Vec<Method> {
-    let reply = client.send(Method::OPTIONS, path, "").await;
+async fn methods(client: &Client, route: &str) -> Vec<Method> {
+    let path = route.replace(['{', '}', '*'], "");
+    let reply = client.send(Method::OPTIONS, &path, "").await;
     let allowed = reply.header("allow").split(',').map(str::parse);
     let own = allowed.filter_map(Result::ok);
     own.filter(|method| *method != Method::OPTIONS)
