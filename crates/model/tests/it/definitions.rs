@@ -191,11 +191,12 @@ fn refusals_name_the_field() {
         assert_eq!(error.path(), field, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
-    // A connect-proxy of an agent may be without a port, which the agent would choose.
+    // Nobody chooses a port for a proxy that is registered by itself.
     let proxy = json!({
         "Name": "p", "Kind": "connect-proxy", "Proxy": {"DestinationServiceName": "web"},
     });
-    assert_eq!(definition(proxy).validate(), Ok(()));
+    let refused = definition(proxy).validate().unwrap_err();
+    assert_eq!(refused.path(), "Port", "{refused}");
 }
 
 /// As in Consul's agent: a weight that is left out is 0 where the other one is set, and a service needs
