@@ -217,7 +217,10 @@ fn path(route: &str, numbers: &mut Numbers) -> String {
         path.push('/');
         match part.starts_with('{') {
             true if numbers.chance(16) => path.push_str(&"long".repeat(200)),
-            true => path.push_str(numbers.one_of(&NAMES)),
+            true => {
+                let name = *numbers.one_of::<&str>(&NAMES);
+                path.push_str(name);
+            }
             false => path.push_str(part),
         }
     }
