@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::acl::{AgentTokens, TokenSet};
 use crate::config::ServerConfig;
+use crate::dns::{self, DnsSettings};
 use crate::operations::RequestLimits;
 use crate::rates::Rates;
 use crate::seed;
@@ -30,6 +31,8 @@ pub struct Definitions {
     pub tokens: TokenSet,
     /// How many requests are taken in a second.
     pub request_limits: RequestLimits,
+    /// How DNS answers.
+    pub dns: DnsSettings,
 }
 
 /// Reads the configuration files of an agent again.
@@ -73,6 +76,7 @@ pub(crate) struct Agent {
     /// The tokens that the agent has of its own.
     pub(crate) tokens: Arc<AgentTokens>,
     rates: Rates,
+    dns: dns::Current,
 }
 
 impl Agent {
@@ -82,6 +86,7 @@ impl Agent {
         reload: Option<Reload>,
         tokens: Arc<AgentTokens>,
         rates: Rates,
+        dns: dns::Current,
     ) -> Self {
         Self {
             config,
@@ -91,6 +96,7 @@ impl Agent {
             leaving: CancellationToken::new(),
             tokens,
             rates,
+            dns,
         }
     }
 
@@ -110,6 +116,7 @@ impl Agent {
         seed::define(&self.config, &self.store, &definitions).await?;
         self.tokens.reload(definitions.tokens).await;
         self.rates.set(definitions.request_limits);
+        self.dns.set(definitions.dns);
         tracing::info!("the configuration was read again");
         Ok(())
     }

@@ -14,6 +14,7 @@ use legate_model::{CheckType, ConfigEntry, Secret, ServiceDefinition};
 pub use legate_store::{EtcdConfig, StoreConfig};
 
 pub use crate::acl::TokenSet;
+use crate::dns::{DnsDomains, DnsSettings};
 use crate::net::ConnectionLimits;
 use crate::operations::{
     AuditSink, HttpPolicy, MoreListeners, QueryTimes, RequestLimits, SizeLimits, TelemetryConfig,
@@ -84,8 +85,10 @@ pub struct ServerConfig {
     pub grpc_tls: Option<SocketAddr>,
     /// Where DNS answers, over UDP and TCP. Default `127.0.0.1:8600`.
     pub dns: Option<SocketAddr>,
-    /// Whether DNS leaves out instances in `warning`. Default: they are shown, as in Consul.
-    pub dns_only_passing: bool,
+    /// The domains that DNS answers for. Default `consul`.
+    pub dns_domains: DnsDomains,
+    /// How DNS answers.
+    pub dns_settings: DnsSettings,
     /// Where APIs listen, too.
     pub more_listeners: MoreListeners,
     /// Where the store keeps its rows. Default: in memory.
@@ -147,7 +150,8 @@ impl Default for ServerConfig {
             grpc: loopback(8502),
             grpc_tls: loopback(8503),
             dns: loopback(8600),
-            dns_only_passing: false,
+            dns_domains: DnsDomains::default(),
+            dns_settings: DnsSettings::default(),
             more_listeners: MoreListeners::default(),
             store: StoreConfig::Memory,
             grpc_tls_files: None,

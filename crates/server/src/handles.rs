@@ -23,6 +23,7 @@ use crate::acl::{Logins, Methods, Rights};
 use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
+use crate::dns;
 use crate::rates::Rates;
 use crate::telemetry::Traces;
 
@@ -57,6 +58,8 @@ pub(crate) struct Handles {
     pub(crate) registry: Registry,
     /// The server as the agent of its node.
     pub(crate) agent: Arc<Agent>,
+    /// How DNS answers now.
+    pub(crate) dns: dns::Current,
     /// How many requests are answered.
     pub(crate) rates: Rates,
     /// Where requests are logged.

@@ -16,6 +16,7 @@ mod handles;
 mod http;
 mod net;
 mod operations;
+mod prepared;
 mod program;
 mod rates;
 mod seed;
@@ -34,6 +35,7 @@ pub use certificate::CertificateError;
 pub use config::{
     AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig, TokenSet,
 };
+pub use dns::{DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls};
 pub use legate_ca::CaConfig;
 pub use legate_checks::{Scripts, Settings as CheckSettings};
 pub use legate_intentions::Action as IntentionAction;

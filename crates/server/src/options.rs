@@ -14,7 +14,7 @@ use legate_intentions::Action;
 use legate_model::{Secret, duration};
 use legate_runtime::logging::{Level, LogOptions};
 use legate_server::{
-    AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig, StoreConfig,
+    AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, DnsSettings, ServerConfig, StoreConfig,
     TelemetryConfig,
 };
 
@@ -274,7 +274,10 @@ impl Options {
             grpc: listen(self.grpc_port),
             grpc_tls: listen(self.grpc_tls_port),
             dns: listen(self.dns_port),
-            dns_only_passing: self.dns_only_passing,
+            dns_settings: DnsSettings {
+                only_passing: self.dns_only_passing,
+                ..DnsSettings::default()
+            },
             store,
             update_max_per_second: self.xds_updates_per_second,
             grpc_tls_files: self

@@ -212,14 +212,17 @@ impl Server {
         let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
         let reports = run_checks(&config, &store, &scope);
         let tokens = Arc::new(agent_tokens(&config)?);
+        let dns = dns::Current::new(config.dns_settings.clone());
         let agent = Agent::new(
             config.clone(),
             store.clone(),
             reload,
             tokens.clone(),
             rates.clone(),
+            dns.clone(),
         );
         let handles = Handles {
+            dns,
             agent: Arc::new(agent),
             reports,
             rates,

@@ -30,6 +30,7 @@ settings! {
         advertise_addr: String,
         advertise_addr_ipv4: String,
         advertise_addr_ipv6: String,
+        alt_domain: String,
         audit: Audit,
         auto_reload_config: bool,
         bind_addr: String,
@@ -66,6 +67,7 @@ settings! {
         pid_file: String,
         ports: Ports,
         primary_datacenter: String,
+        recursors: Vec<String>,
         rpc: Nothing,
         server: bool,
         session_ttl_min: String,
@@ -116,7 +118,22 @@ settings! {
         ca_config: Map<String, Value>,
     }
     /// `dns_config`
-    Dns { only_passing: bool, }
+    Dns {
+        a_record_limit: i64,
+        disable_compression: bool,
+        enable_additional_node_meta_txt: bool,
+        enable_truncate: bool,
+        node_ttl: String,
+        only_passing: bool,
+        prefer_namespace: bool,
+        recursor_strategy: String,
+        recursor_timeout: String,
+        service_ttl: BTreeMap<String, String>,
+        soa: Soa,
+        udp_answer_limit: i64,
+    }
+    /// `dns_config.soa`
+    Soa { expire: u32, min_ttl: u32, refresh: u32, retry: u32, }
     /// `http_config`
     HttpApi {
         allow_write_http_from: Vec<String>,

@@ -76,11 +76,15 @@ pub(crate) struct Flags {
     /// Form of all files, whatever their names end in: hcl or json
     #[arg(long, value_name = "FORM")]
     pub(crate) config_format: Option<String>,
-    /// Domain that DNS answers for: consul
+    /// Domain that DNS answers for [default: consul]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    #[arg(long, hide = true)]
+    /// Another domain that DNS answers for [default: none]
+    #[arg(long, value_name = "NAME")]
     alt_domain: Option<String>,
+    /// Address of a DNS server that is asked for names of other domains; may be repeated [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    recursor: Vec<String>,
     /// Id of this node, a UUID [default: a random one that stays with the state]
     #[arg(long, value_name = "ID")]
     node_id: Option<String>,
@@ -166,8 +170,6 @@ struct WithoutEffect {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), hide = true)]
     read_replica: Option<bool>,
-    #[arg(long, hide = true)]
-    recursor: Vec<String>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), hide = true)]
     rejoin: Option<bool>,
@@ -266,6 +268,7 @@ impl Flags {
             "log_rotate_max_files": self.log_rotate_max_files,
             "max_query_time": self.max_query_time,
             "pid_file": self.pid_file,
+            "recursors": lists(&self.recursor),
             "telemetry": { "otlp_endpoint": self.otlp_endpoint },
             "ports": {
                 "http": self.http_port,
@@ -305,7 +308,6 @@ impl WithoutEffect {
             "protocol": self.protocol,
             "raft_protocol": self.raft_protocol,
             "read_replica": self.read_replica,
-            "recursors": lists(&self.recursor),
             "rejoin_after_leave": self.rejoin,
             "retry_interval": self.retry_interval,
             "retry_interval_wan": self.retry_interval_wan,

@@ -37,7 +37,6 @@ const CLIENTS: &str =
 const SYSLOG: &str = "the log goes to standard error, and to log_file";
 const RPC: &str = "there is no RPC among agents";
 const FRESH: &str = "answers are never stale, and none is cached";
-const DNS_ANSWERS: &str = "DNS answers as Consul's defaults say";
 const INTERNAL: &str = "it is no setting for users";
 
 /// Keys, and all below each.
@@ -62,11 +61,6 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("advertise_addr_wan_ipv6", No, Taken(WAN)),
     ("advertise_reconnect_timeout", No, Taken(GOSSIP)),
     ("ae_interval", No, Taken(INTERNAL)),
-    (
-        "alt_domain",
-        No,
-        Refused("DNS answers for the domain consul only"),
-    ),
     ("auto_config.enabled", Is(false), Refused(CLIENTS)),
     ("auto_config", No, Taken(CLIENTS)),
     ("auto_encrypt.tls", Is(false), Refused(CLIENTS)),
@@ -120,21 +114,6 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("dns_config.cache_max_age", No, Taken(FRESH)),
     ("dns_config.max_stale", No, Taken(FRESH)),
     ("dns_config.use_cache", Is(false), Taken(FRESH)),
-    ("dns_config.a_record_limit", No, Taken(DNS_ANSWERS)),
-    ("dns_config.disable_compression", No, Taken(DNS_ANSWERS)),
-    (
-        "dns_config.enable_additional_node_meta_txt",
-        No,
-        Taken(DNS_ANSWERS),
-    ),
-    ("dns_config.enable_truncate", No, Taken(DNS_ANSWERS)),
-    ("dns_config.node_ttl", No, Taken(DNS_ANSWERS)),
-    ("dns_config.prefer_namespace", No, Taken(DNS_ANSWERS)),
-    ("dns_config.recursor_strategy", No, Taken(DNS_ANSWERS)),
-    ("dns_config.recursor_timeout", No, Taken(DNS_ANSWERS)),
-    ("dns_config.service_ttl", No, Taken(DNS_ANSWERS)),
-    ("dns_config.soa", No, Taken(DNS_ANSWERS)),
-    ("dns_config.udp_answer_limit", No, Taken(DNS_ANSWERS)),
     (
         "enable_agent_tls_for_checks",
         Is(false),
@@ -201,11 +180,6 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("non_voting_server", Is(false), Taken(RAFT)),
     ("reconnect_timeout", No, Taken(GOSSIP)),
     ("reconnect_timeout_wan", No, Taken(GOSSIP)),
-    (
-        "recursors",
-        No,
-        Taken("DNS answers for the mesh only, and refuses other names"),
-    ),
     ("rejoin_after_leave", Any, Taken(ALONE)),
     ("reporting", No, Taken("nothing is reported to anybody")),
     ("retry_interval", No, Taken(ALONE)),

@@ -131,6 +131,7 @@ fn definitions(flags: &Flags, level: &LogLevel) -> Result<Definitions, String> {
         checks: server.agent.checks,
         tokens: server.agent.tokens,
         request_limits: server.request_limits,
+        dns: server.dns_settings,
     })
 }
 

@@ -1,5 +1,6 @@
 //! From settings to a server: defaults, what fits together, and what is refused for its value.
 
+mod dns;
 mod listeners;
 mod operations;
 
@@ -62,17 +63,9 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
     if settings.server == Some(!SERVER) {
         bail!("server = false is not served: client agents are not served, run a server");
     }
-    let domain = settings
-        .domain
-        .as_deref()
-        .map(|name| name.trim_matches('.'));
-    for (key, set, served) in [
-        ("domain", domain, "consul"),
-        ("partition", settings.partition.as_deref(), "default"),
-    ] {
-        if let Some(set) = set.filter(|set| !set.is_empty() && *set != served) {
-            bail!("{key} = {set:?} is not served: it is always {served:?}");
-        }
+    let partition = settings.partition.as_deref();
+    if let Some(set) = partition.filter(|set| !["", "default"].contains(set)) {
+        bail!("partition = {set:?} is not served: it is always \"default\"");
     }
     if settings
         .bootstrap_expect
@@ -121,11 +114,8 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         grpc_tls: ports.grpc_tls,
         dns: ports.dns,
         more_listeners: ports.more,
-        dns_only_passing: settings
-            .dns_config
-            .as_ref()
-            .and_then(|dns| dns.only_passing)
-            == Some(true),
+        dns_domains: dns::domains(&settings)?,
+        dns_settings: dns::settings(&settings)?,
         store: store(settings.data_dir.clone(), dev)?,
         connect: settings
             .connect

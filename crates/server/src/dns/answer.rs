@@ -1,6 +1,8 @@
-//! Answers questions from the catalog. Pure: tables and a question in, records out.
+//! Answers questions from the catalog. Tables and a question in, records out, in a random order where
+//! the order says nothing. What other servers have to be asked for is collected, and not asked here.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,32 +10,66 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{NS, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, CheckStatus, Node};
-use legate_store::ReadTxn;
+use legate_model::{CheckServiceNode, CheckStatus, Node, Tenancy, duration};
+use legate_store::{ReadTxn, State};
+use rand::seq::SliceRandom;
 
-use super::question::Target;
+use super::question::{Names, Target};
 use super::records::{
-    address_name, address_record, alias_record, domain_name, host_name, meta_records, node_name,
-    record,
+    address_name, address_record, alias_record, host_name, meta_records, name_below, node_name,
+    record, service_name,
 };
+use super::settings::{DnsSettings, Domain, seconds};
+use crate::http::{OWN_SERVICE, ingress_to};
+use crate::prepared;
 
 /// How many aliases are followed from one name of the domain to the next. Consul's limit.
 const MAX_ALIASES: u8 = 3;
 
+/// Most records behind an alias for a client without EDNS. Consul's limit.
+const MAX_BEHIND_ALIAS: usize = 5;
+
+/// Most name servers in an answer. Consul's limit.
+const MAX_NAME_SERVERS: usize = 3;
+
+/// Most records in one section of an answer: more do not fit into 64 KiB.
+const MAX_RECORDS: usize = 4096;
+
+/// Names of other domains that instances are reached at, and the kind of address that is wanted of each.
+pub(super) type Wanted = BTreeSet<(Name, RecordType)>;
+
+/// What other servers said about such names.
+pub(super) type Known = BTreeMap<(Name, RecordType), Vec<Record>>;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asker<'a> {
+    /// Whose names may be seen.
+    pub(super) access: &'a Authorizer,
+    /// Where the client is, as far as that is known.
+    pub(super) source: Option<IpAddr>,
+    /// Whether it takes long answers.
+    pub(super) has_edns: bool,
+}
+
 /// What is known besides the question.
 pub(super) struct Resolver<'a> {
     /// The catalog.
-    pub(super) state: &'a ReadTxn<'a>,
-    /// Whose names may be seen.
-    pub(super) access: &'a Authorizer,
-    /// Leave out instances in `warning` as well as critical ones.
-    pub(super) only_passing: bool,
-    /// The datacenter that is served.
-    pub(super) datacenter: &'a str,
+    pub(super) state: &'a State,
+    pub(super) asker: Asker<'a>,
+    /// What the owner of another token may see; `None` when there is none with it.
+    pub(super) rights: &'a dyn Fn(&str) -> Option<Authorizer>,
+    pub(super) settings: &'a DnsSettings,
+    pub(super) names: Names<'a>,
+    /// The node of this server.
+    pub(super) node: &'a str,
     /// This server's address, as the domain's name server.
     pub(super) server: IpAddr,
     /// Serial number of the zone: the time in seconds.
     pub(super) serial: u32,
+    pub(super) known: &'a Known,
+    /// What is not known yet. Another try with it gives a better answer.
+    pub(super) wanted: RefCell<Wanted>,
 }
 
 /// The records of a reply.
@@ -43,20 +79,27 @@ pub(super) struct Answer {
     pub(super) answers: Vec<Record>,
     pub(super) authorities: Vec<Record>,
     pub(super) additionals: Vec<Record>,
+    /// Whether another client may get another answer.
+    pub(super) depends_on_client: bool,
 }
 
-/// What a target turned out to be.
-enum Found {
-    /// Instances of a service.
-    Instances(Vec<CheckServiceNode>),
-    Node(Arc<Node>),
-    /// One address.
-    Address(IpAddr),
-    /// A name that has no address.
-    NoAddress,
-    /// The name that an address has.
-    Name(Name),
-    Nothing,
+impl Answer {
+    pub(super) fn failed(code: ResponseCode) -> Self {
+        Self {
+            code,
+            ..Self::default()
+        }
+    }
+}
+
+/// A question, and how far it is from the one that the client asked.
+#[derive(Clone, Copy)]
+struct Question<'q> {
+    name: &'q Name,
+    kind: RecordType,
+    domain: &'q Domain,
+    /// How many aliases led to it.
+    aliases: u8,
 }
 
 /// Where an instance is reached.
@@ -69,18 +112,47 @@ enum Place<'a> {
     Host(&'a str),
 }
 
+/// The address of what has one in general and others for each family.
+fn of_family<'a>(
+    kind: RecordType,
+    own: &'a str,
+    tagged: impl Fn(&str) -> Option<&'a str>,
+) -> &'a str {
+    let tag = match kind {
+        RecordType::A => "lan_ipv4",
+        RecordType::AAAA => "lan_ipv6",
+        _ => return own,
+    };
+    tagged(tag)
+        .filter(|address| !address.is_empty())
+        .unwrap_or(own)
+}
+
+fn address_of(node: &Node, kind: RecordType) -> &str {
+    let tagged = |tag: &str| node.tagged_addresses.get(tag).map(String::as_str);
+    of_family(kind, &node.address, tagged)
+}
+
 impl<'a> Place<'a> {
     /// `asked` is the name that is being answered: an instance whose address is just that would
     /// lead nowhere, so its node's address is taken, as in Consul.
-    fn of(instance: &'a CheckServiceNode, asked: &Name) -> Self {
-        let (own, node) = (&instance.service.address, &instance.node.address);
-        let of_node = || node.parse().map_or(Self::Host(node.as_str()), Self::Node);
+    fn of(instance: &'a CheckServiceNode, asked: &Question<'_>) -> Self {
+        let service = &instance.service;
+        let tagged = |tag: &str| {
+            service
+                .tagged_addresses
+                .get(tag)
+                .map(|at| at.address.as_str())
+        };
+        let own = of_family(asked.kind, &service.address, tagged);
+        let node = address_of(&instance.node, asked.kind);
+        let of_node = || node.parse().map_or(Self::Host(node), Self::Node);
         if own.is_empty() {
             return of_node();
         }
         match (own.parse(), of_node()) {
             (Ok(ip), _) => Self::Own(ip),
-            (Err(_), Self::Node(ip)) if host_name(own).is_ok_and(|name| name == *asked) => {
+            (Err(_), Self::Node(ip)) if host_name(own).is_ok_and(|name| name == *asked.name) => {
                 Self::Node(ip)
             }
             (Err(_), _) => Self::Host(own),
@@ -88,178 +160,339 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Resolver<'_> {
+impl<'a> Resolver<'a> {
     /// The answer to a question.
     pub(super) fn answer(&self, name: &Name, kind: RecordType) -> Answer {
         let mut answer = self.follow(name, kind, 0);
-        if answer.answers.is_empty() && answer.code != ResponseCode::Refused {
-            // Tells how long the absence may be remembered: not at all.
-            if answer.authorities.is_empty() {
-                answer.authorities.extend(self.soa());
-            }
+        let says_nothing = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
+        if answer.answers.is_empty() && says_nothing && answer.authorities.is_empty() {
+            // Tells how long the absence may be remembered.
+            let (_, domain) = self.names.read(name, kind);
+            answer.authorities.extend(self.soa(domain));
         }
+        answer.answers.truncate(MAX_RECORDS);
+        answer.additionals.truncate(MAX_RECORDS);
         answer
+    }
+
+    fn read(&self, tenancy: &Tenancy) -> ReadTxn<'a> {
+        self.state.read().within(tenancy.clone())
     }
 
     /// The answer to a question that `aliases` led to.
     fn follow(&self, name: &Name, kind: RecordType, aliases: u8) -> Answer {
-        let found = match Target::of(name, self.datacenter) {
-            Target::Elsewhere => {
-                return Answer {
-                    code: ResponseCode::Refused,
-                    ..Answer::default()
-                };
+        let (target, domain) = self.names.read(name, kind);
+        let question = Question {
+            name,
+            kind,
+            domain,
+            aliases,
+        };
+        if !matches!(target, Target::Elsewhere | Target::Reverse(_)) {
+            match kind {
+                RecordType::SOA => return self.zone(&question, true),
+                RecordType::NS => return self.zone(&question, false),
+                RecordType::AXFR => return Answer::failed(ResponseCode::NotImp),
+                _ => {}
             }
-            Target::Apex => return self.apex(name, kind),
-            Target::NameServer => Found::Address(self.server),
-            Target::Address(ip) => Found::Address(ip),
-            Target::Reverse(ip) => self.reverse(ip),
-            Target::Node { name } => self.node(&name),
-            Target::Service { name, tag } => {
-                let instances = self.state.service(&name);
-                self.instances(instances, tag.as_deref())
+        }
+        let access = self.asker.access;
+        match target {
+            Target::Elsewhere => Answer::failed(ResponseCode::Refused),
+            Target::Nothing => Answer::failed(ResponseCode::NXDomain),
+            Target::Apex => Answer::default(),
+            Target::NameServer => self.address(&question, self.server),
+            Target::Address(ip) => self.address(&question, ip),
+            Target::Reverse(ip) => self.reverse_records(&question, ip),
+            Target::Node { name, tenancy } => self.node_records(&question, &name, &tenancy),
+            Target::Service { name, tag, tenancy } => {
+                let found = self.read(&tenancy).service(&name);
+                let found = self.visible(found, tag.as_deref());
+                self.instances(
+                    &question,
+                    &tenancy,
+                    found,
+                    self.settings.service_ttl.of(&name),
+                )
             }
             // Who may not see the service sees no proxy of it, whatever its name.
-            Target::Connect { name } if !self.access.service_read(&name) => Found::Nothing,
-            Target::Connect { name } => self.instances(self.state.connect(&name), None),
-            Target::Virtual { name } => self.virtual_ip(&name),
-            Target::Nothing => Found::Nothing,
-        };
-        let mut answer = Answer::default();
-        match found {
-            Found::Nothing => answer.code = ResponseCode::NXDomain,
-            Found::NoAddress => {}
-            Found::Name(target) if matches!(kind, RecordType::PTR | RecordType::ANY) => {
-                answer.answers.push(record(name, RData::PTR(PTR(target))));
+            Target::Connect { name, .. } | Target::Ingress { name, .. }
+                if !access.service_read(&name) =>
+            {
+                Answer::failed(ResponseCode::NXDomain)
             }
-            Found::Name(_) => {}
-            Found::Address(ip) => answer.answers.extend(address_of_kind(name, ip, kind)),
-            Found::Node(node) => self.node_records(&mut answer, name, &node, kind, aliases),
-            Found::Instances(instances) if kind == RecordType::SRV => {
-                self.srv(&mut answer, name, &instances);
+            Target::Connect { name, tenancy } => {
+                let found = self.visible(self.read(&tenancy).connect(&name), None);
+                self.instances(
+                    &question,
+                    &tenancy,
+                    found,
+                    self.settings.service_ttl.of(&name),
+                )
             }
-            Found::Instances(instances) => {
-                answer.answers = self.instance_records(name, &instances, kind, aliases);
+            Target::Ingress { name, tenancy } => {
+                let found = self.visible(ingress_to(&self.read(&tenancy), &name), None);
+                self.instances(
+                    &question,
+                    &tenancy,
+                    found,
+                    self.settings.service_ttl.of(&name),
+                )
             }
+            Target::Virtual { name, tenancy } => {
+                match self.virtual_ip(&name, &tenancy) {
+                    Some(ip) => self.address(&question, ip),
+                    // As in Consul, every name exists here.
+                    None => Answer::default(),
+                }
+            }
+            Target::Query { name } => self.prepared_query(&question, &name),
         }
-        answer
     }
 
-    fn node(&self, name: &str) -> Found {
-        match self.state.node(name) {
-            Some(node) if self.access.node_read(&node.node) => Found::Node(node.clone()),
-            _ => Found::Nothing,
-        }
-    }
-
-    /// The ones that are well enough and may be seen; without any the name does not exist.
-    fn instances(&self, mut instances: Vec<CheckServiceNode>, tag: Option<&str>) -> Found {
-        let worst = if self.only_passing {
-            CheckStatus::Passing
-        } else {
-            CheckStatus::Warning
+    /// The ones that are well enough and may be seen, in a random order.
+    fn visible(
+        &self,
+        mut instances: Vec<CheckServiceNode>,
+        tag: Option<&str>,
+    ) -> Vec<CheckServiceNode> {
+        let worst = match self.settings.only_passing {
+            true => CheckStatus::Passing,
+            false => CheckStatus::Warning,
         };
+        let access = self.asker.access;
         instances.retain(|one| {
-            let tagged = |tag: &str| {
-                one.service
-                    .tags
-                    .iter()
-                    .any(|own| own.eq_ignore_ascii_case(tag))
-            };
+            let mut tags = one.service.tags.iter();
             one.health() <= worst
-                && tag.is_none_or(tagged)
-                && self.access.service_read(&one.service.service)
-                && self.access.node_read(&one.node.node)
+                && tag.is_none_or(|tag| tags.any(|own| own.eq_ignore_ascii_case(tag)))
+                && access.service_read(&one.service.service)
+                && access.node_read(&one.node.node)
         });
-        if instances.is_empty() {
-            Found::Nothing
-        } else {
-            Found::Instances(instances)
+        instances.shuffle(&mut rand::rng());
+        instances
+    }
+
+    /// Without instances the name does not exist. `ttl` is in seconds.
+    fn instances(
+        &self,
+        question: &Question<'_>,
+        tenancy: &Tenancy,
+        found: Vec<CheckServiceNode>,
+        ttl: u32,
+    ) -> Answer {
+        if found.is_empty() {
+            return Answer::failed(ResponseCode::NXDomain);
+        }
+        if question.kind == RecordType::SRV {
+            return self.srv(question, tenancy, &found, ttl);
+        }
+        Answer {
+            answers: self.instance_records(question, &found, ttl),
+            ..Answer::default()
         }
     }
 
-    /// The virtual IP of a service, whatever the health of its instances. As in Consul, every name
-    /// exists here: one without an address has no records. One that may not be seen is the same.
-    fn virtual_ip(&self, service: &str) -> Found {
-        let seen = self.access.service_read(service);
-        let ip = seen.then(|| self.state.virtual_ip(service)).flatten();
-        ip.map_or(Found::NoAddress, |ip| Found::Address(ip.address().into()))
+    /// What a query finds, judged by its own token where it has one.
+    fn prepared_query(&self, question: &Question<'_>, name: &str) -> Answer {
+        let depends = |answer| Answer {
+            depends_on_client: true,
+            ..answer
+        };
+        let txn = self.state.read();
+        let query = match txn.find_prepared_query(name) {
+            Ok(Some(query)) => query,
+            Ok(None) => return depends(Answer::failed(ResponseCode::NXDomain)),
+            Err(error) => {
+                tracing::debug!(%error, query = name, "a prepared query cannot be executed");
+                return depends(Answer::failed(ResponseCode::ServFail));
+            }
+        };
+        let own = match query.token.is_empty() {
+            true => None,
+            false => match (self.rights)(query.token.expose()) {
+                Some(own) => Some(own),
+                None => return depends(Answer::failed(ResponseCode::ServFail)),
+            },
+        };
+        let caller = prepared::Caller {
+            authorizer: own.as_ref().unwrap_or(self.asker.access),
+            node: self.node,
+            source: self.asker.source,
+        };
+        let wanted = &query.service;
+        let selected = prepared::select(&txn, &caller, wanted, wanted.connect, &wanted.near);
+        let ttl = match duration::parse(&query.dns.ttl) {
+            Ok(ttl) if !query.dns.ttl.is_empty() => seconds(ttl),
+            _ => self.settings.service_ttl.of(&wanted.service),
+        };
+        depends(self.instances(question, self.names.tenancy, selected.nodes, ttl))
+    }
+
+    /// The virtual IP of a service, whatever the health of its instances. One that may not be seen is
+    /// the same as none.
+    fn virtual_ip(&self, service: &str, tenancy: &Tenancy) -> Option<IpAddr> {
+        if !self.asker.access.service_read(service) {
+            return None;
+        }
+        let ip = self.read(tenancy).virtual_ip(service)?;
+        Some(ip.address().into())
+    }
+
+    fn node_ttl(&self) -> u32 {
+        seconds(self.settings.node_ttl)
+    }
+
+    /// One address, when the question is about addresses of its kind; else it is only helpful.
+    fn address(&self, question: &Question<'_>, ip: IpAddr) -> Answer {
+        let record = address_record(question.name, self.node_ttl(), ip);
+        let (answers, additionals) = match is_of_kind(ip, question.kind) {
+            true => (vec![record], Vec::new()),
+            false => (Vec::new(), vec![record]),
+        };
+        Answer {
+            answers,
+            additionals,
+            ..Answer::default()
+        }
+    }
+
+    fn reverse_records(&self, question: &Question<'_>, ip: IpAddr) -> Answer {
+        let found = self.reverse(&self.read(self.names.tenancy), ip);
+        let Some(name) = found else {
+            return Answer::failed(ResponseCode::NXDomain);
+        };
+        let is_asked = matches!(question.kind, RecordType::PTR | RecordType::ANY);
+        Answer {
+            answers: match is_asked {
+                true => vec![record(question.name, 0, RData::PTR(PTR(name)))],
+                false => Vec::new(),
+            },
+            ..Answer::default()
+        }
     }
 
     /// The node that has an address, else the service of an instance that has it. Consul's order.
-    fn reverse(&self, ip: IpAddr) -> Found {
-        let node = self
-            .state
-            .node_at(ip, |node| self.access.node_read(&node.node));
-        let named = node.and_then(|node| node_name(&node.node, self.datacenter).ok());
-        if let Some(name) = named {
-            return Found::Name(name);
+    pub(super) fn reverse(&self, txn: &ReadTxn<'_>, ip: IpAddr) -> Option<Name> {
+        let access = self.asker.access;
+        let (names, domain) = (self.names, &self.names.domains.main().name);
+        let node = txn.node_at(ip, |node| access.node_read(&node.node));
+        let name_of = |node: &Node| node_name(&node.node, names.tenancy, names.datacenter, domain);
+        if let Some(name) = node.and_then(|node| name_of(&node).ok()) {
+            return Some(name);
         }
         let may_see = |node: &str| {
-            let node = self.state.node(node);
-            node.is_some_and(|node| self.access.node_read(&node.node))
+            let node = txn.node(node);
+            node.is_some_and(|node| access.node_read(&node.node))
         };
-        let service_name = |service: &str| domain_name(&[service, "service", self.datacenter]).ok();
-        let instance = self.state.instance_at(ip, |node, one| {
-            may_see(node)
-                && self.access.service_read(&one.service)
-                && service_name(&one.service).is_some()
+        let name_of =
+            |service: &str| service_name(service, names.tenancy, names.datacenter, domain).ok();
+        let instance = txn.instance_at(ip, |node, one| {
+            may_see(node) && access.service_read(&one.service) && name_of(&one.service).is_some()
         });
-        instance
-            .and_then(|one| service_name(&one.service))
-            .map_or(Found::Nothing, Found::Name)
+        name_of(&instance?.service)
     }
 
-    fn apex(&self, name: &Name, kind: RecordType) -> Answer {
-        let mut answer = Answer::default();
-        match kind {
-            RecordType::SOA => answer.answers.extend(self.soa()),
-            RecordType::NS => {
-                if let Ok(server) = domain_name(&["ns"]) {
-                    let ns = RData::NS(NS(server.clone()));
-                    answer.answers.push(record(name, ns));
-                    answer
-                        .additionals
-                        .push(address_record(&server, self.server));
-                }
+    /// The zone's own record, or its name servers.
+    fn zone(&self, question: &Question<'_>, own: bool) -> Answer {
+        let (servers, additionals) = self.name_servers(question);
+        match own {
+            true => Answer {
+                answers: self.soa(question.domain).into_iter().collect(),
+                authorities: servers,
+                additionals,
+                ..Answer::default()
+            },
+            false => Answer {
+                answers: servers,
+                additionals,
+                ..Answer::default()
+            },
+        }
+    }
+
+    /// The servers that are in the catalog, else this one; and their addresses.
+    fn name_servers(&self, question: &Question<'_>) -> (Vec<Record>, Vec<Record>) {
+        let (zone, ttl) = (&question.domain.name, self.node_ttl());
+        let ns = |name: Name| record(zone, ttl, RData::NS(NS(name)));
+        let (mut servers, mut addresses) = (Vec::new(), Vec::new());
+        let found = self.state.read().service(OWN_SERVICE);
+        for server in self.visible(found, None).iter().take(MAX_NAME_SERVERS) {
+            let node = &server.node;
+            let name = node.node.to_lowercase();
+            let is_valid = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+            let tenancy = Tenancy::default();
+            let named = node_name(&name, &tenancy, self.names.datacenter, zone);
+            let (true, Ok(named)) = (is_valid, named) else {
+                tracing::warn!(node = name, "the name of a server is no DNS name");
+                continue;
+            };
+            servers.push(ns(named.clone()));
+            addresses.extend(self.node_address(
+                &Question {
+                    name: &named,
+                    kind: RecordType::ANY,
+                    ..*question
+                },
+                node,
+            ));
+        }
+        if let (true, Ok(name)) = (servers.is_empty(), name_below(&["ns"], zone)) {
+            servers.push(ns(name.clone()));
+            addresses.push(address_record(&name, ttl, self.server));
+        }
+        (servers, addresses)
+    }
+
+    /// The zone's own record.
+    fn soa(&self, domain: &Domain) -> Option<Record> {
+        let (zone, times) = (&domain.name, &self.settings.soa);
+        let signed = |seconds: u32| i32::try_from(seconds).unwrap_or(i32::MAX);
+        let soa = SOA::new(
+            name_below(&["ns"], zone).ok()?,
+            name_below(&["hostmaster"], zone).ok()?,
+            self.serial,
+            signed(times.refresh),
+            signed(times.retry),
+            signed(times.expire),
+            times.min_ttl,
+        );
+        // Both say how long an absence may be remembered.
+        Some(record(zone, times.min_ttl, RData::SOA(soa)))
+    }
+
+    /// Address and metadata. Who asks for the address gets the metadata as well, as in Consul.
+    fn node_records(&self, question: &Question<'_>, name: &str, tenancy: &Tenancy) -> Answer {
+        let node: Option<Arc<Node>> = self.read(tenancy).node(name);
+        let may_see = |node: &Arc<Node>| self.asker.access.node_read(&node.node);
+        let Some(node) = node.filter(may_see) else {
+            return Answer::failed(ResponseCode::NXDomain);
+        };
+        let mut answer = Answer {
+            answers: self.node_address(question, &node),
+            ..Answer::default()
+        };
+        let meta = || meta_records(question.name, self.node_ttl(), &node);
+        match question.kind {
+            RecordType::TXT | RecordType::ANY => answer.answers.extend(meta()),
+            RecordType::A | RecordType::AAAA if self.settings.node_meta_txt => {
+                answer.additionals = meta();
             }
             _ => {}
         }
         answer
     }
 
-    /// The zone's own record. The values are Consul's.
-    fn soa(&self) -> Option<Record> {
-        let zone = domain_name(&[]).ok()?;
-        let soa = SOA::new(
-            domain_name(&["ns"]).ok()?,
-            domain_name(&["hostmaster"]).ok()?,
-            self.serial,
-            3_600,
-            600,
-            86_400,
-            0,
-        );
-        Some(record(&zone, RData::SOA(soa)))
-    }
-
-    /// Address and metadata. Who asks for the address gets the metadata as well, as in Consul.
-    fn node_records(
-        &self,
-        answer: &mut Answer,
-        name: &Name,
-        node: &Node,
-        kind: RecordType,
-        aliases: u8,
-    ) {
-        answer.answers = match node.address.parse() {
-            Ok(ip) => address_of_kind(name, ip, kind).into_iter().collect(),
-            Err(_) => self.host_records(name, &node.address, kind, aliases),
-        };
-        match kind {
-            RecordType::TXT | RecordType::ANY => answer.answers.extend(meta_records(name, node)),
-            RecordType::A | RecordType::AAAA => answer.additionals = meta_records(name, node),
-            _ => {}
+    fn node_address(&self, question: &Question<'_>, node: &Node) -> Vec<Record> {
+        if question.kind == RecordType::TXT {
+            return Vec::new();
+        }
+        let (address, ttl) = (address_of(node, question.kind), self.node_ttl());
+        match address.parse() {
+            Ok(ip) if is_of_kind(ip, question.kind) => {
+                vec![address_record(question.name, ttl, ip)]
+            }
+            Ok(_) => Vec::new(),
+            Err(_) => self.host_records(question, address, ttl),
         }
     }
 
@@ -267,45 +500,43 @@ impl Resolver<'_> {
     /// address, and one at most: a name has one alias and then nothing else (RFC 1034 §3.6.2).
     fn instance_records(
         &self,
-        name: &Name,
+        question: &Question<'_>,
         instances: &[CheckServiceNode],
-        kind: RecordType,
-        aliases: u8,
+        ttl: u32,
     ) -> Vec<Record> {
         let mut seen = BTreeSet::new();
         let mut host = None;
         let mut records = Vec::new();
         for instance in instances {
-            match Place::of(instance, name) {
-                Place::Node(ip) | Place::Own(ip) if seen.insert(ip) => {
-                    records.extend(address_of_kind(name, ip, kind));
+            match Place::of(instance, question) {
+                Place::Node(ip) | Place::Own(ip) => {
+                    if is_of_kind(ip, question.kind) && seen.insert(ip) {
+                        records.push(address_record(question.name, ttl, ip));
+                    }
                 }
-                Place::Node(_) | Place::Own(_) => {}
                 Place::Host(other) => host = host.or(Some(other)),
+            }
+            // No limit is 0.
+            if !records.is_empty() && records.len() == self.settings.a_record_limit {
+                break;
             }
         }
         match host {
-            Some(host) if records.is_empty() => self.host_records(name, host, kind, aliases),
+            Some(host) if records.is_empty() => self.host_records(question, host, ttl),
             _ => records,
         }
     }
 
-    /// The alias to a host name and, when that is of this domain, what it leads to.
-    fn host_records(&self, name: &Name, host: &str, kind: RecordType, aliases: u8) -> Vec<Record> {
-        use RecordType::{A, AAAA, ANY, CNAME};
+    /// The alias to a host name and, as far as that can be known, what it leads to.
+    fn host_records(&self, question: &Question<'_>, host: &str, ttl: u32) -> Vec<Record> {
         let Ok(alias) = host_name(host) else {
             return Vec::new();
         };
-        if !matches!(kind, A | AAAA | ANY | CNAME) {
-            return Vec::new();
-        }
-        let mut records = vec![alias_record(name, alias.clone())];
-        if kind != CNAME && aliases < MAX_ALIASES {
-            let further = self.follow(&alias, kind, aliases + 1).answers;
-            let wanted = [A, AAAA, CNAME];
-            for one in further {
+        let mut records = vec![alias_record(question.name, ttl, alias.clone())];
+        if question.kind != RecordType::CNAME {
+            for one in self.behind(question, &alias, ttl) {
                 // Aliases may go round in circles.
-                if wanted.contains(&one.record_type()) && !records.contains(&one) {
+                if !records.contains(&one) {
                     records.push(one);
                 }
             }
@@ -313,14 +544,76 @@ impl Resolver<'_> {
         records
     }
 
-    fn srv(&self, answer: &mut Answer, name: &Name, instances: &[CheckServiceNode]) {
+    /// What the alias that answers a question leads to: addresses, and further aliases.
+    fn behind(&self, question: &Question<'_>, alias: &Name, ttl: u32) -> Vec<Record> {
+        use RecordType::{A, AAAA, ANY, CNAME, SRV};
+        if !matches!(question.kind, A | AAAA | ANY | SRV) {
+            return Vec::new();
+        }
+        let (target, _) = self.names.read(alias, question.kind);
+        let found = match target {
+            Target::Elsewhere => self.elsewhere(question, alias),
+            _ if question.aliases >= MAX_ALIASES => Vec::new(),
+            _ => {
+                let kind = if question.kind == SRV {
+                    ANY
+                } else {
+                    question.kind
+                };
+                self.follow(alias, kind, question.aliases + 1).answers
+            }
+        };
+        let most = if self.asker.has_edns {
+            MAX_RECORDS
+        } else {
+            MAX_BEHIND_ALIAS
+        };
+        let is_wanted = |one: &Record| [A, AAAA, CNAME].contains(&one.record_type());
+        let found = found.into_iter().filter(is_wanted).take(most);
+        found
+            .map(|mut one| {
+                one.ttl = ttl;
+                one
+            })
+            .collect()
+    }
+
+    /// What other servers say about a name of another domain; noted as wanted as long as that is not
+    /// known.
+    fn elsewhere(&self, question: &Question<'_>, alias: &Name) -> Vec<Record> {
+        if self.settings.recursors.is_empty() {
+            return Vec::new();
+        }
+        let kind = match question.kind {
+            RecordType::AAAA => RecordType::AAAA,
+            _ => RecordType::A,
+        };
+        let key = (alias.to_lowercase(), kind);
+        let known = self.known.get(&key).cloned();
+        known.unwrap_or_else(|| {
+            self.wanted.borrow_mut().insert(key);
+            Vec::new()
+        })
+    }
+
+    fn srv(
+        &self,
+        question: &Question<'_>,
+        tenancy: &Tenancy,
+        instances: &[CheckServiceNode],
+        ttl: u32,
+    ) -> Answer {
+        let mut answer = Answer::default();
         let mut seen = BTreeSet::new();
+        let (domain, datacenter) = (&question.domain.name, self.names.datacenter);
+        let (mut helped, mut described) = (BTreeSet::new(), BTreeSet::new());
         for instance in instances {
-            let place = Place::of(instance, name);
+            let place = Place::of(instance, question);
+            let node = node_name(&instance.node.node, tenancy, datacenter, domain);
             // Names that are no DNS names cannot be targets; HTTP still serves them.
             let target = match place {
-                Place::Node(_) => node_name(&instance.node.node, self.datacenter),
-                Place::Own(ip) => address_name(ip, self.datacenter),
+                Place::Node(_) => node.clone(),
+                Place::Own(ip) => address_name(ip, datacenter, domain),
                 Place::Host(host) => host_name(host),
             };
             let Ok(target) = target else { continue };
@@ -330,31 +623,32 @@ impl Resolver<'_> {
             }
             let weight = u16::try_from(instance.weight()).unwrap_or(u16::MAX);
             let srv = SRV::new(1, weight, port, target.clone());
-            answer.answers.push(record(name, RData::SRV(srv)));
-            let help = match place {
-                Place::Node(ip) => {
-                    let mut help = vec![address_record(&target, ip)];
-                    help.extend(meta_records(&target, &instance.node));
-                    help
-                }
-                Place::Own(ip) => vec![address_record(&target, ip)],
-                Place::Host(_) => self.follow(&target, RecordType::ANY, 1).answers,
-            };
-            for one in help {
-                if !answer.additionals.contains(&one) {
-                    answer.additionals.push(one);
+            answer
+                .answers
+                .push(record(question.name, ttl, RData::SRV(srv)));
+            if helped.insert(target.to_lowercase()) {
+                answer.additionals.extend(match place {
+                    Place::Node(ip) | Place::Own(ip) => vec![address_record(&target, ttl, ip)],
+                    Place::Host(_) => self.behind(question, &target, ttl),
+                });
+            }
+            if let (true, Ok(node)) = (self.settings.node_meta_txt, node) {
+                if described.insert(node.to_lowercase()) {
+                    answer
+                        .additionals
+                        .extend(meta_records(&node, ttl, &instance.node));
                 }
             }
         }
+        answer
     }
 }
 
-/// The record of an address, when the question is about addresses of its kind.
-fn address_of_kind(name: &Name, ip: IpAddr, kind: RecordType) -> Option<Record> {
-    let own = if ip.is_ipv4() {
-        RecordType::A
-    } else {
-        RecordType::AAAA
+/// Whether a question is about addresses of this kind.
+fn is_of_kind(ip: IpAddr, kind: RecordType) -> bool {
+    let own = match ip {
+        IpAddr::V4(_) => RecordType::A,
+        IpAddr::V6(_) => RecordType::AAAA,
     };
-    (kind == own || kind == RecordType::ANY).then(|| address_record(name, ip))
+    kind == own || kind == RecordType::ANY
 }

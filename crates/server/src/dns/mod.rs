@@ -1,32 +1,45 @@
-//! DNS for the catalog: services, nodes and mesh destinations below `consul.`. It answers from the
-//! tables at hand and never asks another server.
+//! DNS for the catalog: services, nodes, mesh destinations and prepared queries below `consul.` or
+//! another domain. It answers from the tables at hand, and asks other servers about other names only
+//! where such servers are set.
 
 mod answer;
 mod question;
 mod records;
+mod recursors;
+mod settings;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use hickory_proto::op::{Message, OpCode, ResponseCode};
+use futures_util::FutureExt;
+use hickory_proto::op::{OpCode, ResponseCode};
 use hickory_proto::rr::DNSClass;
+use legate_model::Tenancy;
+use legate_model::acl::Authorizer;
 use legate_runtime::{BoxError, CancellationToken, Clock, Spawner};
 use legate_store::Reader;
-use rand::seq::SliceRandom;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::acl::Rights;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::net::{self, Admission};
-use answer::{Answer, Resolver};
+use answer::{Answer, Asker, Known, Resolver, Wanted};
+use question::{Names, Target};
+use recursors::Places;
+pub(crate) use settings::Current;
+pub use settings::{DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls};
+use wire::{Form, LARGEST_MESSAGE, Request};
 pub(crate) use wire::{Transport, Undecodable};
 
 /// How long a TCP client may be silent, or take to read an answer.
@@ -38,8 +51,17 @@ const STOP: Duration = Duration::from_secs(2);
 /// How long UDP rests after an error.
 const RECEIVE_REST: Duration = Duration::from_millis(100);
 
-/// The longest DNS message.
-const LARGEST_MESSAGE: usize = 65_535;
+/// Who asks, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    /// The secret of its token; empty for the anonymous one.
+    pub(crate) token: String,
+    /// Where names are looked up that do not say it.
+    pub(crate) tenancy: Tenancy,
+    /// Its address, as far as that is known.
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) transport: Transport,
+}
 
 /// Answers DNS messages. It reads, and has nothing to write with.
 #[derive(Clone)]
@@ -48,6 +70,35 @@ pub(crate) struct Responder {
     rights: Rights,
     clock: Clock,
     config: Arc<ServerConfig>,
+    settings: Current,
+    places: Places,
+}
+
+/// What is to be done for an answer.
+enum Begun {
+    /// Send this, if anything.
+    Done(Option<Vec<u8>>),
+    /// Wait for other servers.
+    Waits(Box<Waiting>),
+}
+
+/// A request that other servers have to be asked for.
+struct Waiting {
+    request: Request,
+    bytes: Vec<u8>,
+    client: Client,
+    access: Authorizer,
+    settings: Arc<DnsSettings>,
+    asks: Asks,
+    _place: OwnedSemaphorePermit,
+}
+
+/// What other servers are asked.
+enum Asks {
+    /// The request itself.
+    Request,
+    /// Host names that its answer leads to.
+    Hosts(Wanted),
 }
 
 impl Responder {
@@ -57,98 +108,225 @@ impl Responder {
             rights: handles.rights(),
             clock: handles.clock.clone(),
             config: Arc::clone(&handles.config),
+            settings: handles.dns.clone(),
+            places: Places::new(),
         }
     }
 
-    /// Answers one request as the owner of `token` may see it. An empty token is the anonymous one.
+    /// Answers one request.
     ///
     /// `None`: the bytes are a response, which is not answered.
     ///
     /// # Errors
-    /// When the bytes are no DNS message.
-    pub(crate) fn query(
+    /// When the bytes are no DNS request.
+    pub(crate) async fn query(
         &self,
-        token: &str,
+        client: Client,
         bytes: &[u8],
-        transport: Transport,
     ) -> Result<Option<Vec<u8>>, Undecodable> {
-        let request = wire::decode(bytes)?;
-        if !wire::is_request(&request) {
-            return Ok(None);
-        }
-        let mut reply = wire::reply_to(&request);
-        let answer = self.resolve(token, &request);
-        reply.metadata.response_code = answer.code;
-        reply.metadata.authoritative = answer.code != ResponseCode::Refused;
-        reply.answers = answer.answers;
-        reply.authorities = answer.authorities;
-        reply.additionals = answer.additionals;
-        // Clients take the first: the order spreads them.
-        reply.answers.shuffle(&mut rand::rng());
-        match wire::encode(reply, &request, transport) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) => {
-                tracing::error!(%error, "a DNS answer could not be written");
-                let mut failure = wire::reply_to(&request);
-                failure.metadata.response_code = ResponseCode::ServFail;
-                Ok(failure.to_vec().ok())
-            }
+        match self.begin(client, bytes)? {
+            Begun::Done(reply) => Ok(reply),
+            Begun::Waits(waiting) => Ok(self.finish(*waiting).await),
         }
     }
 
-    fn resolve(&self, token: &str, request: &Message) -> Answer {
-        let failed = |code| Answer {
-            code,
-            ..Answer::default()
+    /// Answers what the tables at hand can answer.
+    fn begin(&self, client: Client, bytes: &[u8]) -> Result<Begun, Undecodable> {
+        let Some(request) = Request::read(bytes)? else {
+            return Ok(Begun::Done(None));
+        };
+        let settings = self.settings.get();
+        let fails = |code| {
+            let answer = Answer::failed(code);
+            Ok(Begun::Done(write(&request, &client, &settings, answer)))
         };
         if request.metadata.op_code != OpCode::Query {
-            return failed(ResponseCode::NotImp);
+            return fails(ResponseCode::NotImp);
         }
-        let [question] = &request.queries[..] else {
-            return failed(ResponseCode::FormErr);
-        };
-        if !matches!(question.query_class(), DNSClass::IN | DNSClass::ANY) {
-            return failed(ResponseCode::Refused);
+        if !matches!(request.question.query_class(), DNSClass::IN | DNSClass::ANY) {
+            return fails(ResponseCode::Refused);
         }
-        let access = match self.rights.of(token) {
+        let access = match self.rights.of(&client.token) {
             Ok(access) => access,
             Err(error) => {
                 tracing::debug!(%error, "DNS query refused");
-                return failed(ResponseCode::Refused);
+                return fails(ResponseCode::Refused);
             }
         };
+        let known = Known::new();
+        let (answer, wanted) = self.resolve(&client, &request, &access, &settings, &known);
+        let asks = match wanted {
+            _ if self.is_elsewhere(&request, &client, &settings, &answer) => Asks::Request,
+            wanted if wanted.is_empty() => {
+                return Ok(Begun::Done(write(&request, &client, &settings, answer)));
+            }
+            wanted => Asks::Hosts(wanted),
+        };
+        let Some(place) = self.places.take() else {
+            tracing::debug!("too many DNS requests wait for recursors");
+            return fails(ResponseCode::ServFail);
+        };
+        Ok(Begun::Waits(Box::new(Waiting {
+            request,
+            bytes: bytes.to_vec(),
+            client,
+            access,
+            settings,
+            asks,
+            _place: place,
+        })))
+    }
+
+    /// Asks the other servers.
+    async fn finish(&self, waiting: Waiting) -> Option<Vec<u8>> {
+        let Waiting {
+            request,
+            bytes,
+            client,
+            access,
+            settings,
+            asks,
+            _place,
+        } = waiting;
+        let answer = match asks {
+            Asks::Hosts(wanted) => {
+                let known = recursors::look_up(&settings, wanted).await;
+                self.resolve(&client, &request, &access, &settings, &known)
+                    .0
+            }
+            Asks::Request => {
+                let end = request.question_end;
+                let asked = recursors::forward(&settings, &bytes, end, client.transport);
+                if let Some(reply) = asked.await {
+                    return Some(reply);
+                }
+                Answer::failed(ResponseCode::ServFail)
+            }
+        };
+        write(&request, &client, &settings, answer)
+    }
+
+    /// Whether the recursors have to say it: names of other domains, and of addresses that nothing here
+    /// has.
+    fn is_elsewhere(
+        &self,
+        request: &Request,
+        client: &Client,
+        settings: &DnsSettings,
+        answer: &Answer,
+    ) -> bool {
+        let question = &request.question;
+        let names = self.names(&client.tenancy, settings);
+        let (target, _) = names.read(question.name(), question.query_type());
+        let is_other = match target {
+            Target::Elsewhere => true,
+            Target::Reverse(_) | Target::Nothing => {
+                let arpa = question.name().iter().last();
+                arpa.is_some_and(|label| label.eq_ignore_ascii_case(b"arpa"))
+                    && answer.code == ResponseCode::NXDomain
+            }
+            _ => false,
+        };
+        is_other && !settings.recursors.is_empty()
+    }
+
+    fn names<'a>(&'a self, tenancy: &'a Tenancy, settings: &DnsSettings) -> Names<'a> {
+        Names {
+            domains: &self.config.dns_domains,
+            datacenter: &self.config.datacenter,
+            tenancy,
+            prefer_namespace: settings.prefer_namespace,
+        }
+    }
+
+    /// The answer, and which host names have to be known for a better one.
+    fn resolve(
+        &self,
+        client: &Client,
+        request: &Request,
+        access: &Authorizer,
+        settings: &DnsSettings,
+        known: &Known,
+    ) -> (Answer, Wanted) {
         let since_epoch = self.clock.now().duration_since(UNIX_EPOCH);
         let state = self.store.state();
         let resolver = Resolver {
-            state: &state.read(),
-            access: &access,
-            only_passing: self.config.dns_only_passing,
-            datacenter: &self.config.datacenter,
+            state: &state,
+            asker: Asker {
+                access,
+                source: request.subnet().map(|subnet| subnet.ip).or(client.source),
+                has_edns: request.edns.is_some(),
+            },
+            rights: &|token| self.rights.of(token).ok(),
+            settings,
+            names: self.names(&client.tenancy, settings),
+            node: &self.config.node_name,
             server: self.config.advertise,
             // Serial numbers are compared modulo 2^32.
             serial: since_epoch.map_or(0, |time| time.as_secs() as u32),
+            known,
+            wanted: RefCell::default(),
         };
-        resolver.answer(question.name(), question.query_type())
+        let question = &request.question;
+        let answer = resolver.answer(question.name(), question.query_type());
+        (answer, resolver.wanted.into_inner())
     }
 
-    /// What goes back to a client of the sockets: they have no token but the agent's for DNS. A request that makes the server
-    /// panic gets no answer, and nobody else notices.
-    fn reply(&self, request: &[u8], transport: Transport) -> Option<Vec<u8>> {
-        let token = self.rights.dns_token();
-        let answer = || self.query(&token, request, transport);
-        match catch_unwind(AssertUnwindSafe(answer)) {
-            Ok(Ok(reply)) => reply,
+    /// Begins with a request of a client of the sockets: they have no token but the agent's for DNS. A
+    /// request that makes the server panic gets no answer, and nobody else notices.
+    fn begin_safely(&self, request: &[u8], client: SocketAddr, transport: Transport) -> Begun {
+        let client = Client {
+            token: self.rights.dns_token(),
+            tenancy: Tenancy::default(),
+            source: Some(client.ip().to_canonical()),
+            transport,
+        };
+        match catch_unwind(AssertUnwindSafe(|| self.begin(client, request))) {
+            Ok(Ok(begun)) => begun,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "DNS request refused");
-                wire::format_error(request)
+                Begun::Done(wire::format_error(request))
             }
             Err(_) => {
                 // The panic hook has written what happened where.
                 tracing::error!("a DNS request panicked");
-                None
+                Begun::Done(None)
             }
         }
     }
+
+    /// As [`Self::finish`], and as harmless as [`Self::begin_safely`].
+    async fn finish_safely(&self, waiting: Waiting) -> Option<Vec<u8>> {
+        let finished = AssertUnwindSafe(self.finish(waiting)).catch_unwind().await;
+        finished.unwrap_or_else(|_| {
+            tracing::error!("a DNS request panicked");
+            None
+        })
+    }
+}
+
+/// The answer as bytes.
+fn write(
+    request: &Request,
+    client: &Client,
+    settings: &DnsSettings,
+    answer: Answer,
+) -> Option<Vec<u8>> {
+    let recursion_available = !settings.recursors.is_empty();
+    let mut reply = request.reply(answer.code);
+    reply.metadata.authoritative = answer.code != ResponseCode::Refused;
+    reply.metadata.recursion_available = recursion_available;
+    reply.answers = answer.answers;
+    reply.authorities = answer.authorities;
+    reply.additionals = answer.additionals;
+    request.add_edns(&mut reply, answer.depends_on_client);
+    let written = Form::of(request, client.transport, settings).write(reply);
+    written
+        .or_else(|error| {
+            tracing::error!(%error, "a DNS answer could not be written");
+            request.reply(ResponseCode::ServFail).to_vec()
+        })
+        .ok()
 }
 
 /// Answers over UDP and TCP until `stop`.
@@ -163,26 +341,30 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     tokio::try_join!(
-        serve_udp(&responder, &udp, &stop),
+        serve_udp(&responder, &spawner, udp, &stop),
         serve_tcp(&responder, &spawner, &tcp, &stop)
     )?;
     Ok(())
 }
 
 /// One datagram after the other: an answer takes microseconds, and what waits does so in the
-/// socket's own bounded buffer.
+/// socket's own bounded buffer. Only what has to wait for other servers is a task of its own; there are
+/// as many of these at most as [`Places`] has.
 async fn serve_udp(
     responder: &Responder,
-    socket: &UdpSocket,
+    spawner: &Spawner,
+    socket: UdpSocket,
     stop: &CancellationToken,
 ) -> Result<(), BoxError> {
+    let waiting = spawner.child("dns udp");
+    let socket = Arc::new(socket);
     let mut buffer = vec![0; LARGEST_MESSAGE];
     loop {
         let received = stop
             .run_until_cancelled(socket.recv_from(&mut buffer))
             .await;
         let (length, client) = match received {
-            None => return Ok(()),
+            None => break,
             Some(Ok(received)) => received,
             Some(Err(error)) => {
                 // An earlier client is gone; the socket is as good as before.
@@ -191,12 +373,31 @@ async fn serve_udp(
                 continue;
             }
         };
-        let Some(reply) = responder.reply(&buffer[..length], Transport::Udp) else {
-            continue;
-        };
-        if let Err(error) = socket.send_to(&reply, client).await {
-            tracing::debug!(%client, %error, "a DNS answer could not be sent");
+        match responder.begin_safely(&buffer[..length], client, Transport::Udp) {
+            Begun::Done(None) => {}
+            Begun::Done(Some(reply)) => send(&socket, &reply, client).await,
+            Begun::Waits(request) => {
+                let (responder, socket) = (responder.clone(), Arc::clone(&socket));
+                let stop = stop.clone();
+                waiting.spawn("dns udp request", async move {
+                    let finished = stop.run_until_cancelled(responder.finish_safely(*request));
+                    if let Some(Some(reply)) = finished.await {
+                        send(&socket, &reply, client).await;
+                    }
+                    Ok::<(), BoxError>(())
+                });
+            }
         }
+    }
+    if let Err(error) = waiting.stop(STOP).await {
+        tracing::debug!(%error, "DNS requests");
+    }
+    Ok(())
+}
+
+async fn send(socket: &UdpSocket, reply: &[u8], client: SocketAddr) {
+    if let Err(error) = socket.send_to(reply, client).await {
+        tracing::debug!(%client, %error, "a DNS answer could not be sent");
     }
 }
 
@@ -218,7 +419,7 @@ async fn serve_tcp(
             connections.spawn(format!("dns {client}"), async move {
                 let _place = place;
                 // A client that waits or dawdles does not hold up the stop.
-                let served = stop.run_until_cancelled(serve_connection(&responder, stream));
+                let served = stop.run_until_cancelled(serve_connection(&responder, stream, client));
                 if let Some(Err(error)) = served.await {
                     tracing::debug!(%client, %error, "DNS connection");
                 }
@@ -237,7 +438,11 @@ async fn serve_tcp(
 }
 
 /// One request after the other, each with its length in front.
-async fn serve_connection(responder: &Responder, mut stream: TcpStream) -> Result<(), BoxError> {
+async fn serve_connection(
+    responder: &Responder,
+    mut stream: TcpStream,
+    client: SocketAddr,
+) -> Result<(), BoxError> {
     let mut request = Vec::new();
     loop {
         let Ok(length) = timeout(IDLE, stream.read_u16()).await? else {
@@ -246,7 +451,11 @@ async fn serve_connection(responder: &Responder, mut stream: TcpStream) -> Resul
         };
         request.resize(usize::from(length), 0);
         timeout(IDLE, stream.read_exact(&mut request)).await??;
-        let Some(reply) = responder.reply(&request, Transport::Tcp) else {
+        let reply = match responder.begin_safely(&request, client, Transport::Tcp) {
+            Begun::Done(reply) => reply,
+            Begun::Waits(waiting) => responder.finish_safely(*waiting).await,
+        };
+        let Some(reply) = reply else {
             return Ok(());
         };
         let mut framed = Vec::with_capacity(2 + reply.len());

@@ -2,11 +2,18 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hickory_proto::rr::Name;
-use legate_model::is_served_tenancy;
+use hickory_proto::rr::{Name, RecordType};
+use legate_model::Tenancy;
 
-/// The domain that is served. Consul's default.
-pub(super) const DOMAIN: &str = "consul";
+use super::settings::{DnsDomains, Domain};
+
+/// The labels that say what is asked for.
+const KINDS: [&str; 7] = [
+    "service", "connect", "virtual", "ingress", "node", "query", "addr",
+];
+
+/// The labels that say what the one before them names.
+const PARTS: [&str; 5] = ["dc", "ns", "ap", "peer", "sg"];
 
 /// Where a name leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,68 +23,215 @@ pub(super) enum Target {
     /// This server, as the domain's name server.
     NameServer,
     /// The instances of a service, or of those only that carry a tag.
-    Service { name: String, tag: Option<String> },
+    Service {
+        name: String,
+        tag: Option<String>,
+        tenancy: Tenancy,
+    },
     /// Where a service is reached in the mesh.
-    Connect { name: String },
+    Connect { name: String, tenancy: Tenancy },
+    /// The ingress gateways that lead to a service.
+    Ingress { name: String, tenancy: Tenancy },
     /// The virtual IP of a mesh service.
-    Virtual { name: String },
-    /// The name of an address.
-    Reverse(IpAddr),
+    Virtual { name: String, tenancy: Tenancy },
+    /// What a prepared query finds.
+    Query { name: String },
     /// A node's address.
-    Node { name: String },
+    Node { name: String, tenancy: Tenancy },
     /// The address that the name itself spells in hexadecimal.
     Address(IpAddr),
+    /// The name of an address.
+    Reverse(IpAddr),
     /// Nothing: the name is of the domain, but of no form that is served.
     Nothing,
     /// Another server's business.
     Elsewhere,
 }
 
-impl Target {
-    /// Reads a name as a server of `datacenter` does.
-    pub(super) fn of(name: &Name, datacenter: &str) -> Self {
-        let mut labels: Vec<String> = name
+/// What names are read by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names<'a> {
+    pub(super) domains: &'a DnsDomains,
+    /// The datacenter that is served.
+    pub(super) datacenter: &'a str,
+    /// Where names are looked up that do not say it.
+    pub(super) tenancy: &'a Tenancy,
+    /// Whether a single label that says where is a namespace and not a datacenter.
+    pub(super) prefer_namespace: bool,
+}
+
+impl<'a> Names<'a> {
+    /// Reads a name in a question of a kind. With it comes the domain that answers are in.
+    pub(super) fn read(self, name: &Name, kind: RecordType) -> (Target, &'a Domain) {
+        let labels: Vec<String> = name
             .iter()
             .map(|label| String::from_utf8_lossy(label).to_lowercase())
             .collect();
-        match labels.pop().as_deref() {
-            Some(DOMAIN) => {}
-            Some("arpa") => return reverse(name),
-            _ => return Self::Elsewhere,
+        match self.domains.of(&labels) {
+            Some((domain, before)) => (self.target(&labels[..before], kind), domain),
+            None if labels.last().is_some_and(|last| last == "arpa") => {
+                (reverse(name), self.domains.main())
+            }
+            None => (Target::Elsewhere, self.domains.main()),
         }
-        match labels.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            [] => return Self::Apex,
-            ["ns"] => return Self::NameServer,
+    }
+
+    fn target(self, labels: &[String], kind: RecordType) -> Target {
+        match labels {
+            [] => return Target::Apex,
+            [ns] if ns == "ns" => return Target::NameServer,
             _ => {}
         }
-        let kinds = ["service", "connect", "virtual", "node", "addr"];
-        let kind = labels
-            .iter()
-            .rposition(|label| kinds.contains(&label.as_str()));
-        let Some(kind) = kind else {
-            return Self::Nothing;
+        // RFC 2782 has no label that says that it is a service.
+        let is_service = |label: &str| kind == RecordType::SRV && label.starts_with('_');
+        let is_kind = |label: &String| KINDS.contains(&label.as_str()) || is_service(label);
+        let Some(at) = labels.iter().rposition(is_kind) else {
+            return Target::Nothing;
         };
-        let (subject, rest) = labels.split_at(kind);
-        if !is_here(&rest[1..], datacenter) {
-            return Self::Nothing;
+        let suffix = &labels[at + 1..];
+        let target = match (labels[at].as_str(), &labels[..at]) {
+            ("addr", subject) => Some(address(subject)),
+            (_, []) if !labels[at].starts_with('_') => None,
+            ("service", subject) => self.service(subject, suffix),
+            ("connect", [.., name]) => self.place(suffix).map(|tenancy| Target::Connect {
+                name: name.clone(),
+                tenancy,
+            }),
+            ("ingress", [.., name]) => self.place(suffix).map(|tenancy| Target::Ingress {
+                name: name.clone(),
+                tenancy,
+            }),
+            ("virtual", [.., name]) => self.place_of_virtual(suffix).map(|tenancy| {
+                let name = name.clone();
+                Target::Virtual { name, tenancy }
+            }),
+            ("node", subject) => self.node(subject, suffix),
+            ("query", subject) => self.query(subject, suffix),
+            _ => self.service(&labels[..=at], suffix),
+        };
+        target.unwrap_or(Target::Nothing)
+    }
+
+    /// `<name>`, `<tag>.<name>` or RFC 2782's `_<name>._<tag>`, where the tag `tcp` means any.
+    fn service(self, subject: &[String], suffix: &[String]) -> Option<Target> {
+        let tenancy = self.place(suffix)?;
+        let underscored = |label: &String| label.strip_prefix('_').map(str::to_owned);
+        let (name, tag) = match subject {
+            [] => return None,
+            [first, second] if first.starts_with('_') && second.starts_with('_') => {
+                let tag = underscored(second).filter(|tag| tag != "tcp");
+                (underscored(first)?, tag)
+            }
+            [name] => (name.clone(), None),
+            [tag @ .., name] => (name.clone(), Some(tag.join("."))),
+        };
+        Some(Target::Service { name, tag, tenancy })
+    }
+
+    /// The name of a node may hold dots. Nodes are in no namespace.
+    fn node(self, subject: &[String], suffix: &[String]) -> Option<Target> {
+        let names = Self {
+            prefer_namespace: false,
+            ..self
+        };
+        let tenancy = names.place(suffix)?;
+        let is_default = tenancy.namespace == self.tenancy.namespace
+            || tenancy.namespace == Tenancy::default().namespace;
+        is_default.then(|| Target::Node {
+            name: subject.join("."),
+            tenancy: Tenancy {
+                namespace: Tenancy::default().namespace,
+                ..tenancy
+            },
+        })
+    }
+
+    /// The name of a prepared query may hold dots. `_<name>._<protocol>` is RFC 2782's.
+    fn query(self, subject: &[String], suffix: &[String]) -> Option<Target> {
+        let is_here = match suffix {
+            [] => true,
+            [datacenter] => self.is_own(datacenter),
+            [datacenter, dc] => dc == "dc" && self.is_own(datacenter),
+            _ => false,
+        };
+        let name = match subject {
+            [first, middle @ .., last] if first.starts_with('_') && last.starts_with('_') => {
+                let mut name = first[1..].to_owned();
+                for label in middle {
+                    name.push('.');
+                    name.push_str(label);
+                }
+                name
+            }
+            labels => labels.join("."),
+        };
+        is_here.then_some(Target::Query { name })
+    }
+
+    fn is_own(self, datacenter: &str) -> bool {
+        datacenter.eq_ignore_ascii_case(self.datacenter)
+    }
+
+    /// What follows the kind: nothing, `<datacenter>`, `<namespace>.<datacenter>`, or any of
+    /// `<datacenter>.dc`, `<namespace>.ns` and `<partition>.ap` after one another. Other datacenters are
+    /// not reached from here, nor are peers.
+    fn place(self, suffix: &[String]) -> Option<Tenancy> {
+        match suffix {
+            [one] if self.prefer_namespace => Some(self.of_namespace(one)),
+            [one] => self.is_own(one).then(|| self.tenancy.clone()),
+            [namespace, datacenter] if !PARTS.contains(&datacenter.as_str()) => self
+                .is_own(datacenter)
+                .then(|| self.of_namespace(namespace)),
+            parts => self.of_parts(parts),
         }
-        match rest[0].as_str() {
-            "service" => service(subject),
-            "connect" => match subject {
-                [name] => Self::Connect { name: name.clone() },
-                _ => Self::Nothing,
-            },
-            // One label after the kind names a peer here, not a datacenter.
-            "virtual" if rest.len() != 2 => match subject {
-                [.., name] => Self::Virtual { name: name.clone() },
-                [] => Self::Nothing,
-            },
-            "node" if !subject.is_empty() => Self::Node {
-                name: subject.join("."),
-            },
-            "addr" => address(subject),
-            _ => Self::Nothing,
+    }
+
+    /// Where a virtual IP is looked up: a single label names a peer, and with two of them the first one
+    /// a namespace.
+    fn place_of_virtual(self, suffix: &[String]) -> Option<Tenancy> {
+        let of_peer = |peer: &String, tenancy: Tenancy| Tenancy {
+            peer: peer.as_str().into(),
+            ..tenancy
+        };
+        match suffix {
+            [peer] => Some(of_peer(peer, self.tenancy.clone())),
+            [namespace, peer] if !PARTS.contains(&peer.as_str()) => {
+                Some(of_peer(peer, self.of_namespace(namespace)))
+            }
+            parts => self.of_parts(parts),
         }
+    }
+
+    fn of_namespace(self, namespace: &str) -> Tenancy {
+        Tenancy {
+            namespace: namespace.into(),
+            ..self.tenancy.clone()
+        }
+    }
+
+    /// Each part at most once, in any order; a datacenter or a peer, not both.
+    fn of_parts(self, parts: &[String]) -> Option<Tenancy> {
+        if parts.len() % 2 != 0 || parts.len() > 2 * PARTS.len() {
+            return None;
+        }
+        let mut tenancy = self.tenancy.clone();
+        let mut seen = Vec::new();
+        for pair in parts.chunks(2) {
+            let (value, part) = (pair[0].as_str(), pair[1].as_str());
+            let part = if part == "peer" { "dc" } else { part };
+            if seen.contains(&part) {
+                return None;
+            }
+            seen.push(part);
+            match pair[1].as_str() {
+                "dc" if self.is_own(value) => {}
+                "ns" => tenancy.namespace = value.into(),
+                "ap" => tenancy.partition = value.into(),
+                "peer" => tenancy.peer = value.into(),
+                _ => return None,
+            }
+        }
+        Some(tenancy)
     }
 }
 
@@ -91,22 +245,8 @@ fn reverse(name: &Name) -> Target {
     }
 }
 
-/// `<name>`, `<tag>.<name>` or RFC 2782's `_<name>._<tag>`, where the tag `tcp` means any.
-fn service(subject: &[String]) -> Target {
-    let underscored = |label: &String| label.strip_prefix('_').map(str::to_owned);
-    let (name, tag) = match subject {
-        [] => return Target::Nothing,
-        [first, second] if first.starts_with('_') && second.starts_with('_') => {
-            let tag = underscored(second).filter(|tag| tag != "tcp");
-            (underscored(first).unwrap_or_default(), tag)
-        }
-        [name] => (name.clone(), None),
-        [tag @ .., name] => (name.clone(), Some(tag.join("."))),
-    };
-    Target::Service { name, tag }
-}
-
-/// Eight or thirty-two hexadecimal digits, as in the targets of SRV records.
+/// Eight or thirty-two hexadecimal digits, as in the targets of SRV records. What follows does not
+/// matter.
 fn address(subject: &[String]) -> Target {
     let [digits] = subject else {
         return Target::Nothing;
@@ -126,126 +266,5 @@ fn address(subject: &[String]) -> Target {
     ip.map_or(Target::Nothing, Target::Address)
 }
 
-/// What follows the kind: nothing, `<datacenter>`, or any of `<datacenter>.dc`, `default.ns` and
-/// `default.ap` after one another. Other datacenters are not reached from here.
-fn is_here(suffix: &[String], datacenter: &str) -> bool {
-    match suffix {
-        [] => true,
-        [name] => name.eq_ignore_ascii_case(datacenter),
-        pairs if pairs.len() % 2 == 0 => pairs.chunks(2).all(|pair| match pair[1].as_str() {
-            "dc" => pair[0].eq_ignore_ascii_case(datacenter),
-            "ns" | "ap" => is_served_tenancy(&pair[0]),
-            _ => false,
-        }),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn target(name: &str) -> Target {
-        // As bytes, because a name on the wire may hold anything.
-        let labels = name.split('.').filter(|label| !label.is_empty());
-        let name = Name::from_labels(labels.map(str::as_bytes)).unwrap();
-        Target::of(&name, "dc1")
-    }
-
-    fn service(name: &str, tag: Option<&str>) -> Target {
-        Target::Service {
-            name: name.to_owned(),
-            tag: tag.map(str::to_owned),
-        }
-    }
-
-    #[test]
-    fn services() {
-        let web = service("web", None);
-        for name in [
-            "web.service.consul.",
-            "WEB.Service.Consul.",
-            "web.service.dc1.consul.",
-            "web.service.dc1.dc.consul.",
-            "web.service.default.ns.default.ap.dc1.dc.consul.",
-            "_web._tcp.service.consul.",
-        ] {
-            assert_eq!(target(name), web, "{name}");
-        }
-        assert_eq!(target("v2.web.service.consul."), service("web", Some("v2")));
-        assert_eq!(
-            target("_web._v2.service.consul."),
-            service("web", Some("v2"))
-        );
-        assert_eq!(
-            target("a.b.web.service.consul."),
-            service("web", Some("a.b"))
-        );
-        assert_eq!(target("service.service.consul."), service("service", None));
-    }
-
-    #[test]
-    fn the_other_kinds() {
-        let name = || "web".to_owned();
-        assert_eq!(
-            target("web.connect.consul."),
-            Target::Connect { name: name() }
-        );
-        assert_eq!(
-            target("web.node.dc1.consul."),
-            Target::Node { name: name() }
-        );
-        let dotted = "vm.example".to_owned();
-        assert_eq!(
-            target("vm.example.node.consul."),
-            Target::Node { name: dotted }
-        );
-        let ip = "127.0.0.1".parse().unwrap();
-        assert_eq!(target("7f000001.addr.dc1.consul."), Target::Address(ip));
-        let ip = "::1".parse().unwrap();
-        let name = "00000000000000000000000000000001.addr.consul.";
-        assert_eq!(target(name), Target::Address(ip));
-        assert_eq!(
-            target("web.virtual.consul."),
-            Target::Virtual {
-                name: "web".to_owned()
-            }
-        );
-        let ip = "10.0.0.1".parse().unwrap();
-        assert_eq!(target("1.0.0.10.in-addr.arpa."), Target::Reverse(ip));
-        assert_eq!(target("consul."), Target::Apex);
-        assert_eq!(target("ns.consul."), Target::NameServer);
-    }
-
-    #[test]
-    fn names_of_the_domain_that_lead_nowhere() {
-        for name in [
-            "web.consul.",
-            "web.virtual.peer.consul.",
-            "virtual.consul.",
-            "10.in-addr.arpa.",
-            "in-addr.arpa.",
-            "arpa.",
-            "web.query.consul.",
-            "web.ingress.consul.",
-            "service.consul.",
-            "node.consul.",
-            "web.service.dc2.consul.",
-            "web.service.dc2.dc.consul.",
-            "web.service.team.ns.consul.",
-            "web.service.dc1.extra.more.consul.",
-            "a.web.connect.consul.",
-            "7f00001.addr.consul.",
-            "+f000001.addr.consul.",
-        ] {
-            assert_eq!(target(name), Target::Nothing, "{name}");
-        }
-    }
-
-    #[test]
-    fn other_domains() {
-        for name in [".", "example.com.", "consul.example.com.", "web.service."] {
-            assert_eq!(target(name), Target::Elsewhere, "{name}");
-        }
-    }
-}
+mod tests;

@@ -5,36 +5,31 @@ use std::net::IpAddr;
 use hickory_proto::ProtoError;
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, TXT};
 use hickory_proto::rr::{Name, RData, Record};
-use legate_model::Node;
-
-use super::question::DOMAIN;
-
-/// How long an answer may be kept, in seconds. Consul's default: not at all, the catalog changes
-/// at any time.
-const TTL: u32 = 0;
+use legate_model::{Node, Tenancy};
 
 /// The longest string in a TXT record, in bytes (RFC 1035 §3.3).
 const MAX_TEXT: usize = 255;
 
-pub(super) fn record(name: &Name, data: RData) -> Record {
-    Record::from_rdata(name.clone(), TTL, data)
+/// `ttl` is in seconds, in all functions here.
+pub(super) fn record(name: &Name, ttl: u32, data: RData) -> Record {
+    Record::from_rdata(name.clone(), ttl, data)
 }
 
-pub(super) fn address_record(name: &Name, ip: IpAddr) -> Record {
+pub(super) fn address_record(name: &Name, ttl: u32, ip: IpAddr) -> Record {
     let data = match ip {
         IpAddr::V4(ip) => RData::A(A(ip)),
         IpAddr::V6(ip) => RData::AAAA(AAAA(ip)),
     };
-    record(name, data)
+    record(name, ttl, data)
 }
 
-pub(super) fn alias_record(name: &Name, alias: Name) -> Record {
-    record(name, RData::CNAME(CNAME(alias)))
+pub(super) fn alias_record(name: &Name, ttl: u32, alias: Name) -> Record {
+    record(name, ttl, RData::CNAME(CNAME(alias)))
 }
 
 /// A node's metadata, one record a pair, as RFC 1464 spells them. The value of a key that begins
 /// with `rfc1035-` stands for itself, as in Consul.
-pub(super) fn meta_records(name: &Name, node: &Node) -> Vec<Record> {
+pub(super) fn meta_records(name: &Name, ttl: u32, node: &Node) -> Vec<Record> {
     let text = |(key, value): (&String, &String)| {
         if key.to_ascii_lowercase().starts_with("rfc1035-") {
             return value.clone();
@@ -52,30 +47,70 @@ pub(super) fn meta_records(name: &Name, node: &Node) -> Vec<Record> {
     };
     let record_of = |text: String| {
         let parts = text.as_bytes().chunks(MAX_TEXT).collect();
-        record(name, RData::TXT(TXT::from_bytes(parts)))
+        record(name, ttl, RData::TXT(TXT::from_bytes(parts)))
     };
     node.meta.iter().map(text).map(record_of).collect()
 }
 
-/// A name below the served domain.
-pub(super) fn domain_name(labels: &[&str]) -> Result<Name, ProtoError> {
-    Name::from_labels(labels.iter().copied().chain([DOMAIN]).map(str::as_bytes))
+/// A name below a domain.
+pub(super) fn name_below(labels: &[&str], domain: &Name) -> Result<Name, ProtoError> {
+    Name::from_labels(labels.iter().map(|label| label.as_bytes()))?.append_domain(domain)
+}
+
+/// The labels that say where something is: the datacenter, and what of its tenancy is not `default`.
+/// A node is in no namespace.
+fn place<'a>(tenancy: &'a Tenancy, of_service: bool, datacenter: &'a str) -> Vec<&'a str> {
+    let default = Tenancy::default();
+    let mut labels = Vec::new();
+    if of_service && tenancy.namespace != default.namespace {
+        labels.extend([&*tenancy.namespace, "ns"]);
+    }
+    if tenancy.partition != default.partition {
+        labels.extend([&*tenancy.partition, "ap"]);
+    }
+    labels.push(datacenter);
+    if labels.len() > 1 {
+        labels.push("dc");
+    }
+    labels
 }
 
 /// The name of a node, which may hold dots.
-pub(super) fn node_name(node: &str, datacenter: &str) -> Result<Name, ProtoError> {
+pub(super) fn node_name(
+    node: &str,
+    tenancy: &Tenancy,
+    datacenter: &str,
+    domain: &Name,
+) -> Result<Name, ProtoError> {
     let mut labels: Vec<&str> = node.split('.').collect();
-    labels.extend(["node", datacenter]);
-    domain_name(&labels)
+    labels.push("node");
+    labels.extend(place(tenancy, false, datacenter));
+    name_below(&labels, domain)
+}
+
+/// The name of a service.
+pub(super) fn service_name(
+    service: &str,
+    tenancy: &Tenancy,
+    datacenter: &str,
+    domain: &Name,
+) -> Result<Name, ProtoError> {
+    let mut labels = vec![service, "service"];
+    labels.extend(place(tenancy, true, datacenter));
+    name_below(&labels, domain)
 }
 
 /// A name that spells an address.
-pub(super) fn address_name(ip: IpAddr, datacenter: &str) -> Result<Name, ProtoError> {
+pub(super) fn address_name(
+    ip: IpAddr,
+    datacenter: &str,
+    domain: &Name,
+) -> Result<Name, ProtoError> {
     let digits = match ip {
         IpAddr::V4(ip) => format!("{:08x}", ip.to_bits()),
         IpAddr::V6(ip) => format!("{:032x}", ip.to_bits()),
     };
-    domain_name(&[&digits, "addr", datacenter])
+    name_below(&[&digits, "addr", datacenter], domain)
 }
 
 /// The name of a host, fully qualified.

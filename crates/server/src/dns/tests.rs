@@ -1,15 +1,19 @@
 //! Questions to a small catalog.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use hickory_proto::op::ResponseCode::{self, NXDomain, NoError, Refused};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::{Authorizer, DefaultPolicy, Rules, ServiceIdentity};
-use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind};
-use legate_store::{Command, ReadTxn, Registration, Store};
+use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, Tenancy};
+use legate_store::{Command, Registration, Store};
 
-use super::answer::{Answer, Resolver};
+use super::answer::{Answer, Asker, Known, Resolver, Wanted};
+use super::question::Names;
+use super::settings::{DnsDomains, DnsSettings, ServiceTtls};
 
 /// One instance on a node of its own.
 struct Instance {
@@ -132,24 +136,54 @@ fn ask_of(
     name: &str,
     kind: RecordType,
 ) -> Answer {
-    let state = store.state();
-    let txn = state.read();
-    resolver(&txn, access, only_passing).answer(&Name::from_ascii(name).unwrap(), kind)
+    let settings = DnsSettings {
+        only_passing,
+        ..DnsSettings::default()
+    };
+    let name = Name::from_ascii(name).unwrap();
+    with_resolver(store, access, &settings, &Known::new(), |resolver| {
+        resolver.answer(&name, kind)
+    })
 }
 
-fn resolver<'a>(
-    state: &'a ReadTxn<'a>,
-    access: &'a Authorizer,
-    only_passing: bool,
-) -> Resolver<'a> {
-    Resolver {
-        state,
-        access,
-        only_passing,
-        datacenter: "dc1",
+fn with_resolver<T>(
+    store: &Store,
+    access: &Authorizer,
+    settings: &DnsSettings,
+    known: &Known,
+    with: impl FnOnce(&Resolver<'_>) -> T,
+) -> T {
+    let domains = DnsDomains::new("consul", Some("mesh.example")).unwrap();
+    let state = store.state();
+    with(&Resolver {
+        state: &state,
+        asker: Asker {
+            access,
+            source: None,
+            has_edns: false,
+        },
+        rights: &|token| (token == "all").then(Authorizer::manage_all),
+        settings,
+        names: Names {
+            domains: &domains,
+            datacenter: "dc1",
+            tenancy: &Tenancy::default(),
+            prefer_namespace: false,
+        },
+        node: "vm-1",
         server: "192.0.2.1".parse().unwrap(),
         serial: 7,
-    }
+        known,
+        wanted: RefCell::default(),
+    })
+}
+
+/// The answer with other settings than the usual ones.
+fn ask_set(settings: &DnsSettings, name: &str, kind: RecordType) -> Answer {
+    let (all, name) = (Authorizer::manage_all(), Name::from_ascii(name).unwrap());
+    with_resolver(&catalog(), &all, settings, &Known::new(), |resolver| {
+        resolver.answer(&name, kind)
+    })
 }
 
 fn ask(name: &str, kind: RecordType) -> Answer {
@@ -201,7 +235,7 @@ fn an_address_has_one_kind() {
     assert_eq!(six(RecordType::A), nothing(NoError));
     let named = |kind| short(&ask("named.service.consul.", kind));
     assert_eq!(named(RecordType::A), answers(&["host.example.com."]));
-    assert_eq!(named(RecordType::TXT), nothing(NoError));
+    assert_eq!(named(RecordType::TXT), answers(&["host.example.com."]));
 }
 
 #[test]
@@ -352,18 +386,26 @@ fn only_who_has_the_address_is_looked_at_for_it() {
     let newest = |name: &str| {
         let state = store.state();
         let txn = state.read();
-        let resolver = resolver(&txn, &all, false);
-        resolver.answer(&Name::from_ascii(name).unwrap(), RecordType::PTR);
+        let ip = name.parse().unwrap();
+        with_resolver(
+            &store,
+            &all,
+            &DnsSettings::default(),
+            &Known::new(),
+            |resolver| {
+                resolver.reverse(&txn, ip);
+            },
+        );
         txn.into_reads().index()
     };
-    let asked = ["1.0.0.10", "2.0.1.10", "9.9.9.10"].map(|ip| format!("{ip}.in-addr.arpa."));
-    let before = asked.each_ref().map(|name| newest(name));
+    let asked = ["10.0.0.1", "10.1.0.2", "10.9.9.9"];
+    let before = asked.map(newest);
     Instance::new("vm-0", "10.0.0.99", "web", 80)
         .at("10.1.0.99")
         .register(&store);
-    assert_eq!(asked.each_ref().map(|name| newest(name)), before);
+    assert_eq!(asked.map(newest), before);
     Instance::new("vm-0", "10.9.9.9", "web", 80).register(&store);
-    assert_ne!(newest(&asked[2]), before[2]);
+    assert_ne!(newest(asked[2]), before[2]);
 }
 
 #[test]
@@ -408,6 +450,11 @@ fn the_zone_itself() {
     let ns = ask("consul.", RecordType::NS);
     assert_eq!(short(&ns), answers(&["ns.consul."]));
     assert_eq!(data(&ns.additionals), ["192.0.2.1"]);
+    let elsewhere = ask("web.service.mesh.example.", RecordType::SOA);
+    let record = "ns.mesh.example. hostmaster.mesh.example. 7 3600 600 86400 0";
+    assert_eq!(short(&elsewhere), answers(&[record]));
+    assert_eq!(data(&elsewhere.authorities), ["ns.mesh.example."]);
+    assert_eq!(ask("consul.", RecordType::AXFR).code, ResponseCode::NotImp);
     let server = ask("ns.consul.", RecordType::A);
     assert_eq!(short(&server), answers(&["192.0.2.1"]));
     assert_eq!(short(&ask("consul.", RecordType::A)), nothing(NoError));
@@ -443,4 +490,119 @@ fn what_may_not_be_seen_does_not_exist() {
     let proxies = Authorizer::new([&rules], DefaultPolicy::Deny);
     let hidden = ask_as(&proxies, "web.connect.consul.", RecordType::SRV);
     assert_eq!(short(&hidden), nothing(NXDomain));
+}
+
+#[test]
+fn answers_are_in_the_domain_that_was_asked() {
+    let srv = ask("web.service.mesh.example.", RecordType::SRV);
+    let expected = [
+        "1 1 80 vm-1.node.dc1.mesh.example.",
+        "1 1 81 0a010002.addr.dc1.mesh.example.",
+    ];
+    assert_eq!(data(&srv.answers), expected);
+    let missing = ask("missing.service.mesh.example.", RecordType::A);
+    assert_eq!(missing.authorities[0].name.to_ascii(), "mesh.example.");
+}
+
+#[test]
+fn answers_may_be_kept_as_long_as_the_settings_say() {
+    let times = [("*", 1), ("web*", 20)];
+    let times = times.map(|(name, time)| (name.to_owned(), Duration::from_secs(time)));
+    let settings = DnsSettings {
+        node_ttl: Duration::from_secs(5),
+        service_ttl: ServiceTtls::new(times),
+        soa: super::DnsSoa {
+            min_ttl: 30,
+            ..super::DnsSoa::default()
+        },
+        ..DnsSettings::default()
+    };
+    for (name, kind, ttl) in [
+        ("web.service.consul.", RecordType::A, 20),
+        ("web.service.consul.", RecordType::SRV, 20),
+        ("web.connect.consul.", RecordType::A, 20),
+        ("slow.service.consul.", RecordType::A, 1),
+        ("alias.service.consul.", RecordType::A, 1),
+        ("vm-1.node.consul.", RecordType::A, 5),
+        ("vm-5.node.consul.", RecordType::TXT, 5),
+        ("web.virtual.consul.", RecordType::A, 5),
+        ("0a000001.addr.consul.", RecordType::A, 5),
+        ("consul.", RecordType::SOA, 30),
+    ] {
+        let answer = ask_set(&settings, name, kind);
+        assert!(!answer.answers.is_empty(), "{name}");
+        let mut all = answer.answers.iter().chain(&answer.additionals);
+        // The addresses of name servers are those of nodes.
+        let fits = all.all(|one| one.ttl == ttl || kind == RecordType::SOA);
+        assert!(fits, "{name}: {answer:?}");
+    }
+    let missing = ask_set(&settings, "missing.service.consul.", RecordType::A);
+    assert_eq!(missing.authorities[0].ttl, 30);
+}
+
+#[test]
+fn addresses_are_limited_and_metadata_is_left_out_where_that_is_set() {
+    let settings = DnsSettings {
+        a_record_limit: 1,
+        node_meta_txt: false,
+        ..DnsSettings::default()
+    };
+    let answer = |name, kind| ask_set(&settings, name, kind);
+    assert_eq!(
+        answer("web.service.consul.", RecordType::A).answers.len(),
+        1
+    );
+    assert_eq!(
+        answer("web.service.consul.", RecordType::SRV).answers.len(),
+        2
+    );
+    let six = answer("six.service.consul.", RecordType::SRV);
+    assert_eq!(data(&six.additionals), ["fd00::5"]);
+    assert!(
+        answer("vm-5.node.consul.", RecordType::AAAA)
+            .additionals
+            .is_empty()
+    );
+    assert_eq!(
+        answer("vm-5.node.consul.", RecordType::TXT).answers.len(),
+        3
+    );
+}
+
+#[test]
+fn host_names_of_other_domains_are_wanted_and_used_once_known() {
+    let settings = DnsSettings {
+        recursors: vec!["192.0.2.53:53".parse().unwrap()],
+        ..DnsSettings::default()
+    };
+    let (store, all) = (catalog(), Authorizer::manage_all());
+    let ask = |name: &str, kind, known: &Known| -> (Answer, Wanted) {
+        let name = Name::from_ascii(name).unwrap();
+        with_resolver(&store, &all, &settings, known, |resolver| {
+            let answer = resolver.answer(&name, kind);
+            (answer, resolver.wanted.take())
+        })
+    };
+    let host = Name::from_ascii("ext.example.com.").unwrap();
+    for kind in [RecordType::A, RecordType::SRV] {
+        let (_, wanted) = ask("outside.service.consul.", kind, &Known::new());
+        let key = (host.clone(), RecordType::A);
+        assert_eq!(wanted, Wanted::from([key.clone()]));
+        let found = (1..=7).map(|last: u8| {
+            let ip = hickory_proto::rr::rdata::A::new(192, 0, 2, last);
+            Record::from_rdata(host.clone(), 300, RData::A(ip))
+        });
+        let known = Known::from([(key, found.collect())]);
+        let (answer, wanted) = ask("outside.service.consul.", kind, &known);
+        assert!(wanted.is_empty());
+        let records = [answer.answers, answer.additionals].concat();
+        // Clients without EDNS get five of them.
+        assert_eq!(records.len(), 6, "{records:?}");
+        assert!(records.iter().all(|one| one.ttl == 0));
+    }
+    let (_, wanted) = ask("vm-6.node.consul.", RecordType::AAAA, &Known::new());
+    let host = Name::from_ascii("host.example.com.").unwrap();
+    assert_eq!(wanted, Wanted::from([(host, RecordType::AAAA)]));
+    let (_, wanted) = ask("alias.service.consul.", RecordType::A, &Known::new());
+    assert!(wanted.is_empty(), "{wanted:?}");
 }

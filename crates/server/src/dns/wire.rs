@@ -1,7 +1,22 @@
-//! DNS messages as bytes: reading a question, and writing an answer that fits its transport.
+//! DNS messages as bytes: reading a request, and writing an answer that fits its transport.
+//!
+//! A request is read as far as it is needed. Records are only gone through, without following
+//! compression pointers, so that the work is linear in the length of the message, whatever is in it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hickory_proto::ProtoError;
-use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::op::{
+    Edns, Header, HeaderCounts, Message, MessageType, Metadata, OpCode, Query, ResponseCode,
+};
+use hickory_proto::rr::rdata::opt::EdnsOption;
+use hickory_proto::rr::{RData, RecordType};
+use hickory_proto::serialize::binary::{
+    BinDecodable, BinDecoder, BinEncodable, BinEncoder, DecodeError, NameEncoding,
+};
+
+use super::settings::DnsSettings;
 
 /// How an answer travels, which decides how long it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,23 +27,252 @@ pub(crate) enum Transport {
     Tcp,
 }
 
+/// The longest DNS message.
+pub(super) const LARGEST_MESSAGE: usize = 65_535;
+
 /// The longest answer without EDNS, RFC 1035.
 const PLAIN_UDP: u16 = 512;
 
-/// The longest UDP payload over IPv4; nothing longer can be sent, whatever a client takes.
-const LARGEST_UDP: u16 = 65_507;
+/// The longest answer over UDP, whatever a client takes. Consul's.
+const LARGEST_UDP: u16 = 65_467;
+
+/// What Consul keeps free of the length that a client takes over UDP.
+const UDP_HEADER: u16 = 8;
+
+/// The longest answer over TCP. Consul's.
+const LARGEST_TCP: u16 = 65_523;
+
+/// Most answers over UDP to clients that do not say that they take more than 512 bytes.
+const MAX_PLAIN_ANSWERS: usize = 8;
 
 /// The length of a header, without which not even an error can be answered.
 const HEADER: usize = 12;
 
-/// Bytes that are no DNS message.
+/// Length in bytes of type and class, which end a question.
+const QUESTION_TAIL: usize = 4;
+
+/// Most records in each section of a request, but for the additional one, which may have one more.
+const MAX_RECORDS: u16 = 1;
+
+/// Type of the record that carries EDNS (RFC 6891).
+const OPT: u16 = 41;
+
+/// EDNS option with the network of whoever asks a resolver (RFC 7871).
+const SUBNET: u16 = 8;
+
+/// Bytes that are no request.
 #[derive(Debug, thiserror::Error)]
 #[error("failure decoding dns request: {0}")]
 pub(crate) struct Undecodable(String);
 
-/// Reads a request.
-pub(super) fn decode(bytes: &[u8]) -> Result<Message, Undecodable> {
-    Message::from_vec(bytes).map_err(|error| Undecodable(error.to_string()))
+/// What a client asks.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) metadata: Metadata,
+    pub(super) question: Query,
+    /// Where the bytes of the question end.
+    pub(super) question_end: usize,
+    pub(super) edns: Option<RequestEdns>,
+}
+
+/// What a client says of itself.
+#[derive(Debug, Clone)]
+pub(super) struct RequestEdns {
+    /// The longest answer that it takes over UDP.
+    pub(super) payload: u16,
+    pub(super) subnet: Option<Subnet>,
+}
+
+/// The network of whoever asks a resolver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Subnet {
+    /// Zero behind the prefix.
+    pub(super) ip: IpAddr,
+    family: u16,
+    prefix: u8,
+}
+
+impl Request {
+    /// Reads a request; `None` for a response, which must not be answered: two servers would talk
+    /// for ever.
+    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Undecodable> {
+        let undecodable = |error: DecodeError| Undecodable(error.to_string());
+        let mut decoder = BinDecoder::new(bytes);
+        let Header { metadata, counts } = Header::read(&mut decoder).map_err(undecodable)?;
+        if metadata.message_type == MessageType::Response {
+            return Ok(None);
+        }
+        let most = [
+            ("answers", counts.answers, MAX_RECORDS),
+            ("authorities", counts.authorities, MAX_RECORDS),
+            ("additional records", counts.additionals, MAX_RECORDS + 1),
+        ];
+        if let Some((what, count, _)) = most.iter().find(|(_, count, most)| count > most) {
+            return Err(Undecodable(format!("a request with {count} {what}")));
+        }
+        let question = read_question(&mut decoder, &counts)?;
+        let question_end = decoder.index();
+        let records = counts.answers + counts.authorities + counts.additionals;
+        let mut edns = None;
+        for _ in 0..records {
+            let record = read_record(&mut decoder).map_err(undecodable)?;
+            if record.kind == OPT && edns.is_none() {
+                edns = Some(RequestEdns {
+                    payload: record.class,
+                    subnet: subnet_of(record.data)?,
+                });
+            }
+        }
+        Ok(Some(Self {
+            metadata,
+            question,
+            question_end,
+            edns,
+        }))
+    }
+
+    /// An answer without records.
+    pub(super) fn reply(&self, code: ResponseCode) -> Message {
+        let mut reply = Message::response(self.metadata.id, self.metadata.op_code);
+        reply.metadata.recursion_desired = self.metadata.recursion_desired;
+        reply.metadata.checking_disabled = self.metadata.checking_disabled;
+        reply.metadata.response_code = code;
+        reply.add_query(self.question.clone());
+        reply
+    }
+
+    pub(super) fn subnet(&self) -> Option<Subnet> {
+        self.edns.as_ref()?.subnet
+    }
+
+    /// Says to a client with EDNS what it said, and whether its network mattered.
+    pub(super) fn add_edns(&self, reply: &mut Message, depends_on_subnet: bool) {
+        let Some(asked) = &self.edns else { return };
+        let mut edns = Edns::new();
+        edns.set_max_payload(asked.payload).set_version(0);
+        if let Some(subnet) = asked.subnet {
+            let code = reply.metadata.response_code;
+            let is_answer = matches!(code, ResponseCode::NoError);
+            let scope = match depends_on_subnet && is_answer {
+                true => subnet.prefix,
+                false => 0,
+            };
+            let option = EdnsOption::Unknown(SUBNET, subnet.bytes(scope));
+            edns.options_mut().insert(option);
+        }
+        reply.set_edns(edns);
+    }
+
+    /// What an answer may have over UDP, in bytes.
+    fn payload(&self) -> u16 {
+        let asked = self.edns.as_ref().map_or(PLAIN_UDP, |edns| edns.payload);
+        asked.clamp(PLAIN_UDP, LARGEST_UDP)
+    }
+}
+
+fn read_question(
+    decoder: &mut BinDecoder<'_>,
+    counts: &HeaderCounts,
+) -> Result<Query, Undecodable> {
+    if counts.queries != 1 {
+        return Err(Undecodable(format!("{} questions", counts.queries)));
+    }
+    let start = decoder.index();
+    let question = Query::read(decoder).map_err(|error| Undecodable(error.to_string()))?;
+    let length = question.name().len() + usize::from(!question.name().is_root());
+    // A pointer could only point to the header; with one, the name would be longer than this.
+    if length != decoder.index() - start - QUESTION_TAIL {
+        return Err(Undecodable(
+            "the name of the question is compressed".to_owned(),
+        ));
+    }
+    Ok(question)
+}
+
+/// A record, without its name and TTL.
+struct RawRecord<'a> {
+    kind: u16,
+    class: u16,
+    data: &'a [u8],
+}
+
+fn read_record<'a>(decoder: &mut BinDecoder<'a>) -> Result<RawRecord<'a>, DecodeError> {
+    skip_name(decoder)?;
+    let kind = decoder.read_u16()?.unverified();
+    let class = decoder.read_u16()?.unverified();
+    decoder.read_u32()?;
+    let length = decoder.read_u16()?.unverified();
+    Ok(RawRecord {
+        kind,
+        class,
+        data: decoder.read_slice(length.into())?.unverified(),
+    })
+}
+
+/// Goes past a name; what a pointer points to is not looked at.
+fn skip_name(decoder: &mut BinDecoder<'_>) -> Result<(), DecodeError> {
+    loop {
+        match decoder.read_u8()?.unverified() {
+            0 => return Ok(()),
+            length @ 1..=0x3f => decoder.read_slice(length.into())?,
+            0xc0.. => return decoder.read_u8().map(drop),
+            other => return Err(DecodeError::UnrecognizedLabelCode(other)),
+        };
+    }
+}
+
+/// The network among the options of EDNS.
+fn subnet_of(mut options: &[u8]) -> Result<Option<Subnet>, Undecodable> {
+    let cut = || Undecodable("an option of EDNS is cut off".to_owned());
+    let mut found = None;
+    while !options.is_empty() {
+        let (head, rest) = options.split_at_checked(4).ok_or_else(cut)?;
+        let length = u16::from_be_bytes([head[2], head[3]]);
+        let (value, rest) = rest.split_at_checked(length.into()).ok_or_else(cut)?;
+        options = rest;
+        if u16::from_be_bytes([head[0], head[1]]) == SUBNET && found.is_none() {
+            let subnet = Subnet::read(value);
+            found = Some(subnet.ok_or_else(|| Undecodable("a wrong client subnet".to_owned()))?);
+        }
+    }
+    Ok(found)
+}
+
+impl Subnet {
+    fn read(value: &[u8]) -> Option<Self> {
+        let (head, address) = value.split_at_checked(4)?;
+        let prefix = head[2];
+        let bits = u32::from(prefix);
+        let family = u16::from_be_bytes([head[0], head[1]]);
+        let ip = match family {
+            // A resolver that keeps the network to itself may leave out the family.
+            0 if prefix == 0 && address.is_empty() => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            1 if prefix <= 32 => {
+                let mut bytes = [0; 4];
+                bytes.get_mut(..address.len())?.copy_from_slice(address);
+                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from_bits(u32::from_be_bytes(bytes) & mask))
+            }
+            2 if prefix <= 128 => {
+                let mut bytes = [0; 16];
+                bytes.get_mut(..address.len())?.copy_from_slice(address);
+                let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from_bits(u128::from_be_bytes(bytes) & mask))
+            }
+            _ => return None,
+        };
+        Some(Self { ip, family, prefix })
+    }
+
+    fn bytes(self, scope: u8) -> Vec<u8> {
+        let address = match self.ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        let used = usize::from(self.prefix).div_ceil(8);
+        let head = [self.prefix, scope];
+        [&self.family.to_be_bytes()[..], &head, &address[..used]].concat()
+    }
 }
 
 /// The answer to a client whose request cannot be read; `None` when even its id is missing, or
@@ -44,155 +288,138 @@ pub(super) fn format_error(bytes: &[u8]) -> Option<Vec<u8>> {
     message.to_vec().ok()
 }
 
-/// An answer to `request` without records.
-pub(super) fn reply_to(request: &Message) -> Message {
-    let mut reply = Message::response(request.metadata.id, request.metadata.op_code);
-    reply.metadata.recursion_desired = request.metadata.recursion_desired;
-    reply.add_queries(request.queries.iter().cloned());
-    if request.edns.is_some() {
-        let mut edns = Edns::new();
-        edns.set_max_payload(LARGEST_UDP).set_version(0);
-        reply.set_edns(edns);
+/// How long an answer may be, and how it is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    /// In bytes.
+    limit: u16,
+    /// Most answers of one that is cut to them.
+    most: Option<usize>,
+    /// Whether names are written in full.
+    in_full: bool,
+    /// Whether an answer that was cut says so.
+    says_cut: bool,
+}
+
+impl Form {
+    pub(super) fn of(request: &Request, transport: Transport, settings: &DnsSettings) -> Self {
+        let (limit, most) = match (transport, request.payload()) {
+            (Transport::Tcp, _) => (LARGEST_TCP, None),
+            (Transport::Udp, PLAIN_UDP) => (
+                PLAIN_UDP - UDP_HEADER,
+                Some(settings.udp_answer_limit.min(MAX_PLAIN_ANSWERS)),
+            ),
+            (Transport::Udp, payload) => (payload - UDP_HEADER, None),
+        };
+        Self {
+            limit,
+            most,
+            in_full: settings.disable_compression,
+            says_cut: settings.enable_truncate,
+        }
     }
+
+    /// Writes `reply`. What does not fit is left out: first what was only helpful, then answers.
+    pub(super) fn write(self, mut reply: Message) -> Result<Vec<u8>, ProtoError> {
+        let total = reply.answers.len();
+        if let Some(most) = self.most.filter(|most| total > *most) {
+            cut(&mut reply, most);
+        }
+        if let Some(bytes) = self.fitting(&reply, total)? {
+            return Ok(bytes);
+        }
+        reply.authorities.clear();
+        let whole = reply;
+        // Between these two numbers of answers lies the largest that fits.
+        let (mut fits, mut exceeds) = (0, whole.answers.len() + 1);
+        while exceeds - fits > 1 {
+            let middle = fits + (exceeds - fits) / 2;
+            match self.fitting(&shortened(&whole, middle), total)? {
+                Some(_) => fits = middle,
+                None => exceeds = middle,
+            }
+        }
+        let mut reply = shortened(&whole, fits);
+        if fits == 0 && !whole.answers.is_empty() {
+            // One answer without help is worth more than none.
+            reply = shortened(&whole, 1);
+            reply.additionals.clear();
+            if self.fitting(&reply, total)?.is_none() {
+                reply.answers.clear();
+            }
+        } else if fits == 0 {
+            reply.additionals.clear();
+        }
+        self.bytes(&reply, total)
+    }
+
+    /// The bytes of `reply` when they are few enough.
+    fn fitting(self, reply: &Message, total: usize) -> Result<Option<Vec<u8>>, ProtoError> {
+        let bytes = self.bytes(reply, total)?;
+        // The codec drops records that exceed 64 KiB and sets the flag, third byte, by itself.
+        let dropped = !self.is_cut(reply, total) && bytes[2] & 0x02 != 0;
+        Ok((bytes.len() <= usize::from(self.limit) && !dropped).then_some(bytes))
+    }
+
+    /// Whether the answer says that it was cut. One that has nothing left always does: without it
+    /// would say that there is nothing.
+    fn is_cut(self, reply: &Message, total: usize) -> bool {
+        let left = reply.answers.len();
+        left < total && (self.says_cut || left == 0)
+    }
+
+    fn bytes(self, reply: &Message, total: usize) -> Result<Vec<u8>, ProtoError> {
+        let mut bytes = Vec::with_capacity(usize::from(PLAIN_UDP));
+        let mut encoder = BinEncoder::new(&mut bytes);
+        if self.in_full {
+            encoder.set_name_encoding(NameEncoding::Uncompressed);
+        }
+        if self.is_cut(reply, total) && !reply.metadata.truncation {
+            let mut reply = reply.clone();
+            reply.metadata.truncation = true;
+            reply.emit(&mut encoder)?;
+        } else {
+            reply.emit(&mut encoder)?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// The first `count` answers, and of what helps the addresses of those.
+fn shortened(whole: &Message, count: usize) -> Message {
+    let mut reply = Message::response(whole.metadata.id, whole.metadata.op_code);
+    reply.metadata = whole.metadata;
+    reply.queries.clone_from(&whole.queries);
+    reply.answers.extend_from_slice(&whole.answers[..count]);
+    reply.additionals.clone_from(&whole.additionals);
+    reply.edns.clone_from(&whole.edns);
+    help_for_answers(&mut reply);
     reply
 }
 
-/// Whether a message is a question at all. A response must not be answered: two servers would
-/// talk for ever.
-pub(super) fn is_request(message: &Message) -> bool {
-    message.metadata.message_type == MessageType::Query
+fn cut(reply: &mut Message, count: usize) {
+    reply.answers.truncate(count);
+    help_for_answers(reply);
 }
 
-/// Writes `reply`, at most as long as `request` came with and `transport` allows. What does not fit
-/// is left out: first what was only helpful, then answers, which the truncation flag tells.
-pub(super) fn encode(
-    mut reply: Message,
-    request: &Message,
-    transport: Transport,
-) -> Result<Vec<u8>, ProtoError> {
-    let limit = match transport {
-        Transport::Udp => request.max_payload().clamp(PLAIN_UDP, LARGEST_UDP),
-        Transport::Tcp => u16::MAX,
-    };
-    if let Some(bytes) = fitting(&reply, limit)? {
-        return Ok(bytes);
-    }
-    reply.additionals.clear();
-    if let Some(bytes) = fitting(&reply, limit)? {
-        return Ok(bytes);
-    }
-    reply.metadata.truncation = true;
-    let answers = std::mem::take(&mut reply.answers);
-    // Between these two numbers of answers lies the largest that fits.
-    let (mut fits, mut exceeds) = (0, answers.len());
-    while exceeds - fits > 1 {
-        let middle = fits + (exceeds - fits) / 2;
-        reply.answers = answers[..middle].to_vec();
-        match fitting(&reply, limit)? {
-            Some(_) => fits = middle,
-            None => exceeds = middle,
+/// Leaves of what helps the addresses of the targets among the answers.
+fn help_for_answers(reply: &mut Message) {
+    let mut targets = BTreeSet::new();
+    for answer in &reply.answers {
+        if let RData::SRV(srv) = &answer.data {
+            targets.insert(srv.target.to_lowercase());
         }
     }
-    reply.answers = answers[..fits].to_vec();
-    reply.to_vec()
-}
-
-/// The bytes of `message` when they are `limit` at most.
-fn fitting(message: &Message, limit: u16) -> Result<Option<Vec<u8>>, ProtoError> {
-    let bytes = message.to_vec()?;
-    // The codec drops records that exceed 64 KiB and sets the flag, third byte, by itself.
-    let dropped = !message.metadata.truncation && bytes[2] & 0x02 != 0;
-    Ok((bytes.len() <= usize::from(limit) && !dropped).then_some(bytes))
+    // Aliases come before what they lead to.
+    reply.additionals.retain(|help| {
+        let is_wanted = targets.contains(&help.name.to_lowercase());
+        if let (true, RData::CNAME(alias)) = (is_wanted, &help.data) {
+            targets.insert(alias.0.to_lowercase());
+        }
+        let kinds = [RecordType::A, RecordType::AAAA, RecordType::CNAME];
+        is_wanted && kinds.contains(&help.record_type())
+    });
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use hickory_proto::op::Query;
-    use hickory_proto::rr::rdata::A;
-    use hickory_proto::rr::{Name, RData, Record, RecordType};
-
-    use super::*;
-
-    fn request(payload: Option<u16>) -> Message {
-        let mut request = Message::new(7, MessageType::Query, OpCode::Query);
-        let name = Name::from_ascii("web.service.consul.").unwrap();
-        request.add_query(Query::query(name, RecordType::A));
-        if let Some(payload) = payload {
-            let mut edns = Edns::new();
-            edns.set_max_payload(payload);
-            request.set_edns(edns);
-        }
-        request
-    }
-
-    fn with_answers(request: &Message, count: u32) -> Message {
-        let mut reply = reply_to(request);
-        let name = request.queries[0].name().clone();
-        for number in 0..count {
-            let ip = Ipv4Addr::from_bits(number);
-            reply.add_answer(Record::from_rdata(name.clone(), 0, RData::A(A(ip))));
-        }
-        reply
-    }
-
-    fn sent(payload: Option<u16>, answers: u32, transport: Transport) -> (usize, Message) {
-        let request = request(payload);
-        let reply = with_answers(&request, answers);
-        let bytes = encode(reply, &request, transport).unwrap();
-        (bytes.len(), Message::from_vec(&bytes).unwrap())
-    }
-
-    #[test]
-    fn a_short_answer_is_whole() {
-        let (_, reply) = sent(None, 3, Transport::Udp);
-        assert_eq!((reply.answers.len(), reply.metadata.truncation), (3, false));
-        assert_eq!(reply.metadata.id, 7);
-        assert!(reply.edns.is_none());
-    }
-
-    #[test]
-    fn an_answer_is_cut_where_its_transport_ends() {
-        for (payload, transport, limit) in [
-            (None, Transport::Udp, 512),
-            (Some(100), Transport::Udp, 512),
-            (Some(1_232), Transport::Udp, 1_232),
-            (Some(u16::MAX), Transport::Udp, 65_507),
-            (None, Transport::Tcp, 65_535),
-        ] {
-            let (length, reply) = sent(payload, 5_000, transport);
-            assert!(
-                length <= limit && length + 16 > limit,
-                "{length} of {limit}"
-            );
-            assert!(reply.metadata.truncation);
-            assert_eq!(reply.edns.is_some(), payload.is_some());
-        }
-    }
-
-    #[test]
-    fn help_is_left_out_before_answers() {
-        let request = request(None);
-        let mut reply = with_answers(&request, 20);
-        reply.additionals = with_answers(&request, 30).answers;
-        let bytes = encode(reply, &request, Transport::Udp).unwrap();
-        let reply = Message::from_vec(&bytes).unwrap();
-        assert_eq!((reply.answers.len(), reply.additionals.len()), (20, 0));
-        assert!(!reply.metadata.truncation);
-    }
-
-    #[test]
-    fn what_cannot_be_read_gets_an_error_when_it_has_an_id() {
-        assert!(decode(&[1, 2, 3]).is_err());
-        assert_eq!(format_error(&[1, 2, 3]), None);
-        let mut garbage = [0xff; 40];
-        garbage[2] = 0x01;
-        assert!(decode(&garbage).is_err());
-        let error = Message::from_vec(&format_error(&garbage).unwrap()).unwrap();
-        assert_eq!(error.metadata.id, 0xffff);
-        assert_eq!(error.metadata.response_code, ResponseCode::FormErr);
-        garbage[2] = 0x81;
-        assert_eq!(format_error(&garbage), None, "a response is not answered");
-    }
-}
+mod tests;

@@ -2,10 +2,13 @@
 
 use legate_api::dns::dns_service_server::DnsService;
 use legate_api::dns::{Protocol, QueryRequest, QueryResponse};
+use legate_api::metadata;
+use legate_model::Tenancy;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::auth;
-use crate::dns::{Responder, Transport};
+use crate::dns::{Client, Responder, Transport};
 
 pub(super) struct Service {
     responder: Responder,
@@ -23,23 +26,45 @@ impl DnsService for Service {
         &self,
         request: Request<QueryRequest>,
     ) -> Result<Response<QueryResponse>, Status> {
-        let token = auth::token(request.metadata()).to_owned();
-        let request = request.into_inner();
-        let transport = match request.protocol() {
-            Protocol::Tcp => Transport::Tcp,
-            Protocol::Udp => Transport::Udp,
+        let client = |transport| Client {
+            token: auth::token(request.metadata()).to_owned(),
+            tenancy: tenancy(request.metadata()),
+            source: request
+                .remote_addr()
+                .map(|client| client.ip().to_canonical()),
+            transport,
+        };
+        let message = request.get_ref();
+        let client = match message.protocol() {
+            Protocol::Tcp => client(Transport::Tcp),
+            Protocol::Udp => client(Transport::Udp),
             Protocol::UnsetUnspecified => {
                 return Err(Status::invalid_argument(
                     "protocol is not set: it must be PROTOCOL_TCP or PROTOCOL_UDP",
                 ));
             }
         };
-        match self.responder.query(&token, &request.msg, transport) {
+        match self.responder.query(client, &message.msg).await {
             Ok(Some(msg)) => Ok(Response::new(QueryResponse { msg: msg.into() })),
             Ok(None) => Err(Status::invalid_argument(
                 "msg is a DNS response: only queries are answered",
             )),
             Err(error) => Err(Status::internal(error.to_string())),
         }
+    }
+}
+
+/// Where names are looked up that do not say it: the dataplane's own namespace and partition.
+fn tenancy(headers: &MetadataMap) -> Tenancy {
+    let default = Tenancy::default();
+    let named = |header: &str| {
+        let name = headers.get(header).and_then(|name| name.to_str().ok());
+        let name = name.filter(|name| !name.is_empty());
+        name.map(|name| name.to_ascii_lowercase().into())
+    };
+    Tenancy {
+        namespace: named(metadata::NAMESPACE).unwrap_or(default.namespace.clone()),
+        partition: named(metadata::PARTITION).unwrap_or(default.partition.clone()),
+        ..default
     }
 }

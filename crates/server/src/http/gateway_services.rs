@@ -181,7 +181,7 @@ fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService
 }
 
 /// The instances of the ingress gateways that lead to a service.
-pub(super) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
+pub(crate) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
     let mut found = Vec::new();
     for entry in state.config_entries(ConfigKind::IngressGateway) {
         let ConfigEntry::IngressGateway(entry) = &*entry else {

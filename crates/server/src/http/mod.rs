@@ -30,7 +30,7 @@ mod intentions_by_id;
 mod jwt_providers;
 mod kv;
 mod metrics;
-mod near;
+pub(crate) mod near;
 mod operator;
 mod params;
 mod peering;
@@ -67,6 +67,7 @@ pub(crate) use self::agent::{
 };
 pub(crate) use self::bootstrap::bootstrap_entry;
 pub(crate) use self::error::ApiError;
+pub(crate) use self::gateway_services::ingress_to;
 use self::guard::Guard;
 use self::state::ApiState;
 use crate::handles::Handles;

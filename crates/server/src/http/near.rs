@@ -7,7 +7,7 @@ use legate_store::ReadTxn;
 use super::call::Call;
 
 /// What stands for the node of the server that answers.
-pub(super) const AGENT: &str = "_agent";
+pub(crate) const AGENT: &str = "_agent";
 
 /// Puts the items of a list in the order that the caller asked for, if it did.
 pub(super) fn sort<T>(call: &Call, items: &mut [T], node: impl Fn(&T) -> &str) {
@@ -21,7 +21,7 @@ pub(super) fn sort<T>(call: &Call, items: &mut [T], node: impl Fn(&T) -> &str) {
 
 /// Puts the nearest first. Items of nodes without a coordinate come last, in the order they had; from
 /// a node without one there is no order at all.
-pub(super) fn sort_from<T>(
+pub(crate) fn sort_from<T>(
     state: &ReadTxn<'_>,
     origin: &str,
     items: &mut [T],

@@ -12,17 +12,15 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, Tenancy, TenancyName, UnusableQuery,
-    put_node_first,
+    CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, TenancyName, UnusableQuery,
 };
 use legate_store::{ReadTxn, Writer};
-use rand::seq::SliceRandom;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
 use super::error::ApiError;
-use super::near;
+use crate::prepared;
 
 const EXECUTE: &str = "/execute";
 const EXPLAIN: &str = "/explain";
@@ -190,31 +188,23 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
     let state = call.reader.state();
     let txn = state.read();
     let query = find(&txn, name)?;
-    let wanted = &query.service;
-    let tenancy = Tenancy::new(&wanted.partition, &wanted.namespace);
     let authorizer = match query.token.is_empty() {
         true => call.authorizer()?,
         false => call.authorizer_of(&query.token)?,
     };
-    let authorizer = authorizer.within(&tenancy);
-    let txn = state.read().within(tenancy);
-    let mut nodes = match wanted.connect || connect {
-        true => txn.connect(&wanted.service),
-        false => txn.service(&wanted.service),
+    let of_caller = call.params.get("near").filter(|near| !near.is_empty());
+    let near = of_caller.unwrap_or(&query.service.near);
+    let caller = prepared::Caller {
+        authorizer: &authorizer,
+        node: &call.config.node_name,
+        source: Some(source),
     };
-    nodes.retain(|instance| wanted.fits(instance));
-    // Who may not see the service does not see its proxies either, whatever else they are named.
-    let may_see_service = authorizer.service_read(&wanted.service);
-    let (mut nodes, filtered) = visible(nodes, |instance| {
-        may_see_service
-            && authorizer.node_read(&instance.node.node)
-            && authorizer.service_read(&instance.service.service)
-    });
-    nodes.shuffle(&mut rand::rng());
-    if let Some(near) = origin(call, &txn, &wanted.near, source) {
-        near::sort_from(&txn, &near, &mut nodes, |one| &one.node.node);
-        put_node_first(&mut nodes, &near);
-    }
+    let wanted = &query.service;
+    let selected = prepared::select(&txn, &caller, wanted, wanted.connect || connect, near);
+    let prepared::Selected {
+        mut nodes,
+        filtered,
+    } = selected;
     nodes.truncate(limit);
     let executed = Executed {
         service: &wanted.service,
@@ -270,17 +260,6 @@ fn limit(call: &Call) -> Result<usize, ApiError> {
         .map_err(|_| ApiError::internal(format!("Bad limit: {text:?} is no whole number")))?;
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
     Ok(limit.unwrap_or(usize::MAX))
-}
-
-/// The node whose instances come first: what the caller says, else what the query says.
-fn origin(call: &Call, txn: &ReadTxn<'_>, of_query: &str, source: IpAddr) -> Option<String> {
-    let of_caller = call.params.get("near").filter(|near| !near.is_empty());
-    match of_caller.unwrap_or(of_query) {
-        "" => None,
-        near::AGENT => Some(call.config.node_name.clone()),
-        "_ip" => txn.node_at(source, |_| true).map(|node| node.node.clone()),
-        node => Some(node.to_owned()),
-    }
 }
 
 /// The address of whoever asks, which a proxy in front may name.

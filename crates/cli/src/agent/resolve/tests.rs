@@ -1,6 +1,7 @@
 use clap::Parser;
 
 use legate_runtime::logging::Level;
+use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTtls};
 
 use super::*;
 use crate::agent::{Flags, sources, with_two_dashes};
@@ -150,7 +151,7 @@ fn acls_intentions_and_the_ca() {
     assert_eq!(server.ca.leaf_ttl, Duration::from_secs(24 * 3600));
     assert_eq!(server.connections.http.per_address, 1000);
     assert_eq!(server.grpc_tls_files, server.https_files);
-    assert!(server.grpc_tls_files.is_some() && server.dns_only_passing);
+    assert!(server.grpc_tls_files.is_some() && server.dns_settings.only_passing);
     // The default policy counts for intentions where ACLs are off, too.
     let off = [("a.hcl", "acl { default_policy = \"deny\" }")];
     let server = config(&["-dev"], &off);
@@ -191,11 +192,28 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "connect { enable_mesh_gateway_wan_federation = true }",
             "wan_federation is not served",
         ),
+        ("domain = \"a mesh\"", "domain: \"a mesh\" is no domain"),
+        ("alt_domain = \"a..b\"", "alt_domain: \"a..b\" is no domain"),
         (
-            "domain = \"mesh.example\"",
-            "domain = \"mesh.example\" is not served",
+            "recursors = [\"dns.example\"]",
+            "recursors: \"dns.example\"",
         ),
-        ("alt_domain = \"mesh\"", "alt_domain is not served"),
+        (
+            "dns_config { udp_answer_limit = -1 }",
+            "dns_config.udp_answer_limit cannot be -1",
+        ),
+        (
+            "dns_config { a_record_limit = -1 }",
+            "dns_config.a_record_limit cannot be -1",
+        ),
+        (
+            "dns_config { recursor_strategy = \"any\" }",
+            "dns_config.recursor_strategy",
+        ),
+        (
+            "dns_config { service_ttl { web = \"soon\" } }",
+            "dns_config.service_ttl.web",
+        ),
         (
             "auto_encrypt { tls = true }",
             "auto_encrypt.tls is not served",
@@ -381,4 +399,52 @@ fn files_that_are_not_there_are_named() {
         let error = read(&["-dev", flag], &[]).unwrap_err();
         assert!(error.contains(says), "{error}");
     }
+}
+
+#[test]
+fn dns_is_set_as_in_consul() {
+    let text = r#"
+        domain = "Mesh.Example." alt_domain = "consul" recursors = ["192.0.2.1", "[fd00::1]:5353", "fd00::2"]
+        dns_config {
+          node_ttl = "5s" service_ttl { "*" = "1s" "web*" = "20s" } soa { min_ttl = 30 }
+          udp_answer_limit = 5 a_record_limit = 2 enable_truncate = true disable_compression = true
+          enable_additional_node_meta_txt = false recursor_strategy = "random" recursor_timeout = "3s"
+          prefer_namespace = true allow_stale = true
+        }
+    "#;
+    let server = config(&["-dev"], &[("a.hcl", text)]);
+    assert_eq!(
+        server.dns_domains,
+        DnsDomains::new("mesh.example", Some("consul")).unwrap()
+    );
+    let times = [("*", 1), ("web*", 20)];
+    let times = times.map(|(name, time)| (name.to_owned(), Duration::from_secs(time)));
+    let expected = DnsSettings {
+        only_passing: false,
+        node_ttl: Duration::from_secs(5),
+        service_ttl: ServiceTtls::new(times),
+        soa: DnsSoa {
+            min_ttl: 30,
+            ..DnsSoa::default()
+        },
+        udp_answer_limit: 5,
+        a_record_limit: 2,
+        enable_truncate: true,
+        disable_compression: true,
+        node_meta_txt: false,
+        prefer_namespace: true,
+        recursors: ["192.0.2.1:53", "[fd00::1]:5353", "[fd00::2]:53"]
+            .map(|address| address.parse().unwrap())
+            .into(),
+        recursor_strategy: RecursorStrategy::Random,
+        recursor_timeout: Duration::from_secs(3),
+    };
+    assert_eq!(server.dns_settings, expected);
+    let server = config(
+        &["-dev", "-recursor=192.0.2.9", "-domain=x", "-alt-domain=y"],
+        &[],
+    );
+    assert_eq!(server.dns_settings.recursors[0].to_string(), "192.0.2.9:53");
+    let domains = DnsDomains::new("x", Some("y")).unwrap();
+    assert_eq!(server.dns_domains, domains);
 }

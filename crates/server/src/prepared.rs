@@ -1,0 +1,90 @@
+//! What a prepared query finds, for HTTP and DNS alike.
+
+use std::net::IpAddr;
+
+use legate_model::acl::Authorizer;
+use legate_model::{CheckServiceNode, ServiceQuery, Tenancy, put_node_first};
+use legate_store::ReadTxn;
+use rand::seq::SliceRandom;
+
+use crate::http::near;
+
+/// Who executes a query.
+pub(crate) struct Caller<'a> {
+    /// Whose token judges what is found.
+    pub(crate) authorizer: &'a Authorizer,
+    /// The node of the agent that was asked.
+    pub(crate) node: &'a str,
+    /// The address of who asks, where it is known.
+    pub(crate) source: Option<IpAddr>,
+}
+
+/// What was found, in the order in which it should be used.
+pub(crate) struct Selected {
+    pub(crate) nodes: Vec<CheckServiceNode>,
+    /// Whether something was left out for the lack of rights.
+    pub(crate) filtered: bool,
+}
+
+/// The instances that a query asks for, in the namespace that it names: `connect` for what stands for the
+/// service in the mesh, `near` for the node whose instances come first.
+pub(crate) fn select(
+    txn: &ReadTxn<'_>,
+    caller: &Caller<'_>,
+    wanted: &ServiceQuery,
+    connect: bool,
+    near: &str,
+) -> Selected {
+    let tenancy = Tenancy::new(&wanted.partition, &wanted.namespace);
+    let caller = Caller {
+        authorizer: &caller.authorizer.within(&tenancy),
+        ..*caller
+    };
+    txn.in_tenancy(&tenancy, |txn| {
+        select_in(txn, &caller, wanted, connect, near)
+    })
+}
+
+/// The same for readers of the namespace that the query names.
+fn select_in(
+    txn: &ReadTxn<'_>,
+    caller: &Caller<'_>,
+    wanted: &ServiceQuery,
+    connect: bool,
+    near: &str,
+) -> Selected {
+    let mut nodes = match connect {
+        true => txn.connect(&wanted.service),
+        false => txn.service(&wanted.service),
+    };
+    nodes.retain(|instance| wanted.fits(instance));
+    // Who may not see the service does not see its proxies either, whatever else they are named.
+    let authorizer = caller.authorizer;
+    let may_see_service = authorizer.service_read(&wanted.service);
+    let all = nodes.len();
+    nodes.retain(|instance| {
+        may_see_service
+            && authorizer.node_read(&instance.node.node)
+            && authorizer.service_read(&instance.service.service)
+    });
+    let filtered = nodes.len() < all;
+    nodes.shuffle(&mut rand::rng());
+    if let Some(near) = origin(txn, caller, near) {
+        near::sort_from(txn, &near, &mut nodes, |one| &one.node.node);
+        put_node_first(&mut nodes, &near);
+    }
+    Selected { nodes, filtered }
+}
+
+/// The name of the node that `near` stands for.
+fn origin(txn: &ReadTxn<'_>, caller: &Caller<'_>, near: &str) -> Option<String> {
+    match near {
+        "" => None,
+        near::AGENT => Some(caller.node.to_owned()),
+        "_ip" => {
+            let node = txn.node_at(caller.source?, |_| true);
+            node.map(|node| node.node.clone())
+        }
+        node => Some(node.to_owned()),
+    }
+}
