@@ -20,6 +20,7 @@ mod consul_catalog;
 mod consul_dataplane;
 mod consul_server;
 mod credentials;
+mod dns;
 mod recorded;
 mod replacement;
 mod resources;

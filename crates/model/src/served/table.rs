@@ -389,7 +389,7 @@ pub(super) const TABLE: &[Rows] = &[
         "QueryFailoverTarget",
         &[(REPORTED, "Datacenter"), (REFUSED, "Peer")],
     ),
-    ("QueryDns", &[(REPORTED, "TTL")]),
+    ("QueryDns", &[(Yes, "TTL")]),
     // Tenants. There is no gossip.
     (
         "Namespace",

@@ -81,6 +81,8 @@ pub(super) struct Answer {
     pub(super) additionals: Vec<Record>,
     /// Whether another client may get another answer.
     pub(super) depends_on_client: bool,
+    /// Whether it is about a name of another domain.
+    pub(super) is_foreign: bool,
 }
 
 impl Answer {
@@ -198,7 +200,10 @@ impl<'a> Resolver<'a> {
         }
         let access = self.asker.access;
         match target {
-            Target::Elsewhere => Answer::failed(ResponseCode::Refused),
+            Target::Elsewhere => Answer {
+                is_foreign: true,
+                ..Answer::failed(ResponseCode::Refused)
+            },
             Target::Nothing => Answer::failed(ResponseCode::NXDomain),
             Target::Apex => Answer::default(),
             Target::NameServer => self.address(&question, self.server),

@@ -200,7 +200,10 @@ impl Responder {
                 if let Some(reply) = asked.await {
                     return Some(reply);
                 }
-                Answer::failed(ResponseCode::ServFail)
+                Answer {
+                    is_foreign: true,
+                    ..Answer::failed(ResponseCode::ServFail)
+                }
             }
         };
         write(&request, &client, &settings, answer)
@@ -314,7 +317,7 @@ fn write(
 ) -> Option<Vec<u8>> {
     let recursion_available = !settings.recursors.is_empty();
     let mut reply = request.reply(answer.code);
-    reply.metadata.authoritative = answer.code != ResponseCode::Refused;
+    reply.metadata.authoritative = answer.code != ResponseCode::Refused && !answer.is_foreign;
     reply.metadata.recursion_available = recursion_available;
     reply.answers = answer.answers;
     reply.authorities = answer.authorities;

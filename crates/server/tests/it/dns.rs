@@ -1,19 +1,22 @@
 //! DNS over UDP, TCP and gRPC.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::{Name, RecordType};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_api::dns::dns_service_client::DnsServiceClient;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_model::ServiceInstance;
-use legate_server::Server;
+use legate_server::{Definitions, DnsDomains, DnsSettings, Parts, Reload, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tonic::{Code, Status};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
-use crate::grpc::{STOP, channel, register, start, with_token};
+use crate::grpc::{STOP, channel, grpc_only, register, start, with_token};
 use crate::running::Running;
 
 pub(crate) fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
@@ -76,8 +79,16 @@ async fn register_web(server: &Server, count: u8) {
 }
 
 async fn with_dns() -> (Running, SocketAddr) {
+    with_settings(DnsSettings::default()).await
+}
+
+async fn with_settings(settings: DnsSettings) -> (Running, SocketAddr) {
     let free = "127.0.0.1:0".parse().unwrap();
-    let server = start(|config| config.dns = Some(free)).await;
+    let server = start(|config| {
+        config.dns = Some(free);
+        config.dns_settings = settings;
+    });
+    let server = server.await;
     let address = server.dns_addr().unwrap();
     (server, address)
 }
@@ -116,12 +127,16 @@ async fn every_way_gives_the_same_answer() {
 
 #[tokio::test]
 async fn a_long_answer_is_cut_to_what_the_transport_takes() {
-    let (server, address) = with_dns().await;
+    let settings = DnsSettings {
+        enable_truncate: true,
+        ..DnsSettings::default()
+    };
+    let (server, address) = with_settings(settings).await;
     register_web(&server, 200).await;
     let plain = question("web.service.consul.", None);
     let large = question("web.service.consul.", Some(8_192));
     let cut = over_udp(address, &plain).await;
-    assert!(cut.metadata.truncation && cut.answers.len() < 200);
+    assert_eq!((cut.metadata.truncation, cut.answers.len()), (true, 3));
     let whole = over_udp(address, &large).await;
     assert_eq!(
         (whole.metadata.truncation, whole.answers.len()),
@@ -210,4 +225,189 @@ async fn silent_connections_do_not_hold_up_the_stop() {
     let silent = TcpStream::connect(address).await.unwrap();
     server.stop(STOP).await.unwrap();
     drop((half, silent));
+}
+
+/// A DNS server of somebody else: it answers every question with one address, or with a code.
+struct Recursor {
+    udp: UdpSocket,
+    tcp: TcpListener,
+    code: ResponseCode,
+}
+
+impl Recursor {
+    async fn new(code: ResponseCode) -> Self {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let udp = UdpSocket::bind(tcp.local_addr().unwrap()).await.unwrap();
+        Self { udp, tcp, code }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.udp.local_addr().unwrap()
+    }
+
+    fn reply(&self, request: &[u8]) -> Vec<u8> {
+        let request = Message::from_vec(request).unwrap();
+        let mut reply = Message::response(request.metadata.id, OpCode::Query);
+        reply.metadata.response_code = self.code;
+        reply.add_queries(request.queries.clone());
+        if self.code == ResponseCode::NoError {
+            let name = request.queries[0].name().clone();
+            let data = RData::A(A::new(192, 0, 2, 7));
+            reply.add_answer(Record::from_rdata(name, 60, data));
+        }
+        reply.to_vec().unwrap()
+    }
+
+    /// Answers while something else is done.
+    async fn during<T>(&self, other: impl Future<Output = T>) -> T {
+        let udp = async {
+            let mut buffer = [0; 4096];
+            loop {
+                let (length, client) = self.udp.recv_from(&mut buffer).await.unwrap();
+                // One that comes from elsewhere, or is about something else, counts for nothing.
+                let stray = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                let mut wrong = self.reply(&buffer[..length]);
+                stray.send_to(&wrong, client).await.unwrap();
+                wrong[0] ^= 1;
+                self.udp.send_to(&wrong, client).await.unwrap();
+                let reply = self.reply(&buffer[..length]);
+                self.udp.send_to(&reply, client).await.unwrap();
+            }
+        };
+        let tcp = async {
+            loop {
+                let (mut stream, _) = self.tcp.accept().await.unwrap();
+                let length = stream.read_u16().await.unwrap();
+                let mut request = vec![0; length.into()];
+                stream.read_exact(&mut request).await.unwrap();
+                let reply = self.reply(&request);
+                let length = u16::try_from(reply.len()).unwrap();
+                stream.write_u16(length).await.unwrap();
+                stream.write_all(&reply).await.unwrap();
+            }
+        };
+        tokio::select! {
+            done = other => done,
+            () = udp => unreachable!("it goes on"),
+            () = tcp => unreachable!("it goes on"),
+        }
+    }
+}
+
+fn asking(recursors: &[&Recursor]) -> DnsSettings {
+    DnsSettings {
+        recursors: recursors.iter().map(|one| one.address()).collect(),
+        recursor_timeout: Duration::from_secs(30),
+        ..DnsSettings::default()
+    }
+}
+
+fn data(reply: &Message) -> Vec<String> {
+    reply
+        .answers
+        .iter()
+        .map(|one| one.data.to_string())
+        .collect()
+}
+
+#[tokio::test]
+async fn other_servers_answer_for_other_names() {
+    let failing = Recursor::new(ResponseCode::ServFail).await;
+    let good = Recursor::new(ResponseCode::NoError).await;
+    let (server, address) = with_settings(asking(&[&failing, &good])).await;
+    let outside = ServiceInstance {
+        id: "outside".to_owned(),
+        service: "outside".to_owned(),
+        address: "ext.example.com".to_owned(),
+        ..ServiceInstance::default()
+    };
+    register(&server, outside).await;
+    let ask = async {
+        for name in ["example.com.", "9.9.9.10.in-addr.arpa."] {
+            let request = question(name, Some(1232));
+            let mut tcp = TcpStream::connect(address).await.unwrap();
+            for reply in [
+                over_udp(address, &request).await,
+                ask_tcp(&mut tcp, &request).await,
+                over_grpc(&server, request.clone(), Protocol::Udp, "")
+                    .await
+                    .unwrap(),
+            ] {
+                assert_eq!(reply.metadata.id, 4711);
+                assert_eq!(data(&reply), ["192.0.2.7"]);
+            }
+        }
+        let reply = over_udp(address, &question("outside.service.consul.", None)).await;
+        assert!(reply.metadata.authoritative && reply.metadata.recursion_available);
+        assert_eq!(data(&reply), ["ext.example.com.", "192.0.2.7"]);
+        // What is in the domain is nobody else's.
+        let reply = over_udp(address, &question("missing.service.consul.", None)).await;
+        assert_eq!(reply.metadata.response_code, ResponseCode::NXDomain);
+    };
+    failing.during(good.during(ask)).await;
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_an_answer_of_others_the_request_fails_and_the_rest_goes_on() {
+    let failing = Recursor::new(ResponseCode::Refused).await;
+    let settings = DnsSettings {
+        recursor_timeout: Duration::from_millis(200),
+        ..asking(&[&failing])
+    };
+    let (server, address) = with_settings(settings).await;
+    register_web(&server, 1).await;
+    let asked = async {
+        let reply = over_udp(address, &question("example.com.", Some(1232))).await;
+        assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
+        assert!(reply.metadata.recursion_available && reply.edns.is_some());
+    };
+    failing.during(asked).await;
+    // Nobody answers now.
+    let silent = question("example.com.", None);
+    let (reply, web) = tokio::join!(
+        over_udp(address, &silent),
+        over_udp(address, &question("web.service.consul.", None)),
+    );
+    assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
+    assert_eq!(data(&web), ["10.0.0.1"]);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn settings_change_while_it_runs_and_domains_do_not() {
+    let settings = Arc::new(Mutex::new(DnsSettings::default()));
+    let read = Arc::clone(&settings);
+    let reload = Reload::new(move || {
+        Ok(Definitions {
+            dns: read.lock().unwrap().clone(),
+            ..Definitions::default()
+        })
+    });
+    let parts = Parts {
+        reload: Some(reload),
+        ..Parts::default()
+    };
+    let change = |config: &mut legate_server::ServerConfig| {
+        config.dns = Some("127.0.0.1:0".parse().unwrap());
+        config.dns_domains = DnsDomains::new("mesh.example", None).unwrap();
+    };
+    let server = Running::start(grpc_only(), change, parts).await.unwrap();
+    let address = server.dns_addr().unwrap();
+    register_web(&server, 6).await;
+    let ask = || async {
+        let reply = over_udp(address, &question("web.service.mesh.example.", None)).await;
+        (reply.answers.len(), reply.metadata.truncation)
+    };
+    assert_eq!(ask().await, (3, false));
+    *settings.lock().unwrap() = DnsSettings {
+        udp_answer_limit: 5,
+        enable_truncate: true,
+        ..DnsSettings::default()
+    };
+    server.reload().await.unwrap();
+    assert_eq!(ask().await, (5, true));
+    let other = over_udp(address, &question("web.service.consul.", None)).await;
+    assert_eq!(other.metadata.response_code, ResponseCode::Refused);
+    server.stop(STOP).await.unwrap();
 }

@@ -71,7 +71,7 @@ fn an_answer_is_cut_where_its_transport_ends() {
     ] {
         let (length, reply) = sent(payload, 5_000, transport, &told());
         assert!(
-            length <= limit && length + 32 > limit,
+            length <= limit && length + 64 > limit,
             "{length} of {limit}"
         );
         assert!(reply.metadata.truncation);
