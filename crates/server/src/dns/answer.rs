@@ -114,20 +114,20 @@ enum Place<'a> {
     Host(&'a str),
 }
 
-/// The address of what has one in general and others for each family.
+/// The address of what has one in general and others for each family. What may be either is IPv6 first,
+/// as in Consul.
 fn of_family<'a>(
     kind: RecordType,
     own: &'a str,
     tagged: impl Fn(&str) -> Option<&'a str>,
 ) -> &'a str {
-    let tag = match kind {
-        RecordType::A => "lan_ipv4",
-        RecordType::AAAA => "lan_ipv6",
-        _ => return own,
+    let tags: &[&str] = match kind {
+        RecordType::A => &["lan_ipv4"],
+        RecordType::AAAA => &["lan_ipv6"],
+        _ => &["lan_ipv6", "lan_ipv4"],
     };
-    tagged(tag)
-        .filter(|address| !address.is_empty())
-        .unwrap_or(own)
+    let mut found = tags.iter().filter_map(|tag| tagged(tag));
+    found.find(|address| !address.is_empty()).unwrap_or(own)
 }
 
 fn address_of(node: &Node, kind: RecordType) -> &str {
@@ -148,14 +148,21 @@ impl<'a> Place<'a> {
         };
         let own = of_family(asked.kind, &service.address, tagged);
         let node = address_of(&instance.node, asked.kind);
-        let of_node = || node.parse().map_or(Self::Host(node), Self::Node);
+        let of_node = || match node.parse() {
+            Ok(ip) if node == instance.node.address => Self::Node(ip),
+            // The name of the node stands for its general address.
+            Ok(ip) => Self::Own(ip),
+            Err(_) => Self::Host(node),
+        };
         if own.is_empty() {
             return of_node();
         }
         match (own.parse(), of_node()) {
             (Ok(ip), _) => Self::Own(ip),
-            (Err(_), Self::Node(ip)) if host_name(own).is_ok_and(|name| name == *asked.name) => {
-                Self::Node(ip)
+            (Err(_), at @ (Self::Node(_) | Self::Own(_)))
+                if host_name(own).is_ok_and(|name| name == *asked.name) =>
+            {
+                at
             }
             (Err(_), _) => Self::Host(own),
         }
@@ -204,7 +211,10 @@ impl<'a> Resolver<'a> {
                 is_foreign: true,
                 ..Answer::failed(ResponseCode::Refused)
             },
-            Target::Nothing => Answer::failed(ResponseCode::NXDomain),
+            Target::Nothing => {
+                tracing::debug!(%name, "a DNS name has no form that is served");
+                Answer::failed(ResponseCode::NXDomain)
+            }
             Target::Apex => Answer::default(),
             Target::NameServer => self.address(&question, self.server),
             Target::Address(ip) => self.address(&question, ip),

@@ -36,7 +36,6 @@ use crate::handles::Handles;
 use crate::net::{self, Admission};
 use answer::{Answer, Asker, Known, Resolver, Wanted};
 use question::{Names, Target};
-use recursors::Places;
 pub(crate) use settings::Current;
 pub use settings::{DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls};
 use wire::{Form, LARGEST_MESSAGE, Request};
@@ -71,7 +70,6 @@ pub(crate) struct Responder {
     clock: Clock,
     config: Arc<ServerConfig>,
     settings: Current,
-    places: Places,
 }
 
 /// What is to be done for an answer.
@@ -109,7 +107,6 @@ impl Responder {
             clock: handles.clock.clone(),
             config: Arc::clone(&handles.config),
             settings: handles.dns.clone(),
-            places: Places::new(),
         }
     }
 
@@ -162,7 +159,7 @@ impl Responder {
             }
             wanted => Asks::Hosts(wanted),
         };
-        let Some(place) = self.places.take() else {
+        let Some(place) = self.settings.places.take() else {
             tracing::debug!("too many DNS requests wait for recursors");
             return fails(ResponseCode::ServFail);
         };
@@ -352,7 +349,7 @@ pub(crate) async fn serve(
 
 /// One datagram after the other: an answer takes microseconds, and what waits does so in the
 /// socket's own bounded buffer. Only what has to wait for other servers is a task of its own; there are
-/// as many of these at most as [`Places`] has.
+/// as many of these at most as there are [`recursors::Places`].
 async fn serve_udp(
     responder: &Responder,
     spawner: &Spawner,

@@ -9,6 +9,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use hickory_proto::rr::Name;
 
+use super::recursors::Places;
+
 /// The longest time that a record may be kept, in seconds (RFC 2181 §8).
 const MAX_TTL: u32 = i32::MAX as u32;
 
@@ -223,22 +225,28 @@ pub(super) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).map_or(MAX_TTL, |seconds| seconds.min(MAX_TTL))
 }
 
-/// The settings that count now. All of [`DnsSettings`] can be set anew while the server runs; the
-/// domains cannot.
+/// The settings that count now, for all addresses at which DNS answers, and who waits for other servers
+/// there. All of [`DnsSettings`] can be set anew while the server runs; the domains cannot.
 #[derive(Debug, Clone)]
-pub(crate) struct Current(Arc<ArcSwap<DnsSettings>>);
+pub(crate) struct Current {
+    settings: Arc<ArcSwap<DnsSettings>>,
+    pub(super) places: Places,
+}
 
 impl Current {
     pub(crate) fn new(settings: DnsSettings) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(settings)))
+        Self {
+            settings: Arc::new(ArcSwap::from_pointee(settings)),
+            places: Places::new(),
+        }
     }
 
     pub(crate) fn get(&self) -> Arc<DnsSettings> {
-        self.0.load_full()
+        self.settings.load_full()
     }
 
     pub(crate) fn set(&self, settings: DnsSettings) {
-        self.0.store(Arc::new(settings));
+        self.settings.store(Arc::new(settings));
     }
 }
 
