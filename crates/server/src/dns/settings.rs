@@ -167,10 +167,6 @@ impl ServiceTtls {
 
 /// How DNS answers. Values and defaults are those of Consul's `dns_config`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a setting of its own"
-)]
 pub struct DnsSettings {
     /// Whether instances in `warning` are left out. Default: they are shown.
     pub only_passing: bool,
