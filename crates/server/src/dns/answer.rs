@@ -188,6 +188,11 @@ impl<'a> Resolver<'a> {
         self.state.read().within(tenancy.clone())
     }
 
+    /// What the client may see there. A token has the same rights everywhere.
+    fn access(&self, _tenancy: &Tenancy) -> &'a Authorizer {
+        self.asker.access
+    }
+
     /// The answer to a question that `aliases` led to.
     fn follow(&self, name: &Name, kind: RecordType, aliases: u8) -> Answer {
         let (target, domain) = self.names.read(name, kind);
@@ -205,7 +210,6 @@ impl<'a> Resolver<'a> {
                 _ => {}
             }
         }
-        let access = self.asker.access;
         match target {
             Target::Elsewhere => Answer {
                 is_foreign: true,
@@ -222,7 +226,7 @@ impl<'a> Resolver<'a> {
             Target::Node { name, tenancy } => self.node_records(&question, &name, &tenancy),
             Target::Service { name, tag, tenancy } => {
                 let found = self.read(&tenancy).service(&name);
-                let found = self.visible(found, tag.as_deref());
+                let found = self.visible(&tenancy, found, tag.as_deref());
                 self.instances(
                     &question,
                     &tenancy,
@@ -231,13 +235,13 @@ impl<'a> Resolver<'a> {
                 )
             }
             // Who may not see the service sees no proxy of it, whatever its name.
-            Target::Connect { name, .. } | Target::Ingress { name, .. }
-                if !access.service_read(&name) =>
+            Target::Connect { name, tenancy } | Target::Ingress { name, tenancy }
+                if !self.access(&tenancy).service_read(&name) =>
             {
                 Answer::failed(ResponseCode::NXDomain)
             }
             Target::Connect { name, tenancy } => {
-                let found = self.visible(self.read(&tenancy).connect(&name), None);
+                let found = self.visible(&tenancy, self.read(&tenancy).connect(&name), None);
                 self.instances(
                     &question,
                     &tenancy,
@@ -246,7 +250,7 @@ impl<'a> Resolver<'a> {
                 )
             }
             Target::Ingress { name, tenancy } => {
-                let found = self.visible(ingress_to(&self.read(&tenancy), &name), None);
+                let found = self.visible(&tenancy, ingress_to(&self.read(&tenancy), &name), None);
                 self.instances(
                     &question,
                     &tenancy,
@@ -268,6 +272,7 @@ impl<'a> Resolver<'a> {
     /// The ones that are well enough and may be seen, in a random order.
     fn visible(
         &self,
+        tenancy: &Tenancy,
         mut instances: Vec<CheckServiceNode>,
         tag: Option<&str>,
     ) -> Vec<CheckServiceNode> {
@@ -275,7 +280,7 @@ impl<'a> Resolver<'a> {
             true => CheckStatus::Passing,
             false => CheckStatus::Warning,
         };
-        let access = self.asker.access;
+        let access = self.access(tenancy);
         instances.retain(|one| {
             let mut tags = one.service.tags.iter();
             one.health() <= worst
@@ -330,7 +335,7 @@ impl<'a> Resolver<'a> {
             },
         };
         let caller = prepared::Caller {
-            authorizer: own.as_ref().unwrap_or(self.asker.access),
+            authorizer: own.as_ref().unwrap_or(self.access(self.names.tenancy)),
             node: self.node,
             source: self.asker.source,
         };
@@ -346,7 +351,7 @@ impl<'a> Resolver<'a> {
     /// The virtual IP of a service, whatever the health of its instances. One that may not be seen is
     /// the same as none.
     fn virtual_ip(&self, service: &str, tenancy: &Tenancy) -> Option<IpAddr> {
-        if !self.asker.access.service_read(service) {
+        if !self.access(tenancy).service_read(service) {
             return None;
         }
         let ip = self.read(tenancy).virtual_ip(service)?;
@@ -388,7 +393,7 @@ impl<'a> Resolver<'a> {
 
     /// The node that has an address, else the service of an instance that has it. Consul's order.
     pub(super) fn reverse(&self, txn: &ReadTxn<'_>, ip: IpAddr) -> Option<Name> {
-        let access = self.asker.access;
+        let access = self.access(self.names.tenancy);
         let (names, domain) = (self.names, &self.names.domains.main().name);
         let node = txn.node_at(ip, |node| access.node_read(&node.node));
         let name_of = |node: &Node| node_name(&node.node, names.tenancy, names.datacenter, domain);
@@ -430,12 +435,12 @@ impl<'a> Resolver<'a> {
         let (zone, ttl) = (&question.domain.name, self.node_ttl());
         let ns = |name: Name| record(zone, ttl, RData::NS(NS(name)));
         let (mut servers, mut addresses) = (Vec::new(), Vec::new());
-        let found = self.state.read().service(OWN_SERVICE);
-        for server in self.visible(found, None).iter().take(MAX_NAME_SERVERS) {
+        let tenancy = Tenancy::default();
+        let found = self.visible(&tenancy, self.read(&tenancy).service(OWN_SERVICE), None);
+        for server in found.iter().take(MAX_NAME_SERVERS) {
             let node = &server.node;
             let name = node.node.to_lowercase();
             let is_valid = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-            let tenancy = Tenancy::default();
             let named = node_name(&name, &tenancy, self.names.datacenter, zone);
             let (true, Ok(named)) = (is_valid, named) else {
                 tracing::warn!(node = name, "the name of a server is no DNS name");
@@ -478,7 +483,7 @@ impl<'a> Resolver<'a> {
     /// Address and metadata. Who asks for the address gets the metadata as well, as in Consul.
     fn node_records(&self, question: &Question<'_>, name: &str, tenancy: &Tenancy) -> Answer {
         let node: Option<Arc<Node>> = self.read(tenancy).node(name);
-        let may_see = |node: &Arc<Node>| self.asker.access.node_read(&node.node);
+        let may_see = |node: &Arc<Node>| self.access(tenancy).node_read(&node.node);
         let Some(node) = node.filter(may_see) else {
             return Answer::failed(ResponseCode::NXDomain);
         };
