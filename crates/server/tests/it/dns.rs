@@ -364,11 +364,11 @@ async fn without_an_answer_of_others_the_request_fails_and_the_rest_goes_on() {
     };
     failing.during(asked).await;
     // Nobody answers now.
-    let silent = question("example.com.", None);
-    let (reply, web) = tokio::join!(
-        over_udp(address, &silent),
-        over_udp(address, &question("web.service.consul.", None)),
+    let (silent, ours) = (
+        question("example.com.", None),
+        question("web.service.consul.", None),
     );
+    let (reply, web) = tokio::join!(over_udp(address, &silent), over_udp(address, &ours),);
     assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(data(&web), ["10.0.0.1"]);
     server.stop(STOP).await.unwrap();
