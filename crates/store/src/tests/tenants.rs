@@ -295,6 +295,13 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
         assert_eq!(left, (0, 0, 0));
     }
     assert_eq!(store.state().read().kv_below("").len(), 20);
+    drop(store);
+    opened.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_always_there_cannot_be_deleted() {
+    let store = Store::new();
     for builtin in [
         Tenant::Namespace(Tenancy::default()),
         Tenant::Partition(name("default")),
@@ -308,6 +315,4 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
             )))
         ));
     }
-    drop(store);
-    opened.stop().await;
 }
