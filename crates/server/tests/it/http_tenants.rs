@@ -299,6 +299,10 @@ async fn the_agent_runs_services_of_every_namespace() {
         .await;
     let text = "request targets partition \"west\" which does not match agent partition";
     refused(there, StatusCode::BAD_REQUEST, text).await;
+    for path in ["services?partition=west", "checks?ns=*"] {
+        let refused = client.get(&format!("/v1/agent/{path}")).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path}");
+    }
     client
         .write("/v1/agent/service/deregister/web", &json!({}))
         .await;

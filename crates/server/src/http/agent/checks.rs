@@ -98,7 +98,7 @@ pub(in super::super) async fn deregister(
     State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    super::require_own_partition(&call.tenancy)?;
+    super::require_here(&call)?;
     let authorizer = call.authorizer()?;
     let node = call.config.node_name.clone();
     call.write(&writer, move |txn| {
@@ -181,7 +181,7 @@ async fn report(
     status: CheckStatus,
     output: String,
 ) -> Result<Response, ApiError> {
-    super::require_own_partition(&call.tenancy)?;
+    super::require_here(&call)?;
     let authorizer = call.authorizer()?;
     let node = call.config.node_name.clone();
     let state = call.reader.state();

@@ -9,7 +9,7 @@ use legate_store::{Deregistration, Registration, WriteTxn, Writer};
 use super::super::call::Call;
 use super::super::catalog::may_write_service;
 use super::super::error::ApiError;
-use super::{OWN_SERVICE, require_own_partition};
+use super::{OWN_SERVICE, require_here};
 
 /// The check of the node.
 pub(super) const NODE: &str = "_node_maintenance";
@@ -46,7 +46,7 @@ pub(in super::super) async fn service(
     State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let (enable, node) = (enable(&call)?, call.config.node_name.clone());
     let notes = reason(&call, SERVICE_REASON);
@@ -78,7 +78,7 @@ pub(in super::super) async fn node(
     State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let (enable, node) = (enable(&call)?, call.config.node_name.clone());
     if !authorizer.node_write(&node) {

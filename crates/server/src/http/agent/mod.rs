@@ -71,6 +71,12 @@ pub(crate) fn require_own_partition(tenancy: &Tenancy) -> Result<(), ApiError> {
     }
 }
 
+/// What the agent is asked for is of one namespace of its partition.
+fn require_here(call: &Call) -> Result<(), ApiError> {
+    call.refuse_every()?;
+    require_own_partition(&call.tenancy)
+}
+
 /// The namespace of a definition is that of its sidecar and its checks, too.
 fn refuse_other_tenancies(definition: &ServiceDefinition) -> Result<(), Invalid> {
     let own = Tenancy::new(&definition.partition, &definition.namespace);
@@ -328,7 +334,7 @@ pub(super) async fn deregister(
     State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let node = call.config.node_name.clone();
     call.write(&writer, move |txn| {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::super::call::{Call, visible};
 use super::super::error::ApiError;
 use super::content_hash::content_hash;
-use super::{OWN_SERVICE, maintenance, require_own_partition};
+use super::{OWN_SERVICE, maintenance, require_here};
 use crate::seed::SERF_HEALTH;
 
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
@@ -22,7 +22,7 @@ const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
 
 /// `GET /v1/agent/services`
 pub(in super::super) async fn services(call: Call) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::SERVICE)?;
     let state = call.reader.state();
@@ -42,7 +42,7 @@ pub(in super::super) async fn service(
     Path(id): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let (hash, service) = call
         .read_hashed(|state| {
@@ -99,7 +99,7 @@ fn shown(call: &Call, state: &ReadTxn<'_>, instance: &ServiceInstance) -> Result
 
 /// `GET /v1/agent/checks`
 pub(in super::super) async fn checks(call: Call) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::CHECK)?;
     let state = call.reader.state();
@@ -186,7 +186,7 @@ pub(in super::super) async fn health_by_id(
     headers: HeaderMap,
     call: Call,
 ) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let answer =
         |status, reason: &str, shown: &Value| answer(&call, &headers, status, reason, shown);
@@ -213,7 +213,7 @@ pub(in super::super) async fn health_by_name(
     headers: HeaderMap,
     call: Call,
 ) -> Result<Response, ApiError> {
-    require_own_partition(&call.tenancy)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let answer =
         |status, reason: &str, shown: &Value| answer(&call, &headers, status, reason, shown);

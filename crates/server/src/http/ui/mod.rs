@@ -201,6 +201,7 @@ pub(super) async fn overview(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::denied("operator:read", ""));
     }
     call.refuse_filter()?;
+    call.refuse_every()?;
     let state = call.reader.state();
     call.json(&overview_of(&call.txn(&state)))
 }
