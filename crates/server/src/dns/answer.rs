@@ -652,12 +652,11 @@ impl<'a> Resolver<'a> {
                     Place::Host(_) => self.behind(question, &target, ttl),
                 });
             }
-            if let (true, Ok(node)) = (self.settings.node_meta_txt, node) {
-                if described.insert(node.to_lowercase()) {
-                    answer
-                        .additionals
-                        .extend(meta_records(&node, ttl, &instance.node));
-                }
+            if let (true, Ok(node)) = (self.settings.node_meta_txt, node)
+                && described.insert(node.to_lowercase())
+            {
+                let meta = meta_records(&node, ttl, &instance.node);
+                answer.additionals.extend(meta);
             }
         }
         answer

@@ -221,7 +221,7 @@ impl Responder {
         let is_other = match target {
             Target::Elsewhere => true,
             Target::Reverse(_) | Target::Nothing => {
-                let arpa = question.name().iter().last();
+                let arpa = question.name().iter().next_back();
                 arpa.is_some_and(|label| label.eq_ignore_ascii_case(b"arpa"))
                     && answer.code == ResponseCode::NXDomain
             }

@@ -211,7 +211,7 @@ impl<'a> Names<'a> {
 
     /// Each part at most once, in any order; a datacenter or a peer, not both.
     fn of_parts(self, parts: &[String]) -> Option<Tenancy> {
-        if parts.len() % 2 != 0 || parts.len() > 2 * PARTS.len() {
+        if !parts.len().is_multiple_of(2) || parts.len() > 2 * PARTS.len() {
             return None;
         }
         let mut tenancy = self.tenancy.clone();
