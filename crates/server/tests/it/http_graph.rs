@@ -66,7 +66,11 @@ async fn routers_splitters_and_resolvers_are_written_read_and_removed() {
         let list = client.get(&format!("/v1/config/{kind}")).await.json();
         assert_eq!(list, json!([read]));
         let index = &read["ModifyIndex"];
-        assert_eq!(client.write("/v1/config?cas=1", &entry).await, json!(false));
+        // What stands there already is no change, whatever the index.
+        assert_eq!(client.write("/v1/config?cas=1", &entry).await, json!(true));
+        let mut other = entry.clone();
+        other["Meta"] = json!({ "changed": "yes" });
+        assert_eq!(client.write("/v1/config?cas=1", &other).await, json!(false));
         let cas = format!("/v1/config?cas={index}");
         assert_eq!(client.write(&cas, &entry).await, json!(true));
     }
