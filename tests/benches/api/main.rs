@@ -7,7 +7,6 @@
 #![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
 
 #[path = "../store/client.rs"]
-#[expect(dead_code, reason = "the bench of the store uses more of it")]
 mod client;
 #[path = "../store/figures.rs"]
 #[expect(dead_code, reason = "the bench of the store uses more of it")]
@@ -16,7 +15,6 @@ mod figures;
 #[expect(dead_code, reason = "the bench of the store uses more of it")]
 mod plane;
 #[path = "../store/process.rs"]
-#[expect(dead_code, reason = "the bench of the store uses more of it")]
 mod process;
 mod work;
 
