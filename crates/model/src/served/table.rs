@@ -6,8 +6,6 @@ use super::Served::{self, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
 
 pub(crate) const REFUSED: Served = RefusedExcept(&[]);
 pub(crate) const REPORTED: Served = ReportedExcept(&[]);
-/// Namespaces and partitions.
-pub(crate) const DEFAULT_ONLY: Served = RefusedExcept(&["default"]);
 const KIND: Served = ReportedExcept(&["connect-proxy"]);
 
 /// Keys of `Proxy.Config`: those that the server makes resources from, and those that the dataplane

@@ -1,9 +1,8 @@
 //! Who calls, and what an ACL error is in gRPC.
 
 use legate_api::metadata;
-use legate_model::DEFAULT_TENANCY;
 use legate_model::acl::Authorizer;
-use legate_model::{InvalidTenancyName, Tenancy, TenancyName, is_served_tenancy};
+use legate_model::{InvalidTenancyName, Tenancy, TenancyName};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 
@@ -66,16 +65,6 @@ fn tenancy_name(field: &str, value: &str) -> Result<TenancyName, Status> {
         true => Err(refuse("\"*\" stands for every one: name one".to_owned())),
         false => Ok(name),
     }
-}
-
-/// Refuses a namespace or partition other than the one that exists.
-pub(super) fn only_default(field: &str, value: &str) -> Result<(), Status> {
-    if is_served_tenancy(value) {
-        return Ok(());
-    }
-    Err(Status::invalid_argument(format!(
-        "{field} is {value:?}: only {DEFAULT_TENANCY:?} is served; leave it out"
-    )))
 }
 
 /// Refuses a datacenter other than this server's.
