@@ -192,28 +192,6 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "connect { enable_mesh_gateway_wan_federation = true }",
             "wan_federation is not served",
         ),
-        ("domain = \"a mesh\"", "domain: \"a mesh\" is no domain"),
-        ("alt_domain = \"a..b\"", "alt_domain: \"a..b\" is no domain"),
-        (
-            "recursors = [\"dns.example\"]",
-            "recursors: \"dns.example\"",
-        ),
-        (
-            "dns_config { udp_answer_limit = -1 }",
-            "dns_config.udp_answer_limit cannot be -1",
-        ),
-        (
-            "dns_config { a_record_limit = -1 }",
-            "dns_config.a_record_limit cannot be -1",
-        ),
-        (
-            "dns_config { recursor_strategy = \"any\" }",
-            "dns_config.recursor_strategy",
-        ),
-        (
-            "dns_config { service_ttl { web = \"soon\" } }",
-            "dns_config.service_ttl.web",
-        ),
         (
             "auto_encrypt { tls = true }",
             "auto_encrypt.tls is not served",
@@ -447,4 +425,35 @@ fn dns_is_set_as_in_consul() {
     assert_eq!(server.dns_settings.recursors[0].to_string(), "192.0.2.9:53");
     let domains = DnsDomains::new("x", Some("y")).unwrap();
     assert_eq!(server.dns_domains, domains);
+}
+
+#[test]
+fn wrong_settings_of_dns_are_named() {
+    for (text, says) in [
+        ("domain = \"a mesh\"", "domain: \"a mesh\" is no domain"),
+        ("alt_domain = \"a..b\"", "alt_domain: \"a..b\" is no domain"),
+        (
+            "recursors = [\"dns.example\"]",
+            "recursors: \"dns.example\"",
+        ),
+        (
+            "dns_config { udp_answer_limit = -1 }",
+            "dns_config.udp_answer_limit cannot be -1",
+        ),
+        (
+            "dns_config { a_record_limit = -1 }",
+            "dns_config.a_record_limit cannot be -1",
+        ),
+        (
+            "dns_config { recursor_strategy = \"any\" }",
+            "dns_config.recursor_strategy",
+        ),
+        (
+            "dns_config { service_ttl { web = \"soon\" } }",
+            "dns_config.service_ttl.web",
+        ),
+    ] {
+        let error = read(&["-dev"], &[("a.hcl", text)]).unwrap_err();
+        assert!(error.contains(says), "{text}: {error}");
+    }
 }
