@@ -53,7 +53,10 @@ async fn legate_answers_as_recorded() {
         let address = format!("127.0.78.{}", place + 1);
         differ.extend(replay(&mut recording, &program, &address, Server::Legate, false).await);
     }
-    assert!(requests >= 300, "there are {requests} requests");
+    assert!(
+        set("LEGATE_ONLY") || requests >= 300,
+        "there are {requests} requests"
+    );
     assert!(
         differ.is_empty(),
         "{}\n{} of {requests} differ",
@@ -120,7 +123,7 @@ async fn replay(
     let mut kept = BTreeMap::from([("address".to_owned(), address.to_owned())]);
     let mut differ = Vec::new();
     for exchange in &mut recording.exchanges {
-        let answer = if record {
+        if record {
             if exchange.eventually {
                 sleep(SETTLED).await;
             }
@@ -128,10 +131,8 @@ async fn replay(
             kept = masks.kept;
             exchange.answer = Some(answer);
             continue;
-        } else {
-            compared(http, exchange, &mut kept, server).await
-        };
-        if let Err(text) = answer {
+        }
+        if let Err(text) = compared(http, exchange, &mut kept, server).await {
             let what = format!("{}:{}: {}", recording.name, exchange.line, exchange.first);
             differ.push(format!("{what}\n{text}"));
         }
