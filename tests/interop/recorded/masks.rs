@@ -100,6 +100,8 @@ impl Masks {
                     "X-Consul-Index" if value != "0" => "{index}".to_owned(),
                     "X-Consul-LastContact" if value != "0" => "{milliseconds}".to_owned(),
                     "X-Consul-ContentHash" => "{hash}".to_owned(),
+                    // What an agent of Consul has by then is a matter of time.
+                    "X-Cache" => "{cache}".to_owned(),
                     _ => value,
                 };
                 headers.push(((*name).to_owned(), value));
