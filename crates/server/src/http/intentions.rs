@@ -85,6 +85,8 @@ pub(super) async fn put(
     }
     intention.validate()?;
     intention.normalise(&pair.destination.tenancy);
+    // The partition `default` is shown as none, which would be the destination's.
+    intention.set_ends(&pair.source, &pair.destination);
     let Pair { destination, .. } = pair;
     may_write(&authorizer, &destination)?;
     config::enter(&mut call, &destination.tenancy);

@@ -152,6 +152,12 @@ async fn intentions_name_callers_of_other_tenancies() {
         .await;
     assert_eq!(found.json()["shop/team/web"][0]["DestinationName"], "api");
 
+    let across = "source=default/default/web&destination=shop/team/api";
+    let path = format!("/v1/connect/intentions/exact?{across}");
+    client.write(&path, &json!({ "Action": "allow" })).await;
+    let check = format!("/v1/connect/intentions/check?{across}");
+    assert_eq!(client.get(&check).await.json()["Allowed"], true);
+
     // For every service of the partition.
     let every = json!({
         "Kind": "service-intentions", "Name": "*", "Namespace": "*",
