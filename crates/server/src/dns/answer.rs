@@ -188,9 +188,9 @@ impl<'a> Resolver<'a> {
         self.state.read().within(tenancy.clone())
     }
 
-    /// What the client may see there. A token has the same rights everywhere.
-    fn access(&self, _tenancy: &Tenancy) -> &'a Authorizer {
-        self.asker.access
+    /// What the client may see there.
+    fn access(&self, tenancy: &Tenancy) -> Authorizer {
+        self.asker.access.within(tenancy)
     }
 
     /// The answer to a question that `aliases` led to.
@@ -335,7 +335,7 @@ impl<'a> Resolver<'a> {
             },
         };
         let caller = prepared::Caller {
-            authorizer: own.as_ref().unwrap_or(self.access(self.names.tenancy)),
+            authorizer: own.as_ref().unwrap_or(self.asker.access),
             node: self.node,
             source: self.asker.source,
         };
@@ -483,7 +483,8 @@ impl<'a> Resolver<'a> {
     /// Address and metadata. Who asks for the address gets the metadata as well, as in Consul.
     fn node_records(&self, question: &Question<'_>, name: &str, tenancy: &Tenancy) -> Answer {
         let node: Option<Arc<Node>> = self.read(tenancy).node(name);
-        let may_see = |node: &Arc<Node>| self.access(tenancy).node_read(&node.node);
+        let access = self.access(tenancy);
+        let may_see = |node: &Arc<Node>| access.node_read(&node.node);
         let Some(node) = node.filter(may_see) else {
             return Answer::failed(ResponseCode::NXDomain);
         };

@@ -2,9 +2,6 @@
 
 use legate_api::dns::dns_service_server::DnsService;
 use legate_api::dns::{Protocol, QueryRequest, QueryResponse};
-use legate_api::metadata;
-use legate_model::Tenancy;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::auth;
@@ -26,9 +23,11 @@ impl DnsService for Service {
         &self,
         request: Request<QueryRequest>,
     ) -> Result<Response<QueryResponse>, Status> {
+        // Where names are looked up that do not say it: the dataplane's own namespace and partition.
+        let tenancy = auth::tenancy(request.metadata())?;
         let client = |transport| Client {
             token: auth::token(request.metadata()).to_owned(),
-            tenancy: tenancy(request.metadata()),
+            tenancy: tenancy.clone(),
             source: request
                 .remote_addr()
                 .map(|client| client.ip().to_canonical()),
@@ -51,20 +50,5 @@ impl DnsService for Service {
             )),
             Err(error) => Err(Status::internal(error.to_string())),
         }
-    }
-}
-
-/// Where names are looked up that do not say it: the dataplane's own namespace and partition.
-fn tenancy(headers: &MetadataMap) -> Tenancy {
-    let default = Tenancy::default();
-    let named = |header: &str| {
-        let name = headers.get(header).and_then(|name| name.to_str().ok());
-        let name = name.filter(|name| !name.is_empty());
-        name.map(|name| name.to_ascii_lowercase().into())
-    };
-    Tenancy {
-        namespace: named(metadata::NAMESPACE).unwrap_or(default.namespace.clone()),
-        partition: named(metadata::PARTITION).unwrap_or(default.partition.clone()),
-        ..default
     }
 }

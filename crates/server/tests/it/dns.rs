@@ -218,6 +218,33 @@ async fn answers_hold_what_the_token_may_see() {
 }
 
 #[tokio::test]
+async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
+    let server = start(deny_by_default).await;
+    let client = Client::of(&server).with_token(MANAGEMENT);
+    client
+        .write("/v1/namespace", &json!({"Name": "team"}))
+        .await;
+    let registration = json!({"Node": "vm-1", "Address": "10.0.0.1", "SkipNodeUpdate": false,
+        "Service": {"Service": "web", "Namespace": "team"}});
+    client.write("/v1/catalog/register", &registration).await;
+    let rules = json!({"Name": "reads", "Rules":
+        "service_prefix \"\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }"});
+    client.write("/v1/acl/policy", &rules).await;
+    let token = json!({"Policies": [{"Name": "reads"}]});
+    let token = client.write("/v1/acl/token", &token).await;
+    let ask = async |name: &str, token: &str| {
+        let reply = over_grpc(&server, question(name, None), Protocol::Udp, token).await;
+        reply.unwrap().answers.len()
+    };
+    let name = "web.service.team.ns.default.ap.consul.";
+    assert_eq!(ask(name, MANAGEMENT).await, 1);
+    // Rules outside of a block are about the default namespace, where there is no such service.
+    assert_eq!(ask(name, text(&token, "SecretID")).await, 0);
+    assert_eq!(ask("web.service.consul.", MANAGEMENT).await, 0);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
 async fn silent_connections_do_not_hold_up_the_stop() {
     let (server, address) = with_dns().await;
     let mut half = TcpStream::connect(address).await.unwrap();
