@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_discovery_chain::{Chain, Node, NodeKind, Overrides, Resolver, Target};
-use legate_model::{HealthCheck, Tenancy, sni};
+use legate_model::{HealthCheck, PreparedQuery, ServiceName, Tenancy, sni};
 use legate_store::ReadTxn;
 use tracing::warn;
 
@@ -38,10 +38,10 @@ pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> 
         let service = service(txn, query, &instances);
         // Apart from the instances, which change far more often. All that it is made from is its
         // argument.
-        let argument = format!("{argument}/{}", exact(&service));
-        let chain = txn.shared("chain of a prepared query", &argument, |txn| {
+        let argument = format!("{argument}/{}", exact(&service.to_string()));
+        let chain = txn.shared("chain of a prepared query", &argument, |_| {
             let sni = sni::query(query, datacenter, trust_domain);
-            chain_to((txn.tenancy(), &service), query, sni, datacenter, overrides)
+            chain_to(&service, query, sni, datacenter, overrides)
         });
         ResolvedChain::new(chain, [instances])
     })
@@ -52,7 +52,8 @@ fn exact(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The instances that a query finds. Checks that do not count for it do not count for callers either.
+/// The instances that a query finds, as far as they are exported to the callers' partition. Checks that
+/// do not count for it do not count for callers either.
 fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
     txn.shared("instances of a prepared query", &exact(query), |txn| {
         let query = match txn.find_prepared_query(query) {
@@ -64,7 +65,11 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
             }
         };
         let wanted = &query.service;
-        let there = legate_model::Tenancy::new(&wanted.partition, &wanted.namespace);
+        let there = tenancy(&query);
+        let service = ServiceName::new(&there, &wanted.service);
+        if !txn.is_exported(&service, &txn.tenancy().partition) {
+            return Instances::default();
+        }
         let mut all = txn.in_tenancy(&there, |txn| txn.connect(&wanted.service));
         all.retain(|instance| wanted.fits(instance));
         for instance in &mut all {
@@ -75,22 +80,24 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
     })
 }
 
-/// The service that a query asks for, by the name that its instances prove to have.
-fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> String {
-    let proven = instances.first().and_then(|one| one.service.destination());
-    let asked_for = || {
-        let query = txn.find_prepared_query(query).ok().flatten()?;
-        Some(query.service.service.clone())
-    };
-    proven
-        .map(str::to_owned)
-        .or_else(asked_for)
-        .unwrap_or_default()
+/// Where the service is that a query asks for.
+fn tenancy(query: &PreparedQuery) -> Tenancy {
+    Tenancy::new(&query.service.partition, &query.service.namespace)
 }
 
-/// A chain that ends at one target: a service of a tenancy.
+/// The service that a query asks for, by the name that its instances prove to have.
+fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName {
+    let proven = instances.first().and_then(|one| one.service.destination());
+    let found = txn.find_prepared_query(query).ok().flatten();
+    let tenancy = found.as_deref().map(tenancy).unwrap_or_default();
+    let asked_for = || found.as_deref().map(|query| query.service.service.as_str());
+    let name = proven.or_else(asked_for).unwrap_or_default();
+    ServiceName::new(&tenancy, name)
+}
+
+/// A chain that ends at one target.
 fn chain_to(
-    (tenancy, service): (&Tenancy, &str),
+    ServiceName { tenancy, name }: &ServiceName,
     query: &str,
     sni: String,
     datacenter: &str,
@@ -114,7 +121,7 @@ fn chain_to(
     };
     let target = Target {
         id: sni.clone(),
-        service: service.to_owned(),
+        service: name.as_ref().to_owned(),
         tenancy: tenancy.clone(),
         datacenter: datacenter.to_owned(),
         connect_timeout,
