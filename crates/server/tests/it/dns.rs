@@ -11,12 +11,15 @@ use legate_api::dns::dns_service_client::DnsServiceClient;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_model::ServiceInstance;
 use legate_server::{Definitions, DnsDomains, DnsSettings, Parts, Reload, Server};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tonic::{Code, Status};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::grpc::{STOP, channel, grpc_only, register, start, with_token};
+use crate::http_acl_policies::text;
+use crate::http_client::Client;
 use crate::running::Running;
 
 pub(crate) fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
@@ -219,7 +222,11 @@ async fn answers_hold_what_the_token_may_see() {
 
 #[tokio::test]
 async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
-    let server = start(deny_by_default).await;
+    let server = start(|config| {
+        deny_by_default(config);
+        config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    })
+    .await;
     let client = Client::of(&server).with_token(MANAGEMENT);
     client
         .write("/v1/namespace", &json!({"Name": "team"}))
