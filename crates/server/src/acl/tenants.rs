@@ -5,11 +5,11 @@ use legate_model::acl::{PolicyLink, RoleLink};
 use legate_store::ReadTxn;
 
 /// The policies and roles that every token of the namespace has that is looked at.
-pub(crate) fn namespace_defaults(_txn: &ReadTxn<'_>) -> (Vec<PolicyLink>, Vec<RoleLink>) {
-    (Vec::new(), Vec::new())
+pub(crate) fn namespace_defaults(txn: &ReadTxn<'_>) -> (Vec<PolicyLink>, Vec<RoleLink>) {
+    txn.namespace_defaults()
 }
 
-/// Whether a namespace of a partition exists.
-pub(super) fn exists(_txn: &ReadTxn<'_>, _tenancy: &Tenancy) -> bool {
-    true
+/// Whether a namespace of a partition exists, and is to stay.
+pub(super) fn exists(txn: &ReadTxn<'_>, tenancy: &Tenancy) -> bool {
+    txn.in_tenancy(tenancy, |txn| txn.require_tenancy().is_ok())
 }

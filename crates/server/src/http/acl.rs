@@ -159,11 +159,13 @@ const RESET_FILE: &str = "acl-bootstrap-reset";
 pub(super) async fn bootstrap(
     State(writer): State<Writer>,
     State(clock): State<Clock>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
     if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
+    // Whoever may do everything is of no other tenancy.
+    call.tenancy = Tenancy::default();
     let body = match call.has_body() {
         true => call.decode()?,
         false => BootstrapBody::default(),

@@ -3,9 +3,11 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use legate_model::acl::Policy;
 use legate_model::{Namespace, Partition, Tenancy, TenancyName};
 use legate_runtime::Clock;
 use legate_store::{Tenant, Writer};
+use uuid::Uuid;
 
 use super::call::{Call, visible};
 use super::error::ApiError;
@@ -74,9 +76,17 @@ async fn put_namespace(
     // Who gives rights to all tokens of a namespace could give them to its own.
     let gives = namespace.acls.is_some();
     lacks(!gives || authorizer.acl_write(), "acl:write", "")?;
+    let id = Uuid::new_v4().to_string();
     let written = call
         .write(writer, move |txn| {
+            let is_new = txn.read().namespace(&namespace.name).is_none();
             let written = txn.put_namespace(namespace.clone())?;
+            if is_new {
+                // For its own people: it can be changed and removed like any other.
+                let within = txn.read().tenancy().in_namespace(&namespace.name);
+                let policy = Policy::namespace_management(id.clone());
+                txn.in_tenancy(&within, |txn| txn.put_policy(policy))?;
+            }
             Ok(txn.read().named_defaults(&written))
         })
         .await?;

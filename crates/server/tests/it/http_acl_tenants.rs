@@ -18,7 +18,7 @@ async fn server() -> (Running, Client, Client) {
     let management = client.with_token(MANAGEMENT);
     for name in ["team", "shop"] {
         management
-            .put("/v1/namespace", &json!({"Name": name}))
+            .write("/v1/namespace", &json!({"Name": name}))
             .await;
     }
     (server, client, management)
@@ -151,6 +151,93 @@ async fn nobody_gives_away_what_another_namespace_has() {
 }
 
 #[tokio::test]
+async fn a_namespace_gives_policies_to_its_tokens() {
+    let (_server, _, management) = server().await;
+    let rules = "namespace_prefix \"\" { key_prefix \"\" { policy = \"read\" } }";
+    let shared = json!({"Name": "shared", "Rules": rules});
+    let shared = management.write("/v1/acl/policy", &shared).await;
+    let token = management.write("/v1/acl/token?ns=team", &json!({})).await;
+    let client = management.with_token(text(&token, "SecretID"));
+    assert!(!may(&client, "team", "key", "read").await);
+    let acls = json!({"ACLs": {"PolicyDefaults": [{"Name": "shared"}]}});
+    management.write("/v1/namespace/team", &acls).await;
+    assert!(may(&client, "team", "key", "read").await);
+    assert!(may(&client, "shop", "key", "read").await);
+    let path = format!(
+        "/v1/acl/token/{}?ns=team&expanded",
+        text(&token, "AccessorID")
+    );
+    let expanded = management.get(&path).await.json();
+    assert_eq!(expanded["NamespaceDefaultPolicyIDs"], json!([shared["ID"]]));
+    assert_eq!(expanded["ExpandedPolicies"][0]["ID"], shared["ID"]);
+    // Who manages the namespace gives nothing of the namespace default to its tokens.
+    let manager = manager_of_team(&management).await;
+    let reply = manager.put("/v1/namespace/team", &acls).await;
+    assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
+}
+
+#[tokio::test]
+async fn lists_of_every_namespace_have_what_the_token_may_see() {
+    let (_server, _, management) = server().await;
+    let manager = manager_of_team(&management).await;
+    let names = async |client: &Client| {
+        let listed = client.get("/v1/acl/policies?ns=*").await.json();
+        let listed = listed.as_array().unwrap().iter();
+        let name = |row: &serde_json::Value| {
+            format!(
+                "{}/{}",
+                row["Namespace"].as_str().unwrap_or("default"),
+                text(row, "Name")
+            )
+        };
+        let mut names: Vec<String> = listed.map(name).collect();
+        names.sort();
+        names
+    };
+    let of_team = ["team/manage", "team/namespace-management"];
+    assert_eq!(names(&manager).await, of_team);
+    let all = names(&management).await;
+    assert!(
+        all.iter().any(|name| name == "default/global-management"),
+        "{all:?}"
+    );
+    assert!(
+        all.iter().any(|name| name == "shop/namespace-management"),
+        "{all:?}"
+    );
+    let policy = management
+        .get("/v1/acl/policy/name/namespace-management?ns=shop")
+        .await;
+    let body = json!({"Policies": [{"ID": policy.json()["ID"]}]});
+    let token = management.write("/v1/acl/token?ns=shop", &body).await;
+    let client = management.with_token(text(&token, "SecretID"));
+    assert!(
+        may(&client, "shop", "acl", "write").await && !may(&client, "team", "acl", "read").await
+    );
+    for path in [
+        "/v1/acl/roles?ns=*",
+        "/v1/acl/auth-methods?ns=*",
+        "/v1/acl/binding-rules?ns=*",
+    ] {
+        assert_eq!(management.get(path).await.json(), json!([]), "{path}");
+    }
+    assert_eq!(
+        management
+            .get("/v1/acl/tokens?ns=*")
+            .await
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
+    let gone = management.get("/v1/acl/policies?ns=nowhere").await;
+    assert_eq!(gone.json(), json!([]));
+    let reply = management.put("/v1/acl/token?ns=nowhere", &json!({})).await;
+    refused(&reply, StatusCode::BAD_REQUEST, "nowhere");
+}
+
+#[tokio::test]
 async fn identities_are_of_the_namespace_of_their_token() {
     let (_server, _, management) = server().await;
     let body = json!({"Namespace": "shop", "ServiceIdentities": [{"ServiceName": "x"}]});
@@ -228,6 +315,8 @@ async fn logins_make_tokens_in_the_namespaces_of_the_rules() {
         (&main["Namespace"], &main["AuthMethodNamespace"]),
         (&Value::Null, &Value::Null)
     );
+    let reply = login(&client, "/v1/acl/login", &signer, "nowhere").await;
+    refused(&reply, StatusCode::FORBIDDEN, "nowhere");
     // The method is looked for where the login says.
     let reply = login(&client, "/v1/acl/login?ns=team", &signer, "shop").await;
     refused(&reply, StatusCode::FORBIDDEN, "not found");
