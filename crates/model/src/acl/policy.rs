@@ -149,6 +149,17 @@ impl Policy {
         })
     }
 
+    /// The rules as values, of a policy that an identity or a template stands for. Of a template, a
+    /// namespace has what it can say there: what is of the partition or of the mesh is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRules`], which templates have not.
+    pub fn parsed_template(&self) -> Result<Rules, InvalidRules> {
+        let rules = Rules::parse(&self.rules)?;
+        Ok(rules.permitted_within(&self.tenancy()))
+    }
+
     /// # Errors
     ///
     /// [`Invalid`] names the first field that cannot be accepted, but for the rules: see

@@ -225,6 +225,13 @@ impl Rules {
         self.iter().try_for_each(|rule| rule.check_within(own))
     }
 
+    /// Those that a policy of this tenancy may have.
+    #[must_use]
+    pub(crate) fn permitted_within(self, own: &Tenancy) -> Self {
+        let permitted = |rule: &Rule| rule.check_within(own).is_ok();
+        self.0.into_iter().filter(permitted).collect()
+    }
+
     /// Seeing every service of every namespace of the own partition.
     pub(crate) fn reading_services_of_every_namespace() -> Self {
         let everywhere = Scope::everywhere();

@@ -246,6 +246,31 @@ fn a_policy_says_nothing_that_is_not_its_to_say() {
 }
 
 #[test]
+fn templates_say_in_a_namespace_what_can_be_said_there() {
+    let team = tenancy("", "team");
+    for template in TEMPLATES {
+        let variables = TemplateVariables {
+            name: "x".to_owned(),
+        };
+        let token = Token {
+            templated_policies: vec![TemplatedPolicy {
+                template_name: template.name.to_owned(),
+                template_variables: template.needs_name().then_some(variables),
+                ..TemplatedPolicy::default()
+            }],
+            ..Token::default()
+        };
+        let own = token.of(&team).own_policies();
+        let rules = own[0].parsed_template().unwrap();
+        rules.check_within(&team).unwrap();
+        let authorizer =
+            Authorizer::with_defaults([(&team, &rules)], [], DefaultPolicy::Deny).within(&team);
+        assert!(authorizer.service_read("web"), "{}", template.name);
+        assert!(!authorizer.node_write("x") && !authorizer.mesh_read());
+    }
+}
+
+#[test]
 fn logins_lead_to_the_namespace_of_the_first_rule_that_fits() {
     let method = |rules: &[(&str, &str)]| AuthMethod {
         name: "k8s".to_owned(),

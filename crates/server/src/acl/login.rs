@@ -79,7 +79,10 @@ impl Logins {
             .read()
             .within(of_method.clone())
             .auth_method(&login.auth_method);
-        let method = method.ok_or_else(|| unknown(&login.auth_method))?;
+        let method = method.ok_or_else(|| match tenants::exists(&state.read(), &of_method) {
+            true => unknown(&login.auth_method),
+            false => no_tenancy(&of_method),
+        })?;
         let description = description(login)?;
         let variables = self.verified(&method, login).await?;
         let broken = |reason: String| AclError::BrokenMethod {
@@ -280,6 +283,13 @@ fn description(login: &Login) -> Result<String, AclError> {
         )));
     }
     Ok(text)
+}
+
+fn no_tenancy(tenancy: &Tenancy) -> AclError {
+    AclError::BadRequest(format!(
+        "namespace {:?} of partition {:?} does not exist: create it, or correct the login settings",
+        tenancy.namespace, tenancy.partition
+    ))
 }
 
 fn unknown(name: &str) -> AclError {

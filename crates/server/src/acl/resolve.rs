@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use legate_model::Tenancy;
 use legate_model::acl::{
-    Authorizer, DefaultPolicy, Policy, PolicyLink, Role, RoleLink, Rules, Token,
+    Authorizer, DefaultPolicy, InvalidRules, Policy, PolicyLink, Role, RoleLink, Rules, Token,
 };
 use legate_store::ReadTxn;
 
@@ -96,7 +96,9 @@ impl Setting<'_> {
     /// What a token without a row permits.
     pub(super) fn of_unstored(self, token: &Token) -> Authorizer {
         let parsed = token.own_policies().into_iter();
-        let rules: Vec<Rules> = parsed.filter_map(|policy| policy.parsed().ok()).collect();
+        let rules: Vec<Rules> = parsed
+            .filter_map(|policy| policy.parsed_template().ok())
+            .collect();
         Authorizer::new(&rules, self.default)
     }
 
@@ -170,7 +172,10 @@ impl Setting<'_> {
     fn own(self, tenancy: &Tenancy, policies: Vec<Policy>) -> Sources {
         let valid = |policy: &Policy| policy.is_valid_in(self.datacenter);
         let policies = policies.into_iter().filter(valid);
-        let source = |policy: Policy| (tenancy.clone(), Arc::new(parse(&policy)));
+        let source = |policy: Policy| {
+            let rules = said_by(&policy, policy.parsed_template());
+            (tenancy.clone(), Arc::new(rules))
+        };
         policies.map(source).collect()
     }
 }
@@ -189,7 +194,10 @@ fn place(tenancy: &Tenancy, accessor: &str) -> String {
 }
 
 fn parse(policy: &Policy) -> Result<Rules, String> {
-    let parsed = policy.parsed();
+    said_by(policy, policy.parsed())
+}
+
+fn said_by(policy: &Policy, parsed: Result<Rules, InvalidRules>) -> Result<Rules, String> {
     parsed.map_err(|error| format!("policy {:?}: {error}", policy.name))
 }
 

@@ -204,13 +204,13 @@ async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
 }
 
 #[tokio::test]
-async fn a_call_of_a_tenancy_that_does_not_exist_is_refused() {
+async fn a_call_of_a_tenancy_that_cannot_be_is_refused() {
     let server = start(|_| {}).await;
     let mut ca = ConnectCaServiceClient::new(channel(&server).await);
     let mut discovery = ServerDiscoveryServiceClient::new(channel(&server).await);
     for key in ["x-consul-namespace", "x-consul-partition"] {
         let mut roots = Request::new(WatchRootsRequest {});
-        roots.metadata_mut().insert(key, "team".parse().unwrap());
+        roots.metadata_mut().insert(key, "a/b".parse().unwrap());
         let mut servers = Request::new(WatchServersRequest { wan: false });
         *servers.metadata_mut() = roots.metadata().clone();
         for status in [
