@@ -377,6 +377,15 @@ impl Authorizer {
         self.trie(Resource::Service, |trie| trie.any(Access::Write))
     }
 
+    /// Changing some service or other, whosever it is.
+    pub fn service_write_anywhere(&self) -> bool {
+        let says = |rules: &Compiled| rules.named.get(&Resource::Service)?.any(Access::Write);
+        self.decide(|granted| {
+            let said = granted.0.iter().filter_map(|(_, rules)| says(rules));
+            said.reduce(|one, other| one || other)
+        })
+    }
+
     /// Seeing a node.
     pub fn node_read(&self, node: &str) -> bool {
         self.node(node, Access::Read)

@@ -111,6 +111,10 @@ fn routes_that_cannot_be_made_are_refused() {
     for (entry, text) in cases {
         assert_refused::<ServiceRouter>(entry, text);
     }
+}
+
+#[test]
+fn routes_that_can_be_made_are_taken() {
     let good = json!({"Routes": [{
         "Match": {"HTTP": {
             "PathPrefix": "/a", "Methods": ["get"],

@@ -53,6 +53,16 @@ fn rules_hold_in_the_tenancy_of_their_policy() {
 }
 
 #[test]
+fn rights_in_one_namespace_are_rights_somewhere() {
+    let team = tenancy("default", "team");
+    let one = deny(&[(&team, "service \"web\" { policy = \"write\" }")]);
+    assert!(one.service_write_anywhere() && !one.service_write_any());
+    let none = deny(&[(&team, "service \"web\" { policy = \"read\" }")]);
+    assert!(!none.service_write_anywhere());
+    assert!(!deny(&[]).service_write_anywhere());
+}
+
+#[test]
 fn blocks_say_where_their_rules_hold() {
     let main = Tenancy::default();
     let rules = r#"

@@ -115,7 +115,7 @@ impl ConnectCaService for Service {
         self.enabled()?;
         let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
         // Whoever may have no certificate at all does not make the server verify a signature.
-        if !access.service_write_any() && !access.mesh_write() && !access.acl_write() {
+        if !access.service_write_anywhere() && !access.mesh_write() && !access.acl_write() {
             return Err(auth::denied("service:write", "any service"));
         }
         let csr = request.into_inner().csr;
