@@ -44,7 +44,7 @@ pub struct PreparedQuery {
     pub id: String,
     /// Unique. Empty only for the template that is for every name.
     pub name: String,
-    /// There are no sessions: no query can be bound to one.
+    /// The session that the query ends with; empty where it stays.
     pub session: String,
     /// The token that it is executed with; empty means that of whoever executes it.
     pub token: Secret,
@@ -198,16 +198,8 @@ impl PreparedQuery {
     }
 
     fn validate_fields(&self) -> Result<(), String> {
-        if !self.session.is_empty() {
-            return Err(format!(
-                "invalid session {:?}: there are no sessions here, leave Session out",
-                self.session
-            ));
-        }
-        if self.name.is_empty() && !self.is_template() {
-            return Err(
-                "Must be bound to a session, which do not exist here: give it a Name".to_owned(),
-            );
+        if self.name.is_empty() && !self.is_template() && self.session.is_empty() {
+            return Err("Must be bound to a session".to_owned());
         }
         if self.token.expose() == HIDDEN_TOKEN {
             return Err(format!(

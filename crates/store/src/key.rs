@@ -106,6 +106,8 @@ pub(crate) enum Table {
     SessionsByNode = 145,
     /// Node name, namespace of the check, check id, session id.
     SessionsByCheck = 146,
+    /// Session id, query id.
+    PreparedQueriesBySession = 147,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
 }
@@ -134,6 +136,7 @@ impl Table {
             | Self::PreparedQueries
             | Self::PreparedQueriesByName
             | Self::PreparedQueryTemplates
+            | Self::PreparedQueriesBySession
             | Self::Autopilot
             | Self::CaConfiguration
             | Self::Partitions

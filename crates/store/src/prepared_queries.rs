@@ -31,6 +31,12 @@ pub enum QueryConflict {
         /// The name.
         name: String,
     },
+    /// The session that it is bound to does not exist.
+    #[error("invalid session {id:?}")]
+    Session {
+        /// The id that was given.
+        id: String,
+    },
     /// There is a template for every name already.
     #[error("a query template with an empty name already exists")]
     EmptyTemplate,
@@ -128,6 +134,13 @@ impl WriteTxn {
         let read = self.read();
         let name = || query.name.clone();
         let is_other = |holder: Arc<PreparedQuery>| fold(&holder.id) != fold(&query.id);
+        if !query.session.is_empty() && read.session(&query.session).is_none() {
+            let id = query.session.clone();
+            return Err(QueryConflict::Session { id });
+        }
+        if query.name.is_empty() && !query.is_template() {
+            return check_bounds(&read, query);
+        }
         if query.name.is_empty() {
             let key = read.key(Table::PreparedQueryTemplates, &[""]);
             if read.find(key).is_some_and(is_other) {
@@ -142,6 +155,15 @@ impl WriteTxn {
             return Err(QueryConflict::Id { name: name() });
         }
         check_bounds(&read, query)
+    }
+
+    /// Removes the queries that are bound to a session.
+    pub(crate) fn remove_queries_of_session(&mut self, session: &str) {
+        let index = Table::PreparedQueriesBySession;
+        let bound: Vec<Arc<PreparedQuery>> = self.read().find_all(index, &[session]);
+        for query in bound {
+            self.remove_prepared_query(&query.id);
+        }
     }
 
     /// Removes a query. One that does not exist is no error.

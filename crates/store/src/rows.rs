@@ -373,7 +373,16 @@ impl Row for PreparedQuery {
         let template = self
             .is_template()
             .then(|| key(Table::PreparedQueryTemplates));
-        by_name.into_iter().chain(template).collect()
+        let bound = !self.session.is_empty();
+        let by_session = bound.then(|| {
+            let names = [&*self.session, &*self.id];
+            Key::new(Table::PreparedQueriesBySession, tenancy, &names)
+        });
+        by_name
+            .into_iter()
+            .chain(template)
+            .chain(by_session)
+            .collect()
     }
 
     fn size(&self) -> usize {

@@ -176,13 +176,14 @@ impl WriteTxn {
         }
     }
 
-    /// Ends a session, and what it has locked is released or deleted and stays closed for the lock
-    /// delay. One that does not exist is no error.
+    /// Ends a session and the queries that are bound to it; what it has locked is released or deleted and
+    /// stays closed for the lock delay. One that does not exist is no error.
     pub fn end_session(&mut self, id: &str) {
         let Some(session) = self.read().session(id) else {
             return;
         };
         self.remove::<SessionRow>(&[id]);
+        self.remove_queries_of_session(&session.id);
         let delay = session.closed_for();
         for entry in self.read().kv_locked_by(&session.id) {
             match session.behavior {

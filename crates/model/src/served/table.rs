@@ -357,13 +357,12 @@ pub(super) const TABLE: &[Rows] = &[
             (Yes, "Namespace Partition"),
         ],
     ),
-    // There are no sessions. A query may name other datacenters, of which there are none here.
+    // A query may name other datacenters, of which there are none here.
     (
         "PreparedQuery",
         &[
-            (Yes, "ID Name Token CreateIndex ModifyIndex"),
+            (Yes, "ID Name Session Token CreateIndex ModifyIndex"),
             (Inside, "Template Service DNS"),
-            (REFUSED, "Session"),
         ],
     ),
     ("QueryTemplate", &[(Yes, "Type Regexp RemoveEmptyTags")]),

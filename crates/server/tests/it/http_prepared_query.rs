@@ -167,6 +167,40 @@ async fn mistakes_have_consuls_statuses_and_texts() {
 }
 
 #[tokio::test]
+async fn a_query_ends_with_its_session() {
+    let (_server, client) = start(|_| {}).await;
+    client
+        .write(
+            "/v1/catalog/register",
+            &json!({"Node": "vm-1", "Address": "10.0.0.1"}),
+        )
+        .await;
+    let session = client
+        .write("/v1/session/create", &json!({"Node": "vm-1"}))
+        .await;
+    let session = session["ID"].as_str().unwrap();
+    let web = json!({ "Service": "web" });
+    let bound = |name: &str| json!({ "Name": name, "Session": session, "Service": web });
+    let unnamed = [
+        create(&client, &bound("")).await,
+        create(&client, &bound("")).await,
+    ];
+    let named = create(&client, &bound("q")).await;
+    let stays = create(&client, &json!({ "Name": "stays", "Service": web })).await;
+    assert_eq!(client.get(&named).await.json()[0]["Session"], session);
+    client
+        .write(&format!("/v1/session/destroy/{session}"), &json!({}))
+        .await;
+    for path in unnamed.iter().chain([&named]) {
+        assert_eq!(client.get(path).await.status, StatusCode::NOT_FOUND);
+    }
+    assert_eq!(client.get(&stays).await.status, StatusCode::OK);
+    let late = post(&client, &bound("late")).await;
+    let expected = format!("invalid session {session:?}");
+    assert!(late.text().contains(&expected), "{}", late.text());
+}
+
+#[tokio::test]
 async fn wrong_requests_have_consuls_statuses() {
     let (_server, client) = start(|_| {}).await;
     let path = create(
