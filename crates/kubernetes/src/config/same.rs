@@ -168,6 +168,11 @@ fn string(of: &Entry, key: &str, text: String) -> Value {
             nanos => nanos.into(),
         };
     }
+    // Servers keep the names of tenants in lower case.
+    let text = match key {
+        "Namespace" | "Partition" => text.to_ascii_lowercase(),
+        _ => text,
+    };
     let own = |name: &Option<String>| text == name.as_deref().unwrap_or(DEFAULT_TENANCY);
     match (key, text.as_str()) {
         (_, "") => Value::Null,

@@ -61,10 +61,6 @@ fn mistakes_are_named() {
             "Must be bound to a session",
         ),
         (
-            json!({"Name": "q", "Session": "s", "Service": {"Service": "web"}}),
-            "invalid session \"s\"",
-        ),
-        (
             json!({"Name": "q", "Token": "<hidden>", "Service": {"Service": "web"}}),
             "Bad Token '<hidden>', it looks like a query definition with a redacted token was \
              submitted",

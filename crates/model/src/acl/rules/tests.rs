@@ -152,7 +152,10 @@ fn bad_rules_are_named() {
             "intention \"a\" { policy = \"read\" }",
             "\"intention\" is not a resource",
         ),
-        ("namespace_prefix \"\" { acl = \"read\" }", "not a resource"),
+        (
+            "namespace_prefix \"\" { foo \"a\" { policy = \"read\" } }",
+            "\"foo\" is not a resource",
+        ),
         ("service \"a { policy", "At 1:9: a quote is not closed"),
         ("service \"\\q\" {}", "\\q is not an escape"),
         (" /* open", "At 1:2: a comment is not closed"),
