@@ -207,6 +207,16 @@ pub static INTENTION: [Field; 14] = [
     meta("Meta"),
 ];
 
+static CONSUMERS: [Field; 2] = [texts("Peers"), texts("Partitions")];
+
+/// Services that others may use: `/v1/exported-services`.
+pub static EXPORTED: [Field; 4] = [
+    text("Service"),
+    text("Namespace"),
+    text("Partition"),
+    record("Consumers", &CONSUMERS),
+];
+
 static UPSTREAM_SETTINGS: [Field; 8] = [
     text("Name"),
     text("Peer"),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::response::Response;
 use legate_model::{
     ConfigEntry, ConfigKind, SamenessGroupMember, ServiceConsumer, ServiceName, TenancyName,
-    WILDCARD,
+    WILDCARD, filters,
 };
 use legate_store::ReadTxn;
 use serde::Serialize;
@@ -80,7 +80,9 @@ pub(super) async fn list(mut call: Call) -> Result<Response, ApiError> {
     if !call.authorizer()?.mesh_read() {
         return Err(ApiError::denied("mesh:read", ""));
     }
-    let answer = call.read(exported).await?;
+    let filter = call.filter(&filters::EXPORTED)?;
+    let mut answer = call.read(exported).await?;
+    answer.value.retain(|service| filter.matches(service));
     call.answer(answer.index, &answer.value, false)
 }
 

@@ -309,4 +309,8 @@ async fn exported_services_are_shown_with_what_stars_and_groups_stand_for() {
             { "Service": "web", "Consumers": { "Peers": ["east", "west"], "Partitions": ["other"] } },
         ])
     );
+    let filter = "/v1/exported-services?filter=west+in+Consumers.Peers";
+    let filtered = client.get(filter).await.json();
+    assert_eq!(filtered.as_array().unwrap().len(), 1);
+    assert_eq!(filtered[0]["Service"], "web");
 }
