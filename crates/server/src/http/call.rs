@@ -50,7 +50,12 @@ const NAMED_BYTES: usize = 1000;
 
 /// A request that has been read completely, with what every endpoint needs. It reads and writes
 /// nothing by itself: an endpoint that changes something names a [`Writer`] too.
-pub(crate) struct Call {
+///
+/// It stands in a place of its own, because every part of a waiting request would hold it otherwise.
+pub(crate) struct Call(Box<Asked>);
+
+/// What a request asks, and what it is answered from.
+pub(crate) struct Asked {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) reader: Reader,
     rights: Rights,
@@ -70,6 +75,20 @@ pub(crate) struct Call {
     filtered: OnceLock<()>,
     /// Fields of the body that have no effect, once it is decoded.
     not_served: OnceLock<Vec<String>>,
+}
+
+impl std::ops::Deref for Call {
+    type Target = Asked;
+
+    fn deref(&self) -> &Asked {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Call {
+    fn deref_mut(&mut self) -> &mut Asked {
+        &mut self.0
+    }
 }
 
 /// A request whose body is left to the endpoint.
@@ -214,7 +233,7 @@ impl Call {
         if let Some(asker) = head.extensions.get::<Asker>() {
             asker.note(&token);
         }
-        Ok(Self {
+        Ok(Self(Box::new(Asked {
             config,
             reader: Reader::from_ref(state),
             rights,
@@ -228,12 +247,13 @@ impl Call {
             body: Bytes::new(),
             filtered: OnceLock::new(),
             not_served: OnceLock::new(),
-        })
+        })))
     }
 
     /// The same request with the body that the endpoint has read.
-    pub(super) fn with_body(self, body: Bytes) -> Self {
-        Self { body, ..self }
+    pub(super) fn with_body(mut self, body: Bytes) -> Self {
+        self.body = body;
+        self
     }
 
     /// What the caller's token allows in the tenancy that the request is about.
