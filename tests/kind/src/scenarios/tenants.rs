@@ -19,6 +19,10 @@ const OTHER: &str = "mirrored-other";
 const PREFIX: &str = "k8s-";
 
 fn two_namespaces_have_services_of_one_name(space: &Namespace) -> anyhow::Result<()> {
+    // An earlier scenario may have left the release's namespace while it is being deleted.
+    let gone = format!("namespace/{}", mesh::OWN.namespace);
+    let words = ["wait", &gone, "--for=delete", "--timeout=120s"];
+    space.cluster.kubectl(&words)?;
     let prefix = format!("connectInject.consulNamespaces.mirroringK8SPrefix={PREFIX}");
     mesh::OWN.upgrade(&["global.enableConsulNamespaces=true", &prefix])?;
     let other = Namespace::create(space.cluster, OTHER)?;
