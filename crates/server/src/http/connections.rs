@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all, ready};
 use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -179,7 +179,7 @@ async fn connection(
     let largest = service.guard.policy.max_header_bytes;
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(client));
-        Box::pin(service.clone().handle(request, client))
+        service.clone().handle(request, client)
     });
     let mut builder = http1::Builder::new();
     builder
@@ -233,41 +233,40 @@ impl Service {
         })
     }
 
-    async fn handle(
+    /// Begins to answer a request. What waits for the answer holds nothing of the request but its name: there
+    /// may be 10,000 that wait.
+    fn handle(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         client: SocketAddr,
-    ) -> Result<Response, Infallible> {
+    ) -> BoxFuture<'static, Result<Response, Infallible>> {
         // The query string is left out: it may carry a token.
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let mut passing = self.guard.enter(&request, client);
-        let mut response = match passing.refusal.take() {
-            Some(refusal) => refusal,
-            None => self.call(request, &method, &path).await,
-        };
-        self.guard.leave(passing, &mut response);
-        let status = response.status();
-        tracing::debug!(%method, path, status = status.as_u16(), "HTTP request");
-        self.requests
-            .with_label_values(&[label(&method), status.as_str()])
-            .inc();
-        Ok(response)
-    }
-
-    async fn call(&self, mut request: Request<Incoming>, method: &Method, path: &str) -> Response {
+        let mut passing = Box::new(self.guard.enter(&request, client));
         let asker = Asker::default();
         request.extensions_mut().insert(asker.clone());
-        // Nothing of the request is kept here while its endpoint waits.
-        let handling = self.router.clone().call(request.map(Body::new));
-        match AssertUnwindSafe(handling).catch_unwind().await {
-            Ok(Ok(response)) => denial::complete(response, &asker, &self.reader),
-            // One request must not end the control plane for everybody else, nor pass in silence.
-            Err(_) => {
-                tracing::error!(%method, path, "a request ended in a panic: this is a defect");
-                ApiError::internal("The server failed on this request; its log says more")
-                    .into_response()
-            }
-        }
+        let answer = match passing.refusal.take() {
+            Some(refusal) => ready(Ok(refusal)).boxed(),
+            None => self.router.clone().call(request.map(Body::new)).boxed(),
+        };
+        Box::pin(async move {
+            let mut response = match AssertUnwindSafe(answer).catch_unwind().await {
+                Ok(Ok(response)) => denial::complete(response, &asker, &self.reader),
+                // One request must not end the control plane for everybody else, nor pass in silence.
+                Err(_) => {
+                    tracing::error!(%method, path, "a request ended in a panic: this is a defect");
+                    ApiError::internal("The server failed on this request; its log says more")
+                        .into_response()
+                }
+            };
+            self.guard.leave(*passing, &mut response);
+            let status = response.status();
+            tracing::debug!(%method, path, status = status.as_u16(), "HTTP request");
+            self.requests
+                .with_label_values(&[label(&method), status.as_str()])
+                .inc();
+            Ok(response)
+        })
     }
 }
 
