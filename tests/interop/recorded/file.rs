@@ -126,13 +126,14 @@ impl Exchange {
             eventually: false,
             answer: (!answer.is_empty()).then(|| Answer::parse(answer)),
         };
-        for told in head[1..].iter().filter(|line| !line.starts_with('#')) {
-            if let Some(said) = told.strip_prefix('@') {
+        for header_line in head[1..].iter().filter(|line| !line.starts_with('#')) {
+            if let Some(said) = header_line.strip_prefix('@') {
                 let known = exchange.directive(said);
-                assert!(known.is_some(), "{file}:{line}: {told}");
+                assert!(known.is_some(), "{file}:{line}: {header_line}");
             } else {
-                let header = told.split_once(": ");
-                let (name, value) = header.unwrap_or_else(|| panic!("{file}:{line}: {told}"));
+                let header = header_line.split_once(": ");
+                let (name, value) =
+                    header.unwrap_or_else(|| panic!("{file}:{line}: {header_line}"));
                 exchange.headers.push((name.to_owned(), value.to_owned()));
             }
         }

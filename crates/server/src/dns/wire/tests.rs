@@ -47,7 +47,7 @@ fn sent(
     (bytes.len(), Message::from_vec(&bytes).unwrap())
 }
 
-fn told() -> DnsSettings {
+fn limited_settings() -> DnsSettings {
     DnsSettings {
         enable_truncate: true,
         ..DnsSettings::default()
@@ -56,7 +56,7 @@ fn told() -> DnsSettings {
 
 #[test]
 fn a_short_answer_is_whole() {
-    let (_, reply) = sent(None, 3, Transport::Udp, &told());
+    let (_, reply) = sent(None, 3, Transport::Udp, &limited_settings());
     assert_eq!((reply.answers.len(), reply.metadata.truncation), (3, false));
     assert_eq!(reply.metadata.id, 7);
     assert!(reply.edns.is_none());
@@ -69,7 +69,7 @@ fn an_answer_is_cut_where_its_transport_ends() {
         (Some(u16::MAX), Transport::Udp, 65_467),
         (None, Transport::Tcp, 65_535),
     ] {
-        let (length, reply) = sent(payload, 5_000, transport, &told());
+        let (length, reply) = sent(payload, 5_000, transport, &limited_settings());
         assert!(
             length <= limit && length + 64 > limit,
             "{length} of {limit}"
@@ -92,7 +92,7 @@ fn clients_that_say_nothing_get_few_answers() {
     ] {
         let settings = DnsSettings {
             udp_answer_limit: limit,
-            ..told()
+            ..limited_settings()
         };
         let (_, reply) = sent(payload, 40, Transport::Udp, &settings);
         assert_eq!(reply.answers.len(), count);
@@ -127,7 +127,7 @@ fn help_that_does_not_fit_is_left_out_before_the_only_answer() {
     let request = request(None);
     let mut reply = with_answers(&request, 1);
     reply.additionals = with_answers(&request, 60).answers;
-    let form = Form::of(&request, Transport::Udp, &told());
+    let form = Form::of(&request, Transport::Udp, &limited_settings());
     let cut = Message::from_vec(&form.write(reply).unwrap()).unwrap();
     assert_eq!((cut.answers.len(), cut.additionals.len()), (1, 0));
     assert!(!cut.metadata.truncation);
