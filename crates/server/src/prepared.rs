@@ -9,6 +9,11 @@ use rand::seq::SliceRandom;
 
 use crate::http::near;
 
+/// Where a query looks for its service.
+pub(crate) fn tenancy_of(wanted: &ServiceQuery) -> Tenancy {
+    Tenancy::new(&wanted.partition, &wanted.namespace)
+}
+
 /// Who executes a query.
 pub(crate) struct Caller<'a> {
     /// Whose token judges what is found.
@@ -35,45 +40,30 @@ pub(crate) fn select(
     connect: bool,
     near: &str,
 ) -> Selected {
-    let tenancy = Tenancy::new(&wanted.partition, &wanted.namespace);
-    let caller = Caller {
-        authorizer: &caller.authorizer.within(&tenancy),
-        ..*caller
-    };
+    let tenancy = tenancy_of(wanted);
+    let authorizer = caller.authorizer.within(&tenancy);
     txn.in_tenancy(&tenancy, |txn| {
-        select_in(txn, &caller, wanted, connect, near)
+        let mut nodes = match connect {
+            true => txn.connect(&wanted.service),
+            false => txn.service(&wanted.service),
+        };
+        nodes.retain(|instance| wanted.fits(instance));
+        // Who may not see the service does not see its proxies either, whatever else they are named.
+        let may_see_service = authorizer.service_read(&wanted.service);
+        let all = nodes.len();
+        nodes.retain(|instance| {
+            may_see_service
+                && authorizer.node_read(&instance.node.node)
+                && authorizer.service_read(&instance.service.service)
+        });
+        let filtered = nodes.len() < all;
+        nodes.shuffle(&mut rand::rng());
+        if let Some(near) = origin(txn, caller, near) {
+            near::sort_from(txn, &near, &mut nodes, |one| &one.node.node);
+            put_node_first(&mut nodes, &near);
+        }
+        Selected { nodes, filtered }
     })
-}
-
-/// The same for readers of the namespace that the query names.
-fn select_in(
-    txn: &ReadTxn<'_>,
-    caller: &Caller<'_>,
-    wanted: &ServiceQuery,
-    connect: bool,
-    near: &str,
-) -> Selected {
-    let mut nodes = match connect {
-        true => txn.connect(&wanted.service),
-        false => txn.service(&wanted.service),
-    };
-    nodes.retain(|instance| wanted.fits(instance));
-    // Who may not see the service does not see its proxies either, whatever else they are named.
-    let authorizer = caller.authorizer;
-    let may_see_service = authorizer.service_read(&wanted.service);
-    let all = nodes.len();
-    nodes.retain(|instance| {
-        may_see_service
-            && authorizer.node_read(&instance.node.node)
-            && authorizer.service_read(&instance.service.service)
-    });
-    let filtered = nodes.len() < all;
-    nodes.shuffle(&mut rand::rng());
-    if let Some(near) = origin(txn, caller, near) {
-        near::sort_from(txn, &near, &mut nodes, |one| &one.node.node);
-        put_node_first(&mut nodes, &near);
-    }
-    Selected { nodes, filtered }
 }
 
 /// The name of the node that `near` stands for.

@@ -345,7 +345,8 @@ impl<'a> Resolver<'a> {
             Ok(ttl) if !query.dns.ttl.is_empty() => seconds(ttl),
             _ => self.settings.service_ttl.of(&wanted.service),
         };
-        depends(self.instances(question, self.names.tenancy, selected.nodes, ttl))
+        let tenancy = prepared::tenancy_of(wanted);
+        depends(self.instances(question, &tenancy, selected.nodes, ttl))
     }
 
     /// The virtual IP of a service, whatever the health of its instances. One that may not be seen is

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
+use http::{Method, StatusCode};
 use legate_api::dns::dns_service_client::DnsServiceClient;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_model::ServiceInstance;
@@ -248,6 +249,31 @@ async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
     // Rules outside of a block are about the default namespace, where there is no such service.
     assert_eq!(ask(name, text(&token, "SecretID")).await, 0);
     assert_eq!(ask("web.service.consul.", MANAGEMENT).await, 0);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_prepared_query_leads_to_nodes_of_its_partition() {
+    let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
+    let client = Client::of(&server);
+    client
+        .write("/v1/partition", &json!({"Name": "east"}))
+        .await;
+    let registration = json!({"Node": "vm-1", "Address": "10.0.0.1", "Partition": "east",
+        "SkipNodeUpdate": false, "Service": {"Service": "web", "Port": 80}});
+    client.write("/v1/catalog/register", &registration).await;
+    let query = json!({"Name": "far", "Service": {"Service": "web", "Partition": "east"}});
+    let made = client.send(Method::POST, "/v1/query", &query.to_string());
+    assert_eq!(made.await.status, StatusCode::OK);
+    let mut srv = Message::from_vec(&question("far.query.consul.", None)).unwrap();
+    srv.queries[0].query_type = RecordType::SRV;
+    let srv = srv.to_vec().unwrap();
+    let found = over_grpc(&server, srv, Protocol::Udp, "").await.unwrap();
+    assert_eq!(data(&found), ["1 1 80 vm-1.node.east.ap.dc1.dc.consul."]);
+    // What is named is found there.
+    let node = question("vm-1.node.east.ap.dc1.dc.consul.", None);
+    let node = over_grpc(&server, node, Protocol::Udp, "").await.unwrap();
+    assert_eq!(data(&node), ["10.0.0.1"]);
     server.stop(STOP).await.unwrap();
 }
 
