@@ -35,6 +35,12 @@ pub(crate) fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
+fn question_of(kind: RecordType, name: &str) -> Vec<u8> {
+    let mut message = Message::from_vec(&question(name, None)).unwrap();
+    message.queries[0].query_type = kind;
+    message.to_vec().unwrap()
+}
+
 pub(crate) async fn over_udp(server: SocketAddr, request: &[u8]) -> Message {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.send_to(request, server).await.unwrap();
@@ -233,7 +239,7 @@ async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
         .write("/v1/namespace", &json!({"Name": "team"}))
         .await;
     let registration = json!({"Node": "vm-1", "Address": "10.0.0.1", "SkipNodeUpdate": false,
-        "Service": {"Service": "web", "Namespace": "team"}});
+        "Service": {"Service": "web", "Namespace": "team", "Address": "10.1.0.9"}});
     client.write("/v1/catalog/register", &registration).await;
     let rules = json!({"Name": "reads", "Rules":
         "service_prefix \"\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }"});
@@ -249,6 +255,14 @@ async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
     // Rules outside of a block are about the default namespace, where there is no such service.
     assert_eq!(ask(name, text(&token, "SecretID")).await, 0);
     assert_eq!(ask("web.service.consul.", MANAGEMENT).await, 0);
+    let name_of_address = async |token: &str| {
+        let ptr = question_of(RecordType::PTR, "9.0.1.10.in-addr.arpa.");
+        let reply = over_grpc(&server, ptr, Protocol::Udp, token).await;
+        data(&reply.unwrap())
+    };
+    let name = "web.service.team.ns.dc1.dc.consul.";
+    assert_eq!(name_of_address(MANAGEMENT).await, [name]);
+    assert!(name_of_address(text(&token, "SecretID")).await.is_empty());
     server.stop(STOP).await.unwrap();
 }
 
@@ -263,11 +277,10 @@ async fn a_prepared_query_leads_to_nodes_of_its_partition() {
         "SkipNodeUpdate": false, "Service": {"Service": "web", "Port": 80}});
     client.write("/v1/catalog/register", &registration).await;
     let query = json!({"Name": "far", "Service": {"Service": "web", "Partition": "east"}});
-    let made = client.send(Method::POST, "/v1/query", &query.to_string());
-    assert_eq!(made.await.status, StatusCode::OK);
-    let mut srv = Message::from_vec(&question("far.query.consul.", None)).unwrap();
-    srv.queries[0].query_type = RecordType::SRV;
-    let srv = srv.to_vec().unwrap();
+    let query = query.to_string();
+    let made = client.send(Method::POST, "/v1/query", &query).await;
+    assert_eq!(made.status, StatusCode::OK);
+    let srv = question_of(RecordType::SRV, "far.query.consul.");
     let found = over_grpc(&server, srv, Protocol::Udp, "").await.unwrap();
     assert_eq!(data(&found), ["1 1 80 vm-1.node.east.ap.dc1.dc.consul."]);
     // What is named is found there.
