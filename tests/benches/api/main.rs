@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use legate_tests::program::Program;
 
-use self::figures::print;
+use self::figures::{Taken, print};
 use self::plane::{Kind, Plane};
-use self::work::{Asked, Taken};
+use self::work::Asked;
 
 /// What is measured: a title, how many clients ask at once, and what they ask.
 const MEASURED: [(&str, usize, Asked); 10] = [
@@ -79,11 +79,9 @@ async fn measure(time: Duration) {
         columns.push((kind.name(), taken));
     }
     for (n, (title, ..)) in MEASURED.iter().enumerate() {
-        let rows = columns.iter().map(|(name, taken)| {
-            let taken = &taken[n];
-            let values = [taken.per_second, taken.median, taken.percentile_99];
-            (name.as_str(), values.map(Some).to_vec())
-        });
+        let rows = columns
+            .iter()
+            .map(|(name, taken)| (name.as_str(), taken[n].row()));
         let heads = [
             ("a second", 0),
             ("median, ms", 3),

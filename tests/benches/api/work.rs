@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::figures::Taken;
 
 /// How many keys there are.
 const KEYS: usize = 1000;
@@ -28,29 +29,6 @@ pub(crate) enum Asked {
     Mixed,
     /// A write, while another client waits for it.
     Wake,
-}
-
-/// How long it took.
-pub(crate) struct Taken {
-    pub(crate) per_second: f64,
-    /// In milliseconds, as the other.
-    pub(crate) median: f64,
-    pub(crate) percentile_99: f64,
-}
-
-impl Taken {
-    fn of(mut times: Vec<Duration>, took: Duration) -> Self {
-        times.sort_unstable();
-        let at = |percent: usize| {
-            let time = times.get(times.len() * percent / 100);
-            time.copied().unwrap_or_default().as_secs_f64() * 1e3
-        };
-        Self {
-            per_second: times.len() as f64 / took.as_secs_f64(),
-            median: at(50),
-            percentile_99: at(99),
-        }
-    }
 }
 
 /// What is asked for afterwards.

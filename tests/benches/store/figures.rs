@@ -5,17 +5,18 @@ use std::time::Duration;
 /// The name that ratios are to.
 pub(crate) const CONSUL: &str = "consul";
 
-/// How fast writes were acknowledged.
-pub(crate) struct Writes {
+/// How fast requests were answered.
+pub(crate) struct Taken {
     per_second: f64,
     /// Of the time from a request to its answer, in milliseconds.
     median: f64,
     percentile_99: f64,
 }
 
-impl Writes {
-    /// From the sorted times of all writes.
-    pub(crate) fn of(times: &[Duration], took: Duration) -> Self {
+impl Taken {
+    /// From the times of all requests, which took so long together.
+    pub(crate) fn of(mut times: Vec<Duration>, took: Duration) -> Self {
+        times.sort_unstable();
         let at = |percent: usize| {
             let time = times.get(times.len() * percent / 100);
             time.copied().unwrap_or_default().as_secs_f64() * 1e3
@@ -25,6 +26,13 @@ impl Writes {
             median: at(50),
             percentile_99: at(99),
         }
+    }
+
+    /// As a row of a table.
+    pub(crate) fn row(&self) -> Vec<Option<f64>> {
+        [self.per_second, self.median, self.percentile_99]
+            .map(Some)
+            .to_vec()
     }
 }
 
@@ -41,17 +49,12 @@ pub(crate) struct Recovery {
 }
 
 /// One table for each number of writers.
-pub(crate) fn print_writes(writers: &[usize], written: &[(String, Vec<Writes>)]) {
+pub(crate) fn print_writes(writers: &[usize], written: &[(String, Vec<Taken>)]) {
     for (n, writers) in writers.iter().enumerate() {
         let s = if *writers == 1 { "" } else { "s" };
-        let rows = written.iter().map(|(name, all)| {
-            let writes = &all[n];
-            let times = [writes.median, writes.percentile_99];
-            (
-                name.as_str(),
-                vec![Some(writes.per_second), Some(times[0]), Some(times[1])],
-            )
-        });
+        let rows = written
+            .iter()
+            .map(|(name, all)| (name.as_str(), all[n].row()));
         let title = format!("{writers} writer{s}");
         let columns = [
             ("writes per second", 0),

@@ -14,7 +14,7 @@ mod rows;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use self::figures::{Recovery, Writes};
+use self::figures::{Recovery, Taken};
 use self::plane::{Kind, Plane};
 
 /// Concurrent writers, each with a connection of its own.
@@ -75,7 +75,7 @@ async fn measure(options: &Options) {
              figures next to these."
         ),
     }
-    let mut written: Vec<(String, Vec<Writes>)> = Vec::new();
+    let mut written: Vec<(String, Vec<Taken>)> = Vec::new();
     let mut recovered: Vec<(String, Recovery)> = Vec::new();
     for kind in &kinds {
         let mut plane = Plane::start(kind, &options.directory).await;

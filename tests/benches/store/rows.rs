@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::client::Client;
-use crate::figures::Writes;
+use crate::figures::Taken;
 use crate::plane::Plane;
 
 const REGISTER: &str = "/v1/catalog/register";
@@ -22,7 +22,7 @@ const FILLERS: usize = 128;
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Writers that register nodes as fast as each is answered. Every write changes a row.
-pub(crate) async fn write(plane: &Plane, writers: usize, time: Duration) -> Writes {
+pub(crate) async fn write(plane: &Plane, writers: usize, time: Duration) -> Taken {
     let scope = Scope::new("writers");
     let answered = Arc::new(Mutex::new(Vec::new()));
     let started = Instant::now();
@@ -47,9 +47,8 @@ pub(crate) async fn write(plane: &Plane, writers: usize, time: Duration) -> Writ
     }
     finished(scope).await;
     let took = started.elapsed();
-    let mut times = std::mem::take(&mut *answered.lock().await);
-    times.sort();
-    Writes::of(&times, took)
+    let times = std::mem::take(&mut *answered.lock().await);
+    Taken::of(times, took)
 }
 
 /// Waits until every task has ended by itself.
