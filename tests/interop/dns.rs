@@ -1,6 +1,6 @@
 //! DNS: the same catalog and settings, the same questions, the same answers. What a real Consul answered
 //! is recorded in `dns/`, and Legate's answers are compared with that. Where there is a real Consul, it
-//! is asked again, too; with `UPDATE_RECORDINGS=1` its answers are recorded anew.
+//! is asked again, too; with `LEGATE_RECORD=1` its answers are recorded anew.
 //!
 //! Each folder has the settings of the servers (`agent.hcl`), what is written into their catalogs
 //! (`catalog.txt`), and questions with answers (`questions.txt`), whose form that file explains.
@@ -63,7 +63,7 @@ async fn consul_answers_as_recorded() {
     ] {
         let mut recording = Recording::read(folder);
         let answers = recording.answers(&program, address).await;
-        if updates() {
+        if crate::recorded::set("LEGATE_RECORD") {
             for (entry, answer) in recording.entries.iter_mut().zip(answers) {
                 entry.consul = answer;
             }
@@ -75,16 +75,20 @@ async fn consul_answers_as_recorded() {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the environment says whether recordings are written"
-)]
-fn updates() -> bool {
-    std::env::var_os("UPDATE_RECORDINGS").is_some()
-}
-
 async fn replay(folder: &str, address: &str) {
     let recording = Recording::read(folder);
+    for Entry {
+        question,
+        consul,
+        differs,
+    } in &recording.entries
+    {
+        let is_different = differs.as_ref().is_none_or(|(_, own)| own != consul);
+        assert!(
+            is_different,
+            "{question}: listed as different, and is the same"
+        );
+    }
     let answers = recording
         .answers(&workspace_binary("legate"), address)
         .await;
