@@ -10,36 +10,30 @@ use serde_json::Value;
 
 use super::file::{Answer, Exchange};
 
-/// The headers that clients read.
-const HEADERS: &[&str] = &[
-    "Content-Type",
-    "Allow",
-    "Cache-Control",
-    "Location",
-    "X-Cache",
-    "X-Consul-ContentHash",
-    "X-Consul-Default-Acl-Policy",
-    "X-Consul-Effective-Consistency",
-    "X-Consul-Index",
-    "X-Consul-KnownLeader",
-    "X-Consul-LastContact",
-    "X-Consul-Query-Backend",
-    "X-Consul-Reason",
-    "X-Consul-Results-Filtered-By-ACLs",
-    "X-Consul-Translate-Addresses",
+/// The headers that clients read, and whether they say how fresh an answer is, or what holds without a rule:
+/// refusals have those by chance.
+const HEADERS: [(&str, bool); 15] = [
+    ("Content-Type", false),
+    ("Allow", false),
+    ("Cache-Control", false),
+    ("Location", false),
+    ("X-Cache", true),
+    ("X-Consul-ContentHash", true),
+    ("X-Consul-Default-Acl-Policy", true),
+    ("X-Consul-Effective-Consistency", true),
+    ("X-Consul-Index", true),
+    ("X-Consul-KnownLeader", true),
+    ("X-Consul-LastContact", true),
+    ("X-Consul-Query-Backend", true),
+    ("X-Consul-Reason", false),
+    ("X-Consul-Results-Filtered-By-ACLs", false),
+    ("X-Consul-Translate-Addresses", false),
 ];
 
-/// Those that say how fresh an answer is, and what holds without a rule: refusals have them by chance.
-pub(super) const SAID: &[&str] = &[
-    "X-Cache",
-    "X-Consul-ContentHash",
-    "X-Consul-Default-Acl-Policy",
-    "X-Consul-Effective-Consistency",
-    "X-Consul-Index",
-    "X-Consul-KnownLeader",
-    "X-Consul-LastContact",
-    "X-Consul-Query-Backend",
-];
+/// Whether a header is of those that refusals have by chance.
+pub(super) fn is_by_chance(header: &str) -> bool {
+    HEADERS.contains(&(header, true))
+}
 
 static CHANGING: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let all = [
@@ -90,13 +84,13 @@ impl Masks {
         };
         let mut headers = Vec::new();
         let refused = reply.status().as_u16() >= 400 && !reply.body().is_empty();
-        for name in HEADERS {
-            if refused && SAID.contains(name) && *name != "X-Consul-Default-Acl-Policy" {
+        for (name, by_chance) in HEADERS {
+            if refused && by_chance && name != "X-Consul-Default-Acl-Policy" {
                 continue;
             }
-            for value in reply.headers().get_all(*name) {
+            for value in reply.headers().get_all(name) {
                 let value = self.hidden(&String::from_utf8_lossy(value.as_bytes()));
-                let value = match *name {
+                let value = match name {
                     "X-Consul-Index" if value != "0" => "{index}".to_owned(),
                     "X-Consul-LastContact" if value != "0" => "{milliseconds}".to_owned(),
                     "X-Consul-ContentHash" => "{hash}".to_owned(),
@@ -104,7 +98,7 @@ impl Masks {
                     "X-Cache" => "{cache}".to_owned(),
                     _ => value,
                 };
-                headers.push(((*name).to_owned(), value));
+                headers.push((name.to_owned(), value));
             }
         }
         Answer {
