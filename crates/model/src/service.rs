@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::locality::Locality;
 use crate::proxy::{ConnectProxy, is_zero_u16};
-use crate::tenancy::{NoPeer, TenancyName};
+use crate::tenancy::{NoPeer, Tenancy, TenancyName};
 
 /// What a service instance is for.
 #[derive(
@@ -182,6 +182,11 @@ pub struct ServiceInstance {
 }
 
 impl ServiceInstance {
+    /// Its partition and namespace.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
+    }
+
     /// The service that callers in the mesh reach through this instance: a sidecar's destination,
     /// a mesh-native service itself, nothing for the rest.
     pub fn destination(&self) -> Option<&str> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_discovery_chain::{Chain, Node, NodeKind, Overrides, Resolver, Target};
-use legate_model::{HealthCheck, PreparedQuery, ServiceName, Tenancy, sni};
+use legate_model::{HealthCheck, ServiceName, sni};
 use legate_store::ReadTxn;
 use tracing::warn;
 
@@ -65,7 +65,7 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
             }
         };
         let wanted = &query.service;
-        let there = tenancy(&query);
+        let there = wanted.tenancy();
         let service = ServiceName::new(&there, &wanted.service);
         if !txn.is_exported(&service, &txn.tenancy().partition) {
             return Instances::default();
@@ -80,16 +80,12 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
     })
 }
 
-/// Where the service is that a query asks for.
-fn tenancy(query: &PreparedQuery) -> Tenancy {
-    Tenancy::new(&query.service.partition, &query.service.namespace)
-}
-
 /// The service that a query asks for, by the name that its instances prove to have.
 fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName {
     let proven = instances.first().and_then(|one| one.service.destination());
     let found = txn.find_prepared_query(query).ok().flatten();
-    let tenancy = found.as_deref().map(tenancy).unwrap_or_default();
+    let tenancy = found.as_deref().map(|query| query.service.tenancy());
+    let tenancy = tenancy.unwrap_or_default();
     let asked_for = || found.as_deref().map(|query| query.service.service.as_str());
     let name = proven.or_else(asked_for).unwrap_or_default();
     ServiceName::new(&tenancy, name)

@@ -3,16 +3,11 @@
 use std::net::IpAddr;
 
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, ServiceQuery, Tenancy, put_node_first};
+use legate_model::{CheckServiceNode, ServiceQuery, put_node_first};
 use legate_store::ReadTxn;
 use rand::seq::SliceRandom;
 
-use crate::http::near;
-
-/// Where a query looks for its service.
-pub(crate) fn tenancy_of(wanted: &ServiceQuery) -> Tenancy {
-    Tenancy::new(&wanted.partition, &wanted.namespace)
-}
+use crate::http::{connect_to, near};
 
 /// Who executes a query.
 pub(crate) struct Caller<'a> {
@@ -40,11 +35,11 @@ pub(crate) fn select(
     connect: bool,
     near: &str,
 ) -> Selected {
-    let tenancy = tenancy_of(wanted);
+    let tenancy = wanted.tenancy();
     let authorizer = caller.authorizer.within(&tenancy);
     txn.in_tenancy(&tenancy, |txn| {
         let mut nodes = match connect {
-            true => txn.connect(&wanted.service),
+            true => connect_to(txn, &wanted.service),
             false => txn.service(&wanted.service),
         };
         nodes.retain(|instance| wanted.fits(instance));
@@ -52,6 +47,8 @@ pub(crate) fn select(
         let may_see_service = authorizer.service_read(&wanted.service);
         let all = nodes.len();
         nodes.retain(|instance| {
+            // A gateway may be in another namespace.
+            let authorizer = authorizer.within(&instance.service.tenancy());
             may_see_service
                 && authorizer.node_read(&instance.node.node)
                 && authorizer.service_read(&instance.service.service)

@@ -5,8 +5,14 @@ use std::collections::{BTreeMap, HashSet};
 use super::ServiceQuery;
 use crate::check::CheckStatus;
 use crate::instance::CheckServiceNode;
+use crate::tenancy::Tenancy;
 
 impl ServiceQuery {
+    /// Where the query looks for its service.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
+    }
+
     /// Whether the query selects an instance of its service.
     pub fn fits(&self, instance: &CheckServiceNode) -> bool {
         self.is_healthy(instance)

@@ -20,7 +20,7 @@ use super::records::{
     record, service_name,
 };
 use super::settings::{DnsSettings, Domain, seconds};
-use crate::http::{OWN_SERVICE, ingress_to};
+use crate::http::{OWN_SERVICE, connect_to, ingress_to};
 use crate::prepared;
 
 /// How many aliases are followed from one name of the domain to the next. Consul's limit.
@@ -226,7 +226,7 @@ impl<'a> Resolver<'a> {
             Target::Node { name, tenancy } => self.node_records(&question, &name, &tenancy),
             Target::Service { name, tag, tenancy } => {
                 let found = self.read(&tenancy).service(&name);
-                let found = self.visible(&tenancy, found, tag.as_deref());
+                let found = self.visible(found, tag.as_deref());
                 self.instances(
                     &question,
                     &tenancy,
@@ -241,7 +241,7 @@ impl<'a> Resolver<'a> {
                 Answer::failed(ResponseCode::NXDomain)
             }
             Target::Connect { name, tenancy } => {
-                let found = self.visible(&tenancy, self.read(&tenancy).connect(&name), None);
+                let found = self.visible(connect_to(&self.read(&tenancy), &name), None);
                 self.instances(
                     &question,
                     &tenancy,
@@ -250,7 +250,7 @@ impl<'a> Resolver<'a> {
                 )
             }
             Target::Ingress { name, tenancy } => {
-                let found = self.visible(&tenancy, ingress_to(&self.read(&tenancy), &name), None);
+                let found = self.visible(ingress_to(&self.read(&tenancy), &name), None);
                 self.instances(
                     &question,
                     &tenancy,
@@ -272,7 +272,6 @@ impl<'a> Resolver<'a> {
     /// The ones that are well enough and may be seen, in a random order.
     fn visible(
         &self,
-        tenancy: &Tenancy,
         mut instances: Vec<CheckServiceNode>,
         tag: Option<&str>,
     ) -> Vec<CheckServiceNode> {
@@ -280,8 +279,8 @@ impl<'a> Resolver<'a> {
             true => CheckStatus::Passing,
             false => CheckStatus::Warning,
         };
-        let access = self.access(tenancy);
         instances.retain(|one| {
+            let access = self.access(&one.service.tenancy());
             let mut tags = one.service.tags.iter();
             one.health() <= worst
                 && tag.is_none_or(|tag| tags.any(|own| own.eq_ignore_ascii_case(tag)))
@@ -345,8 +344,7 @@ impl<'a> Resolver<'a> {
             Ok(ttl) if !query.dns.ttl.is_empty() => seconds(ttl),
             _ => self.settings.service_ttl.of(&wanted.service),
         };
-        let tenancy = prepared::tenancy_of(wanted);
-        depends(self.instances(question, &tenancy, selected.nodes, ttl))
+        depends(self.instances(question, &wanted.tenancy(), selected.nodes, ttl))
     }
 
     /// The virtual IP of a service, whatever the health of its instances. One that may not be seen is
@@ -437,7 +435,7 @@ impl<'a> Resolver<'a> {
         let ns = |name: Name| record(zone, ttl, RData::NS(NS(name)));
         let (mut servers, mut addresses) = (Vec::new(), Vec::new());
         let tenancy = Tenancy::default();
-        let found = self.visible(&tenancy, self.read(&tenancy).service(OWN_SERVICE), None);
+        let found = self.visible(self.read(&tenancy).service(OWN_SERVICE), None);
         for server in found.iter().take(MAX_NAME_SERVERS) {
             let node = &server.node;
             let name = node.node.to_lowercase();

@@ -9,13 +9,14 @@ use legate_filter::Filter;
 use legate_model::acl::Authorizer;
 use legate_model::{
     CheckServiceNode, DeregisterRequest, HealthCheck, Node, RegisterRequest, ServiceInstance,
-    ServiceKind, ServiceNode, filters,
+    ServiceKind, ServiceNode, Tenancy, filters,
 };
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
 use serde_json::{Value, json};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
+use super::gateway_services::connect_to;
 use super::near;
 
 /// `PUT /v1/catalog/register`
@@ -360,9 +361,10 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
 /// What stands for a service in the mesh. Who may not see the service does not see it either,
 /// whatever else its proxies are named. Each instance is still to be judged.
 fn seen_proxies(state: &ReadTxn<'_>, authorizer: &Authorizer, name: &str) -> Vec<CheckServiceNode> {
-    let mut found = state.connect(name);
-    found.retain(|_| authorizer.service_read(name));
-    found
+    match authorizer.service_read(name) {
+        true => connect_to(state, name),
+        false => Vec::new(),
+    }
 }
 
 async fn list(
@@ -379,6 +381,7 @@ async fn list(
         })
         .await?;
     let (mut rows, filtered) = visible(answer.value, |row| {
+        let authorizer = authorizer.within(&Tenancy::new(&row.partition, &row.namespace));
         authorizer.node_read(&row.node) && authorizer.service_read(&row.service_name)
     });
     rows.retain(|row| filter.matches(row));

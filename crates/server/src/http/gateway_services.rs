@@ -1,10 +1,14 @@
-//! `/v1/catalog/gateway-services`: the services that the config entry of a gateway names.
+//! `/v1/catalog/gateway-services`: the services that the config entry of a gateway names; and the gateways that
+//! lead to a service.
+
+use std::collections::BTreeMap;
 
 use axum::extract::Path;
 use axum::response::Response;
 use legate_model::{
     CheckServiceNode, ConfigEntry, ConfigKind, IngressGateway, IngressListener, IngressService,
-    LinkedService, ServiceKind, ServiceName, Tenancy, TenancyName, TerminatingGateway, WILDCARD,
+    LinkedService, ServiceInstance, ServiceKind, ServiceName, Tenancy, TenancyName,
+    TerminatingGateway, WILDCARD,
 };
 use legate_store::ReadTxn;
 use serde::Serialize;
@@ -12,6 +16,7 @@ use serde::Serialize;
 use super::agent::OWN_SERVICE;
 use super::call::{Call, visible};
 use super::error::ApiError;
+use super::protocol::protocol_of;
 
 /// A service behind a gateway. What is said of one kind of gateway only is left out for others.
 #[derive(Default, Serialize)]
@@ -121,26 +126,66 @@ fn of_terminating(state: &ReadTxn<'_>, entry: &TerminatingGateway) -> Vec<Gatewa
             found.push(service(ServiceName::new(&tenancy, &linked.name), linked));
             continue;
         }
-        let all = every(state, &own, &linked.namespace).into_iter();
+        let kind = ServiceKind::TerminatingGateway;
+        let all = every(state, kind, &own, &linked.namespace).into_iter();
         let others = all.filter(|name| !is_named(name));
         found.extend(others.map(|name| service(name, linked)));
     }
     found
 }
 
-/// The services that `*` stands for in an entry of the tenancy `own` that names a namespace.
-fn every(state: &ReadTxn<'_>, own: &Tenancy, namespace: &TenancyName) -> Vec<ServiceName> {
+/// The services that `*` stands for in the entry of a gateway of a kind, which is of the tenancy `own`
+/// and names a namespace.
+fn every(
+    state: &ReadTxn<'_>,
+    kind: ServiceKind,
+    own: &Tenancy,
+    namespace: &TenancyName,
+) -> Vec<ServiceName> {
     let tenancies = match namespace.is_every() {
         true => state.in_tenancy(own, ReadTxn::tenancies_here),
         false => vec![own.in_namespace(namespace)],
     };
     let of = |tenancy: &Tenancy| {
-        let names = state.in_tenancy(tenancy, typical).into_iter();
+        let names = state.in_tenancy(tenancy, |state| every_here(state, kind));
+        let names = names.into_iter();
         names
             .map(|name| ServiceName::new(tenancy, &name))
             .collect::<Vec<_>>()
     };
     tenancies.iter().flat_map(of).collect()
+}
+
+/// Those of the namespace that is read.
+fn every_here(state: &ReadTxn<'_>, kind: ServiceKind) -> Vec<String> {
+    let services = state.services().into_keys();
+    let entries = state.config_entries(ConfigKind::ServiceDefaults);
+    let described = entries.iter().map(|entry| entry.name().to_owned());
+    let mut names = BTreeMap::new();
+    for name in services.chain(described) {
+        names.entry(name.to_ascii_lowercase()).or_insert(name);
+    }
+    names.retain(|_, name| is_behind_every(state, kind, name));
+    names.into_values().collect()
+}
+
+/// Whether `*` in the entry of a gateway of a kind stands for a service, too. As in Consul these are
+/// services in the mesh for ingress and services with instances outside of it for egress, and destinations.
+fn is_behind_every(state: &ReadTxn<'_>, kind: ServiceKind, name: &str) -> bool {
+    let defaults = state.config_entry(ConfigKind::ServiceDefaults, name);
+    if let Some(ConfigEntry::ServiceDefaults(entry)) = defaults.as_deref()
+        && entry.destination.is_some()
+    {
+        return true;
+    }
+    let instances = state.service(name);
+    let any = |is: fn(&ServiceInstance) -> bool| instances.iter().any(|one| is(&one.service));
+    name != OWN_SERVICE
+        && any(|one| one.kind == ServiceKind::Typical)
+        && match kind {
+            ServiceKind::IngressGateway => !state.connect(name).is_empty(),
+            _ => any(|one| !one.connect.native),
+        }
 }
 
 fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService> {
@@ -166,8 +211,14 @@ fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService
         for own in &listener.services {
             match own.name == WILDCARD {
                 true => {
-                    let all = every(state, &gateway.tenancy, &own.namespace).into_iter();
-                    found.extend(all.map(|name| service(name, listener, own)));
+                    let kind = ServiceKind::IngressGateway;
+                    let mut all = every(state, kind, &gateway.tenancy, &own.namespace);
+                    all.retain(|name| {
+                        let protocol =
+                            state.in_tenancy(&name.tenancy, |state| protocol_of(state, &name.name));
+                        protocol == listener.protocol().unwrap_or_default()
+                    });
+                    found.extend(all.into_iter().map(|name| service(name, listener, own)));
                 }
                 false => {
                     let tenancy = gateway.tenancy.resolve(&own.partition, &own.namespace);
@@ -180,26 +231,76 @@ fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService
     found
 }
 
+/// What stands for a service in the mesh: its proxies and mesh-native instances, and the terminating
+/// gateways that lead to it.
+pub(crate) fn connect_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
+    let mut found = state.connect(service);
+    found.extend(gateways_to(state, ConfigKind::TerminatingGateway, service));
+    found
+}
+
 /// The instances of the ingress gateways that lead to a service.
 pub(crate) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
+    gateways_to(state, ConfigKind::IngressGateway, service)
+}
+
+/// The instances of the gateways with entries of a kind that lead to a service, in all namespaces of its
+/// partition.
+fn gateways_to(state: &ReadTxn<'_>, kind: ConfigKind, service: &str) -> Vec<CheckServiceNode> {
+    let service = ServiceName::new(state.tenancy(), service);
+    let entries = |tenancy: &Tenancy| state.in_tenancy(tenancy, |state| state.config_entries(kind));
     let mut found = Vec::new();
-    for entry in state.config_entries(ConfigKind::IngressGateway) {
-        let ConfigEntry::IngressGateway(entry) = &*entry else {
-            continue;
+    for entry in state.tenancies_here().iter().flat_map(entries) {
+        let gateway = entry.full_name();
+        let (kind, links) = links_of(&entry);
+        let is_there = |link: &Link<'_>| {
+            let tenancy = gateway.tenancy.resolve(link.partition, link.namespace);
+            tenancy == service.tenancy
+                || link.namespace.is_every()
+                    && tenancy.of_partition() == service.tenancy.of_partition()
         };
-        let gateway = Tenancy::new(&entry.partition, &entry.namespace);
-        let leads = |one: &IngressService| {
-            let is_there = gateway.resolve(&one.partition, &one.namespace) == *state.tenancy();
-            (one.namespace.is_every() || is_there)
-                && (one.name == WILDCARD || one.name.eq_ignore_ascii_case(service))
+        let any = |name: &str| {
+            let is_named = |link: &Link<'_>| link.name.eq_ignore_ascii_case(name);
+            links.iter().any(|link| is_named(link) && is_there(link))
         };
-        let mut services = entry.listeners.iter().flat_map(|one| &one.services);
-        if services.any(leads) {
-            let gateways = state.service(&entry.name).into_iter();
-            found.extend(gateways.filter(|one| one.service.kind == ServiceKind::IngressGateway));
+        if any(&service.name) || any(WILDCARD) && is_behind_every(state, kind, &service.name) {
+            let instances =
+                state.in_tenancy(&gateway.tenancy, |state| state.service(&gateway.name));
+            found.extend(instances.into_iter().filter(|one| one.service.kind == kind));
         }
     }
     found
+}
+
+/// A service that the entry of a gateway names.
+struct Link<'a> {
+    name: &'a str,
+    partition: &'a TenancyName,
+    namespace: &'a TenancyName,
+}
+
+/// The kind of the gateways that an entry is for, and what it names.
+fn links_of(entry: &ConfigEntry) -> (ServiceKind, Vec<Link<'_>>) {
+    match entry {
+        ConfigEntry::IngressGateway(entry) => {
+            let services = entry.listeners.iter().flat_map(|one| &one.services);
+            let links = services.map(|one| Link {
+                name: &one.name,
+                partition: &one.partition,
+                namespace: &one.namespace,
+            });
+            (ServiceKind::IngressGateway, links.collect())
+        }
+        ConfigEntry::TerminatingGateway(entry) => {
+            let links = entry.services.iter().map(|one| Link {
+                name: &one.name,
+                partition: &one.partition,
+                namespace: &one.namespace,
+            });
+            (ServiceKind::TerminatingGateway, links.collect())
+        }
+        _ => (ServiceKind::Typical, Vec::new()),
+    }
 }
 
 impl Name {
@@ -211,14 +312,4 @@ impl Name {
             tenancy: service.tenancy.clone(),
         }
     }
-}
-
-/// The services that are no proxies or gateways, without the servers themselves.
-fn typical(state: &ReadTxn<'_>) -> Vec<String> {
-    let is_typical = |name: &String| {
-        let instances = state.service(name);
-        let of_kind = |kind| instances.iter().any(|one| one.service.kind == kind);
-        name != OWN_SERVICE && of_kind(ServiceKind::Typical)
-    };
-    state.services().into_keys().filter(is_typical).collect()
 }

@@ -21,7 +21,7 @@ pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Resp
 /// `GET /v1/health/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     may_see(&call, &name)?;
-    list(&call, |state| state.connect(&name)).await
+    list(&call, |state| gateway_services::connect_to(state, &name)).await
 }
 
 /// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service.
@@ -118,7 +118,7 @@ async fn list(
         .read(|state| call.each(state, |state| selection.apply(find(state), state)))
         .await?;
     let (mut instances, filtered) = visible(answer.value, |instance| {
-        let authorizer = call.at(&authorizer, &instance.service.namespace);
+        let authorizer = authorizer.within(&instance.service.tenancy());
         authorizer.node_read(&instance.node.node)
             && authorizer.service_read(&instance.service.service)
     });

@@ -67,7 +67,7 @@ pub(crate) use self::agent::{
 };
 pub(crate) use self::bootstrap::bootstrap_entry;
 pub(crate) use self::error::ApiError;
-pub(crate) use self::gateway_services::ingress_to;
+pub(crate) use self::gateway_services::{connect_to, ingress_to};
 use self::guard::Guard;
 use self::state::ApiState;
 use crate::handles::Handles;

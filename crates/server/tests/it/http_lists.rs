@@ -208,6 +208,74 @@ async fn ingress_gateways_are_found_by_what_they_lead_to() {
 }
 
 #[tokio::test]
+async fn gateways_to_every_service_lead_to_those_that_they_can_reach() {
+    let (_server, client) = start(|_| {}).await;
+    for service in [
+        json!({ "Service": "plain", "Port": 1 }),
+        json!({ "Service": "meshed", "Port": 2, "Connect": { "Native": true } }),
+        json!({ "Service": "front", "Port": 3, "Kind": "ingress-gateway" }),
+        json!({ "Service": "egress", "Port": 4, "Kind": "terminating-gateway" }),
+    ] {
+        let instance = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": service });
+        client.write("/v1/catalog/register", &instance).await;
+    }
+    let place = json!({ "Addresses": ["maps.example.com"], "Port": 443 });
+    for entry in [
+        json!({ "Kind": "service-defaults", "Name": "maps", "Destination": place }),
+        json!({ "Kind": "service-defaults", "Name": "meshed", "Protocol": "http" }),
+        json!({ "Kind": "terminating-gateway", "Name": "egress", "Services": [{ "Name": "*" }] }),
+        json!({ "Kind": "ingress-gateway", "Name": "front", "Listeners": [
+            { "Port": 80, "Protocol": "http", "Services": [{ "Name": "*" }] },
+        ]}),
+    ] {
+        client.write("/v1/config", &entry).await;
+    }
+    for (gateway, behind) in [
+        // Of the services in the mesh those that speak the protocol of the port.
+        ("front", &["meshed"][..]),
+        ("egress", &["maps", "plain"]),
+    ] {
+        let path = format!("/v1/catalog/gateway-services/{gateway}");
+        let found = client.get(&path).await.json();
+        assert_eq!(column(&found, "/Service/Name"), behind, "{gateway}");
+    }
+    for (path, gateways) in [
+        ("connect/plain", &["egress"][..]),
+        ("connect/maps", &["egress"]),
+        ("connect/meshed", &["meshed"]),
+        ("connect/nobody", &[]),
+        ("ingress/plain", &[]),
+        ("ingress/maps", &["front"]),
+        ("ingress/meshed", &["front"]),
+        ("ingress/nobody", &[]),
+    ] {
+        let found = client.get(&format!("/v1/health/{path}")).await.json();
+        assert_eq!(column(&found, "/Service/Service"), gateways, "{path}");
+    }
+    let found = client.get("/v1/catalog/connect/maps").await.json();
+    assert_eq!(column(&found, "/ServiceName"), ["egress"]);
+}
+
+#[tokio::test]
+async fn a_gateway_leads_to_services_of_other_namespaces() {
+    let (_server, client) = start(|_| {}).await;
+    client
+        .write("/v1/namespace", &json!({ "Name": "team" }))
+        .await;
+    let gateway = json!({ "Node": "n1", "Address": "10.0.0.1",
+        "Service": { "Service": "front", "Port": 3, "Kind": "ingress-gateway" } });
+    client.write("/v1/catalog/register", &gateway).await;
+    let entry = json!({ "Kind": "ingress-gateway", "Name": "front", "Listeners": [
+        { "Port": 80, "Services": [{ "Name": "web", "Namespace": "team" }] },
+    ]});
+    client.write("/v1/config", &entry).await;
+    let found = client.get("/v1/health/ingress/web?ns=team").await.json();
+    assert_eq!(column(&found, "/Service/Service"), ["front"]);
+    let none = client.get("/v1/health/ingress/web").await.json();
+    assert_eq!(none, json!([]));
+}
+
+#[tokio::test]
 async fn central_settings_are_merged_into_every_list_of_instances() {
     let (_server, client) = start(|_| {}).await;
     let defaults = json!({
