@@ -390,21 +390,32 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The node that has an address, else the service of an instance that has it. Consul's order.
+    /// The node that has an address, else the service of an instance that has it, in any namespace of the
+    /// partition. Consul's order.
     pub(super) fn reverse(&self, txn: &ReadTxn<'_>, ip: IpAddr) -> Option<Name> {
-        let access = self.access(self.names.tenancy);
-        let (names, domain) = (self.names, &self.names.domains.main().name);
+        let own = self.names.tenancy;
+        let (access, domain) = (self.access(own), &self.names.domains.main().name);
         let node = txn.node_at(ip, |node| access.node_read(&node.node));
-        let name_of = |node: &Node| node_name(&node.node, names.tenancy, names.datacenter, domain);
+        let name_of = |node: &Node| node_name(&node.node, own, self.names.datacenter, domain);
         if let Some(name) = node.and_then(|node| name_of(&node).ok()) {
             return Some(name);
         }
+        let namespaces = txn.tenancies_here();
+        let mut all = std::iter::once(own).chain(&namespaces);
+        all.find_map(|tenancy| txn.in_tenancy(tenancy, |txn| self.service_at(txn, ip)))
+    }
+
+    /// The service of an instance that has an address, in the namespace that is read.
+    fn service_at(&self, txn: &ReadTxn<'_>, ip: IpAddr) -> Option<Name> {
+        let (access, domain) = (self.access(txn.tenancy()), self.names.domains.main());
         let may_see = |node: &str| {
             let node = txn.node(node);
             node.is_some_and(|node| access.node_read(&node.node))
         };
-        let name_of =
-            |service: &str| service_name(service, names.tenancy, names.datacenter, domain).ok();
+        let name_of = |service: &str| {
+            let datacenter = self.names.datacenter;
+            service_name(service, txn.tenancy(), datacenter, &domain.name).ok()
+        };
         let instance = txn.instance_at(ip, |node, one| {
             may_see(node) && access.service_read(&one.service) && name_of(&one.service).is_some()
         });
