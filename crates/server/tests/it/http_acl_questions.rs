@@ -119,8 +119,12 @@ async fn templates_are_shown_and_filled() {
         text(&filled, "Rules"),
         "\nnode \"n1\" {\n\tpolicy = \"write\"\n}\nservice_prefix \"\" {\n\tpolicy = \"read\"\n}"
     );
+    // Clients send null where there are no variables.
+    let bare = preview("builtin/dns", "null").await;
+    assert_eq!(bare.status, StatusCode::OK, "{}", bare.text());
     for (name, body) in [
         ("builtin/node", "{}"),
+        ("builtin/node", "null"),
         ("builtin/service", r#"{"Name": "\" {"}"#),
         ("builtin/x", "{}"),
     ] {

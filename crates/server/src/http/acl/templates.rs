@@ -39,10 +39,11 @@ pub(in crate::http) async fn preview(
             "templated policy {name:?} does not exist"
         )));
     }
-    let variables: TemplateVariables = call.decode()?;
+    // Clients that give a template no variables send null.
+    let template_variables: Option<TemplateVariables> = call.decode()?;
     let filled = TemplatedPolicy {
         template_name: name,
-        template_variables: Some(variables),
+        template_variables,
         ..TemplatedPolicy::default()
     };
     filled.validate().map_err(|error| {
