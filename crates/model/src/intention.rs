@@ -1,15 +1,16 @@
 //! Intentions: which service may call which.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
 use crate::tenancy::{
     EVERY_TENANCY, Ignored, NoPeer, NotServed, ServiceName, Tenancy, TenancyName,
 };
-use crate::{WILDCARD, name, regex};
+use crate::{WILDCARD, name, regex, timestamp};
 
 /// The only type of intention source.
 pub const SOURCE_TYPE_CONSUL: &str = "consul";
@@ -187,12 +188,20 @@ pub struct Intention {
     /// Not used, as in Consul.
     #[serde(skip_serializing)]
     pub default_port: Ignored,
-    /// Set by the server in Consul's oldest versions; not used.
-    #[serde(skip_serializing)]
-    pub created_at: Ignored,
-    /// Set by the server in Consul's oldest versions; not used.
-    #[serde(skip_serializing)]
-    pub updated_at: Ignored,
+    /// When it was made; of intentions with an id only, and set by the server.
+    #[serde(
+        deserialize_with = "ignored",
+        serialize_with = "timestamp::option::serialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub created_at: Option<SystemTime>,
+    /// When it was written last, as [`Self::created_at`].
+    #[serde(
+        deserialize_with = "ignored",
+        serialize_with = "timestamp::option::serialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub updated_at: Option<SystemTime>,
     /// Written by Consul when it shows an intention; not used.
     #[serde(skip_serializing)]
     pub hash: Ignored,
@@ -200,6 +209,11 @@ pub struct Intention {
     pub create_index: u64,
     /// Index of the last write that changed it.
     pub modify_index: u64,
+}
+
+/// Whatever a client sends.
+fn ignored<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::Error> {
+    Ignored::deserialize(deserializer).map(|Ignored| None)
 }
 
 impl Default for Intention {
@@ -223,8 +237,8 @@ impl Default for Intention {
             destination_partition: TenancyName::default(),
             default_addr: Ignored,
             default_port: Ignored,
-            created_at: Ignored,
-            updated_at: Ignored,
+            created_at: None,
+            updated_at: None,
             hash: Ignored,
             create_index: 0,
             modify_index: 0,

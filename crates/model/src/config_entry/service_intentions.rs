@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::registry::{Entry, EntryRights};
 use crate::intention::{
@@ -17,7 +18,7 @@ use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::{REFUSED, REPORTED};
 use crate::tenancy::{NoPeer, NotServed, ServiceName, Tenancy, TenancyName};
-use crate::{meta, name};
+use crate::{meta, name, timestamp};
 
 /// Who may call one service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -80,17 +81,32 @@ pub struct SourceIntention {
     /// Free key/value pairs of an intention with an id.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub legacy_meta: BTreeMap<String, String>,
-    /// Left from Consul's oldest versions; not served.
-    #[serde(skip_serializing)]
-    pub legacy_create_time: NotServed,
-    /// Left from Consul's oldest versions; not served.
-    #[serde(skip_serializing)]
-    pub legacy_update_time: NotServed,
+    /// When an intention with an id was made.
+    #[serde(
+        deserialize_with = "legacy_time",
+        serialize_with = "timestamp::option::serialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub legacy_create_time: Option<SystemTime>,
+    /// When an intention with an id was written last.
+    #[serde(
+        deserialize_with = "legacy_time",
+        serialize_with = "timestamp::option::serialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub legacy_update_time: Option<SystemTime>,
     /// Always `consul`.
     pub r#type: String,
     /// For people, at most 512 bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
+}
+
+/// A time that a server wrote. What somebody else writes is not kept, whatever it says.
+fn legacy_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)?;
+    let time = text.and_then(|text| timestamp::parse(&text).ok());
+    Ok(time.filter(|time| *time > SystemTime::UNIX_EPOCH))
 }
 
 impl ServiceIntentions {
@@ -115,6 +131,8 @@ impl ServiceIntentions {
                 },
                 jwt: self.jwt.clone(),
                 precedence: precedence(&caller, &destination),
+                created_at: source.legacy_create_time,
+                updated_at: source.legacy_update_time,
                 create_index: self.create_index,
                 modify_index: self.modify_index,
                 ..Intention::default()
@@ -158,12 +176,12 @@ impl Entry for ServiceIntentions {
             &[
                 (Yes, "Name Action Precedence Type Description"),
                 (Yes, "Namespace Partition"),
-                (
-                    REFUSED,
-                    "Peer SamenessGroup LegacyCreateTime LegacyUpdateTime",
-                ),
+                (REFUSED, "Peer SamenessGroup"),
                 // They stand in what is read, and go when it is written back.
-                (REPORTED, "LegacyID LegacyMeta"),
+                (
+                    REPORTED,
+                    "LegacyID LegacyMeta LegacyCreateTime LegacyUpdateTime",
+                ),
                 (Inside, "Permissions"),
             ],
         ),
@@ -209,6 +227,8 @@ impl Entry for ServiceIntentions {
         for source in &mut self.sources {
             source.legacy_id.clear();
             source.legacy_meta.clear();
+            source.legacy_create_time = None;
+            source.legacy_update_time = None;
         }
         self.arrange();
     }
@@ -258,6 +278,8 @@ impl From<Intention> for SourceIntention {
                 false => intention.meta,
             },
             legacy_id: intention.id,
+            legacy_create_time: intention.created_at,
+            legacy_update_time: intention.updated_at,
             ..SourceIntention::default()
         }
     }

@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::{ConfigKind, Intention, ServiceName, Tenancy};
+use legate_runtime::Clock;
 use legate_store::{ReadTxn, WriteTxn, Writer};
 use serde_json::json;
 use uuid::Uuid;
@@ -19,6 +20,7 @@ use super::{config, jwt_providers, protocol};
 /// `POST /v1/connect/intentions`
 pub(super) async fn create(
     State(writer): State<Writer>,
+    State(clock): State<Clock>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
@@ -31,6 +33,8 @@ pub(super) async fn create(
     let mut intention = checked(intention, &call.tenancy)?;
     require_write(&authorizer, &intention.destination())?;
     intention.id = Uuid::new_v4().to_string();
+    intention.created_at = Some(clock.now());
+    intention.updated_at = intention.created_at;
     let made = json!({ "ID": intention.id });
     let ServiceName { tenancy, name } = intention.destination();
     config::enter(&mut call, &tenancy);
@@ -71,6 +75,7 @@ pub(super) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, 
 pub(super) async fn update(
     Path(id): Path<String>,
     State(writer): State<Writer>,
+    State(clock): State<Clock>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
@@ -78,9 +83,10 @@ pub(super) async fn update(
     let mut intention: Intention = call.decode()?;
     intention.id.clear();
     let mut intention = checked(intention, &call.tenancy)?;
+    intention.updated_at = Some(clock.now());
     let made = json!({ "ID": id });
     call.write(&writer, move |txn| {
-        let old = stored(&txn.read(), &authorizer, &id)?;
+        let old = stored(&txn.read(), &authorizer, &id, "modify")?;
         let destination = old.destination();
         if destination != intention.destination() {
             return Err(ApiError::internal(
@@ -89,6 +95,7 @@ pub(super) async fn update(
             ));
         }
         intention.id.clone_from(&old.id);
+        intention.created_at = old.created_at;
         txn.in_tenancy(&destination.tenancy, |txn| {
             require_all_by_id(&txn.read(), &old.destination_name)?;
             txn.replace_intention(intention.clone())?;
@@ -107,7 +114,7 @@ pub(super) async fn delete(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     call.write(&writer, move |txn| {
-        let old = stored(&txn.read(), &authorizer, &id)?;
+        let old = stored(&txn.read(), &authorizer, &id, "delete")?;
         let ServiceName { tenancy, name } = old.destination();
         let source = old.source();
         let remove = |txn: &mut WriteTxn| txn.remove_intention(&source, &name);
@@ -134,11 +141,12 @@ fn stored(
     state: &ReadTxn<'_>,
     authorizer: &Authorizer,
     id: &str,
+    verb: &str,
 ) -> Result<Arc<Intention>, ApiError> {
     require_uuid(id)?;
     let Some(old) = state.intention_by_id(id) else {
         return Err(ApiError::internal(format!(
-            "Cannot modify non-existent intention: '{id}'"
+            "Cannot {verb} non-existent intention: '{id}'"
         )));
     };
     require_write(authorizer, &old.destination())?;

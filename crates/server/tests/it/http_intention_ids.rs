@@ -26,6 +26,11 @@ async fn an_intention_with_an_id_is_one_of_the_entry() {
         (&made["ID"], &json!(9))
     );
     assert_eq!(shown["Meta"], json!({ "by": "me" }));
+    let made_at = shown["CreatedAt"].clone();
+    assert!(
+        made_at.is_string() && made_at == shown["UpdatedAt"],
+        "{shown}"
+    );
     assert_eq!(client.get(ALL).await.json(), json!([shown]));
     let exact = client
         .get(&format!("{ALL}/exact?source=api&destination=db"))
@@ -48,6 +53,8 @@ async fn an_intention_with_an_id_is_one_of_the_entry() {
         (&shown["SourceName"], &shown["ID"]),
         (&json!("web"), &made["ID"])
     );
+    assert_eq!(shown["CreatedAt"], made_at);
+    assert_ne!(shown["UpdatedAt"], made_at);
     assert_eq!(client.get(ALL).await.json().as_array().unwrap().len(), 1);
     intention["DestinationName"] = json!("other");
     let moved = client.put(&one, &intention).await;
@@ -65,7 +72,7 @@ async fn an_intention_with_an_id_is_one_of_the_entry() {
     assert!(
         unknown
             .text()
-            .starts_with("Cannot modify non-existent intention")
+            .starts_with("Cannot delete non-existent intention")
     );
     let no_id = client.get(&format!("{ALL}/hello")).await;
     assert_eq!(no_id.status, StatusCode::BAD_REQUEST);
