@@ -324,6 +324,10 @@ mod tests {
         ] {
             assert!(folder.join(file).exists(), "{file}");
         }
+        let outside = "cert create --client --additional-dnsname web.example";
+        let outside = made(folder, outside).unwrap_err().to_string();
+        assert!(outside.contains("may not sign"), "{outside}");
+        assert!(!folder.join("dc1-client-consul-0.pem").exists());
         let neither = made(folder, "cert create").unwrap_err().to_string();
         assert_eq!(neither, "Please provide either -server, -client, or -cli");
     }

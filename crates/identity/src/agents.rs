@@ -13,7 +13,7 @@ use rcgen::{
 use time::OffsetDateTime;
 
 use crate::certificate::first_certificate;
-use crate::{CertificateInfo, IdentityError, PrivateKey};
+use crate::{CertificateInfo, IdentityError, PrivateKey, tls};
 
 /// What a new authority is made of.
 #[derive(Clone, Debug)]
@@ -92,8 +92,8 @@ pub fn generate_agent_authority(
 ///
 /// # Errors
 ///
-/// When the authority cannot be read or is none, its key is another one's, or a name or the validity
-/// cannot be expressed.
+/// When the authority cannot be read or is none, its key is another one's, a name or the validity
+/// cannot be expressed, or a name is none that the authority may sign.
 pub fn issue_for_agent(
     authority: &str,
     authority_key: &str,
@@ -134,6 +134,15 @@ pub fn issue_for_agent(
         .signed_by(&key, &issuer)
         .map_err(IdentityError::Sign)?;
     CertificateInfo::from_der(certificate.der())?;
+    // All names are judged, whichever of them a client asks for.
+    let mut names = request.dns_names.iter();
+    if let Some(name) = names.find(|name| tls::server_name(name).is_ok()) {
+        let chain = [certificate.der().clone()];
+        let verified = tls::verify_server(&chain, authority, "the authority", name, request.now);
+        verified.map_err(|error| IdentityError::NotPermitted {
+            reason: error.to_string(),
+        })?;
+    }
     Ok((certificate.pem(), key))
 }
 
@@ -189,7 +198,7 @@ mod tests {
         (certificate, key.to_pem())
     }
 
-    fn issued(authority: &(String, String), dns: &str) -> String {
+    fn issued(authority: &(String, String), dns: &str) -> Result<String, IdentityError> {
         let request = AgentRequest {
             common_name: dns.to_owned(),
             dns_names: vec![dns.to_owned()],
@@ -199,21 +208,24 @@ mod tests {
             now: SystemTime::now(),
             ttl: DAY,
         };
-        issue_for_agent(&authority.0, &authority.1, request)
-            .unwrap()
-            .0
+        let issued = issue_for_agent(&authority.0, &authority.1, request);
+        issued.map(|(certificate, _)| certificate)
     }
 
     #[test]
     fn a_client_that_trusts_the_authority_accepts_the_server() {
         let authority = authority(&["consul"]);
-        for (name, accepted) in [("server.dc1.consul", true), ("server.example", false)] {
-            let certificate = first_certificate(&issued(&authority, name)).unwrap();
-            let chain = [certificate.into_owned()];
+        let name = "server.dc1.consul";
+        let certificate = first_certificate(&issued(&authority, name).unwrap()).unwrap();
+        let chain = [certificate.into_owned()];
+        for (name, accepted) in [(name, true), ("other.dc1.consul", false)] {
             let now = SystemTime::now();
-            let verified = crate::tls::verify_server(&chain, &authority.0, "test", name, now);
+            let verified = tls::verify_server(&chain, &authority.0, "test", name, now);
             assert_eq!(verified.is_ok(), accepted, "{name}: {verified:?}");
         }
+        // No client would accept it.
+        let refused = issued(&authority, "server.example");
+        assert!(matches!(refused, Err(IdentityError::NotPermitted { .. })));
     }
 
     #[test]

@@ -38,6 +38,12 @@ pub enum IdentityError {
         /// The name.
         name: String,
     },
+    /// What no client would accept from an authority, such as a name outside of its domains.
+    #[error("the authority may not sign this certificate: {reason}")]
+    NotPermitted {
+        /// What a client would say.
+        reason: String,
+    },
     /// A validity outside the years that a certificate can express.
     #[error("the validity of the certificate is out of range: check the clock and the lifetime")]
     Validity,
