@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use time::macros::format_description;
+use time::macros::{datetime, format_description};
 
 use crate::input;
 use crate::output::{self, columns, line, number, quoted, text, warn};
@@ -322,6 +322,9 @@ async fn get(options: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What Consul prints where there is no time.
+const NO_TIME: OffsetDateTime = datetime!(0001-01-01 00:00 UTC);
+
 /// An intention as rows of a table.
 fn fields(intention: &Value) -> Vec<[String; 2]> {
     let mut rows = vec![
@@ -355,7 +358,7 @@ fn created(time: &str) -> String {
     let format = format_description!(
         "[weekday], [day]-[month repr:short]-[year repr:last_two] [hour]:[minute]:[second] UTC"
     );
-    let time = OffsetDateTime::parse(time, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let time = OffsetDateTime::parse(time, &Rfc3339).unwrap_or(NO_TIME);
     let time = time.to_offset(time::UtcOffset::UTC);
     time.format(&format).unwrap_or_default()
 }
@@ -429,5 +432,6 @@ mod tests {
             created("2026-11-23T01:32:59.5Z"),
             "Monday, 23-Nov-26 01:32:59 UTC"
         );
+        assert_eq!(created(""), "Monday, 01-Jan-01 00:00:00 UTC");
     }
 }

@@ -241,12 +241,17 @@ fn detailed(pair: &Value) -> String {
     tabbed(&rows)
 }
 
+/// A failed input as commands of this noun say it.
+fn in_words_of_kv(error: anyhow::Error) -> anyhow::Error {
+    anyhow!("Error! {error:#}")
+}
+
 impl Put {
     async fn run(self) -> anyhow::Result<()> {
         let (key, mut value) = match self.arguments.as_slice() {
             [] => bail!("Error! Missing KEY argument"),
             [key] => (key, Vec::new()),
-            [key, value] => (key, input::bytes_or_file(value).context("Error!")?),
+            [key, value] => (key, input::bytes_or_file(value).map_err(in_words_of_kv)?),
             more => bail!(
                 "Error! Too many arguments (expected 1 or 2, got {})",
                 more.len()
@@ -375,7 +380,7 @@ impl Import {
         let data = match self.arguments.as_slice() {
             [] => bail!("Error! Missing DATA argument"),
             [data] if data.is_empty() => bail!("Error! Empty DATA argument"),
-            [data] => input::text_or_file(data).context("Error!")?,
+            [data] => input::text_or_file(data).map_err(in_words_of_kv)?,
             more => bail!("Error! Too many arguments (expected 1, got {})", more.len()),
         };
         let data: Value = serde_json::from_str(&data).context("Cannot unmarshal data")?;

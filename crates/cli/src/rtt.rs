@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
@@ -34,7 +34,14 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             bail!("Two server names must be specified when using -wan, only got {one:?}")
         }
         [one] => (one.clone(), node_name(&api).await?),
-        [one, other] => (one.clone(), other.clone()),
+        [one, other] => {
+            let named = [one, other].iter().all(|name| name.contains('.'));
+            ensure!(
+                named || !options.wan,
+                "Node names must be specified as <node name>.<datacenter> with -wan"
+            );
+            (one.clone(), other.clone())
+        }
         _ => bail!("One or two node names must be specified"),
     };
     let (path, area) = match options.wan {

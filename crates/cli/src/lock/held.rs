@@ -17,6 +17,9 @@ use tokio::time::Instant;
 use crate::output::{number, text};
 use crate::server_api::{Api, Ask, encoded, encoded_path};
 
+/// The name of a lock's key below its prefix.
+const LOCK_KEY: &str = ".lock";
+
 /// What tells the keys of locks and semaphores from others.
 const LOCK: u64 = 0x2ddc_cbc0_58a5_0c18;
 const SEMAPHORE: u64 = 0xe0f6_9a2b_aa41_4de0;
@@ -84,12 +87,20 @@ impl<'a> Lock<'a> {
     }
 
     fn key(&self) -> String {
-        self.path(".lock")
+        self.path(LOCK_KEY)
     }
 
     /// The path of a key below the prefix.
     fn path(&self, name: &str) -> String {
-        format!("/v1/kv/{}/{name}", encoded_path(&self.prefix))
+        format!("/v1/kv/{}", encoded_path(&self.below(name)))
+    }
+
+    /// A key below the prefix.
+    fn below(&self, name: &str) -> String {
+        match self.prefix.as_str() {
+            "" => name.to_owned(),
+            prefix => format!("{prefix}/{name}"),
+        }
     }
 
     /// Waits until the lock is held; `false` when the time is over.
@@ -227,7 +238,7 @@ impl<'a> Lock<'a> {
 
     /// Who holds places, without those that are gone, and the index to compare with.
     fn places(&self, pairs: &[Value]) -> anyhow::Result<(Places, u64)> {
-        let key = format!("{}/.lock", self.prefix);
+        let key = self.below(LOCK_KEY);
         let Some(pair) = pairs.iter().find(|pair| text(pair, "Key") == key) else {
             let places = Places {
                 limit: self.limit,

@@ -71,7 +71,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         !program.is_empty(),
         "Key prefix and child command must be specified"
     );
-    let prefix = prefix.trim_start_matches('/').trim_end_matches('/');
+    let parts: Vec<&str> = prefix.split('/').filter(|part| !part.is_empty()).collect();
+    let prefix = &parts.join("/");
+    ensure!(
+        options.n == 1 || !prefix.is_empty(),
+        "Lock setup failed: missing prefix"
+    );
     let name = match options.name.as_str() {
         "" => format!("Consul lock for '{}' at '{prefix}'", program.join(" ")),
         name => name.to_owned(),

@@ -1,5 +1,5 @@
 //! The flags and variables that say which server is asked, and as whom. A flag wins over its variable, and
-//! an empty variable counts as none.
+//! an empty one of either counts as none.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -113,9 +113,13 @@ impl ApiFlags {
     }
 
     fn resolve(&self, variable: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<Api> {
-        let text = |flag: &Option<String>, name: &str| flag.clone().or_else(|| variable(name));
+        let text = |flag: &Option<String>, name: &str| {
+            let flag = flag.clone().filter(|text| !text.is_empty());
+            flag.or_else(|| variable(name))
+        };
         let path = |flag: &Option<PathBuf>, name: &str| {
-            flag.clone().or_else(|| variable(name).map(PathBuf::from))
+            let flag = flag.clone().filter(|path| !path.as_os_str().is_empty());
+            flag.or_else(|| variable(name).map(PathBuf::from))
         };
         let switch = |name: &str| variable(name).map(|text| is_true(name, &text)).transpose();
         let https = switch("CONSUL_HTTP_SSL")?.unwrap_or(false);
@@ -263,9 +267,18 @@ mod tests {
         assert_eq!(api.parameter("stale"), Some(""));
         let api = flags.resolve_without_token(&variable).unwrap();
         assert!(api.token().is_none());
-        let api = ApiFlags::default().resolve(&variable).unwrap();
-        assert_eq!(api.address.to_string(), "https://elsewhere:1");
-        assert!(api.tls.is_some());
+        let empty = ApiFlags {
+            http_addr: Some(String::new()),
+            token_file: Some(PathBuf::new()),
+            namespace: Some(String::new()),
+            ..ApiFlags::default()
+        };
+        for none in [ApiFlags::default(), empty] {
+            let api = none.resolve(&variable).unwrap();
+            assert_eq!(api.address.to_string(), "https://elsewhere:1");
+            assert_eq!(api.parameter("ns"), Some("n"));
+            assert!(api.tls.is_some());
+        }
     }
 
     #[test]
