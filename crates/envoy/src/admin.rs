@@ -3,6 +3,7 @@
 
 mod active;
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ use tokio::time::Instant;
 
 use crate::bootstrap::reachable;
 
-/// How long a call may take in all, except [`AdminClient::ready`].
-pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long [`AdminClient::ready`] may take.
-pub const READY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a call may take in all, except [`AdminClient::server_info`].
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long [`AdminClient::server_info`] may take, which is asked again and again.
+const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest answer that is taken, in bytes: a configuration dump of a large mesh fits.
-pub const BODY_LIMIT: usize = 256 * 1024 * 1024;
+const BODY_LIMIT: usize = 256 * 1024 * 1024;
 /// Largest answer to calls whose content does not matter, in bytes.
 const SMALL_BODY_LIMIT: usize = 64 * 1024;
 
@@ -65,32 +66,10 @@ impl ServerInfo {
     }
 }
 
-/// A call to Envoy's admin interface failed.
+/// A call to Envoy's admin interface failed: where, what was asked, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("envoy admin {address}{path}: {reason}")]
-pub struct AdminError {
-    /// The interface.
-    pub address: SocketAddr,
-    /// What was asked.
-    pub path: String,
-    /// Why it failed.
-    #[source]
-    pub reason: AdminFailure,
-}
-
-/// Why a call failed.
-#[derive(Debug, thiserror::Error)]
-pub enum AdminFailure {
-    /// There is no answer, or it is too large.
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    /// The answer has another status than success.
-    #[error("status {0}")]
-    Status(StatusCode),
-    /// The answer does not have what was asked for.
-    #[error("{0}")]
-    Content(String),
-}
+#[error("envoy admin {0}")]
+pub struct AdminError(String);
 
 /// Calls the admin interface of one Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,22 +84,6 @@ impl AdminClient {
         Self {
             address: reachable(address),
         }
-    }
-
-    /// The address that is called.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Whether Envoy serves: its workers run and it has its first clusters and listeners.
-    ///
-    /// # Errors
-    /// When there is no answer; an answer other than 200 is `false`.
-    pub async fn ready(&self) -> Result<bool, AdminError> {
-        let path = "/ready";
-        let answer = self.call(Method::GET, path, READY_TIMEOUT, SMALL_BODY_LIMIT);
-        let answer = answer.await.map_err(|error| self.failed(path, error))?;
-        Ok(answer.0 == StatusCode::OK)
     }
 
     /// Begins to drain inbound listeners; Envoy keeps running.
@@ -172,7 +135,7 @@ impl AdminClient {
     /// When there is no successful answer, or it makes no sense.
     pub async fn server_info(&self) -> Result<ServerInfo, AdminError> {
         let path = "/server_info";
-        let body = self.success(Method::GET, path, READY_TIMEOUT, INFO_BODY_LIMIT);
+        let body = self.success(Method::GET, path, INFO_TIMEOUT, INFO_BODY_LIMIT);
         self.json(path, &body.await?)
     }
 
@@ -186,22 +149,17 @@ impl AdminClient {
         let listeners = self.json(active::LISTENERS, &listeners)?;
         let stats = self.get(active::STATS).await?;
         active::count(&listeners, &String::from_utf8_lossy(&stats)).ok_or_else(|| {
-            let reason = "there are listeners without statistics, see stats_matcher".to_owned();
-            self.failed(active::STATS, AdminFailure::Content(reason))
+            let reason = "there are listeners without statistics, see stats_matcher";
+            self.failed(active::STATS, reason)
         })
     }
 
-    fn failed(&self, path: &str, reason: impl Into<AdminFailure>) -> AdminError {
-        AdminError {
-            address: self.address,
-            path: path.to_owned(),
-            reason: reason.into(),
-        }
+    fn failed(&self, path: &str, reason: impl Display) -> AdminError {
+        AdminError(format!("{}{path}: {reason}", self.address))
     }
 
     fn json<T: DeserializeOwned>(&self, path: &str, body: &[u8]) -> Result<T, AdminError> {
-        serde_json::from_slice(body)
-            .map_err(|error| self.failed(path, AdminFailure::Content(error.to_string())))
+        serde_json::from_slice(body).map_err(|error| self.failed(path, error))
     }
 
     async fn post(&self, path: &str) -> Result<(), AdminError> {
@@ -218,7 +176,7 @@ impl AdminClient {
     ) -> Result<Bytes, AdminError> {
         match self.call(method, path, time, limit).await {
             Ok((status, body)) if status.is_success() => Ok(body),
-            Ok((status, _)) => Err(self.failed(path, AdminFailure::Status(status))),
+            Ok((status, _)) => Err(self.failed(path, format!("status {status}"))),
             Err(error) => Err(self.failed(path, error)),
         }
     }

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod bootstrap;
+mod cgroup;
 mod executable;
 pub mod process;
 pub mod supervision;

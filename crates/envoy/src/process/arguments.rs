@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 
 use super::document::Document;
-use super::{Family, HotRole, Launch, Restart, SpawnError};
+use super::{Family, Launch, Restart, SpawnError};
 
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
@@ -54,28 +54,28 @@ pub(super) fn arguments(
         Some(&launch.drain_time.as_secs().to_string()),
     );
     option(&["--drain-strategy"], Some(launch.drain_strategy.as_str()));
-    if let Restart::Hot(role) = restart {
-        arguments.extend(hot_restart(role));
+    if let Restart::Hot {
+        epoch,
+        family,
+        parent_shutdown,
+    } = restart
+    {
+        arguments.extend(["--restart-epoch".into(), epoch.to_string().into()]);
+        match family {
+            Family::Known(base_id) => {
+                arguments.extend(["--base-id".into(), base_id.to_string().into()]);
+            }
+            Family::Chosen(file) => arguments.extend([
+                "--use-dynamic-base-id".into(),
+                "--base-id-path".into(),
+                file.into(),
+            ]),
+        }
+        let seconds = parent_shutdown.as_secs().to_string();
+        arguments.extend(["--parent-shutdown-time-s".into(), seconds.into()]);
     }
     arguments.extend(extra.iter().cloned());
     Ok(arguments)
-}
-
-fn hot_restart(role: &HotRole) -> Vec<OsString> {
-    let mut options: Vec<OsString> = vec!["--restart-epoch".into(), role.epoch.to_string().into()];
-    match &role.family {
-        Family::Known(base_id) => {
-            options.extend(["--base-id".into(), base_id.to_string().into()]);
-        }
-        Family::Chosen(file) => options.extend([
-            "--use-dynamic-base-id".into(),
-            "--base-id-path".into(),
-            file.into(),
-        ]),
-    }
-    let seconds = role.parent_shutdown.as_secs().to_string();
-    options.extend(["--parent-shutdown-time-s".into(), seconds.into()]);
-    options
 }
 
 /// The first option of a hot restart among a user's arguments.
@@ -87,9 +87,11 @@ pub(crate) fn hot_restart_option(extra: &[OsString]) -> Option<&'static str> {
 
 fn check(extra: &[OsString], document: &Document) -> Result<(), SpawnError> {
     let given = |name: &str| extra.iter().any(|argument| is_option(argument, name));
-    let reserved = |name: &str, because| SpawnError::Reserved {
-        argument: name.to_owned(),
-        because,
+    let reserved = |name: &str, because: &str| {
+        SpawnError(format!(
+            "the Envoy argument {name} cannot be combined with the generated bootstrap document{because}; \
+             remove it from what follows --"
+        ))
     };
     if given("--config-yaml") {
         return Err(reserved("--config-yaml", ""));
@@ -205,12 +207,10 @@ mod tests {
 
     #[test]
     fn a_place_in_a_hot_restart_becomes_options() {
-        let role = |epoch, family| {
-            Restart::Hot(HotRole {
-                epoch,
-                family,
-                parent_shutdown: Duration::from_secs(45),
-            })
+        let role = |epoch, family| Restart::Hot {
+            epoch,
+            family,
+            parent_shutdown: Duration::from_secs(45),
         };
         let words = |restart| arguments_as(&restart, "{}", &[]).unwrap().join(" ");
         let first = words(role(0, Family::Chosen("/run/id".into())));

@@ -55,8 +55,7 @@ impl Launch {
     /// document.
     pub fn spawn(&self, restart: &Restart, quoted: bool) -> Result<EnvoyProcess, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
-        let mut command = self.command()?;
-        command.args(arguments::arguments(self, restart, &document)?);
+        let mut command = self.command(restart, &document)?;
         command.process_group(0);
         parent_death::tie(&mut command, Signal::SIGKILL, document.inherited());
         let oom = OomCounter::read();
@@ -100,13 +99,11 @@ impl Launch {
     /// As for [`Launch::spawn`], and when `log` cannot be written.
     pub fn spawn_detached(&self, restart: &Restart, log: Option<&Path>) -> Result<u32, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
-        let mut command = self.command()?;
-        command.args(arguments::arguments(self, restart, &document)?);
+        let mut command = self.command(restart, &document)?;
         if let Some(path) = log {
             let file = open_log(path).and_then(|file| Ok((file.try_clone()?, file)));
-            let (output, errors) = file.map_err(|source| SpawnError::Log {
-                path: path.to_path_buf(),
-                source,
+            let (output, errors) = file.map_err(|error| {
+                SpawnError(format!("Envoy's log {path:?} cannot be written: {error}"))
             })?;
             command.stdout(output).stderr(errors);
         }
@@ -125,12 +122,11 @@ impl Launch {
         Ok(pid)
     }
 
-    fn not_started(&self, source: io::Error) -> SpawnError {
-        SpawnError::Start {
-            executable: self.executable.clone(),
-            advice: advice(&source),
-            source,
-        }
+    fn not_started(&self, error: io::Error) -> SpawnError {
+        let (executable, advice) = (&self.executable, advice(&error));
+        SpawnError(format!(
+            "cannot start Envoy ({executable:?}): {error}{advice}"
+        ))
     }
 
     /// Has Envoy check the bootstrap document without serving it; 30 s at most.
@@ -140,10 +136,9 @@ impl Launch {
     pub(crate) async fn validate(&self) -> Result<(), ValidationError> {
         let unknown = |error: &dyn std::fmt::Display| ValidationError::Unknown(error.to_string());
         let document = Document::new(&self.bootstrap).map_err(|error| unknown(&error))?;
-        let arguments = arguments::arguments(self, &Restart::Disabled, &document);
-        let mut command = self.command().map_err(|error| unknown(&error))?;
+        let command = self.command(&Restart::Disabled, &document);
+        let mut command = command.map_err(|error| unknown(&error))?;
         command
-            .args(arguments.map_err(|error| unknown(&error))?)
             .args(["--mode", "validate"])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -163,9 +158,10 @@ impl Launch {
         }
     }
 
-    fn command(&self) -> Result<Command, SpawnError> {
+    fn command(&self, restart: &Restart, document: &Document) -> Result<Command, SpawnError> {
         refuse_foreign(&self.executable).map_err(|source| self.not_started(source))?;
         let mut command = Command::new(&self.executable);
+        command.args(arguments::arguments(self, restart, document)?);
         for name in SECRET_VARIABLES {
             command.env_remove(name);
         }

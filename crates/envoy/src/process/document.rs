@@ -31,9 +31,12 @@ impl Document {
             file.write_all(json.as_bytes())?;
             Ok(Self::Memory(file))
         };
-        write().map_err(|source| SpawnError::MemoryFile {
-            bytes: json.len(),
-            source,
+        write().map_err(|error: std::io::Error| {
+            SpawnError(format!(
+                "the bootstrap document has {} bytes, too many for an argument, and the memory file for it \
+                 failed: {error}",
+                json.len()
+            ))
         })
     }
 

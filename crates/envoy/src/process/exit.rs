@@ -1,42 +1,23 @@
 //! How a process ended, in words that say where to look: code, signal, or the kernel's
 //! out-of-memory killer when the control group counted one.
 
-use std::fmt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::ExitStatus;
+use std::{fmt, fs};
 
 use nix::sys::signal::Signal;
+
+use crate::cgroup::folders;
 
 /// How Envoy ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitReason {
     /// It ended by itself with this code.
     Code(i32),
-    /// A signal ended it.
-    Signal {
-        /// The signal's number.
-        signal: i32,
-        /// Whether a core dump was written.
-        core: bool,
-        /// Whether the kernel's out-of-memory killer sent it.
-        out_of_memory: OutOfMemory,
-    },
+    /// A signal ended it: which one, and what that may mean.
+    Signal(String),
     /// The operating system did not tell how; with what it said instead.
     Unobserved(String),
-    /// It was sent SIGKILL and was still there after the last deadline, so the kernel holds it.
-    Unkillable,
-}
-
-/// Whether the kernel's out-of-memory killer ended the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutOfMemory {
-    /// The control group counted a kill while the process ran.
-    Yes,
-    /// It counted none, the signal was another one, or the supervisor sent it.
-    No,
-    /// The count cannot be read.
-    Unknown,
 }
 
 impl ExitReason {
@@ -46,22 +27,21 @@ impl ExitReason {
     }
 
     pub(super) fn from_status(status: ExitStatus, killed_by_us: bool, oom: &OomCounter) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Self::Code(code),
-            (None, signal) => {
-                let signal = signal.unwrap_or_default();
-                let out_of_memory = if signal == Signal::SIGKILL as i32 && !killed_by_us {
-                    oom.verdict()
-                } else {
-                    OutOfMemory::No
-                };
-                Self::Signal {
-                    signal,
-                    core: status.core_dumped(),
-                    out_of_memory,
-                }
-            }
+        if let Some(code) = status.code() {
+            return Self::Code(code);
         }
+        let signal = status.signal().unwrap_or_default();
+        let mut text = match Signal::try_from(signal) {
+            Ok(signal) => signal.to_string(),
+            Err(_) => format!("signal {signal}"),
+        };
+        if status.core_dumped() {
+            text += " (core dumped)";
+        }
+        if signal == Signal::SIGKILL as i32 && !killed_by_us {
+            text += oom.verdict();
+        }
+        Self::Signal(text)
     }
 }
 
@@ -69,26 +49,8 @@ impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal {
-                signal,
-                core,
-                out_of_memory,
-            } => {
-                match Signal::try_from(*signal) {
-                    Ok(signal) => write!(f, "killed by {signal}")?,
-                    Err(_) => write!(f, "killed by signal {signal}")?,
-                }
-                if *core {
-                    f.write_str(" (core dumped)")?;
-                }
-                match out_of_memory {
-                    OutOfMemory::Yes => f.write_str(": out of memory"),
-                    OutOfMemory::Unknown => f.write_str(": out of memory?"),
-                    OutOfMemory::No => Ok(()),
-                }
-            }
+            Self::Signal(signal) => write!(f, "killed by {signal}"),
             Self::Unobserved(why) => write!(f, "ended in a way that could not be observed: {why}"),
-            Self::Unkillable => f.write_str("did not end after SIGKILL"),
         }
     }
 }
@@ -103,34 +65,21 @@ impl OomCounter {
         Self(oom_kills())
     }
 
-    fn verdict(&self) -> OutOfMemory {
+    /// Whether the kernel has killed since; a question where the count cannot be read.
+    fn verdict(&self) -> &'static str {
         match (self.0, oom_kills()) {
-            (Some(before), Some(now)) if now > before => OutOfMemory::Yes,
-            (Some(_), Some(_)) => OutOfMemory::No,
-            _ => OutOfMemory::Unknown,
+            (Some(before), Some(now)) if now > before => ": out of memory",
+            (Some(_), Some(_)) => "",
+            _ => ": out of memory?",
         }
     }
 }
 
 fn oom_kills() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let file = |path: &Path| {
-        std::fs::read_to_string(path)
-            .ok()
-            .and_then(|text| count(&text))
-    };
-    groups.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
-        match controllers {
-            "" => file(&Path::new("/sys/fs/cgroup").join(path).join("memory.events")),
-            "memory" => file(
-                &Path::new("/sys/fs/cgroup/memory")
-                    .join(path)
-                    .join("memory.oom_control"),
-            ),
-            _ => None,
-        }
+    folders("memory").iter().find_map(|group| {
+        let files = ["memory.events", "memory.oom_control"].iter();
+        let mut texts = files.filter_map(|file| fs::read_to_string(group.join(file)).ok());
+        texts.find_map(|text| count(&text))
     })
 }
 

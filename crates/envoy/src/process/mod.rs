@@ -18,7 +18,7 @@ pub(crate) use arguments::hot_restart_option;
 pub use child::EnvoyProcess;
 pub(crate) use child::ValidationError;
 pub(crate) use child::run_short;
-pub use exit::{ExitReason, OutOfMemory};
+pub use exit::ExitReason;
 pub use parent_death::tie;
 pub(crate) use words::LogTail;
 
@@ -54,19 +54,15 @@ pub enum Restart {
     #[default]
     Disabled,
     /// It takes over from the epoch below its own, and hands over to the one above.
-    Hot(HotRole),
-}
-
-/// The options of a hot restart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HotRole {
-    /// Number of its epoch (`--restart-epoch`), one above that of its parent.
-    pub epoch: u32,
-    /// What parent and child share.
-    pub family: Family,
-    /// When the parent ends after the child took over, in whole seconds
-    /// (`--parent-shutdown-time-s`).
-    pub parent_shutdown: Duration,
+    Hot {
+        /// Number of its epoch (`--restart-epoch`), one above that of its parent.
+        epoch: u32,
+        /// What parent and child share.
+        family: Family,
+        /// When the parent ends after the child took over, in whole seconds
+        /// (`--parent-shutdown-time-s`).
+        parent_shutdown: Duration,
+    },
 }
 
 /// What parent and child share in a hot restart.
@@ -115,45 +111,7 @@ impl DrainStrategy {
     }
 }
 
-/// Why Envoy could not be started.
+/// Why Envoy could not be started, and what to look at.
 #[derive(Debug, thiserror::Error)]
-pub enum SpawnError {
-    /// The operating system refused to start the program.
-    #[error("cannot start Envoy ({executable:?}): {source}{advice}")]
-    Start {
-        /// The program.
-        executable: PathBuf,
-        /// What to look at, when the error is a known one.
-        advice: &'static str,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// A user's argument gets in the way of the bootstrap document.
-    #[error(
-        "the Envoy argument {argument} cannot be combined with the generated bootstrap document{because}; remove it from what follows --"
-    )]
-    Reserved {
-        /// The argument.
-        argument: String,
-        /// Why, when it is not always so.
-        because: &'static str,
-    },
-    /// There is no place for Envoy's log.
-    #[error("Envoy's log {path:?} cannot be written: {source}")]
-    Log {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// The bootstrap document is too large for an argument, and no memory file can be had.
-    #[error(
-        "the bootstrap document has {bytes} bytes, too many for an argument, and the memory file for it failed: {source}"
-    )]
-    MemoryFile {
-        /// Its size.
-        bytes: usize,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-}
+#[error("{0}")]
+pub struct SpawnError(String);

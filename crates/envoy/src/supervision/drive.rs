@@ -329,7 +329,7 @@ impl<H: Host> Driver<H> {
         let exit = match &record.reason {
             ExitReason::Code(0) => Exit::Clean,
             ExitReason::Code(_) | ExitReason::Unobserved(_) => Exit::Failed,
-            ExitReason::Signal { .. } | ExitReason::Unkillable => Exit::Killed,
+            ExitReason::Signal(_) => Exit::Killed,
         };
         self.queue.push_back(Event::Exited(run, exit));
         while self.state.exits.len() >= EXITS {

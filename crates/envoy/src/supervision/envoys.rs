@@ -17,7 +17,7 @@ use super::identity::Identity;
 use super::machine::{RestartMode, Start};
 use super::{headroom, version};
 use crate::admin::AdminClient;
-use crate::process::{Family, HotRole, Launch, LogTail, Restart, ValidationError};
+use crate::process::{Family, Launch, LogTail, Restart, ValidationError};
 
 /// How often a starting Envoy is asked whether it serves.
 const READY_POLL: Duration = Duration::from_millis(50);
@@ -104,11 +104,11 @@ impl EnvoyHost {
             None if start.epoch == 0 => Family::Chosen(hot.base_id.clone()),
             None => return Err("the running Envoy's base id is not known".to_owned()),
         };
-        Ok(Restart::Hot(HotRole {
+        Ok(Restart::Hot {
             epoch: start.epoch,
             family,
             parent_shutdown: hot.parent_shutdown.max(launch.drain_time),
-        }))
+        })
     }
 
     /// The number that Envoy has chosen, as it wrote it.
@@ -116,10 +116,7 @@ impl EnvoyHost {
         let path = &self.hot.as_ref()?.base_id;
         let read = fs::read_to_string(path).map_err(|error| error.to_string());
         let number = read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}")));
-        Some(number.map_err(|reason| Obstacle::BaseId {
-            path: path.clone(),
-            reason,
-        }))
+        Some(number.map_err(|reason| Obstacle::base_id(path, &reason)))
     }
 
     fn remove_base_id_file(&self) {
@@ -136,10 +133,10 @@ impl EnvoyHost {
             .or_else(|| (!self.hot_capable).then_some(Obstacle::Running));
         obstacle.or_else(|| match self.base_id {
             Some(_) => None,
-            None => Some(Obstacle::BaseId {
-                path: self.hot.as_ref()?.base_id.clone(),
-                reason: "Envoy has not written it".to_owned(),
-            }),
+            None => {
+                let path = &self.hot.as_ref()?.base_id;
+                Some(Obstacle::base_id(path, "Envoy has not written it"))
+            }
         })
     }
 }

@@ -21,13 +21,8 @@ const SIZE_LIMIT: u64 = 1024 * 1024;
 
 /// A file cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-#[error("the {what} {path:?} cannot be {verb}: {source}; name a folder that this user can write")]
-pub struct FileError {
-    what: &'static str,
-    verb: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
+#[error("the {0}; name a folder that this user can write")]
+pub struct FileError(String);
 
 /// What a supervisor leaves for its successor.
 ///
@@ -203,13 +198,8 @@ impl StateFile {
     }
 }
 
-fn error(what: &'static str, verb: &'static str, path: &Path, source: io::Error) -> FileError {
-    FileError {
-        what,
-        verb,
-        path: path.to_path_buf(),
-        source,
-    }
+fn error(what: &str, verb: &str, path: &Path, error: io::Error) -> FileError {
+    FileError(format!("{what} {path:?} cannot be {verb}: {error}"))
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {

@@ -3,9 +3,10 @@
 //! of the kernel and changes nothing.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::hot_restart::Obstacle;
+use crate::cgroup::folders;
 
 /// Threads that an Envoy has besides its workers, with room to spare.
 const OWN_THREADS: u64 = 12;
@@ -14,7 +15,6 @@ const MIB: u64 = 1024 * 1024;
 
 /// Files of one controller, in both versions of control groups.
 struct Controller {
-    /// Its name in version 1.
     name: &'static str,
     limit: [&'static str; 2],
     used: [&'static str; 2],
@@ -41,41 +41,20 @@ pub(super) fn for_second_envoy(concurrency: u32, running: Option<u32>) -> Result
     }
     let needed = running.and_then(memory_of).unwrap_or_default();
     match room(&MEMORY) {
-        Some(room) if room < needed => Err(Obstacle::Memory {
-            room: room / MIB,
-            needed: needed.div_ceil(MIB),
-        }),
+        Some(room) if room < needed => Err(Obstacle::Other(format!(
+            "only {} MiB more memory may be used here (its control group's limit), a second Envoy may \
+             need {} MiB",
+            room / MIB,
+            needed.div_ceil(MIB)
+        ))),
         _ => Ok(()),
     }
 }
 
 /// How much more may be used in the tightest of the groups that this process belongs to.
 fn room(controller: &Controller) -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let folders = groups.lines().flat_map(|line| folders(controller, line));
-    folders
-        .filter_map(|group| room_in(&group, controller))
-        .min()
-}
-
-/// The group of a line in the kernel's list and those around it, which may be limited as well.
-fn folders(controller: &Controller, line: &str) -> Vec<PathBuf> {
-    let mut parts = line.splitn(3, ':').skip(1);
-    let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
-        return Vec::new();
-    };
-    let root = if controllers.is_empty() {
-        PathBuf::from("/sys/fs/cgroup")
-    } else if controllers.split(',').any(|name| name == controller.name) {
-        Path::new("/sys/fs/cgroup").join(controllers)
-    } else {
-        return Vec::new();
-    };
-    let group = root.join(path.trim_start_matches('/'));
-    let around = group
-        .ancestors()
-        .take_while(|folder| folder.starts_with(&root));
-    around.map(Path::to_path_buf).collect()
+    let groups = folders(controller.name).into_iter();
+    groups.filter_map(|group| room_in(&group, controller)).min()
 }
 
 fn room_in(group: &Path, controller: &Controller) -> Option<u64> {
@@ -147,16 +126,6 @@ mod tests {
         ];
         write(old.path(), &files);
         assert_eq!(room_in(old.path(), &MEMORY), Some(0));
-    }
-
-    #[test]
-    fn the_groups_around_count_too() {
-        let paths = |line| folders(&MEMORY, line);
-        let unified = paths("0::/a/b");
-        let expected = ["/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"];
-        assert_eq!(unified, expected.map(PathBuf::from));
-        assert_eq!(paths("4:memory:/")[0], Path::new("/sys/fs/cgroup/memory"));
-        assert!(paths("8:pids:/").is_empty() && paths("nonsense").is_empty());
     }
 
     #[test]

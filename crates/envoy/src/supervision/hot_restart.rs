@@ -50,32 +50,24 @@ pub(super) enum Obstacle {
     /// It is switched off.
     #[error("it is switched off")]
     Off,
-    /// There is no shared memory.
-    #[error("{path:?} cannot be written ({reason}), and Envoy needs shared memory there")]
-    SharedMemory { path: PathBuf, reason: String },
-    /// The user manages hot restarts, or does not want them.
-    #[error("the Envoy argument {0} was given")]
-    Argument(&'static str),
-    /// The bootstrap document has a listener whose packets cannot be handed over.
-    #[error("the listener {0:?} takes UDP")]
-    UdpListener(String),
-    /// There is no room for a second process next to the first.
-    #[error("only {room} more threads may run here (pids.max), a second Envoy needs {needed}")]
-    Processes { room: u64, needed: u64 },
-    /// There is no memory for a second process next to the first.
-    #[error(
-        "only {room} MiB more memory may be used here (its control group's limit), a second Envoy may need {needed} MiB"
-    )]
-    Memory { room: u64, needed: u64 },
-    /// Two versions of Envoy do not understand one another.
-    #[error("the new Envoy's hot restart version is {new}, the running one's {old}")]
-    Version { old: String, new: String },
-    /// Envoy did not say which number it chose.
-    #[error("Envoy's base id cannot be read from {path:?}: {reason}")]
-    BaseId { path: PathBuf, reason: String },
     /// The running one was started without hot restart.
     #[error("the running Envoy was started without hot restart")]
     Running,
+    /// There is no room for the threads of a second process, not even of one that only checks.
+    #[error("only {room} more threads may run here (pids.max), a second Envoy needs {needed}")]
+    Processes { room: u64, needed: u64 },
+    /// Anything else, in words.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Obstacle {
+    /// Envoy did not say which number it chose.
+    pub(super) fn base_id(path: &Path, reason: &str) -> Self {
+        Self::Other(format!(
+            "Envoy's base id cannot be read from {path:?}: {reason}"
+        ))
+    }
 }
 
 /// What keeps `launch` from being restarted hot at all on this machine.
@@ -84,17 +76,18 @@ pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Obst
         return Some(Obstacle::Off);
     };
     if let Some(argument) = hot_restart_option(&launch.extra_args) {
-        return Some(Obstacle::Argument(argument));
+        let reason = format!("the Envoy argument {argument} was given");
+        return Some(Obstacle::Other(reason));
     }
     if let Some(listener) = udp_listener(&launch.bootstrap) {
-        return Some(Obstacle::UdpListener(listener));
+        return Some(Obstacle::Other(format!(
+            "the listener {listener:?} takes UDP"
+        )));
     }
-    writable(&hot.shared_memory)
-        .err()
-        .map(|error| Obstacle::SharedMemory {
-            path: hot.shared_memory.clone(),
-            reason: error.to_string(),
-        })
+    let (path, error) = (&hot.shared_memory, writable(&hot.shared_memory).err()?);
+    Some(Obstacle::Other(format!(
+        "{path:?} cannot be written ({error}), and Envoy needs shared memory there"
+    )))
 }
 
 /// A name that nobody else has. The number of this process is not enough: containers of a pod share

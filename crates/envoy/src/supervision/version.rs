@@ -48,10 +48,11 @@ pub(super) async fn compatible(old: &Path, new: &Path) -> Result<(), Obstacle> {
     }
     let text =
         |version: Result<String, String>| version.unwrap_or_else(|why| format!("unknown ({why})"));
-    Err(Obstacle::Version {
-        old: text(old),
-        new: text(new),
-    })
+    Err(Obstacle::Other(format!(
+        "the new Envoy's hot restart version is {}, the running one's {}",
+        text(new),
+        text(old)
+    )))
 }
 
 async fn hot_restart_version(executable: &Path) -> Result<String, String> {
