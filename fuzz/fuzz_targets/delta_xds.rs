@@ -220,7 +220,7 @@ impl Relay {
         for action in actions {
             self.act(action);
         }
-        drop(self.core.configuration());
+        drop(self.core.missing());
         sent
     }
 
@@ -241,7 +241,7 @@ impl Relay {
             }
             Action::CloseEnvoy(id, _) => drop(self.envoys.remove(&id)),
             Action::RenewServer
-            | Action::Accepted(_)
+            | Action::Accepted { .. }
             | Action::Rejected(_)
             | Action::Unexpected(_) => {}
         }

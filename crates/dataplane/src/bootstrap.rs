@@ -7,7 +7,7 @@ use std::time::Duration;
 use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
 use legate_api::dataplane::{GetEnvoyBootstrapParamsRequest, GetEnvoyBootstrapParamsResponse};
 use legate_api::json::from_struct;
-use legate_client::{Connection, ErrorClass, Session, SessionError, classify};
+use legate_client::{Connection, ErrorClass, Session, classify};
 use legate_envoy::bootstrap::{
     BootstrapError, BootstrapInputs, NodeInputs, PrometheusInputs, PrometheusTls, ProxyConfig,
     XdsAddress, reachable,
@@ -37,16 +37,10 @@ const REFUSED: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(1),
 };
 
-/// Why there are no bootstrap parameters.
+/// Why there are no bootstrap parameters, and what to look at.
 #[derive(Debug, thiserror::Error)]
-pub enum ParamsError {
-    /// There is no server to ask.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// The server refuses the proxy or its token. The text says what to look at.
-    #[error("{0}")]
-    Refused(String),
-}
+#[error("{0}")]
+pub struct ParamsError(String);
 
 /// Asks servers for the proxy's parameters until one answers or they keep refusing. That they do not
 /// know the proxy is no refusal for as long as `registration`.
@@ -64,7 +58,8 @@ pub async fn fetch(
     let mut refused = Backoff::new(REFUSED);
     let (mut refusals, mut final_refusals) = (0_u32, 0);
     loop {
-        let connection = session.connected().await?;
+        let connection = session.connected().await;
+        let connection = connection.map_err(|error| ParamsError(error.to_string()))?;
         let status = match ask(&connection, proxy).await {
             Ok(params) => return Ok(params),
             Err(status) => status,
@@ -141,7 +136,7 @@ fn refusal_error(server: SocketAddr, proxy: &Proxy, status: &Status) -> ParamsEr
         true => &proxy.node_name,
         false => &proxy.node_id,
     };
-    ParamsError::Refused(match status.code() {
+    ParamsError(match status.code() {
         Code::NotFound => format!(
             "server {server} does not know the proxy {id:?} on the node {node:?}: {message}; check \
              -proxy-id and -proxy-node-name, and that the proxy is registered on that node"

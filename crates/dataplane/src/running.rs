@@ -30,35 +30,18 @@ const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
 /// Largest answer that is read, in bytes: the status grows with what Envoy says in rejections.
 const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 
-/// Nobody answered who could know.
+/// Nobody answered who could know, and what to check.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nobody answers.
-    #[error(
-        "no dataplane answers at http://{address}{path}: {source}; if one runs, give the \
-         -graceful-addr, -graceful-port or -config-file that it was started with"
-    )]
-    Nobody {
-        /// Where it was asked.
-        address: SocketAddr,
-        /// What it was asked.
-        path: String,
-        /// What came instead of an answer.
-        source: HttpError,
-    },
-    /// Somebody else answers.
-    #[error(
-        "what answers at http://{address}{path} is no dataplane ({reason}): check -graceful-addr, \
-         -graceful-port and -config-file"
-    )]
-    Stranger {
-        /// Where it was asked.
-        address: SocketAddr,
-        /// What it was asked.
-        path: String,
-        /// What is wrong with the answer.
-        reason: String,
-    },
+#[error("{0}")]
+pub struct AskError(String);
+
+impl AskError {
+    fn stranger(address: SocketAddr, path: &str, reason: impl std::fmt::Display) -> AskError {
+        AskError(format!(
+            "what answers at http://{address}{path} is no dataplane ({reason}): check -graceful-addr, \
+             -graceful-port and -config-file"
+        ))
+    }
 }
 
 /// Envoy's admin interface does not answer.
@@ -119,11 +102,7 @@ pub fn envoy_health(
 /// When nobody answers in time, or with something else than a status document.
 pub fn status(addresses: &[SocketAddr]) -> Result<Status, AskError> {
     let (address, status, body) = ask_dataplane(addresses, Method::GET, "/status", ASK_TIMEOUT)?;
-    let stranger = |reason| AskError::Stranger {
-        address,
-        path: "/status".to_owned(),
-        reason,
-    };
+    let stranger = |reason| AskError::stranger(address, "/status", reason);
     if status != StatusCode::OK {
         return Err(stranger(format!("HTTP status {status}")));
     }
@@ -187,19 +166,15 @@ fn ask_dataplane(
     timeout: Duration,
 ) -> Result<(SocketAddr, StatusCode, Bytes), AskError> {
     let (address, answer) = ask(addresses, method, path, timeout);
-    let path = path.to_owned();
     match answer {
         Ok((status, body)) => Ok((address, status, body)),
-        Err(error @ (HttpError::NotHttp(_) | HttpError::TooLarge(_))) => Err(AskError::Stranger {
-            address,
-            path,
-            reason: error.to_string(),
-        }),
-        Err(source) => Err(AskError::Nobody {
-            address,
-            path,
-            source,
-        }),
+        Err(error @ (HttpError::NotHttp(_) | HttpError::TooLarge(_))) => {
+            Err(AskError::stranger(address, path, error))
+        }
+        Err(error) => Err(AskError(format!(
+            "no dataplane answers at http://{address}{path}: {error}; if one runs, give the \
+             -graceful-addr, -graceful-port or -config-file that it was started with"
+        ))),
     }
 }
 

@@ -46,11 +46,12 @@ pub(super) struct Forwarder {
 impl Forwarder {
     /// Fails when the namespace or the partition cannot be sent.
     pub(super) fn new(session: Session, options: &DnsOptions) -> Result<Self, DnsError> {
-        let value = |setting: &'static str, value: &str| {
+        let value = |setting: &str, value: &str| {
             let sendable = value.parse().ok().filter(|_| value.is_ascii());
-            sendable.ok_or_else(|| DnsError::Tenancy {
-                setting,
-                value: value.to_owned(),
+            sendable.ok_or_else(|| {
+                DnsError(format!(
+                    "the {setting} {value:?} cannot be sent: use visible ASCII characters"
+                ))
             })
         };
         Ok(Self {

@@ -116,34 +116,8 @@ impl Default for Limits {
 
 /// Why the proxy does not start.
 #[derive(Debug, thiserror::Error)]
-pub enum DnsError {
-    /// The address cannot be bound.
-    #[error(
-        "failed to run the dns proxy: error listening {transport} on {address}: {source}; \
-         see -consul-dns-bind-addr and -consul-dns-bind-port (-1 turns the proxy off)"
-    )]
-    Listen {
-        /// `for udp` or `to tcp`.
-        transport: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// What the operating system says.
-        source: io::Error,
-    },
-    /// The namespace or the partition cannot be sent to a server.
-    #[error(
-        "failed to run the dns proxy: the {setting} {value:?} cannot be sent: use visible ASCII characters"
-    )]
-    Tenancy {
-        /// `namespace` or `partition`.
-        setting: &'static str,
-        /// What it is.
-        value: String,
-    },
-    /// The registry has these metrics already.
-    #[error("failed to run the dns proxy: its metrics cannot be registered: {0}")]
-    Metrics(#[from] prometheus::Error),
-}
+#[error("failed to run the dns proxy: {0}")]
+pub struct DnsError(String);
 
 /// A running proxy. It belongs to the scope that it was started in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,10 +147,11 @@ impl DnsProxy {
         let forwarder = Forwarder::new(session, &options)?;
         let address = options.address;
         let failed = |transport| {
-            move |source| DnsError::Listen {
-                transport,
-                address,
-                source,
+            move |error: io::Error| {
+                DnsError(format!(
+                    "error listening {transport} on {address}: {error}; see -consul-dns-bind-addr and \
+                     -consul-dns-bind-port (-1 turns the proxy off)"
+                ))
             }
         };
         let udp = UdpSocket::bind(address).await.map_err(failed("for udp"))?;
@@ -185,7 +160,8 @@ impl DnsProxy {
             udp: udp.local_addr().map_err(failed("for udp"))?,
             tcp: tcp.local_addr().map_err(failed("to tcp"))?,
         };
-        let metrics = DnsMetrics::new(registry)?;
+        let metrics = DnsMetrics::new(registry)
+            .map_err(|error| DnsError(format!("its metrics cannot be registered: {error}")))?;
         let answerer = Answerer::new(forwarder, &options.limits, metrics, spawner.clone());
         let answerer = Arc::new(answerer);
         let (follower, stop) = (Arc::clone(&answerer), spawner.token());

@@ -23,12 +23,13 @@ use std::sync::Arc;
 
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::rpc;
+use tonic::Status;
 
 use super::cache::{Cache, CachedType, Content};
 use super::downstream::{Decision, Downstream, EnvoyStream};
-use super::limits::{Excess, Limits};
-use super::status::{Configuration, RelayStatus, UpstreamStatus};
-use super::types::{Accepted, Name, ResourceType, WILDCARD};
+use super::limits::Limits;
+use super::status::{RelayStatus, UpstreamStatus};
+use super::types::{Name, ResourceType, WILDCARD};
 use super::upstream::Upstream;
 
 pub use super::types::{Action, EnvoyStreamId, Event, Rejected, ServerStreamId};
@@ -122,19 +123,16 @@ impl Core {
         silent.map(EnvoyStream::id)
     }
 
-    /// Whether an Envoy has acknowledged every type that it asked for. While a new one takes over
-    /// that is the old one, which serves until then.
-    pub fn configuration(&self) -> Configuration {
+    /// What Envoy has not acknowledged of what it asked for, and why; `None` when it has its whole
+    /// configuration. While a new Envoy takes over that is the old one, which serves until then.
+    pub fn missing(&self) -> Option<String> {
         let mut envoys = self.envoys();
         let Some(newest) = envoys.next() else {
-            return Configuration::Missing("Envoy has not asked for its configuration".to_owned());
+            return Some("Envoy has not asked for its configuration".to_owned());
         };
-        match newest.missing(&self.cache) {
-            Some(why) if envoys.all(|older| older.missing(&self.cache).is_some()) => {
-                Configuration::Missing(why)
-            }
-            _ => Configuration::Complete,
-        }
+        let why = newest.missing(&self.cache)?;
+        let others = envoys.all(|older| older.missing(&self.cache).is_some());
+        others.then_some(why)
     }
 
     /// Whether the newest Envoy has acknowledged every type that it asked for.
@@ -156,10 +154,7 @@ impl Core {
             cached.status(pending.any(|one| one.kind == kind && one.sent_to.is_some()))
         });
         RelayStatus {
-            missing: match self.configuration() {
-                Configuration::Complete => None,
-                Configuration::Missing(why) => Some(why),
-            },
+            missing: self.missing(),
             upstream,
             envoy_streams: self.downstream.streams().count(),
             types: types.collect(),
@@ -181,8 +176,8 @@ impl Core {
         let is_first = known.is_none_or(|kind| stream.get(kind).is_none());
         let kind = match within.and_then(|()| known.map_or_else(|| self.add_type(&request), Ok)) {
             Ok(kind) => kind,
-            Err(excess) => {
-                self.actions.push(Action::CloseEnvoy(id, excess));
+            Err(refusal) => {
+                self.actions.push(Action::CloseEnvoy(id, refusal));
                 return self.on_envoy_gone(id);
             }
         };
@@ -197,7 +192,7 @@ impl Core {
     }
 
     /// Adds a type that is not known, if there is room. One that nobody knows any more makes room.
-    fn add_type(&mut self, request: &DeltaDiscoveryRequest) -> Result<ResourceType, Excess> {
+    fn add_type(&mut self, request: &DeltaDiscoveryRequest) -> Result<ResourceType, Status> {
         if self.cache.len() >= self.limits.all_types() {
             let idle = self.cache.iter().find(|(kind, cached)| {
                 matches!(kind, ResourceType::Other(_))
@@ -205,8 +200,7 @@ impl Core {
                     && self.pending.iter().all(|one| one.kind != *kind)
                     && self.downstream.subscriptions(*kind).next().is_none()
             });
-            let limit = self.limits.types;
-            let (idle, _) = idle.ok_or(Excess::Types { limit })?;
+            let (idle, _) = idle.ok_or_else(|| self.limits.too_many_types())?;
             self.cache.remove(idle);
             // What a server was asked for cannot be taken back from it.
             if self.upstream.forget(idle) {
@@ -358,11 +352,11 @@ impl Core {
     fn accept(&mut self, response: Pending) {
         let Pending { kind, content, .. } = response;
         let cached = &mut self.cache[kind];
-        self.actions.push(Action::Accepted(Accepted {
+        self.actions.push(Action::Accepted {
             type_url: cached.url().to_owned(),
             resources: content.resources.len(),
             removed: content.removed.len(),
-        }));
+        });
         let removed: HashSet<Name> = content.removed.iter().cloned().collect();
         let touched = cached.merge(content);
         self.downstream.touch(kind, &touched);

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use tonic::Status;
 
 use super::cache::{Cache, CachedResource, CachedType, Content, Entry};
-use super::limits::{Excess, Limits, Usage};
+use super::limits::{Limits, Usage};
 use super::status::label;
 use super::types::{Action, EnvoyStreamId, Name, Rejected, ResourceType, Version};
 
@@ -232,12 +233,11 @@ impl EnvoyStream {
         kind: Option<ResourceType>,
         request: &DeltaDiscoveryRequest,
         limits: &Limits,
-    ) -> Result<(), Excess> {
+    ) -> Result<(), Status> {
         let (types, mut asked, mut resumed) = self.usage();
-        let limit = limits.types;
         let subscription = kind.and_then(|kind| self.get(kind));
-        if subscription.is_none() && types >= limit {
-            return Err(Excess::Types { limit });
+        if subscription.is_none() && types >= limits.types {
+            return Err(limits.too_many_types());
         }
         for name in &request.resource_names_subscribe {
             if subscription.is_none_or(|known| !known.names.contains(name.as_str())) {

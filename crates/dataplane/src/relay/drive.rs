@@ -19,7 +19,7 @@ use super::limits::MAX_STREAMS;
 use super::metrics::RelayMetrics;
 use super::pace::PATIENCE;
 use super::server_streams::ServerStreams;
-use super::status::{Configuration, RelayStatus, SHOWN_NAMES, label};
+use super::status::{RelayStatus, SHOWN_NAMES, label};
 
 /// When Envoy has been complete for this long, it has asked for all that it wants.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -31,16 +31,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 /// Longest pause after rejected responses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Why the relay ended.
+/// Why the relay ended: no server gives this proxy a configuration, and none will. With the server's
+/// words and what to look at.
 #[derive(Debug, thiserror::Error)]
-pub enum RelayError {
-    /// No server gives this proxy a configuration, and none will.
-    #[error("Envoy gets no configuration: {reason}")]
-    Refused {
-        /// The server's words and what to look at.
-        reason: String,
-    },
-}
+#[error("Envoy gets no configuration: {0}")]
+pub struct RelayError(String);
 
 /// What the task hears from others.
 pub(super) enum Input {
@@ -247,9 +242,7 @@ impl Driver {
         let lasting = matches!(error.code, Code::PermissionDenied | Code::NotFound)
             && self.servers.refusals() >= PATIENCE;
         if error.refused && (lasting || error.no_proxy) && !self.core.was_configured() {
-            return Err(RelayError::Refused {
-                reason: error.to_string(),
-            });
+            return Err(RelayError(error.to_string()));
         }
         Ok(())
     }
@@ -295,22 +288,23 @@ impl Driver {
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::ToEnvoy(id, response) => return self.send(id, response),
-            Action::CloseEnvoy(id, excess) => {
-                tracing::warn!("refused an xDS stream on Envoy's port: {excess}");
-                return self.remove(id, Some(excess.into()));
+            Action::CloseEnvoy(id, refusal) => {
+                let reason = refusal.message();
+                tracing::warn!("refused an xDS stream on Envoy's port: {reason}");
+                return self.remove(id, Some(refusal));
             }
             Action::ToServer(id, request) => return self.servers.send(id, request),
             Action::RenewServer => self.servers.renew(),
-            Action::Accepted(accepted) => {
-                let url = &accepted.type_url;
-                let took = self.arrived.remove(url).map(|at| at.elapsed());
-                self.metrics.accepted(url, self.core.held(url), took);
-                tracing::debug!(
-                    kind = label(url),
-                    resources = accepted.resources,
-                    removed = accepted.removed,
-                    "Envoy accepted"
-                );
+            Action::Accepted {
+                type_url,
+                resources,
+                removed,
+            } => {
+                let took = self.arrived.remove(&type_url).map(|at| at.elapsed());
+                let held = self.core.held(&type_url);
+                self.metrics.accepted(&type_url, held, took);
+                let kind = label(&type_url);
+                tracing::debug!(kind, resources, removed, "Envoy accepted");
             }
             Action::Rejected(rejected) => self.on_rejected(&rejected),
             Action::Unexpected(url) => {
@@ -360,13 +354,11 @@ impl Driver {
     }
 
     fn report(&self) {
-        match (self.servers.error(), self.core.configuration()) {
+        match (self.servers.error(), self.core.missing()) {
             (Some(error), _) if error.refused => self.readiness.failed(error.to_string()),
-            (_, Configuration::Complete) => self.readiness.ready(),
-            (None, Configuration::Missing(why)) => self.readiness.pending(why),
-            (Some(error), Configuration::Missing(why)) => {
-                self.readiness.pending(format!("{why}; {error}"));
-            }
+            (_, None) => self.readiness.ready(),
+            (None, Some(why)) => self.readiness.pending(why),
+            (Some(error), Some(why)) => self.readiness.pending(format!("{why}; {error}")),
         }
     }
 }

@@ -58,14 +58,26 @@ impl Limits {
     }
 
     /// Refuses so many names of so many bytes.
-    pub(super) fn check(&self, usage: Usage) -> Result<(), Excess> {
-        if usage.names > self.names {
-            return Err(Excess::Names { limit: self.names });
+    pub(super) fn check(&self, usage: Usage) -> Result<(), Status> {
+        let (names, bytes) = (self.names, self.bytes);
+        if usage.names > names {
+            let text = format!("an xDS stream may name {names} resources, this one names more");
+            return Err(Status::resource_exhausted(text));
         }
-        if usage.bytes > self.bytes {
-            return Err(Excess::Bytes { limit: self.bytes });
+        if usage.bytes > bytes {
+            return Err(Status::resource_exhausted(format!(
+                "the resource names of an xDS stream may have {bytes} bytes, this one's have more"
+            )));
         }
         Ok(())
+    }
+
+    /// What refuses a stream that asks for one more type.
+    pub(super) fn too_many_types(&self) -> Status {
+        let types = self.types;
+        Status::resource_exhausted(format!(
+            "an xDS stream may ask for {types} types of resources, this one asks for more"
+        ))
     }
 }
 
@@ -92,47 +104,5 @@ impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Usage) {
         self.names += other.names;
         self.bytes += other.bytes;
-    }
-}
-
-/// Why a stream is refused: it is over a limit.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Excess {
-    /// See [`Limits::types`].
-    #[error("an xDS stream may ask for {limit} types of resources, this one asks for more")]
-    Types {
-        /// The limit.
-        limit: usize,
-    },
-    /// See [`Limits::names`].
-    #[error("an xDS stream may name {limit} resources, this one names more")]
-    Names {
-        /// The limit.
-        limit: usize,
-    },
-    /// See [`Limits::bytes`].
-    #[error("the resource names of an xDS stream may have {limit} bytes, this one's have more")]
-    Bytes {
-        /// The limit.
-        limit: usize,
-    },
-    /// A part of a request is too long.
-    #[error("{what} in an xDS request may have {limit} bytes, this one has {length}")]
-    Length {
-        /// Which part.
-        what: &'static str,
-        /// The limit.
-        limit: usize,
-        /// Its length in bytes.
-        length: usize,
-    },
-}
-
-impl From<Excess> for Status {
-    fn from(excess: Excess) -> Status {
-        match excess {
-            Excess::Length { .. } => Status::invalid_argument(excess.to_string()),
-            _ => Status::resource_exhausted(excess.to_string()),
-        }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -13,33 +12,8 @@ use tokio_util::either::Either;
 
 /// Why Envoy cannot be given an address to connect to.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// The address cannot be bound.
-    #[error("cannot listen for Envoy on {address} (-xds-bind-addr, -xds-bind-port): {source}")]
-    Tcp {
-        /// The address.
-        address: SocketAddr,
-        /// What the operating system says.
-        source: io::Error,
-    },
-    /// The socket cannot be made.
-    #[error("cannot listen for Envoy on the socket {} (-xds-bind-addr): {source}", path.display())]
-    Unix {
-        /// Its path.
-        path: PathBuf,
-        /// What the operating system says.
-        source: io::Error,
-    },
-    /// Somebody listens there.
-    #[error(
-        "cannot listen for Envoy on the socket {} (-xds-bind-addr): another process listens on it",
-        path.display()
-    )]
-    Taken {
-        /// Its path.
-        path: PathBuf,
-    },
-}
+#[error("cannot listen for Envoy on {0}")]
+pub struct BindError(String);
 
 /// A connection of either kind.
 pub(super) type Stream = Either<TcpStream, UnixStream>;
@@ -47,21 +21,9 @@ pub(super) type Stream = Either<TcpStream, UnixStream>;
 /// A bound listener.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    socket: Either<TcpListener, UnixListener>,
     address: XdsAddress,
-}
-
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpListener),
-    Unix(
-        UnixListener,
-        #[expect(
-            dead_code,
-            reason = "it goes with the socket, and takes the file along"
-        )]
-        SocketFile,
-    ),
+    _file: Option<SocketFile>,
 }
 
 /// A socket's file, which goes with its listener.
@@ -84,24 +46,29 @@ impl Listener {
     pub async fn bind(bind: &XdsAddress) -> Result<Listener, BindError> {
         match bind {
             XdsAddress::Tcp(address) => {
-                let failed = |source| BindError::Tcp {
-                    address: *address,
-                    source,
+                let failed = |error: io::Error| {
+                    BindError(format!(
+                        "{address} (-xds-bind-addr, -xds-bind-port): {error}"
+                    ))
                 };
                 let socket = TcpListener::bind(address).await.map_err(failed)?;
                 let bound = socket.local_addr().map_err(failed)?;
                 Ok(Listener {
-                    socket: Socket::Tcp(socket),
+                    socket: Either::Left(socket),
                     address: XdsAddress::Tcp(bound),
+                    _file: None,
                 })
             }
             XdsAddress::Unix(path) => {
-                let socket = bind_unix(path).await?;
-                let file = SocketFile(path.clone());
-                let address = XdsAddress::Unix(path.clone());
+                let failed = |error: io::Error| {
+                    let path = path.display();
+                    BindError(format!("the socket {path} (-xds-bind-addr): {error}"))
+                };
+                let socket = bind_unix(path).await.map_err(failed)?;
                 Ok(Listener {
-                    socket: Socket::Unix(socket, file),
-                    address,
+                    socket: Either::Right(socket),
+                    address: bind.clone(),
+                    _file: Some(SocketFile(path.clone())),
                 })
             }
         }
@@ -114,36 +81,30 @@ impl Listener {
 
     pub(super) async fn accept(&self) -> io::Result<Stream> {
         match &self.socket {
-            Socket::Tcp(socket) => {
+            Either::Left(socket) => {
                 let (stream, _) = socket.accept().await?;
                 // Fails for a connection that has ended, which reading it says as well.
                 let _ = stream.set_nodelay(true);
                 Ok(Either::Left(stream))
             }
-            Socket::Unix(socket, _) => Ok(Either::Right(socket.accept().await?.0)),
+            Either::Right(socket) => Ok(Either::Right(socket.accept().await?.0)),
         }
     }
 }
 
-async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
-    let failed = |source| BindError::Unix {
-        path: path.to_owned(),
-        source,
-    };
+async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let socket = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if UnixStream::connect(path).await.is_ok() {
-                return Err(BindError::Taken {
-                    path: path.to_owned(),
-                });
+                return Err(io::Error::other("another process listens on it"));
             }
-            fs::remove_file(path).map_err(failed)?;
-            UnixListener::bind(path).map_err(failed)?
+            fs::remove_file(path)?;
+            UnixListener::bind(path)?
         }
-        other => other.map_err(failed)?,
+        other => other?,
     };
     // Whoever can connect gets the proxy's private keys.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(socket)
 }
 
@@ -165,7 +126,7 @@ mod tests {
             0o600
         );
         let error = Listener::bind(&bind).await.unwrap_err();
-        assert!(matches!(error, BindError::Taken { .. }), "{error}");
+        assert!(error.to_string().contains("another process"), "{error}");
         drop(listener);
         assert!(!path.exists());
     }

@@ -27,7 +27,7 @@ pub use self::drive::RelayError;
 pub use self::listen::{BindError, Listener};
 pub use self::metrics::RelayMetrics;
 pub use self::serve::{Relay, RelayParts};
-pub use self::status::{Configuration, RelayStatus, UpstreamStatus};
+pub use self::status::{RelayStatus, UpstreamStatus};
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use prost::Message;
 use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 
-use super::limits::{Excess, Limits, MAX_ERROR, MAX_NODE, Usage};
+use super::limits::{Limits, MAX_ERROR, MAX_NODE, Usage};
 
 // Fields of `DeltaDiscoveryRequest`.
 const NODE: usize = 1;
@@ -73,12 +73,9 @@ fn measure(limits: &Limits, mut rest: &[u8]) -> Result<(), Status> {
             _ => ("a resource's name, type or nonce", limits.name),
         };
         if length > limit {
-            return Err(Excess::Length {
-                what,
-                limit,
-                length,
-            }
-            .into());
+            return Err(Status::invalid_argument(format!(
+                "{what} in an xDS request may have {limit} bytes, this one has {length}"
+            )));
         }
         let usage = match field {
             SUBSCRIBE => &mut subscribe,

@@ -7,15 +7,6 @@ use serde::Serialize;
 
 use super::types::Rejected;
 
-/// Whether Envoy has its configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Configuration {
-    /// It has acknowledged every type that it asked for.
-    Complete,
-    /// It has not, and why.
-    Missing(String),
-}
-
 /// The relay's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RelayStatus {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::type_url;
-
-use super::limits::Excess;
+use tonic::Status;
 
 /// One stream of an Envoy towards the relay. A larger number is newer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,29 +43,25 @@ pub enum Action {
     /// Send to an Envoy.
     ToEnvoy(EnvoyStreamId, DeltaDiscoveryResponse),
     /// End an Envoy's stream: it asked for more than it may.
-    CloseEnvoy(EnvoyStreamId, Excess),
+    CloseEnvoy(EnvoyStreamId, Status),
     /// Send to a server.
     ToServer(ServerStreamId, DeltaDiscoveryRequest),
     /// Open a new stream towards the server: only that makes a server send again what an earlier
     /// Envoy rejected, and say of everything that an Envoy holds whether it is still there.
     RenewServer,
     /// A server's response is in the cache now: for the log.
-    Accepted(Accepted),
+    Accepted {
+        /// Its type.
+        type_url: String,
+        /// How many resources it had.
+        resources: usize,
+        /// How many resources it removed.
+        removed: usize,
+    },
     /// Envoy rejected a response: for the log.
     Rejected(Rejected),
     /// A server sent a type that nobody asked it for: for the log.
     Unexpected(String),
-}
-
-/// A server's response that is now part of the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted {
-    /// Its type.
-    pub type_url: String,
-    /// How many resources it had.
-    pub resources: usize,
-    /// How many resources it removed.
-    pub removed: usize,
 }
 
 /// A response that Envoy rejected.

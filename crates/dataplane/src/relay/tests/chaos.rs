@@ -4,7 +4,6 @@ use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE};
 use proptest::prelude::*;
 
 use super::super::core::Event;
-use super::super::status::Configuration;
 use super::mesh::Mesh;
 use super::other_client::REQUESTS;
 use super::server::route_of;
@@ -149,7 +148,7 @@ proptest! {
         }
         calm_down(&mut mesh);
         mesh.assert_converged("in the end");
-        prop_assert_eq!(mesh.core.configuration(), Configuration::Complete);
+        prop_assert_eq!(mesh.core.missing(), None);
 
         mesh.handle(Event::Forget);
         mesh.run();
@@ -162,7 +161,7 @@ proptest! {
         mesh.start_envoy();
         mesh.run();
         mesh.assert_converged("without a server");
-        prop_assert_eq!(mesh.core.configuration(), Configuration::Complete);
+        prop_assert_eq!(mesh.core.missing(), None);
     }
 }
 

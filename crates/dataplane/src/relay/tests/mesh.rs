@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use tonic::Status;
 
 use super::super::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
-use super::super::limits::{Excess, Limits};
+use super::super::limits::Limits;
 use super::envoy::{Envoy, SECRETS};
 use super::other_client::OtherClient;
 use super::server::{Snapshot, Stream};
@@ -35,7 +36,7 @@ pub(super) struct Mesh {
     unanswered: BTreeMap<EnvoyStreamId, BTreeSet<String>>,
     pub(super) rejected: Vec<String>,
     /// Streams that the relay refused.
-    pub(super) refused: Vec<(EnvoyStreamId, Excess)>,
+    pub(super) refused: Vec<(EnvoyStreamId, Status)>,
 }
 
 /// Enough for an Envoy of this mesh, and not for much more.
@@ -136,15 +137,15 @@ impl Mesh {
                     .push_back(request);
             }
             Action::Rejected(rejected) => self.rejected.push(rejected.type_url),
-            Action::Accepted(_) => {}
-            Action::CloseEnvoy(id, excess) => {
+            Action::Accepted { .. } => {}
+            Action::CloseEnvoy(id, refusal) => {
                 let place = self
                     .other_clients
                     .iter()
                     .position(|one| one.stream_id == id);
                 self.other_clients
                     .remove(place.expect("an Envoy was refused"));
-                self.refused.push((id, excess));
+                self.refused.push((id, refusal));
             }
             Action::Unexpected(_) | Action::RenewServer => panic!("{action:?}"),
         }

@@ -4,8 +4,7 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
 
 use super::super::core::{Action, Core, EnvoyStreamId, Event};
-use super::super::limits::Excess;
-use super::super::status::{Configuration, UpstreamStatus};
+use super::super::status::UpstreamStatus;
 use super::mesh::{LIMITS, Mesh};
 use super::other_client::{
     ALL_CLUSTERS, INVENTED_NAMES, INVENTED_TYPE, ONE_ENDPOINT, REQUESTS, TOO_MANY_NAMES,
@@ -22,7 +21,7 @@ fn running() -> Mesh {
 #[test]
 fn a_cold_start_configures_envoy() {
     let mesh = running();
-    assert_eq!(mesh.core.configuration(), Configuration::Complete);
+    assert_eq!(mesh.core.missing(), None);
     let status = mesh.core.status(UpstreamStatus::default());
     let counts: Vec<(&str, usize)> = status
         .types
@@ -44,10 +43,7 @@ fn a_cold_start_configures_envoy() {
 #[test]
 fn says_what_is_missing() {
     let mut mesh = Mesh::new();
-    let missing = |mesh: &Mesh| match mesh.core.configuration() {
-        Configuration::Missing(why) => why,
-        Configuration::Complete => panic!("complete"),
-    };
+    let missing = |mesh: &Mesh| mesh.core.missing().expect("something is missing");
     assert_eq!(missing(&mesh), "Envoy has not asked for its configuration");
     mesh.run();
     assert_eq!(missing(&mesh), "no server has sent Envoy's clusters yet");
@@ -373,8 +369,11 @@ fn a_stream_that_asks_for_too_much_is_refused_alone() {
     let names = |mesh: &Mesh| mesh.core.status(UpstreamStatus::default()).types[2].names;
     assert_eq!(names(&mesh), 2 + 4);
     mesh.other_client_asks(0, TOO_MANY_NAMES, 0);
-    let limit = LIMITS.names;
-    assert!(matches!(mesh.refused[..], [(_, Excess::Names { limit: found })] if found == limit));
+    let [(_, refusal)] = &mesh.refused[..] else {
+        panic!("{:?}", mesh.refused)
+    };
+    let limit = format!("may name {} resources", LIMITS.names);
+    assert!(refusal.message().contains(&limit), "{refusal}");
     assert_eq!(names(&mesh), 2);
     let requests = mesh.server_streams[0].to_server.iter();
     let gone = requests.flat_map(|request| &request.resource_names_unsubscribe);
@@ -440,7 +439,7 @@ fn places_of_types_that_nobody_asks_for_are_free_again() {
     for number in 0..2 * LIMITS.all_types() {
         mesh.other_client_connects();
         mesh.other_client_asks(0, INVENTED_TYPE, number);
-        assert_eq!(mesh.refused, [], "type {number}");
+        assert!(mesh.refused.is_empty(), "type {number}");
         mesh.other_client_leaves(0);
         mesh.run();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hickory_proto::op::{Message, ResponseCode};
 use legate_api::dns::Protocol;
-use legate_dataplane::dns::{DnsError, DnsOptions, Limits};
+use legate_dataplane::dns::{DnsOptions, Limits};
 use legate_testkit::fake_server::Call;
 use legate_testkit::network::free_port;
 use tonic::Status;
@@ -300,7 +300,6 @@ async fn a_port_is_taken_for_both_transports() {
     let proxy = setup.another(both.clone()).await.unwrap();
     assert_eq!((proxy.udp, proxy.tcp), (address, address));
     let error = setup.another(both).await.unwrap_err();
-    assert!(matches!(error, DnsError::Listen { .. }), "{error:?}");
     let text = error.to_string();
     assert!(
         text.contains("error listening for udp") && text.contains(&address.to_string()),
