@@ -48,36 +48,32 @@ pub(crate) fn kind(status: &Status) -> FailureKind {
     }
 }
 
-/// A feature check: of which server, with which token, and how long it may take.
-pub(crate) struct FeatureCheck {
-    pub(crate) server: SocketAddr,
-    pub(crate) channel: AuthenticatedChannel,
-    pub(crate) credential: Credential,
-    /// Auth method of the login that made the token.
-    pub(crate) auth_method: String,
-    pub(crate) deadline: Duration,
-}
-
-/// Asks what the server can do, which also tells whether it accepts the token.
-pub(crate) async fn features(check: FeatureCheck) -> Result<Features, Failure> {
-    let server = check.server;
-    let mut client = DataplaneServiceClient::new(check.channel);
+/// Asks what the server can do, which also tells whether it accepts the token. `auth_method` is that
+/// of the login that made the token.
+pub(crate) async fn features(
+    server: SocketAddr,
+    channel: AuthenticatedChannel,
+    credential: Credential,
+    auth_method: String,
+    time: Duration,
+) -> Result<Features, Failure> {
+    let mut client = DataplaneServiceClient::new(channel);
     let call = client.get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {});
-    let status = match timeout(check.deadline, call).await {
-        Err(_) => return Err(Failure::timeout(server, CHECK_CALL, check.deadline)),
+    let status = match timeout(time, call).await {
+        Err(_) => return Err(Failure::timeout(server, CHECK_CALL, time)),
         Ok(Ok(response)) => return Ok(supported(&response.into_inner())),
         Ok(Err(status)) => status,
     };
     let kind = kind(&status);
     let message = describe(&status);
-    let error = match (kind, check.credential) {
+    let error = match (kind, credential) {
         (FailureKind::Rejected, Credential::None) => SessionError::TokenWanted { server, message },
         (FailureKind::Rejected, Credential::Static) => {
             SessionError::TokenRejected { server, message }
         }
         (FailureKind::Rejected, Credential::Login) => SessionError::LoginTokenRejected {
             server,
-            auth_method: check.auth_method,
+            auth_method,
             message,
         },
         _ => SessionError::call(server, CHECK_CALL, &status),

@@ -26,7 +26,7 @@ use tonic::Status;
 use self::files::Files;
 use self::logout::{Logout, Unwanted};
 use crate::addresses::Addresses;
-use crate::calls::{self, FeatureCheck, LoggedIn, Watch};
+use crate::calls::{self, LoggedIn, Watch};
 use crate::config::{LoginConfig, Timing};
 use crate::connection::{AuthenticatedChannel, Connection, Token};
 use crate::dial::{Dialer, Link};
@@ -312,16 +312,15 @@ impl Driver {
             return self.begin(ready(Outcome::Features(Err(failure))));
         };
         let login = self.parts.login.as_ref();
-        let check = FeatureCheck {
-            server: link.server,
-            channel: self.authenticated(link),
-            credential: self.parts.credential,
-            auth_method: login
-                .map(|login| login.auth_method.clone())
-                .unwrap_or_default(),
-            deadline: self.parts.timing.answer,
-        };
-        self.begin(calls::features(check).map(Outcome::Features));
+        let auth_method = login.map(|login| login.auth_method.clone());
+        let check = calls::features(
+            link.server,
+            self.authenticated(link),
+            self.parts.credential,
+            auth_method.unwrap_or_default(),
+            self.parts.timing.answer,
+        );
+        self.begin(check.map(Outcome::Features));
     }
 
     fn log_out(&mut self, servers: Vec<SocketAddr>) {

@@ -2,7 +2,6 @@
 //!
 //! No decision follows from it, and it holds no secret.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -11,7 +10,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::error::SessionError;
-use crate::machine::{KnownServer, State, View};
+use crate::machine::{State, View};
 
 /// What a session is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +64,6 @@ impl Stage {
     }
 }
 
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// The last error. Its cause may have been repaired since.
 #[derive(Clone, Debug)]
 pub struct LastError {
@@ -112,7 +105,7 @@ pub struct SessionSnapshot {
     /// When the client certificate expires.
     pub client_certificate_expires: Option<SystemTime>,
     /// All known servers.
-    pub servers: Vec<KnownServer>,
+    pub servers: Vec<SocketAddr>,
 }
 
 /// What snapshots are made from; the driver updates it.

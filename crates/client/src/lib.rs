@@ -47,7 +47,6 @@ pub use self::connection::{AuthenticatedChannel, Connection};
 pub use self::error::{ErrorClass, SessionError, classify, is_no_proxy};
 pub use self::facts::{LastError, SessionSnapshot, Stage};
 pub use self::http_proxy::HttpProxy;
-pub use self::machine::KnownServer;
 pub use self::session::{Session, SessionState};
 
 use self::connection::Token;

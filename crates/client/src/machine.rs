@@ -22,7 +22,6 @@ pub(crate) use self::event::{
     Action, Credential, Event, Failure, FailureKind, Features, Settings, State, View,
 };
 use self::event::{Activity, Held, Then};
-pub use self::servers::KnownServer;
 use self::servers::Servers;
 use self::token::{SETTLE, TokenState};
 use crate::error::SessionError;
@@ -553,8 +552,7 @@ impl Machine {
         if !self.token.is_held() {
             return self.go(State::Closed, Action::Finish);
         }
-        let servers = self.servers.iter().take(LOGOUT_SERVERS);
-        let servers = servers.map(|known| known.address).collect();
+        let servers = self.servers.iter().take(LOGOUT_SERVERS).collect();
         let state = State::LoggingOut {
             awaiting_login: false,
         };

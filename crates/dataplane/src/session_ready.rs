@@ -87,7 +87,9 @@ fn reason(error: Option<String>, snapshot: &SessionSnapshot) -> String {
             let left = snapshot.next_attempt.unwrap_or_default();
             write!(text, "trying again in {} s", left.as_secs_f64().ceil())
         }
-        Stage::Connected | Stage::Failed | Stage::Closed => write!(text, "{}", snapshot.stage),
+        Stage::Connected | Stage::Failed | Stage::Closed => {
+            write!(text, "{}", snapshot.stage.as_str())
+        }
     };
     text
 }

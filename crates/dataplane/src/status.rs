@@ -163,7 +163,7 @@ fn session(snapshot: &SessionSnapshot) -> Value {
         // Until the next attempt, while it is waiting for that.
         "next_attempt": snapshot.next_attempt.map(seconds),
         "server": snapshot.server,
-        "known_servers": list(&snapshot.servers, |known| json!(known.address)),
+        "known_servers": snapshot.servers,
         // Since the server last said something to the session itself.
         "heard": snapshot.heard.map(seconds),
         // It may have been repaired since. The code is the gRPC status, when a server answered.

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::servers::KnownServer;
 use crate::error::SessionError;
 
 /// Where the token comes from.
@@ -215,7 +214,7 @@ pub(crate) struct View {
     pub(crate) generation: u64,
     /// Dials for the connection in use, or since it was lost.
     pub(crate) attempts: u64,
-    pub(crate) servers: Vec<KnownServer>,
+    pub(crate) servers: Vec<SocketAddr>,
     /// When a wait ends.
     pub(crate) resume_at: Option<Duration>,
 }

@@ -16,15 +16,6 @@ use super::FailureKind;
 /// Configured addresses that were resolved longer ago are resolved again before they are relied on.
 pub(super) const NAMES: Duration = Duration::from_secs(60);
 
-/// A server that a session knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KnownServer {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Whether only the servers' own list names it, and not the configured addresses.
-    pub only_listed: bool,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// When it was last tried; `None` for never.
@@ -226,11 +217,8 @@ impl Servers {
         entry.is_some_and(|entry| entry.out_of_reach && !entry.is_from(self.first))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = KnownServer> {
-        self.entries.iter().map(|(address, entry)| KnownServer {
-            address: *address,
-            only_listed: !entry.configured,
-        })
+    pub(super) fn iter(&self) -> impl Iterator<Item = SocketAddr> {
+        self.entries.keys().copied()
     }
 }
 
@@ -292,11 +280,7 @@ mod tests {
         assert_eq!(turns(&mut known), [server(4), server(2), server(1)]);
         known.configure(&[], Duration::ZERO);
         known.list(&[server(4)], server(4));
-        let only = KnownServer {
-            address: server(4),
-            only_listed: true,
-        };
-        assert_eq!(known.iter().collect::<Vec<_>>(), [only]);
+        assert_eq!(known.iter().collect::<Vec<_>>(), [server(4)]);
     }
 
     #[test]
