@@ -165,7 +165,7 @@ pub enum ConfigError {
     Token,
     /// The registry has these metrics already.
     #[error("metrics of the server session cannot be registered: {0}")]
-    Metrics(#[from] prometheus::Error),
+    Metrics(#[from] legate_runtime::metrics::Error),
 }
 
 impl ClientConfig {

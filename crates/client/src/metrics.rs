@@ -5,11 +5,9 @@
 use std::time::Duration;
 
 use legate_runtime::metrics::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Error, Histogram, IntCounter, IntCounterVec, IntGauge, Registrar, Registry,
 };
 use tonic::Code;
-
-const PREFIX: &str = "consul_dataplane";
 
 /// Milliseconds: from a connection on the same host to the longest deadline.
 const BUCKETS: [f64; 13] = [
@@ -26,34 +24,21 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let duration = |name: &str, help: &str| {
-            let options = HistogramOpts::new(name, help)
-                .namespace(PREFIX)
-                .buckets(BUCKETS.to_vec());
-            let histogram = Histogram::with_opts(options)?;
-            registry.register(Box::new(histogram.clone()))?;
-            Ok::<_, prometheus::Error>(histogram)
-        };
-        let connected = Opts::new("consul_connected", "1 while connected to a server, else 0.")
-            .namespace(PREFIX);
-        let connected = IntGauge::with_opts(connected)?;
-        registry.register(Box::new(connected.clone()))?;
-        let errors = Opts::new(
+    pub(crate) fn new(registry: &Registry) -> Result<Self, Error> {
+        let metrics = Registrar::new(registry, "consul_dataplane");
+        let duration = |name: &str, help: &str| metrics.histogram(name, help, &BUCKETS);
+        let errors = metrics.counters(
             "connection_errors",
             "Errors of calls to servers, all and by gRPC status code.",
-        );
-        let errors = IntCounterVec::new(errors.namespace(PREFIX), &["error_code"])?;
+            &["error_code"],
+        )?;
         // An empty label is no label: the series of all errors, there from the start.
         errors.with_label_values(&[""]);
-        registry.register(Box::new(errors.clone()))?;
-        let logins = Opts::new("logins_total", "Logins that succeeded.").namespace(PREFIX);
-        let logins = IntCounter::with_opts(logins)?;
-        registry.register(Box::new(logins.clone()))?;
         Ok(Self {
-            connected,
+            connected: metrics
+                .gauge("consul_connected", "1 while connected to a server, else 0.")?,
             errors,
-            logins,
+            logins: metrics.counter("logins_total", "Logins that succeeded.")?,
             connect: duration(
                 "connect_duration",
                 "Milliseconds from dialling a server to being connected.",

@@ -1,10 +1,9 @@
 //! How many queries there are and what became of them.
 
-use legate_runtime::metrics::{Error, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use legate_runtime::metrics::{Error, IntCounterVec, IntGauge, IntGaugeVec, Registrar, Registry};
 
 use super::message::{Reason, Transport};
-
-const PREFIX: &str = "consul_dataplane";
+use crate::telemetry::PREFIX;
 
 /// What became of a query. Every message that comes in has one outcome, unless its TCP client goes
 /// away first.
@@ -66,17 +65,18 @@ pub(super) struct DnsMetrics {
 impl DnsMetrics {
     /// Everything is there from the start, as zero.
     pub(super) fn new(registry: &Registry) -> Result<Self, Error> {
-        let queries = Opts::new(
-            "dns_queries_total",
-            "DNS messages that came in, by what became of them.",
-        );
-        let in_flight = Opts::new(
-            "dns_queries_in_flight",
-            "DNS queries that are waiting for an answer.",
-        );
+        let metrics = Registrar::new(registry, PREFIX);
         let metrics = Self {
-            queries: IntCounterVec::new(queries.namespace(PREFIX), &["transport", "outcome"])?,
-            in_flight: IntGaugeVec::new(in_flight.namespace(PREFIX), &["transport"])?,
+            queries: metrics.counters(
+                "dns_queries_total",
+                "DNS messages that came in, by what became of them.",
+                &["transport", "outcome"],
+            )?,
+            in_flight: metrics.gauges(
+                "dns_queries_in_flight",
+                "DNS queries that are waiting for an answer.",
+                &["transport"],
+            )?,
         };
         for transport in Transport::ALL.map(Transport::label) {
             metrics.in_flight.with_label_values(&[transport]);
@@ -85,8 +85,6 @@ impl DnsMetrics {
                 metrics.queries.with_label_values(&labels);
             }
         }
-        registry.register(Box::new(metrics.queries.clone()))?;
-        registry.register(Box::new(metrics.in_flight.clone()))?;
         Ok(metrics)
     }
 

@@ -4,15 +4,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use legate_runtime::Clock;
 use legate_runtime::metrics::{
-    Error, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
-};
-use prometheus::{
-    register_gauge_with_registry, register_histogram_with_registry,
-    register_int_counter_vec_with_registry, register_int_counter_with_registry,
-    register_int_gauge_vec_with_registry, register_int_gauge_with_registry,
+    Error, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registrar, Registry,
 };
 
 use super::status::label;
+use crate::telemetry::PREFIX;
 
 /// Milliseconds.
 const BUCKETS: [f64; 10] = [
@@ -39,51 +35,44 @@ impl RelayMetrics {
     /// # Errors
     /// When the registry has them already.
     pub fn register(registry: &Registry, clock: Clock) -> Result<RelayMetrics, Error> {
+        let metrics = Registrar::new(registry, PREFIX);
         Ok(RelayMetrics {
             clock,
-            envoy_connected: register_int_gauge_with_registry!(
-                "consul_dataplane_envoy_connected",
+            envoy_connected: metrics.gauge(
+                "envoy_connected",
                 "1 while an Envoy has its xDS stream open, else 0.",
-                registry
             )?,
-            upstream_connected: register_int_gauge_with_registry!(
-                "consul_dataplane_xds_upstream_connected",
+            upstream_connected: metrics.gauge(
+                "xds_upstream_connected",
                 "1 while a server serves the xDS stream, else 0.",
-                registry
             )?,
-            upstream_streams: register_int_counter_with_registry!(
-                "consul_dataplane_xds_upstream_streams_total",
+            upstream_streams: metrics.counter(
+                "xds_upstream_streams_total",
                 "xDS streams opened towards servers.",
-                registry
             )?,
-            last_response: register_gauge_with_registry!(
-                "consul_dataplane_xds_last_response_timestamp_seconds",
+            last_response: metrics.add(Gauge::with_opts(metrics.named(
+                "xds_last_response_timestamp_seconds",
                 "When a server last sent an xDS response, in seconds since 1970; 0 is never.",
-                registry
-            )?,
-            responses: register_int_counter_vec_with_registry!(
-                "consul_dataplane_xds_responses_total",
+            )))?,
+            responses: metrics.counters(
+                "xds_responses_total",
                 "xDS responses by what Envoy answered.",
                 &["type", "answer"],
-                registry
             )?,
-            resources: register_int_gauge_vec_with_registry!(
-                "consul_dataplane_xds_resources",
+            resources: metrics.gauges(
+                "xds_resources",
                 "Resources that Envoy has acknowledged.",
                 &["type"],
-                registry
             )?,
-            bytes: register_int_gauge_vec_with_registry!(
-                "consul_dataplane_xds_resource_bytes",
+            bytes: metrics.gauges(
+                "xds_resource_bytes",
                 "Bytes of the acknowledged resources.",
                 &["type"],
-                registry
             )?,
-            apply: register_histogram_with_registry!(
-                "consul_dataplane_xds_apply_duration",
+            apply: metrics.histogram(
+                "xds_apply_duration",
                 "Milliseconds from a server's response to Envoy's acknowledgement.",
-                BUCKETS.to_vec(),
-                registry
+                &BUCKETS,
             )?,
         })
     }

@@ -4,8 +4,8 @@
 
 use std::slice;
 
+use legate_runtime::metrics::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use legate_runtime::metrics::{Registry, encode_families};
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::{Format, PREFIX};
 

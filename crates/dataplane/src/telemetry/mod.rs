@@ -26,8 +26,8 @@ use http::HeaderValue;
 use legate_client::Session;
 use legate_envoy::supervision::RestartKind;
 use legate_runtime::Clock;
-use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
-use prometheus::proto::MetricFamily;
+use legate_runtime::metrics::proto::MetricFamily;
+use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Registrar, Registry};
 use tokio::time::Instant;
 
 pub use self::fetch::{FetchError, Target, UrlError};
@@ -42,7 +42,7 @@ use self::process::ProcessMetrics;
 use self::retention::Retention;
 
 /// Prefix of all of the dataplane's metrics.
-const PREFIX: &str = "consul_dataplane";
+pub(crate) const PREFIX: &str = "consul_dataplane";
 
 /// How a page is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,26 +93,20 @@ impl Telemetry {
         let registry = Registry::new();
         let process = ProcessMetrics::register(&registry)?;
         let stages = Stages::register(&registry, started)?;
-        let options = |name: &str, help: &str| Opts::new(name, help).namespace(PREFIX);
-        let restarts = IntCounterVec::new(
-            options(
-                "envoy_restarts_total",
-                "How often Envoy was started again, by how it came to that.",
-            ),
+        let metrics = Registrar::new(&registry, PREFIX);
+        let restarts = metrics.counters(
+            "envoy_restarts_total",
+            "How often Envoy was started again, by how it came to that.",
             &["kind"],
         )?;
         for kind in [RestartKind::Hot, RestartKind::Cold, RestartKind::Crash] {
             restarts.with_label_values(&[label(kind)]);
         }
-        let failures = IntCounterVec::new(
-            options(
-                "metrics_source_failures_total",
-                "How often a source's metrics were missing on the merged page, all or a part.",
-            ),
+        let failures = metrics.counters(
+            "metrics_source_failures_total",
+            "How often a source's metrics were missing on the merged page, all or a part.",
             &["source"],
         )?;
-        registry.register(Box::new(restarts.clone()))?;
-        registry.register(Box::new(failures.clone()))?;
         Ok(Telemetry {
             registry,
             process,

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use legate_client::{Session, SessionSnapshot, Stage};
 use legate_identity::CertificateInfo;
 use legate_runtime::Clock;
-use prometheus::proto::MetricFamily;
+use legate_runtime::metrics::proto::MetricFamily;
 use tokio::time::Instant;
 
 use super::PREFIX;

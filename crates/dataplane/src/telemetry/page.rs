@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use legate_runtime::Spawner;
-use prometheus::proto::MetricFamily;
+use legate_runtime::metrics::proto::MetricFamily;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use prometheus::proto::{MetricFamily, MetricType};
+use legate_runtime::metrics::proto::{MetricFamily, MetricType};
 
 use super::PREFIX;
 use super::retention::EVENTS;

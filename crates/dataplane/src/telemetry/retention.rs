@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus::proto::MetricFamily;
+use legate_runtime::metrics::proto::MetricFamily;
 use tokio::time::Instant;
 
 use super::PREFIX;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use legate_runtime::metrics::{Error, GaugeVec, Opts, Registry};
+use legate_runtime::metrics::{Error, GaugeVec, Registrar, Registry};
 use tokio::time::Instant;
 
 use super::PREFIX;
@@ -46,12 +46,12 @@ pub struct Stages {
 
 impl Stages {
     pub(super) fn register(registry: &Registry, started: Instant) -> Result<Stages, Error> {
-        let options = Opts::new(
+        let metrics = Registrar::new(registry, PREFIX);
+        let options = metrics.named(
             "startup_stage_seconds",
             "Seconds from the start of the program until a stage of its start was reached.",
         );
-        let gauge = GaugeVec::new(options.namespace(PREFIX), &["stage"])?;
-        registry.register(Box::new(gauge.clone()))?;
+        let gauge = metrics.add(GaugeVec::new(options, &["stage"]))?;
         Ok(Stages {
             started,
             gauge,

@@ -4,7 +4,7 @@
 
 mod process;
 
-pub use self::process::ProcessMetrics;
+pub use self::process::{ProcessMetrics, ProcessUsage};
 pub use prometheus::core::Collector;
 pub use prometheus::proto;
 use prometheus::proto::MetricFamily;
@@ -12,6 +12,84 @@ pub use prometheus::{
     Counter, CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec,
     IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
+
+/// Registers the metrics of a component, whose names begin with the same prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct Registrar<'a> {
+    registry: &'a Registry,
+    prefix: &'static str,
+}
+
+impl<'a> Registrar<'a> {
+    /// For metrics whose names begin with `prefix` and an underscore.
+    pub fn new(registry: &'a Registry, prefix: &'static str) -> Self {
+        Self { registry, prefix }
+    }
+
+    /// Registers a metric of another kind than the following, made of [`Registrar::named`].
+    ///
+    /// # Errors
+    /// When it could not be made, or one of its name is registered. The same for all others.
+    pub fn add<M: Collector + Clone + 'static>(
+        &self,
+        metric: Result<M, Error>,
+    ) -> Result<M, Error> {
+        let metric = metric?;
+        self.registry.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    /// A name with the prefix, and what it means.
+    pub fn named(&self, name: &str, help: &str) -> Opts {
+        Opts::new(name, help).namespace(self.prefix)
+    }
+
+    /// A counter without labels.
+    ///
+    /// # Errors
+    /// See [`Registrar::add`].
+    pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
+        self.add(IntCounter::with_opts(self.named(name, help)))
+    }
+
+    /// A counter with labels.
+    ///
+    /// # Errors
+    /// See [`Registrar::add`].
+    pub fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, Error> {
+        self.add(IntCounterVec::new(self.named(name, help), labels))
+    }
+
+    /// A gauge without labels.
+    ///
+    /// # Errors
+    /// See [`Registrar::add`].
+    pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, Error> {
+        self.add(IntGauge::with_opts(self.named(name, help)))
+    }
+
+    /// A gauge with labels.
+    ///
+    /// # Errors
+    /// See [`Registrar::add`].
+    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
+        self.add(IntGaugeVec::new(self.named(name, help), labels))
+    }
+
+    /// A histogram without labels.
+    ///
+    /// # Errors
+    /// See [`Registrar::add`].
+    pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, Error> {
+        let options = HistogramOpts::from(self.named(name, help));
+        self.add(Histogram::with_opts(options.buckets(buckets.to_vec())))
+    }
+}
 
 /// Content type of [`encode`]'s output.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

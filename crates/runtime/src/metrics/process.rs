@@ -9,6 +9,38 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Error, IntGauge, Registry};
 
+/// What the kernel says about this process at one moment; `None` for what cannot be read.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessUsage {
+    /// Resident memory, in bytes.
+    pub resident: Option<i64>,
+    /// The part of it that belongs to no file, in bytes.
+    pub anonymous: Option<i64>,
+    /// Threads.
+    pub threads: Option<i64>,
+    /// Open file descriptors.
+    pub descriptors: Option<i64>,
+}
+
+impl ProcessUsage {
+    /// Reads all of it.
+    pub fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+            rest.split_whitespace().next()?.parse::<i64>().ok()
+        };
+        let bytes = |name: &str| field(name).and_then(|kib| kib.checked_mul(1024));
+        let open = fs::read_dir("/proc/self/fd").map(Iterator::count);
+        Self {
+            resident: bytes("VmRSS:"),
+            anonymous: bytes("RssAnon:"),
+            threads: field("Threads:"),
+            descriptors: open.ok().and_then(|count| i64::try_from(count).ok()),
+        }
+    }
+}
+
 /// Metrics of the process, read whenever somebody asks for them (Linux).
 #[derive(Debug)]
 pub struct ProcessMetrics {
@@ -58,20 +90,15 @@ impl ProcessMetrics {
             self.processor
                 .inc_by((seconds.as_secs_f64() - self.processor.get()).max(0.0));
         }
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let field = |name| {
-            let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
-            rest.split_whitespace().next()?.parse::<i64>().ok()
-        };
-        if let Some(bytes) = field("VmRSS:").and_then(|kib| kib.checked_mul(1024)) {
-            self.resident.set(bytes);
-        }
-        if let Some(threads) = field("Threads:") {
-            self.threads.set(threads);
-        }
-        let open = fs::read_dir("/proc/self/fd").map(Iterator::count);
-        if let Some(open) = open.ok().and_then(|count| i64::try_from(count).ok()) {
-            self.descriptors.set(open);
+        let now = ProcessUsage::now();
+        for (gauge, value) in [
+            (&self.resident, now.resident),
+            (&self.threads, now.threads),
+            (&self.descriptors, now.descriptors),
+        ] {
+            if let Some(value) = value {
+                gauge.set(value);
+            }
         }
     }
 
