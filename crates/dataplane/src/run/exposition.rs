@@ -9,8 +9,7 @@ use legate_runtime::{Scope, Spawner};
 
 use crate::settings::Settings;
 use crate::telemetry::{
-    self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Target,
-    Telemetry,
+    self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, Source, Target, Telemetry,
 };
 
 /// Where Envoy's admin interface has its metrics.
@@ -95,15 +94,12 @@ impl Exposition {
             (Dialect::Statsd, config.statsd_address(&variable)?),
             (dogstatsd, config.dogstatsd_address(&variable)?),
         ];
-        let mut sinks = Vec::new();
-        for (dialect, url) in wanted {
-            let address = url.map(|url| url.parse::<SinkAddress>()).transpose();
-            match address {
-                Ok(address) => sinks.extend(address.map(|address| Sink { dialect, address })),
-                Err(error) => tracing::warn!(%error, "own metrics are not sent there"),
-            }
-        }
-        Ok(sinks)
+        let sinks = wanted.into_iter();
+        let sinks = sinks.filter_map(|(dialect, address)| {
+            let address = address?;
+            Some(Sink { dialect, address })
+        });
+        Ok(sinks.collect())
     }
 
     fn serve(&self) {

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, LOCATION};
 use http::{Request, Uri};
 use legate_identity::tls::{ClientTls, client_config, server_name};
-use legate_runtime::Spawner;
 use legate_runtime::http_client::{Body, HttpError, Reply, send_over};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -34,14 +33,6 @@ const REDIRECTS: usize = 3;
 )]
 pub struct UrlError {
     url: String,
-}
-
-/// A page could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("{target}: {reason}")]
-pub struct FetchError {
-    target: Target,
-    reason: String,
 }
 
 /// Where a page is. A query is not shown: it may hold a secret.
@@ -148,7 +139,7 @@ impl FromStr for Target {
     }
 }
 
-/// A page that is being read.
+/// A page that is being read. Errors say of which target.
 pub(super) struct Page {
     target: Target,
     format: Format,
@@ -159,15 +150,12 @@ impl Page {
     /// Asks for a page and waits for its status, until the deadline.
     pub(super) async fn open(
         mut target: Target,
-        wanted: Format,
         dialer: Dialer,
         deadline: Instant,
-    ) -> Result<Page, FetchError> {
+    ) -> Result<Page, String> {
         for _ in 0..=REDIRECTS {
-            let reply = match dialer.get(&target, wanted, deadline).await {
-                Ok(reply) => reply,
-                Err(reason) => return Err(FetchError { target, reason }),
-            };
+            let reply = dialer.get(&target, deadline).await;
+            let reply = reply.map_err(|reason| format!("{target}: {reason}"))?;
             match reply.status.as_u16() {
                 200..=299 => {
                     let format = negotiate::sent(header(&reply, &CONTENT_TYPE));
@@ -181,14 +169,10 @@ impl Page {
                     Some(next) => target = next,
                     None => break,
                 },
-                _ => {
-                    let reason = format!("status {}", reply.status);
-                    return Err(FetchError { target, reason });
-                }
+                _ => return Err(format!("{target}: status {}", reply.status)),
             }
         }
-        let reason = "redirects without end, or to nowhere".to_owned();
-        Err(FetchError { target, reason })
+        Err(format!("{target}: redirects without end, or to nowhere"))
     }
 
     /// What it says it is written in.
@@ -197,12 +181,9 @@ impl Page {
     }
 
     /// The next piece, until the deadline; `None` at the end.
-    pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Bytes>, FetchError> {
+    pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Bytes>, String> {
         let piece = self.reply.piece(deadline).await;
-        piece.map_err(|error| FetchError {
-            target: self.target.clone(),
-            reason: error.to_string(),
-        })
+        piece.map_err(|error| format!("{}: {error}", self.target))
     }
 }
 
@@ -214,9 +195,8 @@ fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
 }
 
 /// Opens connections. Copies share what is read once, and the one turn for look-ups of names.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Dialer {
-    spawner: Spawner,
     /// The TLS configuration, once the system's authorities have been read.
     tls: Arc<Mutex<Option<Arc<ClientConfig>>>>,
     /// A look-up that nobody waits for any more goes on in its thread: there is one at a time.
@@ -224,35 +204,11 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// A page is put together in a task of the scope of `spawner`.
-    pub(super) fn new(spawner: Spawner) -> Dialer {
-        Dialer {
-            spawner,
-            tls: Arc::default(),
-            look_up: Arc::default(),
-        }
-    }
-
-    pub(super) fn spawner(&self) -> &Spawner {
-        &self.spawner
-    }
-
     /// The answer to a target's path, over a connection of its own.
-    async fn get(
-        &self,
-        target: &Target,
-        wanted: Format,
-        deadline: Instant,
-    ) -> Result<Reply, String> {
-        let accept = match wanted {
-            Format::Text => "text/plain;version=0.0.4;q=0.9,*/*;q=0.1",
-            Format::OpenMetrics => {
-                "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-            }
-        };
+    async fn get(&self, target: &Target, deadline: Instant) -> Result<Reply, String> {
         let request = Request::get(&target.path)
             .header(HOST, target.authority())
-            .header(ACCEPT, accept)
+            .header(ACCEPT, "text/plain;version=0.0.4;q=0.9,*/*;q=0.1")
             .body(Body::default())
             .map_err(|error| error.to_string())?;
         let stream = timeout_at(deadline, self.connect(target)).await;
@@ -310,7 +266,6 @@ impl Dialer {
 mod tests {
     use std::time::Duration;
 
-    use legate_runtime::Scope;
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
@@ -357,8 +312,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_look_up_that_hangs_keeps_others_waiting_and_starts_no_threads() {
-        let scope = Scope::new("test");
-        let dialer = Dialer::new(scope.spawner());
+        let dialer = Dialer::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let target = |host: &str| format!("http://{host}:{port}/").parse::<Target>().unwrap();

@@ -30,11 +30,11 @@ use legate_runtime::metrics::proto::MetricFamily;
 use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Registrar, Registry};
 use tokio::time::Instant;
 
-pub use self::fetch::{FetchError, Target, UrlError};
+pub use self::fetch::{Target, UrlError};
 pub use self::page::{Merger, Source};
 pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
-pub use self::sinks::{Sink, SinkAddress, SinkAddressError, push};
+pub use self::sinks::{Sink, push};
 pub use self::stages::{Stage, Stages};
 
 use self::observed::Observed;

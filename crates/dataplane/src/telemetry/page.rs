@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::families::{self, gauges};
-use super::fetch::{Dialer, FetchError, Page, Target};
-use super::merge::{Broken, Merge, remark};
+use super::fetch::{Dialer, Page, Target};
+use super::merge::{Merge, remark};
 use super::slots::{Slot, Slots};
 use super::{Format, Telemetry};
 
@@ -56,15 +56,14 @@ pub struct Merger {
     logged: Arc<[AtomicBool]>,
     slots: Slots,
     dialer: Dialer,
+    spawner: Spawner,
 }
 
 /// Why a source was cut off.
 #[derive(Debug, thiserror::Error)]
 enum SourceError {
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    #[error("{0}: {1}")]
-    Broken(Target, Broken),
+    #[error("{0}")]
+    Missing(String),
     /// Whoever asked for the page is gone.
     #[error("nobody reads the page any more")]
     Abandoned,
@@ -81,7 +80,8 @@ impl Merger {
             logged: sources.iter().map(|_| AtomicBool::new(false)).collect(),
             sources: sources.into(),
             slots: Slots::default(),
-            dialer: Dialer::new(spawner),
+            dialer: Dialer::default(),
+            spawner,
         }
     }
 
@@ -105,8 +105,8 @@ impl Merger {
             page,
             slot,
         };
-        let (merger, stop) = (self.clone(), self.dialer.spawner().token());
-        self.dialer.spawner().spawn("merged metrics", async move {
+        let (merger, stop) = (self.clone(), self.spawner.token());
+        self.spawner.spawn("merged metrics", async move {
             tokio::select! {
                 () = sleep_until(deadline + LINGER) => {}
                 () = stop.cancelled() => {}
@@ -130,7 +130,7 @@ impl Merger {
             let target = source
                 .target
                 .with_query(query.filter(|_| source.takes_query));
-            let page = Page::open(target, Format::Text, self.dialer.clone(), deadline);
+            let page = Page::open(target, self.dialer.clone(), deadline);
             async move { (index, page.await) }
         };
         let mut asked: FuturesUnordered<_> = self.sources.iter().enumerate().map(ask).collect();
@@ -142,7 +142,7 @@ impl Merger {
             let share = now + left / u32::try_from(asked.len() + 1).unwrap_or(u32::MAX);
             let copied = match answer {
                 Ok(page) => writer.copy(page, &self.sources[index].target, share).await,
-                Err(error) => Err(error.into()),
+                Err(error) => Err(SourceError::Missing(error)),
             };
             match copied {
                 Ok(()) => {
@@ -207,9 +207,9 @@ impl Writer {
         target: &Target,
         deadline: Instant,
     ) -> Result<(), SourceError> {
-        let broken = |broken| SourceError::Broken(target.clone(), broken);
+        let broken = |broken| SourceError::Missing(format!("{target}: {broken}"));
         self.merge.begin(page.format());
-        while let Some(piece) = page.next(deadline).await? {
+        while let Some(piece) = page.next(deadline).await.map_err(SourceError::Missing)? {
             let pushed = self.merge.push(&piece, &mut self.ready);
             self.pass_on(PIECE).await?;
             pushed.map_err(broken)?;

@@ -2,13 +2,10 @@
 //! configuration. What a sink does not take is lost, and said once.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
+use legate_envoy::bootstrap::SinkAddress;
 use legate_runtime::Spawner;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -24,49 +21,6 @@ const FULL: u32 = 10;
 
 /// How long a sink that failed is left alone.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// A sink that cannot be sent to.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{url:?} is no address of a sink: use udp://IP:PORT or unix:///PATH")]
-pub struct SinkAddressError {
-    url: String,
-}
-
-/// Where a sink listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SinkAddress {
-    /// UDP.
-    Udp(SocketAddr),
-    /// A unix datagram socket.
-    Unix(PathBuf),
-}
-
-impl FromStr for SinkAddress {
-    type Err = SinkAddressError;
-
-    fn from_str(url: &str) -> Result<SinkAddress, SinkAddressError> {
-        let error = || SinkAddressError {
-            url: url.to_owned(),
-        };
-        if let Some(path) = url
-            .strip_prefix("unix://")
-            .filter(|path| path.starts_with('/'))
-        {
-            return Ok(SinkAddress::Unix(path.into()));
-        }
-        let address = url.strip_prefix("udp://").ok_or_else(error)?;
-        address.parse().map(SinkAddress::Udp).map_err(|_| error())
-    }
-}
-
-impl fmt::Display for SinkAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SinkAddress::Udp(address) => write!(f, "udp://{address}"),
-            SinkAddress::Unix(path) => write!(f, "unix://{}", path.display()),
-        }
-    }
-}
 
 /// A sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,27 +145,6 @@ impl Outlet {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_read_and_written() {
-        for url in [
-            "udp://127.0.0.1:8125",
-            "udp://[::1]:8125",
-            "unix:///run/dsd.socket",
-        ] {
-            assert_eq!(url.parse::<SinkAddress>().unwrap().to_string(), url);
-        }
-        for url in [
-            "tcp://127.0.0.1:1",
-            "udp://host:1",
-            "udp://127.0.0.1",
-            "unix://run",
-            "",
-        ] {
-            let error = url.parse::<SinkAddress>().unwrap_err().to_string();
-            assert!(error.contains("udp://IP:PORT"), "{error}");
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_sink_that_is_not_there_is_tried_again_after_a_while() {

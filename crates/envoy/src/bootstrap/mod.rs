@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use listeners::is_own;
 pub use listeners::reachable;
 pub use proxy_config::ProxyConfig;
+pub use sink_address::SinkAddress;
 pub use trusted_ca::{PrometheusTls, TrustedCa};
 
 /// The cluster through which Envoy reaches the dataplane's xDS relay. Servers expect this name in

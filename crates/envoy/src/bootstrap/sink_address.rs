@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -13,30 +13,27 @@ use super::{BootstrapError, ProxyConfig, pipe, socket_address};
 const HOST_IP: &str = "HOST_IP";
 
 impl ProxyConfig {
-    /// `envoy_statsd_url` with its variables replaced: `udp://IP:PORT` or `unix:///PATH`.
+    /// `envoy_statsd_url` with its variables replaced.
     ///
     /// # Errors
-    /// When it is no such address; the error names the key.
+    /// When it is no address of a sink; the error names the key.
     pub fn statsd_address(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Option<String>, BootstrapError> {
+    ) -> Result<Option<SinkAddress>, BootstrapError> {
         replaced("envoy_statsd_url", self.statsd_url.as_deref(), variable)
     }
 
     /// `envoy_dogstatsd_url`, likewise.
     ///
     /// # Errors
-    /// When it is no such address; the error names the key.
+    /// When it is no address of a sink; the error names the key.
     pub fn dogstatsd_address(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Option<String>, BootstrapError> {
-        replaced(
-            "envoy_dogstatsd_url",
-            self.dogstatsd_url.as_deref(),
-            variable,
-        )
+    ) -> Result<Option<SinkAddress>, BootstrapError> {
+        let url = self.dogstatsd_url.as_deref();
+        replaced("envoy_dogstatsd_url", url, variable)
     }
 }
 
@@ -44,24 +41,26 @@ fn replaced(
     key: &'static str,
     url: Option<&str>,
     variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<Option<String>, BootstrapError> {
+) -> Result<Option<SinkAddress>, BootstrapError> {
     // The warnings come with the bootstrap document.
     url.map(|url| SinkAddress::read(key, url, variable, &mut Vec::new()))
-        .map(|address| address.map(|address| address.to_string()))
         .transpose()
 }
 
-/// Where a sink sends statistics.
-pub(super) enum SinkAddress {
+/// Where a sink takes statistics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SinkAddress {
+    /// UDP.
     Udp(SocketAddr),
-    Unix(String),
+    /// A unix datagram socket.
+    Unix(PathBuf),
 }
 
 impl fmt::Display for SinkAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp(address) => write!(f, "udp://{address}"),
-            Self::Unix(path) => write!(f, "unix://{path}"),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }
@@ -71,7 +70,7 @@ impl SinkAddress {
     pub(super) fn to_value(&self) -> Value {
         match self {
             Self::Udp(address) => socket_address(*address),
-            Self::Unix(path) => pipe(Path::new(path)),
+            Self::Unix(path) => pipe(path),
         }
     }
 
@@ -104,7 +103,7 @@ impl SinkAddress {
                     "proxy config key {key}: {value:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
                 ));
             }
-            return Ok(Self::Unix(path.to_owned()));
+            return Ok(Self::Unix(path.into()));
         }
         let Some(authority) = value.strip_prefix("udp://") else {
             let reason = match value.split_once("://") {
@@ -224,9 +223,10 @@ mod tests {
             ..ProxyConfig::default()
         };
         let statsd = config.statsd_address(&variable).unwrap();
-        assert_eq!(statsd.as_deref(), Some("udp://[::1]:8125"));
+        let text = |address: Option<SinkAddress>| address.unwrap().to_string();
+        assert_eq!(text(statsd), "udp://[::1]:8125");
         let dogstatsd = config.dogstatsd_address(&variable).unwrap();
-        assert_eq!(dogstatsd.as_deref(), Some("unix:///run/dsd.socket"));
+        assert_eq!(text(dogstatsd), "unix:///run/dsd.socket");
         let none = ProxyConfig::default();
         assert_eq!(none.statsd_address(&variable).unwrap(), None);
     }
