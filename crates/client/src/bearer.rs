@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use legate_model::Secret;
+use legate_runtime::file_stamp::FileStamp;
 use serde_json::Value;
 
 use crate::config::Bearer;
 use crate::error::SessionError;
-use crate::tls::Stamp;
 
 /// Largest file that is read as a bearer token.
 const SIZE: u64 = 64 * 1024;
@@ -68,10 +68,10 @@ pub(crate) fn note(expires: Option<SystemTime>, now: SystemTime) -> String {
 }
 
 /// The stamp of a bearer token's file; `None` for a token that cannot change.
-pub(crate) fn stamp(bearer: &Bearer) -> Option<Stamp> {
+pub(crate) fn stamp(bearer: &Bearer) -> Option<FileStamp> {
     match bearer {
         Bearer::Token(_) => None,
-        Bearer::File(path) => Some(Stamp::of([path.as_path()])),
+        Bearer::File(path) => Some(FileStamp::of([path.as_path()])),
     }
 }
 

@@ -5,21 +5,18 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use legate_identity::CertificateInfo;
 use legate_identity::tls::{ClientTls, TlsError, client_config, server_name};
+use legate_runtime::file_stamp::FileStamp;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-/// So many entries of a directory are checked for changes.
-const ENTRIES: usize = 1024;
 
 /// Which name a server's certificate must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +39,9 @@ pub(crate) struct Tls {
 struct Loaded {
     config: Arc<ClientConfig>,
     /// The files when they were read.
-    stamp: Stamp,
+    stamp: FileStamp,
     /// Files that could not be used and were logged.
-    unusable: Option<Stamp>,
+    unusable: Option<FileStamp>,
     certificate_expires: Option<SystemTime>,
 }
 
@@ -61,7 +58,7 @@ impl Tls {
             Name::Unverified => {}
         }
         // The stamp first, so that a change in between is not missed.
-        let stamp = Stamp::of(files(&options));
+        let stamp = FileStamp::of(files(&options));
         let loaded = Loaded {
             config: client_config(&options)?,
             stamp,
@@ -82,7 +79,7 @@ impl Tls {
 
     /// Whether usable files have changed since the last connection was made with them.
     pub(crate) fn has_changed(&self) -> bool {
-        let stamp = Stamp::of(files(&self.options));
+        let stamp = FileStamp::of(files(&self.options));
         let mut loaded = self.loaded();
         stamp != loaded.stamp && self.reload(&mut loaded, stamp)
     }
@@ -122,13 +119,13 @@ impl Tls {
     fn current(&self) -> Arc<ClientConfig> {
         let mut loaded = self.loaded();
         if self.has_files() {
-            let stamp = Stamp::of(files(&self.options));
+            let stamp = FileStamp::of(files(&self.options));
             self.reload(&mut loaded, stamp);
         }
         Arc::clone(&loaded.config)
     }
 
-    fn reload(&self, loaded: &mut Loaded, stamp: Stamp) -> bool {
+    fn reload(&self, loaded: &mut Loaded, stamp: FileStamp) -> bool {
         match client_config(&self.options) {
             Ok(config) => {
                 loaded.config = config;
@@ -169,77 +166,11 @@ fn certificate_expires(options: &ClientTls) -> Option<SystemTime> {
     Some(CertificateInfo::from_pem(&pem).ok()?.not_after)
 }
 
-/// Shows whether files have changed, without reading them. Links are followed: Kubernetes changes
-/// mounted secrets by changing a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp(Vec<(PathBuf, Option<FileStamp>)>);
-
-/// Time of the last change in seconds and nanoseconds, inode, length.
-type FileStamp = (i64, i64, u64, u64);
-
-impl Stamp {
-    /// Of files, and of directories with their entries.
-    pub(crate) fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
-        let mut stamps = Vec::new();
-        for path in paths {
-            stamps.push(stamp(path.to_owned()));
-            let Ok(entries) = fs::read_dir(path) else {
-                continue;
-            };
-            let mut entries: Vec<PathBuf> = entries
-                .flatten()
-                .take(ENTRIES)
-                .map(|entry| entry.path())
-                .collect();
-            entries.sort();
-            stamps.extend(entries.into_iter().map(stamp));
-        }
-        Self(stamps)
-    }
-}
-
-fn stamp(path: PathBuf) -> (PathBuf, Option<FileStamp>) {
-    let stamp = fs::metadata(&path).ok().map(|metadata| {
-        let (inode, length) = (metadata.ino(), metadata.len());
-        (metadata.mtime(), metadata.mtime_nsec(), inode, length)
-    });
-    (path, stamp)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use legate_testkit::certs::TestCa;
-    use tempfile::TempDir;
 
     use super::*;
-
-    #[test]
-    fn a_replaced_file_a_swapped_link_and_a_new_entry_are_changes() {
-        let folder = TempDir::new().unwrap();
-        let (first, second) = (folder.path().join("1"), folder.path().join("2"));
-        fs::create_dir(&first).unwrap();
-        fs::create_dir(&second).unwrap();
-        for version in [&first, &second] {
-            fs::write(version.join("ca.pem"), "same length").unwrap();
-        }
-        // As Kubernetes mounts a secret: a link to a version that is swapped.
-        let current = folder.path().join("..data");
-        symlink(&first, &current).unwrap();
-        let file = current.join("ca.pem");
-        let stamp = || Stamp::of([file.as_path()]);
-        let before = stamp();
-        assert_eq!(stamp(), before, "looking changes nothing");
-        fs::remove_file(&current).unwrap();
-        assert_ne!(stamp(), before, "a file that is gone");
-        symlink(&second, &current).unwrap();
-        assert_ne!(stamp(), before, "another file of the same name");
-        let directory = || Stamp::of([first.as_path()]);
-        let before = directory();
-        fs::write(first.join("other.pem"), "x").unwrap();
-        assert_ne!(directory(), before);
-    }
 
     #[test]
     fn half_a_rotation_is_waited_out() {

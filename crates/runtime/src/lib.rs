@@ -9,6 +9,7 @@ pub mod scope;
 pub mod backoff;
 pub mod clock;
 pub mod file_limit;
+pub mod file_stamp;
 pub mod http_client;
 pub mod logging;
 pub mod metrics;

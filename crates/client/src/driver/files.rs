@@ -2,17 +2,18 @@
 //!
 //! A check reads metadata only; files are read when that has changed.
 
+use legate_runtime::file_stamp::FileStamp;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Parts;
 use crate::bearer;
 use crate::machine::Event;
-use crate::tls::{Stamp, Tls};
+use crate::tls::Tls;
 
 pub(super) struct Files {
     /// `None` without files.
     ticks: Option<Interval>,
-    bearer: Option<Stamp>,
+    bearer: Option<FileStamp>,
 }
 
 impl Files {

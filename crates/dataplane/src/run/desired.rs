@@ -1,8 +1,6 @@
 //! What Envoy shall run: the program, its arguments and its bootstrap document, made from the
 //! settings, the proxy's parameters and the files of now. It asks no server and starts nothing.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
@@ -13,6 +11,7 @@ use legate_envoy::bootstrap::{
 use legate_envoy::find_executable;
 use legate_envoy::process::{EnvoyLog, Launch};
 use legate_envoy::supervision::EnvoyConfig;
+use legate_runtime::file_stamp::FileStamp;
 
 use crate::bootstrap;
 use crate::settings::Settings;
@@ -24,10 +23,6 @@ pub(super) struct Desired {
     /// Where the relay listens.
     pub(super) xds: XdsAddress,
 }
-
-/// Program and files with their device, inode, size, and time of the last change in seconds and
-/// nanoseconds; see [`Desired::stamp`].
-pub(super) type Stamp = Vec<(PathBuf, Option<(u64, u64, u64, i64, i64)>)>;
 
 /// A configuration of Envoy.
 #[derive(Debug, Clone)]
@@ -59,16 +54,11 @@ impl Desired {
     }
 
     /// What tells, without reading them, whether another program or other files are there by now.
-    pub(super) fn stamp(&self) -> Stamp {
+    pub(super) fn stamp(&self) -> FileStamp {
         let program = Self::executable(&self.settings).ok();
         let tls = self.settings.telemetry.prometheus_tls.iter();
         let files = tls.flat_map(|tls| [&tls.ca, &tls.certificate, &tls.key]);
-        let stamp = |path: &PathBuf| {
-            let file = fs::metadata(path).ok();
-            let file = file.map(|it| (it.dev(), it.ino(), it.size(), it.ctime(), it.ctime_nsec()));
-            (path.clone(), file)
-        };
-        program.iter().chain(files).map(stamp).collect()
+        FileStamp::of(program.iter().chain(files).map(PathBuf::as_path))
     }
 
     /// The configuration that follows from `params` and the files of now.

@@ -13,11 +13,12 @@ use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_client::Session;
 use legate_envoy::supervision::{EnvoyConfig, EpochReport, EpochState, Handle, Report};
 use legate_runtime::CancellationToken;
+use legate_runtime::file_stamp::FileStamp;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use super::desired::{Configured, Desired, Stamp};
+use super::desired::{Configured, Desired};
 use super::exposition::Exposition;
 use crate::bootstrap;
 use crate::restart::Request;
@@ -46,7 +47,7 @@ pub(super) struct Refresh {
     /// What Envoy was last started with.
     pub(super) current: EnvoyConfig,
     /// What the files were at the last look, or nothing when they have to be looked at in any case.
-    pub(super) looked: Option<Stamp>,
+    pub(super) looked: Option<FileStamp>,
     /// What the last look found instead. It is used when the next look finds the same, because
     /// files change one after another.
     pub(super) found: Option<EnvoyConfig>,
