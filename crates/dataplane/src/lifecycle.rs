@@ -13,12 +13,13 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode, header};
+use legate_runtime::http_server::bind;
 use legate_runtime::metrics::CONTENT_TYPE;
 use legate_runtime::{Readiness, Spawner};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::http_server::{self, Limits};
+use crate::http_server;
 use crate::leave::Drainer;
 use crate::restart::{Outcome, Restarter};
 use crate::settings;
@@ -70,7 +71,7 @@ impl LifecycleListener {
     /// When it is taken or not allowed; the error names the settings.
     pub fn bind(address: SocketAddr) -> Result<LifecycleListener, LifecycleError> {
         let failed = |source| LifecycleError { address, source };
-        let listener = http_server::bind(address).map_err(failed)?;
+        let listener = bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(LifecycleListener { listener, address })
     }
@@ -90,8 +91,7 @@ impl LifecycleListener {
             "starting proxy lifecycle management server"
         );
         let router = Router::new().fallback(answer).with_state(Arc::new(parts));
-        let limits = Limits::of_process();
-        http_server::serve("lifecycle server", self.listener, router, limits, spawner);
+        http_server::serve("lifecycle server", self.listener, router, spawner);
     }
 }
 

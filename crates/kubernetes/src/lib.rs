@@ -7,7 +7,6 @@ pub mod acl_init;
 pub mod annotations;
 pub mod certificates;
 pub mod config;
-mod http_server;
 pub mod inject;
 pub mod leader;
 pub mod operator;

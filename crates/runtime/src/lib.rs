@@ -1,5 +1,5 @@
 //! What every component runs on: task scopes, the end of a program, readiness, clock, backoff, the
-//! limit of open files, a small HTTP client, logs and metrics.
+//! limit of open files, a small HTTP client and server, logs and metrics.
 //!
 //! This crate is the only one that spawns tasks. It never reads the environment, never ends the
 //! process and knows nothing of what runs on it.
@@ -11,8 +11,10 @@ pub mod clock;
 pub mod file_limit;
 pub mod file_stamp;
 pub mod http_client;
+pub mod http_server;
 pub mod logging;
 pub mod metrics;
+pub mod net;
 pub mod pool;
 pub mod program;
 pub mod readiness;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use legate_runtime::net::accept;
 use legate_runtime::{CancellationToken, Spawner};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,9 +22,6 @@ use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use super::Limits;
 use super::answer::Answerer;
 use super::message::Transport;
-
-/// How long the listener rests when the machine has no descriptors left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes of room for the first read of a connection, and for most queries.
 const TYPICAL: usize = 512;
@@ -37,20 +35,8 @@ pub(super) async fn serve(
 ) -> Result<(), Infallible> {
     let stop = spawner.token();
     let places = Arc::new(Semaphore::new(limits.tcp_connections));
-    let mut failing = false;
-    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
-        let (stream, client) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                if !failing {
-                    tracing::warn!(target: "dns-proxy.tcp", %error, "cannot accept connections");
-                }
-                failing = true;
-                stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
-                continue;
-            }
-        };
-        failing = false;
+    let next = || accept("DNS over TCP", || listener.accept());
+    while let Some((stream, client)) = stop.run_until_cancelled(next()).await {
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
             // Closing tells the client at once; leaving it in the queue would look like a hang.
             tracing::debug!(target: "dns-proxy.tcp", %client, "refused: too many connections");

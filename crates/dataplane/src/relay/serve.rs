@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT};
@@ -18,9 +17,9 @@ use hyper_util::rt::TokioIo;
 use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::metadata;
 use legate_client::Session;
+use legate_runtime::net::accept;
 use legate_runtime::{CancellationToken, ReadyHandle, Spawner};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status, Streaming};
@@ -58,9 +57,6 @@ const STREAM_WINDOW: u32 = 1024 * 1024;
 
 /// The same for all streams of one connection of an Envoy.
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
-
-/// How long the listener rests when the machine has no descriptors left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Streams of one connection; more wait. Envoy opens one, and one more when it thinks that the first
 /// is broken.
@@ -127,28 +123,16 @@ struct Service {
 }
 
 impl Service {
-    /// Takes connections until the scope stops. A machine without descriptors ends nothing.
+    /// Takes connections until the scope stops.
     async fn accept(self, listener: Listener) -> Result<(), Infallible> {
         let stop = self.spawner.token();
-        let mut stopped = pin!(stop.cancelled());
         let mut connections = Connections::default();
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                () = &mut stopped => return Ok(()),
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok(stream) => {
-                    let served = self.clone().serve(stream, connections.open());
-                    self.spawner.spawn("xDS connection of Envoy", served);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection of Envoy");
-                    sleep(PAUSE).await;
-                }
-            }
+        let next = || accept("xDS", || listener.accept());
+        while let Some(stream) = stop.run_until_cancelled(next()).await {
+            let served = self.clone().serve(stream, connections.open());
+            self.spawner.spawn("xDS connection of Envoy", served);
         }
+        Ok(())
     }
 
     /// Serves one connection to its end. What goes wrong with it concerns Envoy, who sees it.

@@ -15,12 +15,13 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use legate_runtime::Spawner;
+use legate_runtime::http_server::bind;
 use tokio::sync::mpsc;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 
 use super::{Format, Merger, Telemetry, negotiate};
-use crate::http_server::{self, Limits};
+use crate::http_server;
 
 /// Port of the dataplane's own metrics.
 pub const OWN_METRICS_PORT: u16 = 20101;
@@ -49,7 +50,7 @@ pub fn start(endpoints: Endpoints, telemetry: Telemetry, merger: Merger, spawner
 }
 
 fn serve(name: &'static str, address: SocketAddr, router: Router, spawner: &Spawner) {
-    let listener = match http_server::bind(address) {
+    let listener = match bind(address) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::warn!(target: "metrics", %address, %error, "{name} not started");
@@ -60,7 +61,7 @@ fn serve(name: &'static str, address: SocketAddr, router: Router, spawner: &Spaw
     // Metrics repeat themselves: more effort makes little of a difference.
     let gzip = CompressionLayer::new().quality(CompressionLevel::Fastest);
     let router = router.layer(gzip);
-    http_server::serve(name, listener, router, Limits::of_process(), spawner);
+    http_server::serve(name, listener, router, spawner);
 }
 
 async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Response {

@@ -12,8 +12,7 @@ use tokio::sync::watch;
 use super::webhook::{AdmissionMetrics, Webhook};
 use super::{Cluster, Installation, ResolvConf};
 use crate::certificates::Certificates;
-use crate::http_server;
-use crate::operator::Context;
+use crate::operator::{Context, listen};
 
 /// Between two questions to an API server that does not answer.
 const RETRY: BackoffPolicy = BackoffPolicy {
@@ -30,7 +29,7 @@ const RETRY: BackoffPolicy = BackoffPolicy {
 pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Result<SocketAddr> {
     let options = &context.options;
     let address = SocketAddr::new(options.ports.bind, options.ports.webhook_port);
-    let listener = http_server::bind("the webhook", address).await?;
+    let listener = listen("the webhook", address)?;
     let address = listener.local_addr()?;
     let resolv_conf = ResolvConf::parse(&read_resolv_conf()?);
     let (sender, installation) = watch::channel(None);

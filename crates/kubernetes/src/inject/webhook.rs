@@ -14,19 +14,21 @@ use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
+use hyper_util::service::TowerToHyperService;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionReview, Operation};
 use kube::runtime::reflector::ObjectRef;
+use legate_runtime::http_server::{self, Limits};
 use legate_runtime::metrics::{Error, Histogram, HistogramOpts, IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
 
 use super::{Admitted, Installation, Refusal, Request, admit};
-use crate::http_server::{HttpServer, Limits};
 use crate::operator::Caches;
 
 /// Where the API server sends pods.
@@ -35,10 +37,12 @@ pub const PATH: &str = "/mutate";
 /// The API server takes objects of 3 MiB at most, and there is something around the pod.
 const BODY_LIMIT: usize = 4 * 1024 * 1024;
 
-/// Less than the 5 s after which the API server gives up.
+/// The API server gives up after 5 s.
 const LIMITS: Limits = Limits {
     connections: 256,
-    time: Duration::from_secs(4),
+    head: Duration::from_secs(4),
+    making: Duration::from_secs(4),
+    answer: Duration::from_secs(4),
 };
 
 /// What the webhook answers from.
@@ -92,13 +96,11 @@ impl Webhook {
         tls: Arc<rustls::ServerConfig>,
         spawner: &legate_runtime::Spawner,
     ) {
-        HttpServer {
-            name: "webhook",
-            router: Router::new().route(PATH, post(mutate)).with_state(self),
-            tls: Some(tls),
-            limits: LIMITS,
-        }
-        .serve(listener, spawner);
+        let router = Router::new().route(PATH, post(mutate)).with_state(self);
+        let service = TowerToHyperService::new(router);
+        let tls = TlsAcceptor::from(tls);
+        let open = move |stream| tls.accept(stream);
+        http_server::serve("webhook", listener, open, service, LIMITS, spawner);
     }
 
     fn count(&self, result: &str) {

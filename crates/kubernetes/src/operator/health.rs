@@ -1,5 +1,6 @@
 //! The port for the kubelet and Prometheus: `/livez`, `/readyz` with its reasons, `/metrics`.
 
+use std::future::ready;
 use std::time::Duration;
 
 use axum::Router;
@@ -7,15 +8,17 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{StatusCode, header};
+use hyper_util::service::TowerToHyperService;
+use legate_runtime::http_server::{self, Limits};
 use legate_runtime::metrics::{self, Registry};
 use legate_runtime::{Readiness, ReadyState, Spawner};
 use tokio::net::TcpListener;
 
-use crate::http_server::{HttpServer, Limits};
-
 const LIMITS: Limits = Limits {
     connections: 64,
-    time: Duration::from_secs(10),
+    head: Duration::from_secs(10),
+    making: Duration::from_secs(10),
+    answer: Duration::from_secs(10),
 };
 
 /// Answers until the scope of `spawner` stops.
@@ -27,20 +30,16 @@ pub(super) fn serve(
 ) {
     let router = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
+        .route("/readyz", get(report))
         .with_state(readiness)
         .route("/metrics", get(scrape).with_state(registry));
-    HttpServer {
-        name: "health server",
-        router,
-        tls: None,
-        limits: LIMITS,
-    }
-    .serve(listener, spawner);
+    let service = TowerToHyperService::new(router);
+    let open = |stream| ready(Ok(stream));
+    http_server::serve("health server", listener, open, service, LIMITS, spawner);
 }
 
 /// Each component that is not ready stands in a line of its own.
-async fn ready(State(readiness): State<Readiness>) -> Response {
+async fn report(State(readiness): State<Readiness>) -> Response {
     if readiness.is_ready() {
         return "ok\n".into_response();
     }

@@ -10,17 +10,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use kube::Client;
+use legate_runtime::http_server::bind;
 use legate_runtime::logging::LogOptions;
 use legate_runtime::metrics::{ProcessMetrics, Registry};
 use legate_runtime::{Clock, Readiness, Scope, Spawner};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use self::caches::{Caches, watch};
 pub use self::config::{Config, ConfigError};
 pub use self::options::{Names, Options, Ports, Servers, Sidecars};
-use crate::{certificates, http_server, inject};
+use crate::{certificates, inject};
 
 /// How long requests are still answered after the end was asked for: the API server goes on sending
 /// them until it has heard that this pod is not ready.
@@ -65,6 +67,14 @@ pub fn run(options: Options, log: LogOptions) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     legate_runtime::block_on(runtime, operate(options, log))
+}
+
+/// Listens at this address.
+///
+/// # Errors
+/// What the system says, with the address and with what is listened for.
+pub(crate) fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    bind(address).map_err(|error| anyhow!("cannot listen for {what} at {address}: {error}"))
 }
 
 async fn operate(options: Options, log: LogOptions) -> anyhow::Result<()> {
@@ -112,7 +122,7 @@ async fn start(
     let registry = Registry::new();
     ProcessMetrics::register(&registry)?;
     let health = SocketAddr::new(options.ports.bind, options.ports.health_port);
-    let health = http_server::bind("/livez, /readyz and /metrics", health).await?;
+    let health = listen("/livez, /readyz and /metrics", health)?;
     health::serve(
         health,
         readiness.clone(),

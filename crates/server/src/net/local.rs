@@ -3,10 +3,10 @@
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 
+use legate_runtime::net::accept;
 use nix::unistd::{Group, User};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::ACCEPT_REST;
 use crate::operations::UnixSocket;
 
 /// Listens at a socket. One that is there already was left behind by a server that has ended.
@@ -62,13 +62,5 @@ fn owner(socket: &UnixSocket) -> io::Result<(Option<u32>, Option<u32>)> {
 
 /// The next client. Running out of file descriptors passes; it must not end the listener.
 pub(crate) async fn accept_local(listener: &UnixListener) -> UnixStream {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return stream,
-            Err(error) => {
-                tracing::warn!(%error, "a connection to a socket could not be accepted");
-                tokio::time::sleep(ACCEPT_REST).await;
-            }
-        }
-    }
+    accept("socket", || listener.accept()).await.0
 }

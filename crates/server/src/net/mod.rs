@@ -7,7 +7,6 @@ mod local;
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -18,10 +17,6 @@ pub(crate) use local::{accept_local, listen_local};
 /// Connections that the kernel may hold until they are accepted. It takes no more than
 /// `net.core.somaxconn`, 4,096 by default.
 const BACKLOG: u32 = 65_535;
-
-/// How long an accept loop rests when the system refuses connections, so that a lack of file
-/// descriptors does not become a busy loop.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Listens with `SO_REUSEADDR`, so that connections that linger do not keep the port.
 ///
@@ -44,13 +39,5 @@ pub(crate) fn has_ipv6() -> bool {
 
 /// The next client. Running out of file descriptors passes; it must not end the listener.
 pub(crate) async fn accept(api: &'static str, listener: &TcpListener) -> (TcpStream, SocketAddr) {
-    loop {
-        match listener.accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) => {
-                tracing::warn!(api, %error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_REST).await;
-            }
-        }
-    }
+    legate_runtime::net::accept(api, || listener.accept()).await
 }

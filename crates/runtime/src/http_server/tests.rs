@@ -1,21 +1,22 @@
-//! Real connections with little patience; time is held, and passes when nothing else happens.
+//! Real connections; time is held, and passes when nothing else happens.
 
 use std::collections::VecDeque;
+use std::future::ready;
 use std::sync::mpsc;
 
-use axum::routing::get;
-use legate_runtime::Scope;
+use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::Scope;
 
 const LIMITS: Limits = Limits {
     connections: 3,
     head: Duration::from_secs(10),
-    idle: Duration::from_secs(300),
-    unread: Duration::from_secs(30),
+    making: Duration::MAX,
+    answer: Duration::from_secs(150),
 };
 
 /// More than any limit.
@@ -31,15 +32,33 @@ struct Setup {
     scope: Scope,
 }
 
+async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let path = request.uri().path().to_owned();
+    let body = match path.as_str() {
+        "/later" => {
+            sleep(LONG / 2).await;
+            Bytes::new()
+        }
+        "/large" => vec![b'x'; LARGE].into(),
+        _ => "now".into(),
+    };
+    Ok(Response::new(Full::new(body)))
+}
+
 async fn start(limits: Limits) -> Setup {
     let scope = Scope::new("test");
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
-    let router = Router::new()
-        .route("/now", get(async || "now"))
-        .route("/later", get(async || sleep(LONG / 2).await))
-        .route("/large", get(async || vec![b'x'; LARGE]));
-    serve("test server", listener, router, limits, &scope.spawner());
+    let open = |stream| ready(Ok(stream));
+    let spawner = scope.spawner();
+    serve(
+        "test server",
+        listener,
+        open,
+        service_fn(answer),
+        limits,
+        &spawner,
+    );
     Setup { address, scope }
 }
 
@@ -121,28 +140,20 @@ async fn a_request_without_an_end_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_lasts_longer_than_a_head_but_not_for_ever() {
+async fn a_connection_carries_one_request_and_says_so() {
     let setup = start(LIMITS).await;
-    let mut stream = setup.connect(REQUEST).await;
-    answered(&mut stream).await;
-    sleep(LIMITS.head * 3).await;
-    stream.write_all(REQUEST).await.unwrap();
-    answered(&mut stream).await;
-    assert!(about(LIMITS.idle, closed(&mut stream).await));
-    // A head that begins on it has its own time.
-    let mut stream = setup.connect(REQUEST).await;
-    answered(&mut stream).await;
-    sleep(LIMITS.head * 3).await;
-    stream.write_all(b"GET").await.unwrap();
-    assert!(about(LIMITS.head, closed(&mut stream).await));
+    let mut stream = setup.connect(&[REQUEST, REQUEST].concat()).await;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("connection: close\r\n"), "{answer}");
+    assert_eq!(answer.matches("200 OK").count(), 1, "{answer}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_idle_connection_makes_room() {
+async fn the_oldest_connection_without_a_request_makes_room() {
     let setup = start(LIMITS).await;
-    let mut later = setup
-        .connect(b"GET /later HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        .await;
+    let request = b"GET /later HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut later = setup.connect(request).await;
     let mut idle = VecDeque::new();
     for _ in 0..LIMITS.connections - 1 {
         idle.push_back(setup.connect(b"GET").await);
@@ -163,7 +174,7 @@ async fn where_all_are_being_answered_the_last_one_makes_room() {
     let setup = start(LIMITS).await;
     let mut waiting = Vec::new();
     for _ in 0..10 {
-        let request = b"GET /later HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let request = b"GET /later HTTP/1.1\r\nhost: x\r\n\r\n";
         waiting.push(setup.connect(request).await);
         // Until it has been read.
         sleep(Duration::from_millis(1)).await;
@@ -184,7 +195,7 @@ async fn where_all_are_being_answered_the_last_one_makes_room() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_is_given_up_and_a_fast_one_gets_everything() {
     let setup = start(LIMITS).await;
-    let request = b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut fast = setup.connect(request).await;
     let mut page = Vec::new();
     fast.read_to_end(&mut page).await.unwrap();
@@ -193,10 +204,10 @@ async fn a_slow_reader_is_given_up_and_a_fast_one_gets_everything() {
     let mut slow = setup.connect(request).await;
     let (start, mut read) = (Instant::now(), 0);
     // Reads a little each second, so that the connection never rests.
-    let mut bytes = vec![0; 256 * 1024];
+    let mut bytes = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = slow.read(&mut bytes).await {
         read += length;
-        if start.elapsed() < LIMITS.unread * 2 {
+        if start.elapsed() < LIMITS.answer * 2 {
             sleep(Duration::from_secs(1)).await;
         }
     }
@@ -204,11 +215,9 @@ async fn a_slow_reader_is_given_up_and_a_fast_one_gets_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_idle_connections_and_completes_answers() {
+async fn a_stop_ends_connections_without_a_request_and_completes_answers() {
     let setup = start(LIMITS).await;
     let mut idle = setup.connect(b"GET").await;
-    let mut answer = setup.connect(REQUEST).await;
-    answered(&mut answer).await;
     let mut large = setup
         .connect(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
         .await;
@@ -222,15 +231,7 @@ async fn a_stop_ends_idle_connections_and_completes_answers() {
     let (stopped, ()) = tokio::join!(setup.scope.stop(LONG), read);
     stopped.unwrap();
     assert_eq!(closed(&mut idle).await, Duration::ZERO);
-    assert_eq!(closed(&mut answer).await, Duration::ZERO);
     assert!(TcpStream::connect(setup.address).await.is_err());
-}
-
-#[test]
-fn few_files_make_few_connections() {
-    for (files, expected) in [(0, 4), (64, 4), (256, 42), (1024, 100), (u64::MAX, 100)] {
-        assert_eq!(connections(files), expected, "{files} files");
-    }
 }
 
 #[tokio::test]

@@ -1,0 +1,264 @@
+//! A small HTTP/1.1 server, for the ports at which a program tells about itself. Whoever can connect
+//! may be hostile, so that everything has a bound: connections, and the time of each step of one. It
+//! knows no path and decides about no answer.
+//!
+//! A connection carries one request. Callers here ask seldom, and a connection that is kept could be
+//! closed just when its next request is on its way.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::Spawner;
+use crate::net::accept;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// Largest head of a request, in bytes.
+const HEAD_SIZE: usize = 16 * 1024;
+
+/// Between two warnings about too many connections.
+const WARNINGS: Duration = Duration::from_secs(60);
+
+/// How much one port takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Open connections. One more closes the least useful of them: the oldest one whose request has
+    /// not arrived; else the oldest one that reads its answer; else the last one that came, because
+    /// a flood must not cost those who came before it their answers.
+    pub connections: usize,
+    /// From the connection's start to the end of the request's head, a handshake included.
+    pub head: Duration,
+    /// From then on until the answer begins. What makes answers may have limits of its own.
+    pub making: Duration,
+    /// From the beginning of the answer to its end.
+    pub answer: Duration,
+}
+
+/// Listens at this address; at `::` for IPv4 as well, and for IPv4 alone where there is no IPv6.
+///
+/// # Errors
+/// What the system says.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let all = address.ip() == Ipv6Addr::UNSPECIFIED;
+    match listen(address) {
+        Err(error) if all && error.kind() != io::ErrorKind::AddrInUse => {
+            let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+            listen(v4).map_err(|_| error)
+        }
+        other => other,
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    if address.is_ipv6() {
+        let alone = address.ip() != Ipv6Addr::UNSPECIFIED;
+        setsockopt(&socket, sockopt::Ipv6V6Only, &alone)?;
+    }
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Answers with `service` until the scope of `spawner` stops. Then nothing is accepted any more, and
+/// the task ends when the answers that have begun have been read. `open` makes of a connection what
+/// HTTP is spoken over.
+pub fn serve<S, B, O, F, I>(
+    name: &'static str,
+    listener: TcpListener,
+    open: O,
+    service: S,
+    limits: Limits,
+    spawner: &Spawner,
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    O: Fn(TcpStream) -> F + Send + 'static,
+    F: Future<Output = io::Result<I>> + Send + 'static,
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stop = spawner.token();
+    spawner.spawn(name, async move {
+        let mut port = Port {
+            name,
+            limits,
+            open: Vec::new(),
+            warned: None,
+        };
+        let graceful = GracefulShutdown::new();
+        let mut running = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                // Each connection is looked at before another one is accepted: a request that has
+                // arrived is answered however many connections follow.
+                biased;
+                () = stop.cancelled() => break,
+                Some(()) = running.next() => {}
+                (stream, _) = accept(name, || listener.accept()) => {
+                    let (stream, service) = (open(stream), service.clone());
+                    let connection = port.admit();
+                    running.push(connection.serve(stream, service, graceful.watcher(), limits));
+                }
+            }
+        }
+        drop(listener);
+        let answers = async { while running.next().await.is_some() {} };
+        tokio::join!(graceful.shutdown(), answers);
+        Ok::<_, Infallible>(())
+    });
+}
+
+/// What a connection is doing, in the order in which connections make room for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Its request has not arrived.
+    Asking,
+    /// Its answer is being sent.
+    Reading,
+    /// Its answer is being made.
+    Waiting,
+}
+
+/// An open connection.
+struct Connection {
+    phase: watch::Sender<Phase>,
+    /// Cancelled when it has ended, or to end it.
+    end: CancellationToken,
+}
+
+/// The connections of one port.
+struct Port {
+    name: &'static str,
+    limits: Limits,
+    /// In the order in which they came.
+    open: Vec<Arc<Connection>>,
+    /// When too many connections were last logged.
+    warned: Option<Instant>,
+}
+
+impl Port {
+    /// Admits a connection, in the place of another one where there are enough.
+    fn admit(&mut self) -> Arc<Connection> {
+        self.open.retain(|one| !one.end.is_cancelled());
+        if self.open.len() >= self.limits.connections {
+            self.make_room();
+        }
+        let connection = Arc::new(Connection {
+            phase: watch::Sender::new(Phase::Asking),
+            end: CancellationToken::new(),
+        });
+        self.open.push(Arc::clone(&connection));
+        connection
+    }
+
+    /// Closes the least useful connection, see [`Limits::connections`].
+    fn make_room(&mut self) {
+        let places = self.open.iter().enumerate();
+        let least_useful = places.min_by_key(|(place, one)| match *one.phase.borrow() {
+            Phase::Waiting => (Phase::Waiting, usize::MAX - place),
+            phase => (phase, *place),
+        });
+        if let Some((place, _)) = least_useful {
+            self.open.remove(place).end.cancel();
+        }
+        if self
+            .warned
+            .is_none_or(|warned| warned.elapsed() >= WARNINGS)
+        {
+            self.warned = Some(Instant::now());
+            tracing::warn!(
+                server = self.name,
+                limit = self.limits.connections,
+                "too many connections: for each new one, one that asks or reads slowly is closed"
+            );
+        }
+    }
+}
+
+impl Connection {
+    /// Serves it to its end, or to the first limit that it exceeds.
+    async fn serve<S, B, I>(
+        self: Arc<Self>,
+        stream: impl Future<Output = io::Result<I>>,
+        service: S,
+        watcher: Watcher,
+        limits: Limits,
+    ) where
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        B: Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+        I: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let phase = &self.phase;
+        let service = service_fn(move |request| {
+            phase.send_replace(Phase::Waiting);
+            let answer = service.call(request);
+            async move {
+                let answer = answer.await;
+                phase.send_replace(Phase::Reading);
+                answer
+            }
+        });
+        let served = async {
+            if let Ok(stream) = stream.await {
+                let http = http1::Builder::new()
+                    .keep_alive(false)
+                    .header_read_timeout(None)
+                    .max_buf_size(HEAD_SIZE)
+                    .serve_connection(TokioIo::new(stream), service);
+                // What goes wrong with a connection concerns its peer, who sees it.
+                let _ = watcher.watch(http).await;
+            }
+        };
+        tokio::select! {
+            () = served => {}
+            () = self.is_overdue(limits) => {}
+            () = self.end.cancelled() => {}
+        }
+        self.end.cancel();
+    }
+
+    /// Waits until a step of it has taken longer than it may.
+    async fn is_overdue(&self, limits: Limits) {
+        let mut phase = self.phase.subscribe();
+        loop {
+            let limit = match *phase.borrow_and_update() {
+                Phase::Asking => limits.head,
+                Phase::Waiting => limits.making,
+                Phase::Reading => limits.answer,
+            };
+            if timeout(limit, phase.changed()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
