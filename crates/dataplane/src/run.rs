@@ -142,7 +142,7 @@ async fn prepare(
 ) -> anyhow::Result<Sidecar> {
     Desired::executable(settings)?;
     // One that is adopted has them already.
-    if !state.as_ref().is_some_and(StateDir::occupied) {
+    if !state.as_ref().is_some_and(|state| state.occupied) {
         ports::check(&settings.envoy).await?;
     }
     let listener = Listener::bind(&settings.xds).await?;

@@ -9,7 +9,7 @@ use legate_envoy::bootstrap::{
     self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
 };
 use legate_envoy::find_executable;
-use legate_envoy::process::{EnvoyLog, Launch};
+use legate_envoy::process::Launch;
 use legate_envoy::supervision::EnvoyConfig;
 use legate_runtime::file_stamp::FileStamp;
 
@@ -101,10 +101,7 @@ fn launch(settings: &Settings, bootstrap: String) -> anyhow::Result<Launch> {
     Ok(Launch {
         executable: Desired::executable(settings)?,
         bootstrap,
-        log: EnvoyLog {
-            level: settings.logging.level,
-            json: settings.logging.json,
-        },
+        log: settings.logging,
         concurrency: settings.envoy.concurrency,
         drain_time: settings.envoy.drain_time,
         drain_strategy: settings.envoy.drain_strategy,

@@ -15,7 +15,7 @@ use super::desired::{self, Configured, Desired};
 use super::ending::{End, judge, more_urgent};
 use super::exposition::Exposition;
 use super::refresh::Refresh;
-use super::state_dir::StateDir;
+use super::state_dir::{self, StateDir};
 use crate::bootstrap;
 use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
@@ -23,9 +23,6 @@ use crate::restart;
 use crate::signals::Urgency;
 use crate::status::state;
 use crate::telemetry::Stage;
-
-/// How long Envoy may take to quit before it is killed.
-const KILL_AFTER: Duration = Duration::from_secs(10);
 
 /// By how much an older epoch of Envoy may outlive the time after which it ends by itself.
 const HAND_OVER_MARGIN: Duration = Duration::from_secs(5);
@@ -158,7 +155,7 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
     let mut hot = envoy.hot_restart.then(|| HotRestart::new(envoy.drain_time));
     if let (Some(hot), Some(state)) = (&mut hot, state) {
         // Where the next dataplane looks for it.
-        hot.base_id = state.base_id();
+        hot.base_id = state.file(state_dir::BASE_ID);
     }
     let defaults = Policy::default();
     let parent_shutdown = hot.as_ref().map(|hot| hot.parent_shutdown);
@@ -166,7 +163,6 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
         drain: lifecycle.drain_listeners,
         grace: lifecycle.shutdown_grace,
         min_drain: lifecycle.end_when_idle.then_some(supervision::MIN_DRAIN),
-        kill_after: KILL_AFTER,
         hand_over: parent_shutdown.map_or(defaults.hand_over, |time| time + HAND_OVER_MARGIN),
         // Without a drain a wait would only put the new Envoy off.
         cold_restart_grace: match lifecycle.drain_listeners {
@@ -183,10 +179,10 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
     };
     let mut host = EnvoyHost::new(AdminClient::new(envoy.admin), hot, state.is_some());
     if let Some(state) = state {
-        options.snapshot = Some(state.snapshot());
-        options.pid_file = Some(state.pid_file());
-        options.owner = Some(state.owner().clone());
-        host = host.logging_to(state.log());
+        options.snapshot = Some(state.file(state_dir::SNAPSHOT));
+        options.pid_file = Some(state.file(state_dir::PID_FILE));
+        options.owner = Some(state.owner.clone());
+        host = host.logging_to(state.file(state_dir::LOG));
     }
     (host, options)
 }
@@ -203,7 +199,7 @@ impl Process {
         supervisor: Supervisor,
         ready: &ReadyHandle,
     ) -> anyhow::Result<()> {
-        let (handle, left) = (&supervisor.0, state.is_some_and(StateDir::occupied));
+        let (handle, left) = (&supervisor.0, state.is_some_and(|state| state.occupied));
         // Before supervision begins, so that it starts nothing.
         match self.signals.urgency() {
             Urgency::Graceful if left => handle.stop(),

@@ -13,12 +13,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::settings::{Settings, XdsAddress};
 
-/// Files in the folder.
+/// The file that the dataplane locks which uses the folder.
 const LOCK: &str = "lock";
-const SNAPSHOT: &str = "snapshot.json";
-const PID_FILE: &str = "envoy.pid";
-const BASE_ID: &str = "base-id";
-const LOG: &str = "envoy.log";
+/// What a supervisor leaves for the next.
+pub(super) const SNAPSHOT: &str = "snapshot.json";
+/// The number of Envoy's process.
+pub(super) const PID_FILE: &str = "envoy.pid";
+/// Where Envoy writes the base id that it has chosen.
+pub(super) const BASE_ID: &str = "base-id";
+/// Envoy's log.
+pub(super) const LOG: &str = "envoy.log";
 
 /// How long the lock of a dataplane that was just killed may take to go: an Envoy that it was about to
 /// start holds it until it runs its own program.
@@ -33,8 +37,10 @@ const HOLDER_LIMIT: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct StateDir {
     path: PathBuf,
-    owner: Owner,
-    occupied: bool,
+    /// For whom it is.
+    pub(super) owner: Owner,
+    /// Whether an Envoy ran from it when it was taken.
+    pub(super) occupied: bool,
     /// Locked as long as it is open, which no program that is started from here inherits.
     _lock: File,
 }
@@ -94,34 +100,9 @@ impl StateDir {
         }))
     }
 
-    /// Whether an Envoy ran from it when it was taken.
-    pub(super) fn occupied(&self) -> bool {
-        self.occupied
-    }
-
-    /// For whom it is.
-    pub(super) fn owner(&self) -> &Owner {
-        &self.owner
-    }
-
-    /// What a supervisor leaves for the next.
-    pub(super) fn snapshot(&self) -> PathBuf {
-        self.path.join(SNAPSHOT)
-    }
-
-    /// The number of Envoy's process.
-    pub(super) fn pid_file(&self) -> PathBuf {
-        self.path.join(PID_FILE)
-    }
-
-    /// Where Envoy writes the base id that it has chosen.
-    pub(super) fn base_id(&self) -> PathBuf {
-        self.path.join(BASE_ID)
-    }
-
-    /// Envoy's log.
-    pub(super) fn log(&self) -> PathBuf {
-        self.path.join(LOG)
+    /// A file in it.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Literals as the original's flags and file take them: the grammar and the error texts of Go's
 //! standard library, so that scripts which match on either keep working.
 
+use legate_model::duration::GoDuration;
+
 /// `true` and `false` in Go's spellings.
 pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
@@ -30,83 +32,28 @@ pub(super) fn parse_int(text: &str) -> Result<i64, String> {
 
 /// A duration like `1h2m`, in nanoseconds. It may be negative.
 pub(super) fn parse_duration(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {}", quote(text));
-    let (negative, mut rest) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Ok(0);
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let (whole, after_whole) = split_digits(rest);
-        let (fraction, after_number) = match after_whole.strip_prefix('.') {
-            Some(after_point) => split_digits(after_point),
-            None => ("", after_whole),
-        };
-        if whole.is_empty() && fraction.is_empty() {
-            return Err(invalid());
+    let parsed = text.parse::<GoDuration>();
+    parsed
+        .map(GoDuration::as_nanos)
+        .map_err(|_| not_a_duration(text))
+}
+
+/// What Go says of a text that is not a duration.
+fn not_a_duration(text: &str) -> String {
+    const UNITS: [&str; 8] = ["ns", "us", "\u{b5}s", "\u{3bc}s", "ms", "s", "m", "h"];
+    let shown = quote(text);
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_number = |c: char| c == '.' || c.is_ascii_digit();
+    let mut units = unsigned.split(is_number).filter(|unit| !unit.is_empty());
+    match units.find(|unit| !UNITS.contains(unit)) {
+        Some(unit) if unsigned.starts_with(is_number) => {
+            format!("time: unknown unit {} in duration {shown}", quote(unit))
         }
-        let end = after_number
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(after_number.len());
-        let (unit, after) = after_number.split_at(end);
-        let scale = unit_nanoseconds(unit).ok_or_else(|| match unit {
-            "" => format!("time: missing unit in duration {}", quote(text)),
-            _ => format!(
-                "time: unknown unit {} in duration {}",
-                quote(unit),
-                quote(text)
-            ),
-        })?;
-        let part = scaled(whole, fraction, scale).ok_or_else(invalid)?;
-        total = total.checked_add(part).ok_or_else(invalid)?;
-        rest = after;
-    }
-    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
-}
-
-fn split_digits(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    text.split_at(end)
-}
-
-fn unit_nanoseconds(unit: &str) -> Option<i128> {
-    Some(match unit {
-        "ns" => 1,
-        // Micro sign and Greek mu look the same.
-        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        "m" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        _ => return None,
-    })
-}
-
-fn scaled(whole: &str, fraction: &str, scale: i128) -> Option<i128> {
-    let whole: i128 = if whole.is_empty() {
-        0
-    } else {
-        whole.parse().ok()?
-    };
-    // An hour has 13 digits of nanoseconds; what lies behind cannot matter.
-    let fraction = &fraction[..fraction.len().min(15)];
-    let below = match fraction {
-        "" => 0,
-        digits => {
-            let power = 10_i128.pow(u32::try_from(digits.len()).ok()?);
-            digits.parse::<i128>().ok()? * scale / power
+        None if unsigned.ends_with(|c: char| c.is_ascii_digit()) => {
+            format!("time: missing unit in duration {shown}")
         }
-    };
-    whole.checked_mul(scale)?.checked_add(below)
+        _ => format!("time: invalid duration {shown}"),
+    }
 }
 
 /// Text in double quotes with Go's escapes.

@@ -39,8 +39,7 @@ use std::time::Duration;
 pub use legate_envoy::bootstrap::XdsAddress;
 pub use reference::reference;
 pub use types::{
-    Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
-    Telemetry,
+    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, Telemetry,
 };
 pub use usage::usage;
 

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
 use legate_envoy::bootstrap::XdsAddress;
-use legate_envoy::process::DrainStrategy;
+use legate_envoy::process::{DrainStrategy, EnvoyLog};
 use legate_model::Secret;
 use legate_runtime::logging::Level;
 
 use super::lifecycle_paths;
 use super::table::Item;
 use super::types::{
-    Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
-    Telemetry,
+    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, Telemetry,
 };
 use super::values::{Source, Values};
 use super::{SettingsError, invalid};
@@ -120,8 +119,8 @@ fn level(values: &Values) -> Result<Level, SettingsError> {
         .map_err(|_| invalid("invalid log level. valid values - TRACE, DEBUG, INFO, WARN, ERROR"))
 }
 
-fn logging(values: &Values) -> Result<Logging, SettingsError> {
-    Ok(Logging {
+fn logging(values: &Values) -> Result<EnvoyLog, SettingsError> {
+    Ok(EnvoyLog {
         level: level(values)?,
         json: values.bool(Item::LogJson),
     })

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
+use legate_envoy::process::EnvoyLog;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -89,7 +90,7 @@ fn defaults_are_those_of_the_original() {
             id: "web".to_owned(),
             ..Proxy::default()
         },
-        logging: Logging {
+        logging: EnvoyLog {
             level: legate_runtime::logging::Level::Info,
             json: false,
         },

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use legate_client::{Credentials, TlsConfig};
 use legate_envoy::bootstrap::XdsAddress;
-use legate_runtime::logging::Level;
+use legate_envoy::process::EnvoyLog;
 
 /// All settings, after merging flags, environment, file and defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +22,8 @@ pub struct Settings {
     pub servers: Servers,
     /// Which proxy this is.
     pub proxy: Proxy,
-    /// Log level and format.
-    pub logging: Logging,
+    /// Level (`-log-level`, default info) and format (`-log-json`) of the log, Envoy's as well.
+    pub logging: EnvoyLog,
     /// Where Envoy finds the xDS relay (`-xds-bind-addr`, `-xds-bind-port`; default an ephemeral
     /// port on 127.0.0.1).
     pub xds: XdsAddress,
@@ -78,15 +78,6 @@ pub struct Proxy {
     pub namespace: String,
     /// `-proxy-partition`.
     pub partition: String,
-}
-
-/// Log level and format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Logging {
-    /// `-log-level` (default info).
-    pub level: Level,
-    /// `-log-json`: one JSON object a line; Envoy's log follows.
-    pub json: bool,
 }
 
 /// What is measured and where it is offered.
