@@ -120,20 +120,11 @@ pub(crate) enum Command {
     Watch(watch::Options),
 }
 
-/// Whether a command reads its flags as Go does. Those that only Legate has do not, and `agent` has a way
-/// of its own.
+/// Whether a command reads its flags as Go does. Those that only Legate has do not.
 pub(crate) fn is_consuls(command: &str) -> bool {
     !matches!(
         command,
-        "agent"
-            | "dev"
-            | "check"
-            | "proxy"
-            | "help"
-            | "exec"
-            | "keyring"
-            | "resource"
-            | "troubleshoot"
+        "dev" | "check" | "proxy" | "help" | "exec" | "keyring" | "resource" | "troubleshoot"
     )
 }
 

@@ -116,7 +116,6 @@ fn parsed(line: Vec<OsString>) -> Result<Args, ExitCode> {
         word.is_some_and(|word| known.get_name() == word)
     });
     let words = line.len();
-    let line = agent::with_two_dashes(line);
     let line = go_flags::translated(line, &command, commands::is_consuls);
     let line = line.map_err(|error| failed(&error))?;
     let matches = command.try_get_matches_from_mut(line);

@@ -19,6 +19,12 @@ macro_rules! settings {
                 pub(super) $field: Option<$type>,
             )*
         }
+
+        impl $name {
+            /// Its keys.
+            #[cfg(test)]
+            pub(super) const KEYS: &'static [&'static str] = &[$(stringify!($field)),*];
+        }
     )+};
 }
 
@@ -99,7 +105,7 @@ settings! {
     /// `addresses`
     Addresses { dns: String, http: String, https: String, grpc: String, grpc_tls: String, }
     /// `audit`
-    Audit { enabled: bool, rpc_enabled: bool, sink: BTreeMap<String, Sink>, }
+    Audit { enabled: bool, sink: BTreeMap<String, Sink>, }
     /// `audit.sink`
     Sink {
         r#type: String,

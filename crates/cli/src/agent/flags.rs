@@ -1,7 +1,6 @@
 //! The command line of `consul agent`: Go's flags, with one dash or two, `-flag value` or
 //! `-flag=value`. What a flag sets is a key of the configuration and wins over the files.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -328,45 +327,26 @@ impl WithoutEffect {
     }
 }
 
-/// The command line as clap takes it: Go's flags may have one dash.
-pub(crate) fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut args: Vec<OsString> = args.into_iter().collect();
-    if args.get(1).is_none_or(|command| command != "agent") {
-        return args;
-    }
-    for arg in args.iter_mut().skip(2) {
-        let Some(text) = arg.to_str() else { continue };
-        let Some(flag) = text.strip_prefix('-') else {
-            continue;
-        };
-        let flag = flag.strip_prefix('-').unwrap_or(flag);
-        // A port of -1 is a value.
-        if !flag.starts_with(|first: char| first.is_ascii_alphabetic()) {
-            continue;
-        }
-        *arg = format!("--{flag}").into();
-    }
-    args
+/// The flags of a command line, read as the program does.
+#[cfg(test)]
+pub(super) fn parse(args: &[&str]) -> anyhow::Result<Flags> {
+    use anyhow::Context;
+    use clap::{Command, FromArgMatches};
+
+    let agent = Flags::augment_args(Command::new("agent")).args_override_self(true);
+    let mut root = Command::new("legate").subcommand(agent);
+    root.build();
+    let line = ["legate", "agent"].iter().chain(args);
+    let line = line.map(std::ffi::OsString::from).collect();
+    let line = crate::go_flags::translated(line, &root, crate::commands::is_consuls)?;
+    let matches = root.try_get_matches_from(line)?;
+    let (_, matches) = matches.subcommand().context("there is no command")?;
+    Ok(Flags::from_arg_matches(matches)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    #[command(args_override_self = true)]
-    struct Program {
-        #[command(flatten)]
-        flags: Flags,
-    }
-
-    fn parse(args: &[&str]) -> anyhow::Result<Flags> {
-        let line = ["legate", "agent"].iter().chain(args);
-        let mut line = with_two_dashes(line.map(Into::into));
-        line.remove(1);
-        Ok(Program::try_parse_from(line)?.flags)
-    }
 
     #[test]
     fn one_dash_or_two_and_both_forms_of_values() {
@@ -415,14 +395,9 @@ mod tests {
     #[test]
     fn what_is_not_served_is_named() {
         let refused = |args: &[&str]| parse(args).unwrap_err().to_string();
-        assert!(refused(&["-nonsense"]).contains("--nonsense"));
+        assert!(refused(&["-nonsense"]).contains("flag provided but not defined: -nonsense"));
+        assert!(refused(&["-h"]).contains("--bind <ADDRESS>"));
         let meta = parse(&["-node-meta", "x"]).unwrap().settings();
         assert!(meta.unwrap_err().to_string().contains("KEY:VALUE"));
-    }
-
-    #[test]
-    fn other_commands_keep_their_dashes() {
-        let line = ["legate", "dev", "-h"].map(OsString::from);
-        assert_eq!(with_two_dashes(line.clone()), line);
     }
 }

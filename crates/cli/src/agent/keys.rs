@@ -61,6 +61,11 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("advertise_addr_wan_ipv6", No, Taken(WAN)),
     ("advertise_reconnect_timeout", No, Taken(GOSSIP)),
     ("ae_interval", No, Taken(INTERNAL)),
+    (
+        "audit.rpc_enabled",
+        Is(false),
+        Taken("the audit log has requests over HTTP"),
+    ),
     ("auto_config.enabled", Is(false), Refused(CLIENTS)),
     ("auto_config", No, Taken(CLIENTS)),
     ("auto_encrypt.tls", Is(false), Refused(CLIENTS)),
@@ -149,7 +154,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "peering.enabled",
         Is(false),
-        Taken("cluster peering is not served, and its endpoints say so"),
+        Taken("peerings are kept, and clusters do not connect to each other"),
     ),
     (
         "peering.test_allow_peer_registrations",

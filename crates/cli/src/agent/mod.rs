@@ -24,7 +24,7 @@ use legate_runtime::logging::{self, Log, LogLevel};
 use legate_runtime::rotating_file::RotatingFile;
 use legate_server::{Definitions, Parts, Program, Reload, Server};
 
-pub(crate) use self::flags::{Flags, with_two_dashes};
+pub(crate) use self::flags::Flags;
 use self::resolve::Resolved;
 
 /// How long open requests and streams get to end.

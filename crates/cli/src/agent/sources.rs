@@ -123,7 +123,9 @@ fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> 
             let fields = fields.iter();
             let named = fields.map(|key| format!("invalid config key {key}"));
             let named = named.collect::<Vec<_>>().join(", ");
-            bail!("{source}: {named}: no agent has such a setting; docs/agent.md has all of them")
+            bail!(
+                "{source}: {named}: no agent has such a setting; docs/agent.md says which there are"
+            )
         }
         Err(error) => bail!("{source}: {error}"),
     };

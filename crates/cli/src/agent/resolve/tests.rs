@@ -1,16 +1,13 @@
-use clap::Parser;
-
 use legate_runtime::logging::Level;
 use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTtls};
 
 use super::*;
-use crate::agent::{Flags, sources, with_two_dashes};
-
-#[derive(Debug, Parser)]
-struct Program {
-    #[command(flatten)]
-    flags: Flags,
-}
+use crate::agent::config::{
+    Addresses, Audit, Dns, HttpApi, Limits, Ports, Protocol, RequestRates, Sink, Soa, Telemetry,
+    Tls, Tokens, UnixSockets, Xds,
+};
+use crate::agent::flags::parse;
+use crate::agent::sources;
 
 /// What a command line and files come to, or what they are refused with.
 fn read(args: &[&str], files: &[(&str, &str)]) -> Result<Resolved, String> {
@@ -19,12 +16,9 @@ fn read(args: &[&str], files: &[(&str, &str)]) -> Result<Resolved, String> {
         std::fs::write(folder.path().join(name), text).unwrap();
     }
     let dir = folder.path().to_str().unwrap();
-    let begin = ["legate", "agent", "-config-dir", dir];
-    let line = begin.iter().chain(args);
+    let line = [&["-config-dir", dir][..], args].concat();
     let text = |error: anyhow::Error| format!("{error:#}").replace(&format!("{dir}/"), "");
-    let mut line = with_two_dashes(line.map(Into::into));
-    line.remove(1);
-    let flags = Program::try_parse_from(line).unwrap().flags;
+    let flags = parse(&line).unwrap();
     let settings = sources::read(&flags).map_err(text)?;
     resolve(settings, flags.dev).map_err(text)
 }
@@ -271,10 +265,7 @@ fn the_go_clients_servers_start_and_are_said_what_happens_instead() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.json");
     std::fs::write(&file, GO_CLIENT).unwrap();
-    let line = ["legate", "agent", "-config-file", file.to_str().unwrap()];
-    let mut line = with_two_dashes(line.map(Into::into));
-    line.remove(1);
-    let flags = Program::try_parse_from(line).unwrap().flags;
+    let flags = parse(&["-config-file", file.to_str().unwrap()]).unwrap();
     let sources = sources::read(&flags).unwrap();
     let mut notes: Vec<_> = sources
         .notes
@@ -455,5 +446,46 @@ fn wrong_settings_of_dns_are_named() {
     ] {
         let error = read(&["-dev"], &[("a.hcl", text)]).unwrap_err();
         assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+#[test]
+fn the_pages_name_every_key() {
+    let pages = concat!(
+        include_str!("../../../../../docs/agent.md"),
+        include_str!("../../../../../docs/dns.md"),
+        include_str!("../../../../../docs/operations.md"),
+    );
+    let words: Vec<&str> = pages
+        .split(|of: char| !of.is_ascii_alphanumeric() && of != '_')
+        .collect();
+    let all = [
+        Settings::KEYS,
+        Acl::KEYS,
+        Tokens::KEYS,
+        Addresses::KEYS,
+        Audit::KEYS,
+        Sink::KEYS,
+        Connect::KEYS,
+        Dns::KEYS,
+        Soa::KEYS,
+        HttpApi::KEYS,
+        Limits::KEYS,
+        RequestRates::KEYS,
+        Ports::KEYS,
+        Telemetry::KEYS,
+        Tls::KEYS,
+        Protocol::KEYS,
+        UnixSockets::KEYS,
+        Xds::KEYS,
+    ];
+    // Nothing below these has an effect.
+    let silent = ["peering", "rpc"];
+    for key in all.concat() {
+        let key = key.trim_start_matches("r#");
+        assert!(
+            silent.contains(&key) || words.contains(&key),
+            "docs/agent.md does not name {key}"
+        );
     }
 }
