@@ -8,6 +8,7 @@ mod dependencies;
 mod fuzz;
 mod image;
 mod licences;
+mod pages;
 mod sources;
 
 use std::fs;
@@ -28,6 +29,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     findings.extend(sources::check(workspace)?);
     findings.extend(fuzz::check(workspace)?);
     findings.extend(image::check(workspace)?);
+    findings.extend(pages::check(workspace)?);
     findings.extend(named_in_architecture(workspace)?);
     for finding in &findings {
         println!("{finding}");
