@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use legate_model::{CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, Tenancy};
+use legate_model::{
+    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, Tenancy,
+};
 
 use crate::agent_checks::Source;
 use crate::command::{Deregistration, Registration, Rejected};
@@ -178,6 +180,13 @@ impl ReadTxn<'_> {
             .into_iter()
             .map(|(name, tags)| (name.to_owned(), owned(tags)))
             .collect()
+    }
+
+    /// The names of the services that have an instance of a kind, in their order.
+    pub fn services_of_kind(&self, kind: ServiceKind) -> BTreeSet<String> {
+        let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
+        let of_kind = rows.iter().filter(|row| row.instance.kind == kind);
+        of_kind.map(|row| row.instance.service.clone()).collect()
     }
 
     /// Notes one prefix for all instances and one for the checks of each service among them, so

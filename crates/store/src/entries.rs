@@ -27,12 +27,23 @@ impl ReadTxn<'_> {
         self.in_tenancy(&tenancy, |txn| txn.scan(&[kind.as_str()]))
     }
 
-    /// All config entries of a kind, whosever they are, in the order of partitions, namespaces and names.
-    /// Whatever is written of config entries wakes the reader.
+    /// All config entries of a kind, whosever they are: those of the default namespaces first, in the order of
+    /// names within a namespace. Entries of other kinds are not looked at.
     pub fn config_entries_of_all(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
-        let mut all: Vec<Arc<ConfigEntry>> = self.scan_everywhere();
-        all.retain(|entry| entry.kind() == kind);
-        all
+        self.entries_within(&self.tenancies(), kind)
+    }
+
+    /// The same of the partition that is read.
+    pub fn config_entries_here(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
+        self.entries_within(&self.tenancies_here(), kind)
+    }
+
+    fn entries_within(&self, tenancies: &[Tenancy], kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
+        // What is of a partition is found in its default namespace.
+        let holders = tenancies.iter().filter(|one| kind.tenancy(one) == **one);
+        holders
+            .flat_map(|tenancy| self.in_tenancy(tenancy, |txn| txn.config_entries(kind)))
+            .collect()
     }
 
     /// The entries of other services that may send requests to a service, whosever they are.
@@ -48,6 +59,11 @@ impl ReadTxn<'_> {
     /// All intentions, whosever the destinations are.
     pub fn intentions_everywhere(&self) -> Vec<Arc<Intention>> {
         sorted(&self.config_entries_of_all(ConfigKind::ServiceIntentions))
+    }
+
+    /// All intentions whose destinations are of the partition that is read.
+    pub fn intentions_here(&self) -> Vec<Arc<Intention>> {
+        sorted(&self.config_entries_here(ConfigKind::ServiceIntentions))
     }
 
     /// The intentions that apply to a destination, those for `*` and for the namespace `*` included, the

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use legate_discovery_chain::{Chain, ChainError, Overrides, Request, compile};
-use legate_model::{ConfigEntry, ConfigKind, InvalidSpiffeId, ServiceName, TrustDomain};
+use legate_model::{ConfigEntry, ConfigKind, InvalidSpiffeId, ServiceName, Tenancy, TrustDomain};
 use legate_proxycfg::StoredEntries;
 use legate_store::ReadTxn;
 
@@ -61,7 +61,7 @@ pub(super) fn services(
     name: &ServiceName,
 ) -> BTreeSet<ServiceName> {
     let mut open = match kind {
-        ConfigKind::ProxyDefaults => with_entries(state, &name.tenancy.partition),
+        ConfigKind::ProxyDefaults => with_entries(state, &name.tenancy),
         kind if OF_SERVICES.contains(&kind) => vec![name.clone()],
         _ => Vec::new(),
     };
@@ -79,15 +79,13 @@ pub(super) fn services(
     found
 }
 
-/// The services of a partition that have entries.
-fn with_entries(state: &ReadTxn<'_>, partition: &str) -> Vec<ServiceName> {
-    let entries = OF_SERVICES
-        .into_iter()
-        .flat_map(|kind| state.config_entries_of_all(kind));
-    let names = entries.map(|entry| entry.full_name());
-    names
-        .filter(|name| *name.tenancy.partition == *partition)
-        .collect()
+/// The services of the partition of a tenancy that have entries.
+fn with_entries(state: &ReadTxn<'_>, of: &Tenancy) -> Vec<ServiceName> {
+    state.in_tenancy(of, |state| {
+        let kinds = OF_SERVICES.into_iter();
+        let entries = kinds.flat_map(|kind| state.config_entries_here(kind));
+        entries.map(|entry| entry.full_name()).collect()
+    })
 }
 
 /// Refuses a write after which a chain could not be compiled. `state` is the one after the write,

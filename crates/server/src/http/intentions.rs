@@ -21,14 +21,9 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::INTENTION)?;
     call.take_every();
-    let read = |state: &ReadTxn<'_>| {
-        if !call.asks_every() {
-            return state.intentions();
-        }
-        let own = &call.tenancy.partition;
-        let mut all = state.intentions_everywhere();
-        all.retain(|one| one.destination().tenancy.partition == *own);
-        all
+    let read = |state: &ReadTxn<'_>| match call.asks_every() {
+        true => state.intentions_here(),
+        false => state.intentions(),
     };
     let answer = call.read(read).await?;
     let (mut intentions, filtered) = visible(answer.value, |i| may_read(&authorizer, i));

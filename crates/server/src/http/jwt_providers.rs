@@ -36,8 +36,7 @@ pub(super) fn refuse_removal(
         all.any(|one| one.to_lowercase() == name.to_lowercase())
     };
     // A provider is for the intentions of its partition.
-    let mut entries = state.config_entries_of_all(ConfigKind::ServiceIntentions);
-    entries.retain(|entry| entry.full_name().tenancy.partition == state.tenancy().partition);
+    let entries = state.config_entries_here(ConfigKind::ServiceIntentions);
     let user = entries.iter().find_map(|entry| match &**entry {
         ConfigEntry::ServiceIntentions(entry) => {
             requirements(entry).any(names).then_some(&entry.name)

@@ -72,11 +72,8 @@ fn refuse_downgrade(
 
 /// Services of the partition that have no protocol of their own take the default.
 fn refuse_default_downgrade(state: &ReadTxn<'_>, default: Protocol) -> Result<(), ApiError> {
-    for entry in state.config_entries_of_all(ConfigKind::ServiceIntentions) {
+    for entry in state.config_entries_here(ConfigKind::ServiceIntentions) {
         let ServiceName { tenancy, name } = entry.full_name();
-        if tenancy.partition != state.tenancy().partition {
-            continue;
-        }
         state.in_tenancy(&tenancy, |state| match own_protocol(state, &name) {
             Some(_) => Ok(()),
             None => refuse_downgrade(state, &name, default),
