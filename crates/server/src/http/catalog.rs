@@ -14,6 +14,7 @@ use legate_model::{
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
 use serde_json::{Value, json};
 
+use super::OWN_SERVICE;
 use super::call::{Call, visible};
 use super::error::ApiError;
 use super::gateway_services::connect_to;
@@ -436,4 +437,11 @@ pub(super) fn has_meta(node: &Node, wanted: &[(&str, &str)]) -> bool {
     wanted
         .iter()
         .all(|(key, value)| node.meta.get(*key).is_some_and(|own| own == value))
+}
+
+/// The services that are neither proxies nor gateways, without the servers themselves.
+pub(super) fn applications(state: &ReadTxn<'_>) -> BTreeSet<String> {
+    let mut names = state.services_of_kind(ServiceKind::Typical);
+    names.remove(OWN_SERVICE);
+    names
 }

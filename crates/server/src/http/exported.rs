@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::OWN_SERVICE;
 use super::call::Call;
+use super::catalog::applications;
 use super::error::ApiError;
 
 /// A service and who may use it.
@@ -100,8 +101,8 @@ fn exported(state: &ReadTxn<'_>) -> Vec<Exported> {
         };
         let names = namespaces.iter().flat_map(|tenancy| {
             let names = match service.name.as_str() {
-                WILDCARD => state.in_tenancy(tenancy, typical),
-                name => vec![name.to_owned()],
+                WILDCARD => state.in_tenancy(tenancy, applications),
+                name => BTreeSet::from([name.to_owned()]),
             };
             names
                 .into_iter()
@@ -122,16 +123,4 @@ fn exported(state: &ReadTxn<'_>) -> Vec<Exported> {
         consumers,
     })
     .collect()
-}
-
-/// The services that are neither proxies nor gateways.
-fn typical(state: &ReadTxn<'_>) -> Vec<String> {
-    let names = state.services().into_keys();
-    let is_typical = |name: &String| {
-        let instances = state.service(name);
-        instances
-            .iter()
-            .any(|one| one.service.kind == legate_model::ServiceKind::Typical)
-    };
-    names.filter(is_typical).collect()
 }

@@ -13,10 +13,12 @@ use legate_model::{
 use legate_store::ReadTxn;
 use serde::Serialize;
 
-use super::agent::OWN_SERVICE;
 use super::call::{Call, visible};
 use super::error::ApiError;
 use super::protocol::protocol_of;
+
+/// The kinds of config entries that name services behind a gateway.
+const LINKING: [ConfigKind; 2] = [ConfigKind::TerminatingGateway, ConfigKind::IngressGateway];
 
 /// A service behind a gateway. What is said of one kind of gateway only is left out for others.
 #[derive(Default, Serialize)]
@@ -53,7 +55,7 @@ fn is_zero(port: &u16) -> bool {
 }
 
 /// The name of a service as Consul writes it where there are namespaces.
-#[derive(Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Name {
     name: String,
@@ -82,18 +84,22 @@ pub(super) async fn list(Path(gateway): Path<String>, call: Call) -> Result<Resp
 }
 
 fn behind(state: &ReadTxn<'_>, gateway: &str) -> Vec<GatewayService> {
-    let kinds = [ConfigKind::TerminatingGateway, ConfigKind::IngressGateway];
     // No two gateways of these kinds have the same name.
-    let entry = kinds
+    let entry = LINKING
         .iter()
         .find_map(|kind| state.config_entry(*kind, gateway));
-    let mut found = match entry.as_deref() {
-        Some(ConfigEntry::TerminatingGateway(entry)) => of_terminating(state, entry),
-        Some(ConfigEntry::IngressGateway(entry)) => of_ingress(state, entry),
-        _ => Vec::new(),
-    };
+    let mut found = entry.map_or_else(Vec::new, |entry| named_by(state, &entry));
     found.sort_by(|a, b| (&a.service.name, a.port).cmp(&(&b.service.name, b.port)));
     found
+}
+
+/// The services that the entry of a gateway names.
+fn named_by(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Vec<GatewayService> {
+    match entry {
+        ConfigEntry::TerminatingGateway(entry) => of_terminating(state, entry),
+        ConfigEntry::IngressGateway(entry) => of_ingress(state, entry),
+        _ => Vec::new(),
+    }
 }
 
 fn of_terminating(state: &ReadTxn<'_>, entry: &TerminatingGateway) -> Vec<GatewayService> {
@@ -132,6 +138,36 @@ fn of_terminating(state: &ReadTxn<'_>, entry: &TerminatingGateway) -> Vec<Gatewa
         found.extend(others.map(|name| service(name, linked)));
     }
     found
+}
+
+/// A gateway and a service that its config entry names.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Link {
+    gateway: Name,
+    service: Name,
+}
+
+impl Link {
+    /// The gateway.
+    pub(super) fn gateway(&self) -> ServiceName {
+        self.gateway.full()
+    }
+
+    /// The service.
+    pub(super) fn service(&self) -> ServiceName {
+        self.service.full()
+    }
+}
+
+/// What the config entries of the gateways of this namespace name.
+pub(super) fn links(state: &ReadTxn<'_>) -> Vec<Link> {
+    let entries = LINKING.iter().flat_map(|kind| state.config_entries(*kind));
+    let all = entries.flat_map(|entry| named_by(state, &entry));
+    all.map(|one| Link {
+        gateway: one.gateway,
+        service: one.service,
+    })
+    .collect()
 }
 
 /// The services that `*` stands for in the entry of a gateway of a kind, which is of the tenancy `own`
@@ -311,5 +347,9 @@ impl Name {
             partition: service.tenancy.shown_partition(),
             tenancy: service.tenancy.clone(),
         }
+    }
+
+    fn full(&self) -> ServiceName {
+        ServiceName::new(&self.tenancy, &self.name)
     }
 }

@@ -1,7 +1,7 @@
 //! `/v1/internal/ui`: the catalog as dashboards read it.
 
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::{Client, start};
@@ -99,6 +99,76 @@ async fn neighbours_are_those_of_proxies_and_those_of_intentions() {
     let missing = client.get("/v1/internal/ui/service-topology/web").await;
     assert_eq!(missing.status, StatusCode::BAD_REQUEST);
     assert_eq!(missing.text(), "Missing service kind");
+}
+
+#[tokio::test]
+async fn neighbours_may_be_of_other_namespaces() {
+    let (_server, client) = start(|_| {}).await;
+    populated(&client).await;
+    client
+        .write("/v1/namespace", &json!({ "Name": "team" }))
+        .await;
+    let shop = json!({ "Node": "n2", "Address": "10.0.0.2", "Service": { "Service": "shop" } });
+    let proxy = json!({ "Node": "n2", "Address": "10.0.0.2", "Service": {
+        "Kind": "connect-proxy", "Service": "shop-proxy", "Port": 20000,
+        "Proxy": { "DestinationServiceName": "shop", "Upstreams": [
+            { "DestinationName": "api", "DestinationNamespace": "default", "LocalBindPort": 9191 },
+        ] },
+    } });
+    for instance in [&shop, &proxy] {
+        client.write("/v1/catalog/register?ns=team", instance).await;
+    }
+    let topology = async |path: &str| {
+        let path = format!("/v1/internal/ui/service-topology/{path}");
+        client.get(&path).await.json()
+    };
+    let of_shop = topology("shop?kind=&ns=team").await;
+    assert_eq!(of_shop["Upstreams"][0]["Name"], "api");
+    assert_eq!(of_shop["Upstreams"][0].get("Namespace"), None);
+    let of_api = topology("api?kind=").await;
+    let callers = of_api["Downstreams"].as_array().unwrap();
+    assert_eq!(callers.len(), 2, "{of_api}");
+    assert_eq!(
+        (&callers[1]["Name"], &callers[1]["Namespace"]),
+        (&json!("shop"), &json!("team"))
+    );
+    // It finds its destinations by itself, and no intention keeps it from this one.
+    assert_eq!(of_api["Upstreams"][0]["Namespace"], "team", "{of_api}");
+}
+
+#[tokio::test]
+async fn a_service_is_connected_with_the_gateways_that_are_there() {
+    let (_server, client) = start(|_| {}).await;
+    populated(&client).await;
+    let entry = json!({ "Kind": "ingress-gateway", "Name": "edge", "Listeners": [
+        { "Port": 8080, "Protocol": "tcp", "Services": [{ "Name": "api" }] },
+        { "Port": 8081, "Protocol": "http", "Services": [{ "Name": "*" }] },
+    ] });
+    client.write("/v1/config", &entry).await;
+    let connected = async || {
+        let services = client.get("/v1/internal/ui/services").await.json();
+        let services = services.as_array().unwrap().clone();
+        let connected = services
+            .iter()
+            .filter(|one| one["ConnectedWithGateway"] == true);
+        let names: Vec<Value> = connected.map(|one| one["Name"].clone()).collect();
+        (names, services)
+    };
+    assert_eq!(connected().await.0, Vec::<Value>::new());
+    let gateway = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": {
+        "Kind": "ingress-gateway", "Service": "edge", "Port": 8080,
+    } });
+    client.write("/v1/catalog/register", &gateway).await;
+    // `*` stands for those that speak the protocol of the listener, which none does.
+    let (names, services) = connected().await;
+    assert_eq!(names, ["api"]);
+    let edge = services.iter().find(|one| one["Name"] == "edge").unwrap();
+    assert_eq!(
+        edge["GatewayConfig"],
+        json!({ "AssociatedServiceCount": 1 })
+    );
+    let behind = client.get("/v1/catalog/gateway-services/edge").await.json();
+    assert_eq!(behind.as_array().unwrap().len(), 1, "{behind}");
 }
 
 #[tokio::test]

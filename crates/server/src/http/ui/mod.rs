@@ -22,6 +22,7 @@ use self::summary::{Summary, summaries};
 pub(super) use self::topology::topology;
 use super::call::{Call, visible};
 use super::error::ApiError;
+use super::gateway_services::links;
 
 /// A node with all that is on it.
 #[derive(Serialize)]
@@ -128,7 +129,7 @@ struct Listed {
     #[serde(flatten)]
     summary: Summary,
     connected_with_proxy: bool,
-    /// No gateway is registered for a service.
+    /// Whether the config entry of a gateway that is registered names it.
     connected_with_gateway: bool,
 }
 
@@ -138,22 +139,36 @@ pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     let filter = call.filter(&filters::INSTANCE)?;
     call.take_every();
     let answer = call
-        .read(|state| call.each(state, |state| state.instances()))
+        .read(|state| {
+            let instances = call.each(state, |state| state.instances());
+            (instances, call.each(state, links))
+        })
         .await?;
-    let (mut instances, filtered) = visible(answer.value, |one| {
+    let (instances, links) = answer.value;
+    let (mut instances, filtered) = visible(instances, |one| {
         may_see(&call.at(&authorizer, &one.service.namespace), one)
     });
     instances.retain(|instance| instance.matches(&filter));
-    // They come by namespace.
-    let same =
-        |a: &CheckServiceNode, b: &CheckServiceNode| a.service.namespace == b.service.namespace;
-    let listed: Vec<Listed> = instances
-        .chunk_by(same)
-        .flat_map(|instances| summaries(instances).into_values())
-        .map(|found| Listed {
+    let mut all = summaries(&instances);
+    let mut connected = HashSet::new();
+    for link in &links {
+        let service = link.service();
+        let authorizer = authorizer.within(&service.tenancy);
+        let gateway = match authorizer.service_read(&service.name) {
+            true => all.get_mut(&link.gateway()),
+            false => None,
+        };
+        if let Some(gateway) = gateway {
+            gateway.behind += 1;
+            connected.insert(service);
+        }
+    }
+    let listed: Vec<Listed> = all
+        .into_iter()
+        .map(|(name, found)| Listed {
             connected_with_proxy: found.has_proxy,
-            connected_with_gateway: false,
-            summary: found.finish(),
+            connected_with_gateway: !found.has_no_instance() && connected.contains(&name),
+            summary: found.finish(&name),
         })
         .collect();
     call.answer(answer.index, &listed, filtered)

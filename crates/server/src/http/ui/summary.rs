@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use legate_model::{CheckServiceNode, CheckStatus, ProxyMode, ServiceKind, TenancyName};
+use legate_model::{
+    CheckServiceNode, CheckStatus, ProxyMode, ServiceKind, ServiceName, Tenancy, TenancyName,
+};
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
 
 use super::is_typical;
 
@@ -33,9 +34,21 @@ pub(super) struct Summary {
     checks_passing: usize,
     checks_warning: usize,
     checks_critical: usize,
-    gateway_config: Map<String, Value>,
+    gateway_config: GatewayConfig,
     transparent_proxy: bool,
     connect_native: bool,
+}
+
+/// What is known of a gateway.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct GatewayConfig {
+    #[serde(skip_serializing_if = "is_zero")]
+    associated_service_count: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// An empty list of Go's is `null`.
@@ -47,9 +60,6 @@ fn as_go<S: Serializer>(list: &BTreeSet<String>, serializer: S) -> Result<S::Ok,
 #[derive(Default)]
 pub(super) struct Found {
     kind: ServiceKind,
-    name: String,
-    namespace: TenancyName,
-    partition: TenancyName,
     datacenter: String,
     tags: BTreeSet<String>,
     nodes: BTreeSet<String>,
@@ -62,17 +72,19 @@ pub(super) struct Found {
     native: bool,
     /// Whether an instance of a proxy of it is among them.
     pub(super) has_proxy: bool,
+    /// How many services the config entry of this gateway names.
+    pub(super) behind: usize,
 }
 
-/// The services of these instances of one namespace by their names.
-pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<String, Found> {
-    let mut all = BTreeMap::<String, Found>::new();
+/// The services of these instances by their names.
+pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<ServiceName, Found> {
+    let mut all = BTreeMap::<ServiceName, Found>::new();
     for instance in instances {
         let service = &instance.service;
-        let found = named(&mut all, &service.service);
+        let tenancy = Tenancy::new(&service.partition, &service.namespace);
+        let name = ServiceName::new(&tenancy, &service.service);
+        let found = all.entry(name).or_default();
         found.kind = service.kind;
-        found.namespace.clone_from(&service.namespace);
-        found.partition.clone_from(&service.partition);
         found.datacenter.clone_from(&instance.node.datacenter);
         found.nodes.insert(instance.node.node.clone());
         found.tags.extend(service.tags.iter().cloned());
@@ -84,7 +96,8 @@ pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<String, Foun
         found.native |= service.connect.native;
         found.add_checks(instance);
         if service.kind == ServiceKind::ConnectProxy {
-            let of = named(&mut all, &service.proxy.destination_service_name);
+            let name = ServiceName::new(&tenancy, &service.proxy.destination_service_name);
+            let of = all.entry(name).or_default();
             of.has_proxy = true;
             let transparent = service.proxy.mode == ProxyMode::Transparent;
             of.transparent = Some(of.transparent.unwrap_or(true) && transparent);
@@ -92,13 +105,6 @@ pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<String, Foun
         }
     }
     all
-}
-
-fn named<'a>(all: &'a mut BTreeMap<String, Found>, name: &str) -> &'a mut Found {
-    all.entry(name.to_owned()).or_insert_with(|| Found {
-        name: name.to_owned(),
-        ..Found::default()
-    })
 }
 
 impl Found {
@@ -121,22 +127,25 @@ impl Found {
         )
     }
 
-    pub(super) fn finish(self) -> Summary {
+    /// What is shown of it.
+    pub(super) fn finish(self, name: &ServiceName) -> Summary {
         let count = |status| self.checks.values().filter(|own| **own == status).count();
         Summary {
             checks_passing: count(CheckStatus::Passing),
             checks_warning: count(CheckStatus::Warning),
             checks_critical: count(CheckStatus::Critical),
             kind: self.kind,
-            name: self.name,
-            namespace: self.namespace,
-            partition: self.partition,
+            name: name.name.as_ref().to_owned(),
+            namespace: name.tenancy.shown_namespace(),
+            partition: name.tenancy.shown_partition(),
             datacenter: self.datacenter,
             tags: self.tags,
             nodes: self.nodes,
             external_sources: self.external_sources,
             instance_count: self.instances,
-            gateway_config: Map::new(),
+            gateway_config: GatewayConfig {
+                associated_service_count: self.behind,
+            },
             transparent_proxy: self.transparent.unwrap_or(false),
             connect_native: self.native,
         }
@@ -145,12 +154,11 @@ impl Found {
 
 impl Summary {
     /// A service without an instance.
-    pub(super) fn empty(name: &str, datacenter: &str) -> Self {
+    pub(super) fn empty(name: &ServiceName, datacenter: &str) -> Self {
         Found {
-            name: name.to_owned(),
             datacenter: datacenter.to_owned(),
             ..Found::default()
         }
-        .finish()
+        .finish(name)
     }
 }

@@ -1,19 +1,22 @@
 //! `/v1/internal/ui/service-topology`: whom a service calls and who calls it, by the upstreams of
-//! proxies and, where those find their destinations by themselves, by intentions.
+//! proxies and, where those find their destinations by themselves, by intentions. Neighbours may be of
+//! other tenants.
 
 use std::collections::BTreeMap;
 
 use axum::extract::Path;
 use axum::response::Response;
 use legate_intentions::Action;
-use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, ServiceName, WILDCARD};
+use legate_model::{
+    CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, ServiceName, Tenancy, WILDCARD,
+};
 use legate_store::ReadTxn;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::summary::{EXTERNAL_SOURCE, Summary, summaries};
 use super::{Call, may_see};
-use crate::http::OWN_SERVICE;
 use crate::http::call::visible;
+use crate::http::catalog::applications;
 use crate::http::error::ApiError;
 use crate::http::protocol::protocol_of;
 
@@ -50,13 +53,16 @@ struct Decision {
 }
 
 impl Decision {
-    fn of(state: &ReadTxn<'_>, source: &str, destination: &str, default: Action) -> Self {
-        let intentions = state.intentions_for(destination);
-        let check = legate_intentions::check(
-            &intentions,
-            &ServiceName::new(state.tenancy(), source),
-            default,
-        );
+    fn of(
+        state: &ReadTxn<'_>,
+        source: &ServiceName,
+        destination: &ServiceName,
+        default: Action,
+    ) -> Self {
+        let intentions = state.in_tenancy(&destination.tenancy, |state| {
+            state.intentions_for(&destination.name)
+        });
+        let check = legate_intentions::check(&intentions, source, default);
         let allowed = check.action == Action::Allow;
         let default_allow = default == Action::Allow;
         let Some(matched) = check.matched else {
@@ -89,15 +95,52 @@ const REGISTRATION: &str = "proxy-registration";
 const ROUTING: &str = "routing-config";
 
 /// Neighbours by name, with how they are known and what is decided.
-type Named = BTreeMap<String, (&'static str, Decision)>;
+type Named = BTreeMap<ServiceName, (&'static str, Decision)>;
+
+/// The neighbours on one side, with their instances.
+struct Side {
+    named: Named,
+    instances: Vec<CheckServiceNode>,
+}
+
+impl Side {
+    fn new(state: &ReadTxn<'_>, named: Named) -> Self {
+        let of = |service: &ServiceName| {
+            state.in_tenancy(&service.tenancy, |state| {
+                let mut found = state.service(&service.name);
+                let proxies = state.connect(&service.name).into_iter();
+                // A native instance is its own proxy.
+                found.extend(proxies.filter(|one| one.service.kind == ServiceKind::ConnectProxy));
+                found
+            })
+        };
+        let instances = named.keys().flat_map(of).collect();
+        Self { named, instances }
+    }
+}
+
+impl Serialize for Side {
+    /// Only to tell one state from another.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = |service: &ServiceName| {
+            let ServiceName { tenancy, name } = service;
+            format!("{}/{}/{name}", tenancy.partition, tenancy.namespace)
+        };
+        let named = self
+            .named
+            .iter()
+            .map(|(service, known)| (name(service), known));
+        (named.collect::<Vec<_>>(), &self.instances).serialize(serializer)
+    }
+}
 
 /// What is read of the state.
 #[derive(Serialize)]
 struct Found {
     protocol: String,
     transparent: bool,
-    upstreams: (Named, Vec<CheckServiceNode>),
-    downstreams: (Named, Vec<CheckServiceNode>),
+    upstreams: Side,
+    downstreams: Side,
 }
 
 /// `GET /v1/internal/ui/service-topology/:service`
@@ -119,7 +162,8 @@ pub(in crate::http) async fn topology(
         return Err(ApiError::denied("service:read", &name));
     }
     let default = call.config.intention_default();
-    let answer = call.read(|state| find(state, &name, default)).await?;
+    let service = ServiceName::new(&call.tenancy, &name);
+    let answer = call.read(|state| find(state, &service, default)).await?;
     let Found {
         protocol,
         transparent,
@@ -128,18 +172,23 @@ pub(in crate::http) async fn topology(
     } = answer.value;
     let state = call.reader.state();
     let mut filtered = false;
-    let mut side = |(named, instances): (Named, Vec<CheckServiceNode>)| {
-        let (instances, hidden) = visible(instances, |one| may_see(&authorizer, one));
+    let mut side = |mut side: Side| {
+        let (instances, hidden) = visible(side.instances, |one| {
+            let tenancy = Tenancy::new(&one.service.partition, &one.service.namespace);
+            may_see(&authorizer.within(&tenancy), one)
+        });
         filtered |= hidden;
+        let may_read = |service: &ServiceName| {
+            let authorizer = authorizer.within(&service.tenancy);
+            authorizer.service_read(&service.name)
+        };
+        side.named.retain(|service, _| may_read(service));
         neighbours(
             &call.txn(&state),
-            named,
+            side.named,
             &instances,
             &call.config.datacenter,
         )
-        .into_iter()
-        .filter(|one| authorizer.service_read(&one.summary.name))
-        .collect()
     };
     let topology = Topology {
         protocol,
@@ -151,99 +200,94 @@ pub(in crate::http) async fn topology(
     call.answer(answer.index, &topology, filtered)
 }
 
-fn find(state: &ReadTxn<'_>, name: &str, default: Action) -> Found {
-    let proxies = state.connect(name);
+fn find(state: &ReadTxn<'_>, service: &ServiceName, default: Action) -> Found {
+    let proxies = state.connect(&service.name);
     let is_transparent = |one: &CheckServiceNode| one.service.proxy.mode == ProxyMode::Transparent;
     let finds_alone = |one: &CheckServiceNode| is_transparent(one) || one.service.connect.native;
-    let typical = typical(state);
+    let others = others(state, service);
 
     let mut upstreams = Named::new();
     for proxy in &proxies {
         for upstream in &proxy.service.proxy.upstreams {
-            if upstream.destination_type.is_service() {
-                let decision = Decision::of(state, name, &upstream.destination_name, default);
-                let known = (REGISTRATION, decision);
-                upstreams.insert(upstream.destination_name.clone(), known);
+            if upstream.destination_type.is_service() && upstream.destination_peer.is_empty() {
+                let tenancy = upstream.tenancy(&service.tenancy);
+                let other = ServiceName::new(&tenancy, &upstream.destination_name);
+                let decision = Decision::of(state, service, &other, default);
+                upstreams.insert(other, (REGISTRATION, decision));
             }
         }
     }
     if proxies.iter().any(finds_alone) {
-        for other in typical.iter().filter(|other| *other != name) {
-            add(
-                &mut upstreams,
-                other,
-                Decision::of(state, name, other, default),
-            );
+        let to = &service.tenancy.partition;
+        for other in others.iter().filter(|other| state.is_exported(other, to)) {
+            let decision = Decision::of(state, service, other, default);
+            add(&mut upstreams, other, decision);
         }
     }
 
     let mut downstreams = Named::new();
-    for caller in callers(state, name) {
-        let decision = Decision::of(state, &caller, name, default);
+    for caller in callers(state, service) {
+        let decision = Decision::of(state, &caller, service, default);
         downstreams.insert(caller, (REGISTRATION, decision));
     }
-    for other in typical.iter().filter(|other| *other != name) {
-        if state.connect(other).iter().any(finds_alone) {
-            add(
-                &mut downstreams,
-                other,
-                Decision::of(state, other, name, default),
-            );
+    for other in &others {
+        let proxies = state.in_tenancy(&other.tenancy, |state| state.connect(&other.name));
+        let is_shown = || state.is_exported(service, &other.tenancy.partition);
+        if proxies.iter().any(finds_alone) && is_shown() {
+            let decision = Decision::of(state, other, service, default);
+            add(&mut downstreams, other, decision);
         }
     }
-    let instances = |named: &Named| {
-        let all = named.keys().flat_map(|name| {
-            let proxies = state.connect(name).into_iter();
-            // A native instance is its own proxy.
-            let proxies = proxies.filter(|one| one.service.kind == ServiceKind::ConnectProxy);
-            state.service(name).into_iter().chain(proxies)
-        });
-        all.collect::<Vec<_>>()
-    };
     Found {
-        protocol: protocol_of(state, name).to_string(),
+        protocol: protocol_of(state, &service.name).to_string(),
         transparent: !proxies.is_empty() && proxies.iter().all(is_transparent),
-        upstreams: (upstreams.clone(), instances(&upstreams)),
-        downstreams: (downstreams.clone(), instances(&downstreams)),
+        upstreams: Side::new(state, upstreams),
+        downstreams: Side::new(state, downstreams),
     }
+}
+
+/// The applications of every tenant but one.
+fn others(state: &ReadTxn<'_>, but: &ServiceName) -> Vec<ServiceName> {
+    let mut all = Vec::new();
+    for tenancy in state.tenancies() {
+        let names = state.in_tenancy(&tenancy, applications);
+        all.extend(names.iter().map(|name| ServiceName::new(&tenancy, name)));
+    }
+    all.retain(|one| one != but);
+    all
 }
 
 /// Adds what intentions allow, unless it is known by a registration.
-fn add(named: &mut Named, other: &str, decision: Decision) {
+fn add(named: &mut Named, other: &ServiceName, decision: Decision) {
     if decision.allowed || decision.has_permissions {
         let source = decision.source();
-        named.entry(other.to_owned()).or_insert((source, decision));
+        named.entry(other.clone()).or_insert((source, decision));
     }
 }
 
-/// The services that are no proxies, without the servers themselves.
-fn typical(state: &ReadTxn<'_>) -> Vec<String> {
-    let mut names: Vec<String> = state
-        .instances()
-        .into_iter()
-        .filter(|one| one.service.kind == ServiceKind::Typical)
-        .map(|one| one.service.service.clone())
-        .filter(|name| name != OWN_SERVICE)
-        .collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// The services whose proxies have a service among their upstreams.
-fn callers(state: &ReadTxn<'_>, name: &str) -> Vec<String> {
-    let calls = |one: &CheckServiceNode| {
-        let mut upstreams = one.service.proxy.upstreams.iter();
-        upstreams.any(|upstream| {
-            upstream.destination_type.is_service()
-                && upstream.destination_name.eq_ignore_ascii_case(name)
-        })
-    };
-    let all = state.instances().into_iter();
-    let proxies = all.filter(|one| one.service.kind == ServiceKind::ConnectProxy && calls(one));
-    proxies
-        .map(|one| one.service.proxy.destination_service_name.clone())
-        .collect()
+/// The services, whosever they are, whose proxies have a service among their upstreams.
+fn callers(state: &ReadTxn<'_>, service: &ServiceName) -> Vec<ServiceName> {
+    let mut found = Vec::new();
+    for tenancy in state.tenancies() {
+        let calls = |one: &CheckServiceNode| {
+            let mut upstreams = one.service.proxy.upstreams.iter();
+            upstreams.any(|upstream| {
+                upstream.destination_type.is_service()
+                    && upstream.destination_peer.is_empty()
+                    && upstream.tenancy(&tenancy) == service.tenancy
+                    && upstream
+                        .destination_name
+                        .eq_ignore_ascii_case(&service.name)
+            })
+        };
+        let mut proxies = state.in_tenancy(&tenancy, ReadTxn::instances);
+        proxies.retain(|one| one.service.kind == ServiceKind::ConnectProxy && calls(one));
+        let caller = |one: &CheckServiceNode| {
+            ServiceName::new(&tenancy, &one.service.proxy.destination_service_name)
+        };
+        found.extend(proxies.iter().map(caller));
+    }
+    found
 }
 
 fn neighbours(
@@ -261,7 +305,7 @@ fn neighbours(
             continue;
         };
         all.push(Neighbour {
-            summary: found.finish(),
+            summary: found.finish(&name),
             source,
             intention,
         });
@@ -273,8 +317,11 @@ fn neighbours(
             ConfigKind::ServiceSplitter,
             ConfigKind::ServiceResolver,
         ];
-        let is_routed = |kind| state.config_entry(kind, &name).is_some();
-        if kinds.into_iter().any(is_routed) {
+        let is_routed = |state: &ReadTxn<'_>| {
+            let mut kinds = kinds.into_iter();
+            kinds.any(|kind| state.config_entry(kind, &name.name).is_some())
+        };
+        if state.in_tenancy(&name.tenancy, is_routed) {
             all.push(Neighbour {
                 summary: Summary::empty(&name, datacenter),
                 source: ROUTING,
