@@ -23,19 +23,23 @@ use crate::server_api::{Api, ApiFlags};
 use crate::signals::Interrupt;
 
 /// What can be collected.
-const TARGETS: [&str; 5] = ["metrics", "logs", "host", "agent", "members"];
+const TARGETS: [&str; 6] = ["metrics", "logs", "pprof", "host", "agent", "members"];
 /// The largest file of what is collected, in bytes.
 const LARGEST: u64 = 256 << 20;
 const SHORTEST: Duration = Duration::from_secs(10);
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Servers measure processor time for at most as long.
+const LONGEST_PROFILE: Duration = Duration::from_secs(300);
+/// How much longer than that the answer may take.
+const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What is collected: metrics, logs, host, agent or members; may be repeated [default: all]
+    /// What is collected: metrics, logs, pprof, host, agent or members; may be repeated [default: all]
     #[arg(long, value_name = "WHAT")]
     capture: Vec<String>,
-    /// How often metrics are read
+    /// How often metrics and the profiles of a moment are read
     #[arg(long, default_value = "30s", value_parser = input::duration, value_name = "DURATION")]
     interval: Duration,
     /// How long
@@ -102,16 +106,17 @@ async fn capture(options: Options) -> anyhow::Result<()> {
         }
     }
     let wants = |target| targets.contains(&target);
-    if wants("metrics") || wants("logs") {
+    if wants("metrics") || wants("logs") || wants("pprof") {
         let until = Instant::now() + options.duration;
         let collecting = async {
             tokio::join!(
                 collect(wants("metrics").then(|| metrics(&api, &folder, options.interval, until))),
                 collect(wants("logs").then(|| logs(&api, &folder, until))),
+                collect(wants("pprof").then(|| profiles(&api, &folder, &options, until))),
             )
         };
         tokio::select! {
-            ((), ()) = collecting => {}
+            ((), (), ()) = collecting => {}
             () = interrupt.wait() => {
                 return Err(anyhow!(
                     "Error encountered during collection: stopping collection due to shutdown signal"
@@ -134,7 +139,7 @@ async fn capture(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does one of the two that take time, and says when it fails.
+/// Does one of those that take time, and says when it fails.
 async fn collect(work: Option<impl Future<Output = anyhow::Result<()>>>) {
     if let Some(work) = work
         && let Err(error) = work.await
@@ -180,10 +185,6 @@ async fn prepare(
         } else {
             wanted
         };
-        if wanted == "pprof" {
-            warn("[WARN] pprof is not captured: servers have no profiles of Go");
-            continue;
-        }
         let target = TARGETS.iter().find(|target| **target == wanted);
         targets.push(*target.with_context(|| format!("{failed}: target not found: {wanted}"))?);
     }
@@ -195,6 +196,13 @@ async fn prepare(
         format!("{failed}: error querying target agent. verify connectivity and agent address")
     })?;
     let version = text(&own["Config"], "Version").to_owned();
+    if own["DebugConfig"]["EnableDebug"] != true && targets.contains(&"pprof") {
+        targets.retain(|target| *target != "pprof");
+        warn(
+            "[WARN] Unable to capture pprof. Set enable_debug to true on target agent to enable \
+             profiling.",
+        );
+    }
     let folder = options.output.clone().unwrap_or_else(default_folder);
     ensure!(
         !folder.exists(),
@@ -207,9 +215,14 @@ async fn prepare(
 }
 
 fn default_folder() -> PathBuf {
+    format!("consul-debug-{}", moment()).into()
+}
+
+/// What time it is, as names of files have it.
+fn moment() -> String {
     let format = format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z");
     let now = OffsetDateTime::from(Clock::system().now());
-    format!("consul-debug-{}", now.format(&format).unwrap_or_default()).into()
+    now.format(&format).unwrap_or_default()
 }
 
 fn write_json(path: &Path, value: &Value) -> anyhow::Result<()> {
@@ -242,6 +255,40 @@ async fn metrics(
         }
         tokio::time::sleep_until(next).await;
     }
+}
+
+/// The processor time that is used meanwhile, and memory and threads at each interval.
+async fn profiles(
+    api: &Api,
+    folder: &Path,
+    options: &Options,
+    until: Instant,
+) -> anyhow::Result<()> {
+    let time = options.duration.min(LONGEST_PROFILE);
+    let whole = async {
+        let ask = api.get("/debug/pprof/profile");
+        let ask = ask.query("seconds", time.as_secs().to_string());
+        let profile = ask.within(time + GRACE).ok().await?;
+        std::fs::write(folder.join("profile.prof"), &profile.body)?;
+        anyhow::Ok(())
+    };
+    let moments = async {
+        loop {
+            let place = folder.join(moment());
+            std::fs::create_dir_all(&place)?;
+            for name in ["heap", "goroutine"] {
+                let profile = api.get(format!("/debug/pprof/{name}")).ok().await?;
+                std::fs::write(place.join(format!("{name}.prof")), &profile.body)?;
+            }
+            let next = Instant::now() + options.interval;
+            if next > until {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep_until(next).await;
+        }
+    };
+    let (whole, moments) = tokio::join!(whole, moments);
+    whole.and(moments)
 }
 
 /// The log, as it is written.

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, Method, StatusCode, header};
 use legate_model::acl::{ANONYMOUS_SECRET, Token};
-use legate_model::timestamp;
+use legate_model::{Tenancy, timestamp};
 use legate_runtime::Clock;
 use legate_runtime::logging::LineQueue;
 use legate_runtime::rotating_file::RotatingFile;
@@ -106,15 +106,25 @@ impl Audit {
 
     /// Logs that a request has begun.
     pub(crate) fn begin(&self, event: &Event) {
-        self.write(event, None);
+        self.write(event, event.request.clone(), None);
     }
 
-    /// Logs how a request has ended.
-    pub(crate) fn end(&self, event: &Event, status: StatusCode) {
-        self.write(event, Some(status));
+    /// Logs how a request has ended, and what it was about, where that was read.
+    pub(crate) fn end(&self, event: &Event, tenancy: Option<&Tenancy>, status: StatusCode) {
+        let mut request = event.request.clone();
+        if let Some(Tenancy {
+            partition,
+            namespace,
+            ..
+        }) = tenancy
+        {
+            request["partition"] = Value::from(&**partition);
+            request["namespace"] = Value::from(&**namespace);
+        }
+        self.write(event, request, Some(status));
     }
 
-    fn write(&self, event: &Event, status: Option<StatusCode>) {
+    fn write(&self, event: &Event, request: Value, status: Option<StatusCode>) {
         let Some(clock) = &self.clock else { return };
         let mut payload = json!({
             "id": Uuid::new_v4().to_string(),
@@ -122,7 +132,7 @@ impl Audit {
             "type": "HTTPEvent",
             "timestamp": now(clock),
             "auth": event.auth,
-            "request": event.request,
+            "request": request,
             "stage": if status.is_some() { "OperationComplete" } else { "OperationStart" },
         });
         if let Some(status) = status {
@@ -166,6 +176,8 @@ fn auth(rights: &Rights, token: &str) -> Value {
             "accessor_id": token.accessor_id,
             "description": token.description,
             "create_time": created(&token),
+            "partition": *token.tenancy().partition,
+            "namespace": *token.tenancy().namespace,
         }),
         None if anonymous => {
             let token = Token::anonymous();

@@ -165,7 +165,7 @@ pub(super) async fn bootstrap(
         return Err(ApiError::acl_disabled());
     }
     // Whoever may do everything is of no other tenancy.
-    call.tenancy = Tenancy::default();
+    call.stand_in(Tenancy::default());
     let body = match call.has_body() {
         true => call.decode()?,
         false => BootstrapBody::default(),

@@ -14,7 +14,7 @@ use http::{HeaderName, StatusCode, Uri};
 use http_body_util::LengthLimitError;
 use legate_filter::{Field, Filter};
 use legate_model::acl::Authorizer;
-use legate_model::{Secret, Tenancy, TenancyName, json};
+use legate_model::{EVERY_TENANCY, Secret, Tenancy, TenancyName, json};
 use legate_runtime::CancellationToken;
 use legate_store::{Answer, ReadTxn, Reader, State, WriteTxn, Writer};
 use serde::Serialize;
@@ -62,8 +62,10 @@ pub(crate) struct Asked {
     /// Cancelled when the server stops.
     stop: CancellationToken,
     pub(crate) params: Params,
-    /// Whose rows it is about.
+    /// Whose rows it is about; [`Call::stand_in`] changes it.
     pub(crate) tenancy: Tenancy,
+    /// Notes for others who asks, and about whose rows.
+    asker: Asker,
     every_namespace: bool,
     /// Set where the endpoint can list the rows of every namespace.
     takes_every: OnceLock<()>,
@@ -230,11 +232,11 @@ impl Call {
             true => tenancy,
             false => rights.own_namespace(&token, tenancy),
         };
-        if let Some(asker) = head.extensions.get::<Asker>() {
-            asker.note(&token);
-        }
-        Ok(Self(Box::new(Asked {
+        let asker = head.extensions.get::<Asker>().cloned().unwrap_or_default();
+        asker.note(&token);
+        let mut call = Self(Box::new(Asked {
             config,
+            asker,
             reader: Reader::from_ref(state),
             rights,
             stop: CancellationToken::from_ref(state),
@@ -247,7 +249,23 @@ impl Call {
             body: Bytes::new(),
             filtered: OnceLock::new(),
             not_served: OnceLock::new(),
-        })))
+        }));
+        let tenancy = call.tenancy.clone();
+        call.stand_in(tenancy);
+        Ok(call)
+    }
+
+    /// Says what the request is about after all.
+    pub(super) fn stand_in(&mut self, tenancy: Tenancy) {
+        let shown = match self.every_namespace {
+            true => Tenancy {
+                namespace: EVERY_TENANCY.into(),
+                ..tenancy.clone()
+            },
+            false => tenancy.clone(),
+        };
+        self.asker.note_tenancy(shown);
+        self.tenancy = tenancy;
     }
 
     /// The same request with the body that the endpoint has read.
@@ -296,15 +314,15 @@ impl Call {
                 )));
             }
         }
-        self.tenancy = self.tenancy.resolve(partition, namespace);
         self.every_namespace &= namespace.is_empty();
+        self.stand_in(self.tenancy.resolve(partition, namespace));
         Ok(())
     }
 
     /// For requests that are about no namespace, whichever the client names in all of its requests.
     pub(crate) fn leave_namespace(&mut self) {
-        self.tenancy = self.tenancy.of_partition();
         self.every_namespace = false;
+        self.stand_in(self.tenancy.of_partition());
     }
 
     /// A look at a state, within the tenancy that the request is about.

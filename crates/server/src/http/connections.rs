@@ -259,7 +259,7 @@ impl Service {
                         .into_response()
                 }
             };
-            self.guard.leave(*passing, &mut response);
+            self.guard.leave(*passing, asker.tenancy(), &mut response);
             let status = response.status();
             tracing::debug!(%method, path, status = status.as_u16(), "HTTP request");
             self.requests

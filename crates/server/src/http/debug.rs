@@ -1,6 +1,7 @@
 //! `/debug/pprof`: what this program can say about itself in the form of Go's profiler, which `consul
 //! debug` and `go tool pprof` read: the memory of the process, processor time by thread, and the threads.
-//! A program in Rust has no goroutines, no heap profile by place, and no execution trace.
+//! A program in Rust has no goroutines and no heap profile by place, and in its execution trace nothing
+//! happens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,13 +25,15 @@ const LONGEST: Duration = Duration::from_secs(300);
 const USUAL: Duration = Duration::from_secs(30);
 /// Clock ticks in a second, as the kernel shows processor time.
 const TICKS: u64 = 100;
+/// How a trace of Go's scheduler begins. There is no such scheduler here, so nothing follows.
+const TRACE: &[u8] = b"go 1.22 trace\0\0\0";
 
 /// `GET /debug/pprof/`
 pub(super) async fn index(call: Call) -> Result<Response, ApiError> {
     may_see(&call)?;
     Ok(
         "heap: memory of the process\nprofile?seconds=30: processor time by thread\n\
-        goroutine: threads\ncmdline\n"
+        goroutine: threads\ntrace: of Go's scheduler, always empty\ncmdline\n"
             .into_response(),
     )
 }
@@ -74,6 +77,7 @@ pub(super) async fn profile(
             let name = line.split(|byte| *byte == 0).next().unwrap_or_default();
             return Ok(String::from_utf8_lossy(name).into_owned().into_response());
         }
+        "trace" => return Ok(binary(TRACE.to_vec())),
         other => {
             return Err(ApiError::new(
                 StatusCode::NOT_IMPLEMENTED,
@@ -81,10 +85,14 @@ pub(super) async fn profile(
             ));
         }
     };
-    let mut response = Response::new(profile.encode_to_vec().into());
+    Ok(binary(profile.encode_to_vec()))
+}
+
+fn binary(body: Vec<u8>) -> Response {
+    let mut response = Response::new(body.into());
     let bytes = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(CONTENT_TYPE, bytes);
-    Ok(response)
+    response
 }
 
 /// As in Consul: with `enable_debug` where ACLs are off, and with `operator:read` where they are on.

@@ -1,25 +1,47 @@
 //! Says of a refused request whose token lacked what, in Consul's words. Endpoints know what was missing;
 //! who asked is known where the request was read.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::body::Body;
 use axum::response::Response;
 use http::header::CONTENT_LENGTH;
+use legate_model::Tenancy;
 use legate_model::acl::ANONYMOUS_SECRET;
 use legate_store::Reader;
 
 use crate::acl::is_anonymous;
 
-/// The secret of the token of a request, once it is read.
-#[derive(Clone, Default)]
-pub(super) struct Asker(Arc<OnceLock<String>>);
+/// Who asks, and about whose rows, once a request is read. Copies share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asker(Arc<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    token: OnceLock<String>,
+    tenancy: Mutex<Option<Tenancy>>,
+}
 
 impl Asker {
-    /// Notes it. The first one counts.
+    /// Notes the secret of the token. The first one counts.
     pub(super) fn note(&self, token: &str) {
         // A request is read once.
-        let _ = self.0.set(token.to_owned());
+        let _ = self.0.token.set(token.to_owned());
+    }
+
+    /// Notes what the request is about. The last one counts: a body may say it better.
+    pub(super) fn note_tenancy(&self, tenancy: Tenancy) {
+        *self
+            .0
+            .tenancy
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(tenancy);
+    }
+
+    /// What the request is about, if that was read.
+    pub(super) fn tenancy(&self) -> Option<Tenancy> {
+        let known = self.0.tenancy.lock();
+        known.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -37,7 +59,7 @@ pub(super) fn complete(mut response: Response, asker: &Asker, reader: &Reader) -
     let Some(denied) = response.extensions_mut().remove::<Denied>() else {
         return response;
     };
-    let token = asker.0.get().map_or(ANONYMOUS_SECRET, String::as_str);
+    let token = asker.0.token.get().map_or(ANONYMOUS_SECRET, String::as_str);
     let accessor = match is_anonymous(token) {
         true => None,
         false => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode};
+use legate_model::Tenancy;
 use percent_encoding::percent_decode_str;
 
 use super::call::token_in;
@@ -84,8 +85,13 @@ impl Guard {
         }
     }
 
-    /// Looks at the answer.
-    pub(super) fn leave(&self, passing: Passing, response: &mut Response) {
+    /// Looks at the answer to a request about a tenancy, where that was read.
+    pub(super) fn leave(
+        &self,
+        passing: Passing,
+        tenancy: Option<Tenancy>,
+        response: &mut Response,
+    ) {
         let headers = response.headers_mut();
         headers.insert(
             DEFAULT_POLICY,
@@ -102,7 +108,7 @@ impl Guard {
         if let Some(event) = &passing.event
             && (passing.is_write || denied)
         {
-            self.audit.end(event, status);
+            self.audit.end(event, tenancy.as_ref(), status);
         }
         self.traces.end(passing.traced, status);
     }

@@ -165,7 +165,7 @@ async fn writes_and_denials_are_logged_and_no_secret_is() {
     let policy = json!({ "Name": "p", "Rules": "key \"x\" { policy = \"read\" }" });
     root.write("/v1/acl/policy", &policy).await;
     assert_eq!(root.get("/v1/acl/policies").await.status, StatusCode::OK);
-    let bad = format!("/v1/acl/policies?token={ROOT}9");
+    let bad = format!("/v1/acl/policies?ns=team&token={ROOT}9");
     assert_eq!(client.get(&bad).await.status, StatusCode::FORBIDDEN);
     server.stop(LIMIT).await.unwrap();
 
@@ -199,6 +199,15 @@ async fn writes_and_denials_are_logged_and_no_secret_is() {
     let auth = &events[0]["payload"]["auth"];
     assert_eq!(auth["accessor_id"], "00000000-0000-0000-0000-000000000003");
     assert_eq!(events[2]["payload"]["auth"]["accessor_id"], "");
+    let tenancy = |at: usize, of: &str| {
+        let named = &events[at]["payload"][of];
+        (named["partition"].clone(), named["namespace"].clone())
+    };
+    let default = (json!("default"), json!("default"));
+    assert_eq!(tenancy(0, "auth"), default);
+    assert_eq!(tenancy(0, "request"), (Value::Null, Value::Null));
+    assert_eq!(tenancy(1, "request"), default);
+    assert_eq!(tenancy(2, "request"), (json!("default"), json!("team")));
 }
 
 #[tokio::test]
@@ -212,8 +221,8 @@ async fn profiles_are_served_where_they_are_asked_for() {
     // Its arguments may hold secrets.
     let line = client.get("/debug/pprof/cmdline").await;
     assert_eq!(Some(line.text().to_owned()), std::env::args().next());
-    let trace = client.get("/debug/pprof/trace").await;
-    assert_eq!(trace.status, StatusCode::NOT_IMPLEMENTED);
+    let trace = client.get("/debug/pprof/trace?seconds=1").await;
+    assert_eq!(trace.text(), "go 1.22 trace\0\0\0");
     server.stop(LIMIT).await.unwrap();
     let (server, client) = start(|_| {}).await;
     let heap = client.get("/debug/pprof/heap").await;

@@ -61,6 +61,7 @@ pub(in super::super) async fn own(call: Call) -> Result<Response, ApiError> {
             "ServerMode": true,
             "Version": VERSION,
             "ACLsEnabled": config.acl.enabled,
+            "EnableDebug": config.debug,
             "ACLDefaultPolicy": config.acl.default_policy,
             "AdvertiseAddrLAN": config.advertise,
             "AdvertiseAddrWAN": config.advertise,
