@@ -34,6 +34,7 @@ use crate::acl::Rights;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::net::{self, Admission};
+use crate::rates::Rates;
 use answer::{Answer, Asker, Known, Resolver, Wanted};
 use question::{Names, Target};
 pub(crate) use settings::Current;
@@ -70,6 +71,7 @@ pub(crate) struct Responder {
     clock: Clock,
     config: Arc<ServerConfig>,
     settings: Current,
+    rates: Rates,
 }
 
 /// What is to be done for an answer.
@@ -107,6 +109,7 @@ impl Responder {
             clock: handles.clock.clone(),
             config: Arc::clone(&handles.config),
             settings: handles.dns.clone(),
+            rates: handles.rates.clone(),
         }
     }
 
@@ -121,14 +124,15 @@ impl Responder {
         client: Client,
         bytes: &[u8],
     ) -> Result<Option<Vec<u8>>, Undecodable> {
-        match self.begin(client, bytes)? {
+        match self.begin(client, bytes, false)? {
             Begun::Done(reply) => Ok(reply),
             Begun::Waits(waiting) => Ok(self.finish(*waiting).await),
         }
     }
 
-    /// Answers what the tables at hand can answer.
-    fn begin(&self, client: Client, bytes: &[u8]) -> Result<Begun, Undecodable> {
+    /// Answers what the tables at hand can answer. `counts` says whether the lookup counts among the requests
+    /// that are limited: those over gRPC have been counted as calls.
+    fn begin(&self, client: Client, bytes: &[u8], counts: bool) -> Result<Begun, Undecodable> {
         let Some(request) = Request::read(bytes)? else {
             return Ok(Begun::Done(None));
         };
@@ -150,6 +154,12 @@ impl Responder {
                 return fails(ResponseCode::Refused);
             }
         };
+        let name = request.question.name();
+        let names = self.names(&client.tenancy, &settings);
+        let (target, _) = names.read(name, request.question.query_type());
+        if counts && target.is_read() && self.rates.refuse(false, "DNS") {
+            return fails(ResponseCode::ServFail);
+        }
         let known = Known::new();
         let (answer, wanted) = self.resolve(&client, &request, &access, &settings, &known);
         let asks = match wanted {
@@ -281,7 +291,7 @@ impl Responder {
             source: Some(client.ip().to_canonical()),
             transport,
         };
-        match catch_unwind(AssertUnwindSafe(|| self.begin(client, request))) {
+        match catch_unwind(AssertUnwindSafe(|| self.begin(client, request, true))) {
             Ok(Ok(begun)) => begun,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "DNS request refused");

@@ -48,6 +48,24 @@ pub(super) enum Target {
     Elsewhere,
 }
 
+impl Target {
+    /// Whether the tables are read for it; what the name and the settings say costs nothing.
+    pub(super) fn is_read(&self) -> bool {
+        match self {
+            Self::Service { .. }
+            | Self::Connect { .. }
+            | Self::Ingress { .. }
+            | Self::Virtual { .. }
+            | Self::Query { .. }
+            | Self::Node { .. }
+            | Self::Reverse(_) => true,
+            Self::Apex | Self::NameServer | Self::Address(_) | Self::Nothing | Self::Elsewhere => {
+                false
+            }
+        }
+    }
+}
+
 /// What names are read by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names<'a> {

@@ -11,7 +11,9 @@ use http::{Method, StatusCode};
 use legate_api::dns::dns_service_client::DnsServiceClient;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_model::ServiceInstance;
-use legate_server::{Definitions, DnsDomains, DnsSettings, Parts, Reload, Server};
+use legate_server::{
+    Definitions, DnsDomains, DnsSettings, LimitMode, Parts, Reload, RequestLimits, Server,
+};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -444,6 +446,32 @@ async fn without_an_answer_of_others_the_request_fails_and_the_rest_goes_on() {
     let (reply, web) = tokio::join!(over_udp(address, &silent), over_udp(address, &ours),);
     assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(data(&web), ["10.0.0.1"]);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn lookups_are_among_the_requests_that_are_limited() {
+    // One may come at once, and the next one after ten seconds.
+    let limits = RequestLimits {
+        mode: LimitMode::Enforcing,
+        read_rate: Some(0.1),
+        write_rate: None,
+    };
+    let server = start(|config| {
+        config.dns = Some("127.0.0.1:0".parse().unwrap());
+        config.request_limits = limits;
+    })
+    .await;
+    let address = server.dns_addr().unwrap();
+    let code = async |name: &str| {
+        let reply = over_udp(address, &question(name, None)).await;
+        reply.metadata.response_code
+    };
+    assert_eq!(code("example.com.").await, ResponseCode::Refused);
+    assert_eq!(code("7f000001.addr.consul.").await, ResponseCode::NoError);
+    assert_eq!(code("web.service.consul.").await, ResponseCode::NXDomain);
+    assert_eq!(code("web.service.consul.").await, ResponseCode::ServFail);
+    assert_eq!(code("7f000001.addr.consul.").await, ResponseCode::NoError);
     server.stop(STOP).await.unwrap();
 }
 
