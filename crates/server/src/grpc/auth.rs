@@ -38,6 +38,20 @@ pub(super) fn tenancy(metadata: &MetadataMap) -> Result<Tenancy, Status> {
     Ok(Tenancy::new(&partition, &namespace))
 }
 
+/// The tenancy that a call is about: what its metadata name, and where they name no namespace that of its
+/// token.
+#[allow(
+    clippy::result_large_err,
+    reason = "this is what tonic's services answer with"
+)]
+pub(super) fn own_tenancy(metadata: &MetadataMap, rights: &Rights) -> Result<Tenancy, Status> {
+    let named = tenancy(metadata)?;
+    match text(metadata, metadata::NAMESPACE).is_empty() {
+        true => Ok(rights.own_namespace(token(metadata), named)),
+        false => Ok(named),
+    }
+}
+
 /// The tenancy that a request names in its fields, or else that of the call.
 #[allow(
     clippy::result_large_err,

@@ -60,10 +60,15 @@ impl DataplaneService for Service {
         &self,
         request: Request<GetEnvoyBootstrapParamsRequest>,
     ) -> Result<Response<GetEnvoyBootstrapParamsResponse>, Status> {
-        let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
+        let token = auth::token(request.metadata()).to_owned();
+        let access = auth::authorizer(&self.rights, &token)?;
         let request = request.into_inner();
         let namespace = tenant("namespace", &request.namespace)?;
-        let tenancy = Tenancy::new(&tenant("partition", &request.partition)?, &namespace);
+        let named = Tenancy::new(&tenant("partition", &request.partition)?, &namespace);
+        let tenancy = match namespace.is_empty() {
+            true => self.rights.own_namespace(&token, named),
+            false => named,
+        };
         let access = access.within(&tenancy);
         let state = self.store.state();
         let state = state.read().within(tenancy.clone());

@@ -5,15 +5,17 @@ use legate_api::dns::{Protocol, QueryRequest, QueryResponse};
 use tonic::{Request, Response, Status};
 
 use super::auth;
+use crate::acl::Rights;
 use crate::dns::{Client, Responder, Transport};
 
 pub(super) struct Service {
     responder: Responder,
+    rights: Rights,
 }
 
 impl Service {
-    pub(super) fn new(responder: Responder) -> Self {
-        Self { responder }
+    pub(super) fn new(responder: Responder, rights: Rights) -> Self {
+        Self { responder, rights }
     }
 }
 
@@ -24,7 +26,7 @@ impl DnsService for Service {
         request: Request<QueryRequest>,
     ) -> Result<Response<QueryResponse>, Status> {
         // Where names are looked up that do not say it: the dataplane's own namespace and partition.
-        let tenancy = auth::tenancy(request.metadata())?;
+        let tenancy = auth::own_tenancy(request.metadata(), &self.rights)?;
         let client = |transport| Client {
             token: auth::token(request.metadata()).to_owned(),
             tenancy: tenancy.clone(),

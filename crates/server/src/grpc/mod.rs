@@ -132,13 +132,13 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
     let xds = XdsServer::new(xds::service(handles, stop.clone())?);
     let dataplane = dataplane::Service::new(reader, rights.clone(), datacenter.clone());
     let dataplane = DataplaneServiceServer::new(dataplane);
-    let discovery = discovery::Service::new(rights, config.clone(), stop.clone());
+    let discovery = discovery::Service::new(rights.clone(), config.clone(), stop.clone());
     let discovery = ServerDiscoveryServiceServer::new(discovery);
     let acl = acl::Service::new(handles.logins(), datacenter.clone());
     let acl = AclServiceServer::new(acl);
     let ca = connect_ca::Service::new(handles, stop.clone());
     let ca = ConnectCaServiceServer::new(ca);
-    let dns = DnsServiceServer::new(dns::Service::new(Responder::new(handles)));
+    let dns = DnsServiceServer::new(dns::Service::new(Responder::new(handles), rights));
     Ok(Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))

@@ -1,12 +1,23 @@
 //! Access control in namespaces and partitions, over HTTP.
 
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use hickory_proto::op::Message;
 use http::{Method, StatusCode};
+use legate_api::dataplane::GetEnvoyBootstrapParamsRequest;
+use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
+use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
+use legate_api::dns::dns_service_client::DnsServiceClient;
+use legate_api::dns::{Protocol, QueryRequest};
+use legate_server::ServerConfig;
 use legate_testkit::jwt::TestSigner;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::dns::question;
+use crate::grpc::{channel, with_token};
 use crate::http_acl_policies::text;
 use crate::http_client::{Client, Reply, start};
 use crate::running::Running;
@@ -112,6 +123,61 @@ async fn a_namespace_has_policies_and_tokens_of_its_own() {
     let body = json!({"Name": "far", "Rules": "operator = \"write\""});
     let reply = manager.put("/v1/acl/policy", &body).await;
     refused(&reply, StatusCode::BAD_REQUEST, "Invalid operator policy");
+}
+
+#[tokio::test]
+async fn a_call_is_about_the_namespace_of_its_token() {
+    let change = |config: &mut ServerConfig| {
+        deny_by_default(config);
+        config.grpc = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    };
+    let (server, client) = start(change).await;
+    let management = client.with_token(MANAGEMENT);
+    management
+        .write("/v1/namespace", &json!({"Name": "team"}))
+        .await;
+    let proxy = json!({ "Node": "vm-1", "Address": "10.0.0.1", "Service": {
+        "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy", "Port": 20000,
+        "Proxy": { "DestinationServiceName": "web" }, "Address": "10.0.0.7",
+    } });
+    management
+        .write("/v1/catalog/register?ns=team", &proxy)
+        .await;
+    let identities = json!([{"ServiceName": "web"}]);
+    let body = json!({"Namespace": "team", "ServiceIdentities": identities});
+    let token = management.write("/v1/acl/token", &body).await;
+    let token = text(&token, "SecretID");
+
+    let mut dataplane = DataplaneServiceClient::new(channel(&server).await);
+    let mut asked = async |namespace: &str, token: &str| {
+        let request = GetEnvoyBootstrapParamsRequest {
+            node_spec: Some(NodeSpec::NodeName("vm-1".to_owned())),
+            proxy_id: "web-proxy".to_owned(),
+            namespace: namespace.to_owned(),
+            ..GetEnvoyBootstrapParamsRequest::default()
+        };
+        let request = with_token(request, token);
+        let answer = dataplane.get_envoy_bootstrap_params(request).await;
+        answer.map(|answer| answer.into_inner().namespace)
+    };
+    assert_eq!(asked("", token).await.unwrap(), "team");
+    assert_eq!(asked("team", token).await.unwrap(), "team");
+    let elsewhere = asked("", MANAGEMENT).await.unwrap_err();
+    assert_eq!(elsewhere.code(), Code::NotFound);
+    let elsewhere = asked("default", token).await.unwrap_err();
+    assert_eq!(elsewhere.code(), Code::NotFound);
+
+    let mut dns = DnsServiceClient::new(channel(&server).await);
+    let mut found = async |token: &str| {
+        let request = QueryRequest {
+            msg: question("web-proxy.service.consul.", None),
+            protocol: Protocol::Udp.into(),
+        };
+        let answer = dns.query(with_token(request, token)).await.unwrap();
+        let message = Message::from_vec(&answer.into_inner().msg).unwrap();
+        message.answers.len()
+    };
+    assert_eq!((found(token).await, found(MANAGEMENT).await), (1, 0));
 }
 
 #[tokio::test]
