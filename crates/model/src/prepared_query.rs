@@ -109,7 +109,7 @@ pub struct ServiceQuery {
     pub partition: TenancyName,
 }
 
-/// Where else to ask. There is one datacenter: none of it finds anything.
+/// Where else to ask. There is one datacenter: others find nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct QueryFailover {
@@ -129,6 +129,20 @@ pub struct QueryFailoverTarget {
     pub peer: String,
     /// A datacenter.
     pub datacenter: String,
+    /// A namespace of this datacenter; empty for the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// A partition of this datacenter; empty for the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
+}
+
+impl QueryFailoverTarget {
+    /// Whether it names another tenant of this datacenter, and nothing else.
+    fn is_here(&self) -> bool {
+        let is_tenant = !self.namespace.is_empty() || !self.partition.is_empty();
+        is_tenant && self.datacenter.is_empty() && self.peer.is_empty()
+    }
 }
 
 /// For answers over DNS.
@@ -255,6 +269,17 @@ impl ServiceQuery {
     }
 }
 
+impl ServiceQuery {
+    /// The partitions and namespaces to look in, until there is an instance: its own, and those that it fails
+    /// over to.
+    pub fn places(&self) -> impl Iterator<Item = (&TenancyName, &TenancyName)> {
+        let targets = self.failover.targets.iter().flatten();
+        let others = targets.filter(|target| target.is_here());
+        let others = others.map(|target| (&target.partition, &target.namespace));
+        std::iter::once((&self.partition, &self.namespace)).chain(others)
+    }
+}
+
 impl QueryFailover {
     fn validate(&self) -> Result<(), String> {
         if self.nearest_n < 0 {
@@ -265,12 +290,23 @@ impl QueryFailover {
         if !targets.is_empty() && (self.nearest_n != 0 || !datacenters.is_empty()) {
             return Err("Targets cannot be populated with NearestN or Datacenters".to_owned());
         }
-        match targets.iter().position(|target| !target.peer.is_empty()) {
-            None => Ok(()),
-            Some(at) => Err(format!(
-                "Service.Failover.Targets[{at}].Peer: peers are not served, leave it out"
-            )),
+        for (at, target) in targets.iter().enumerate() {
+            let refuse = |field: &str, reason: &str| {
+                Err(format!("Service.Failover.Targets[{at}].{field}: {reason}"))
+            };
+            if !target.peer.is_empty() {
+                return refuse("Peer", "peers are not served, leave it out");
+            }
+            for (field, name) in [
+                ("Namespace", &target.namespace),
+                ("Partition", &target.partition),
+            ] {
+                if name.is_every() {
+                    return refuse(field, "\"*\" stands for every one: name one");
+                }
+            }
         }
+        Ok(())
     }
 }
 

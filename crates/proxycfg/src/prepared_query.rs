@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_discovery_chain::{Chain, Node, NodeKind, Overrides, Resolver, Target};
-use legate_model::{HealthCheck, ServiceName, sni};
+use legate_model::{HealthCheck, ServiceInstance, ServiceName, Tenancy, sni};
 use legate_store::ReadTxn;
 use tracing::warn;
 
@@ -65,13 +65,19 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
             }
         };
         let wanted = &query.service;
-        let there = wanted.tenancy();
-        let service = ServiceName::new(&there, &wanted.service);
-        if !txn.is_exported(&service, &txn.tenancy().partition) {
-            return Instances::default();
+        let mut all = Vec::new();
+        for (partition, namespace) in wanted.places() {
+            let there = Tenancy::new(partition, namespace);
+            let service = ServiceName::new(&there, &wanted.service);
+            if !txn.is_exported(&service, &txn.tenancy().partition) {
+                continue;
+            }
+            all = txn.in_tenancy(&there, |txn| txn.connect(&wanted.service));
+            all.retain(|instance| wanted.fits(instance));
+            if !all.is_empty() {
+                break;
+            }
         }
-        let mut all = txn.in_tenancy(&there, |txn| txn.connect(&wanted.service));
-        all.retain(|instance| wanted.fits(instance));
         for instance in &mut all {
             let counts = |check: &Arc<HealthCheck>| !wanted.ignores(&check.check_id);
             instance.checks.retain(counts);
@@ -82,10 +88,11 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
 
 /// The service that a query asks for, by the name that its instances prove to have.
 fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName {
-    let proven = instances.first().and_then(|one| one.service.destination());
+    let first = instances.first().map(|one| &*one.service);
+    let proven = first.and_then(|service| service.destination());
     let found = txn.find_prepared_query(query).ok().flatten();
-    let tenancy = found.as_deref().map(|query| query.service.tenancy());
-    let tenancy = tenancy.unwrap_or_default();
+    let of_query = || found.as_deref().map(|query| query.service.tenancy()).unwrap_or_default();
+    let tenancy = first.map_or_else(of_query, ServiceInstance::tenancy);
     let asked_for = || found.as_deref().map(|query| query.service.service.as_str());
     let name = proven.or_else(asked_for).unwrap_or_default();
     ServiceName::new(&tenancy, name)

@@ -384,7 +384,11 @@ pub(super) const TABLE: &[Rows] = &[
     ),
     (
         "QueryFailoverTarget",
-        &[(REPORTED, "Datacenter"), (REFUSED, "Peer")],
+        &[
+            (REPORTED, "Datacenter"),
+            (REFUSED, "Peer"),
+            (Yes, "Namespace Partition"),
+        ],
     ),
     ("QueryDns", &[(Yes, "TTL")]),
     // Tenants. There is no gossip.

@@ -344,7 +344,7 @@ impl<'a> Resolver<'a> {
             Ok(ttl) if !query.dns.ttl.is_empty() => seconds(ttl),
             _ => self.settings.service_ttl.of(&wanted.service),
         };
-        depends(self.instances(question, &wanted.tenancy(), selected.nodes, ttl))
+        depends(self.instances(question, &selected.tenancy, selected.nodes, ttl))
     }
 
     /// The virtual IP of a service, whatever the health of its instances. One that may not be seen is

@@ -140,7 +140,7 @@ struct Executed<'a> {
     dns: &'a QueryDns,
     datacenter: &'a str,
     peer_name: &'static str,
-    failovers: u32,
+    failovers: usize,
     #[serde(flatten)]
     about: About,
 }
@@ -204,16 +204,18 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
     let prepared::Selected {
         mut nodes,
         filtered,
+        failovers,
+        namespace,
     } = selected;
     nodes.truncate(limit);
     let executed = Executed {
         service: &wanted.service,
-        namespace: &wanted.namespace,
+        namespace: &namespace,
         nodes,
         dns: &query.dns,
         datacenter: &call.config.datacenter,
         peer_name: "",
-        failovers: 0,
+        failovers,
         about: About::of(call, filtered)?,
     };
     call.answer(NO_INDEX, &executed, filtered)

@@ -4,6 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hickory_proto::op::{Message, MessageType, OpCode, Query};
+use hickory_proto::rr::{Name, RecordType};
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 use legate_model::ServiceDefinition;
@@ -12,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::dns::over_udp;
 use crate::http_client::{Client, Reply, config, start};
 use crate::running::Running;
 
@@ -370,6 +373,56 @@ async fn a_prepared_query_finds_instances_where_it_says() {
     let found = client.get("/v1/query/web/execute").await.json();
     assert_eq!(all(&found["Nodes"], "/Node/Address"), ["10.0.0.9"]);
     assert_eq!(found["Namespace"], "team");
+
+    // Where there is none, the tenants among its targets are asked in their order.
+    let targets = json!([
+        {"Namespace": "team"},
+        {"Namespace": "team", "Partition": "west"},
+        {"Namespace": "default"},
+    ]);
+    let service = json!({"Service": "web", "Failover": {"Targets": targets}});
+    let query = json!({"Name": "fails-over", "Service": service});
+    let made = client
+        .send(Method::POST, "/v1/query", &query.to_string())
+        .await;
+    assert_eq!(made.status, StatusCode::OK, "{}", made.text());
+    let found = client.get("/v1/query/fails-over/execute").await.json();
+    assert_eq!(all(&found["Nodes"], "/Node/Address"), ["10.0.0.9"]);
+    assert_eq!(
+        (&found["Namespace"], &found["Failovers"]),
+        (&json!("team"), &json!(2))
+    );
+    let every = json!({"Name": "every", "Service": {
+        "Service": "web", "Failover": {"Targets": [{"Partition": "*"}]},
+    }});
+    let reply = client.send(Method::POST, "/v1/query", &every.to_string());
+    let text = "Targets[0].Partition";
+    refused(reply.await, StatusCode::INTERNAL_SERVER_ERROR, text).await;
+}
+
+#[tokio::test]
+async fn an_address_has_a_name_whichever_namespace_it_is_of() {
+    let (server, client) = start(|config| config.dns = Some("127.0.0.1:0".parse().unwrap())).await;
+    client
+        .write("/v1/namespace", &json!({"Name": "team"}))
+        .await;
+    let mut instance = web("10.0.0.9", json!({}));
+    instance["Service"]["Address"] = json!("10.0.0.7");
+    client
+        .write("/v1/catalog/register?ns=team", &instance)
+        .await;
+    let name = Name::from_ascii("7.0.0.10.in-addr.arpa.").unwrap();
+    let mut message = Message::new(4711, MessageType::Query, OpCode::Query);
+    message.add_query(Query::query(name, RecordType::PTR));
+    let address = server.dns_addr().unwrap();
+    let reply = over_udp(address, &message.to_vec().unwrap()).await;
+    let names: Vec<_> = reply
+        .answers
+        .iter()
+        .map(|one| one.data.to_string())
+        .collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(names[0].starts_with("web.service.team."), "{names:?}");
 }
 
 #[tokio::test]
