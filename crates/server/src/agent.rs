@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use legate_model::{CheckType, ServiceDefinition};
 use legate_runtime::CancellationToken;
+use legate_runtime::logging::{Level, LogLevel};
 use legate_store::Store;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -33,16 +34,31 @@ pub struct Definitions {
     pub request_limits: RequestLimits,
     /// How DNS answers.
     pub dns: DnsSettings,
+    /// From which weight on events are logged, where [`Reload::with_log`] names the log.
+    pub log_level: Option<Level>,
 }
 
 /// Reads the configuration files of an agent again.
 #[derive(Clone)]
-pub struct Reload(Arc<dyn Fn() -> Result<Definitions, String> + Send + Sync>);
+pub struct Reload {
+    read: Arc<dyn Fn() -> Result<Definitions, String> + Send + Sync>,
+    log: Option<LogLevel>,
+}
 
 impl Reload {
     /// `read` may block. Its error says which file and key is wrong.
     pub fn new(read: impl Fn() -> Result<Definitions, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
+        Self {
+            read: Arc::new(read),
+            log: None,
+        }
+    }
+
+    /// The log of the process follows the files, too.
+    #[must_use]
+    pub fn with_log(mut self, log: LogLevel) -> Self {
+        self.log = Some(log);
+        self
     }
 }
 
@@ -52,8 +68,7 @@ impl fmt::Debug for Reload {
     }
 }
 
-/// Why the configuration was not read again. Nothing has changed then, but for the definitions before
-/// the one that is named.
+/// Why the configuration was not read again. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// A file cannot be read, or has a wrong value.
@@ -107,7 +122,7 @@ impl Agent {
     /// [`ReloadError`]
     pub(crate) async fn reload(&self) -> Result<(), ReloadError> {
         let _one = self.reloading.lock().await;
-        let Some(Reload(read)) = self.reload.clone() else {
+        let Some(Reload { read, log }) = self.reload.clone() else {
             return Ok(());
         };
         let read = spawn_blocking(move || read()).await;
@@ -117,6 +132,9 @@ impl Agent {
         self.tokens.reload(definitions.tokens).await;
         self.rates.set(definitions.request_limits);
         self.dns.set(definitions.dns);
+        if let (Some(log), Some(level)) = (log, definitions.log_level) {
+            log.set(level);
+        }
         tracing::info!("the configuration was read again");
         Ok(())
     }

@@ -8,7 +8,9 @@ use legate_model::{
     CheckStatus, CheckType, HealthCheck, Node, Secret, ServiceDefinition, ServiceInstance, Tenancy,
 };
 use legate_runtime::Clock;
-use legate_store::{Command, Deregistration, Registration, Source, Store, WriteError, WriteTxn};
+use legate_store::{
+    Command, Deregistration, Registration, Source, Store, Unavailable, WriteError, WriteTxn,
+};
 use uuid::Uuid;
 
 use crate::CONSUL_VERSION;
@@ -198,7 +200,7 @@ async fn register_entries(config: &ServerConfig, store: &Store) -> Result<(), St
 }
 
 /// Registers what configuration files define, and deregisters what they defined before and define no
-/// more. What the API has registered stays. Everything is judged before anything is written.
+/// more, all or nothing. What the API has registered stays.
 pub(crate) async fn define(
     config: &ServerConfig,
     store: &Store,
@@ -222,31 +224,73 @@ pub(crate) async fn define(
             .and_then(|()| http::may_run([check], scripts, Source::Files));
         judged.map_err(|error| refused(check_name(check), error))?;
     }
-    remove_undefined(config, store, definitions).await?;
-    for service in &definitions.services {
-        let (service, node) = (service.clone(), config.node_name.clone());
-        write(store, service_name(&service), move |txn| {
-            let all = Authorizer::manage_all();
-            let (own, source) = (tenancy_of_service(&service), Source::Files);
+    let (services, checks) = defined_ids(config, definitions)?;
+    let (definitions, node) = (definitions.clone(), config.node_name.clone());
+    let define = move |txn: &mut WriteTxn| {
+        for own in txn.read().tenancies_here() {
             txn.in_tenancy(&own, |txn| {
-                txn.read().require_tenancy()?;
-                http::register_definition(txn, &all, &node, service.clone(), false, source)
-            })
-        })
-        .await?;
-    }
-    for check in &definitions.checks {
-        let (check, node) = (check.clone(), config.node_name.clone());
-        write(store, check_name(&check), move |txn| {
-            let (all, own) = (Authorizer::manage_all(), tenancy_of_check(&check));
-            txn.in_tenancy(&own, |txn| {
-                txn.read().require_tenancy()?;
-                http::register_check(txn, &all, &node, check.clone(), Source::Files)
-            })
-        })
-        .await?;
-    }
+                remove_undefined_here(txn, &node, &services, &checks);
+            });
+        }
+        for service in &definitions.services {
+            let failed = |error| Undefined::new(service_name(service), &error);
+            define_service(txn, &node, service).map_err(failed)?;
+        }
+        for check in &definitions.checks {
+            let failed = |error| Undefined::new(check_name(check), &error);
+            define_check(txn, &node, check).map_err(failed)?;
+        }
+        Ok::<_, Undefined>(())
+    };
+    store.write(define).await?;
     Ok(())
+}
+
+/// What files define cannot be written, and why.
+struct Undefined {
+    what: String,
+    reason: String,
+}
+
+impl Undefined {
+    fn new(what: String, error: &ApiError) -> Self {
+        Self {
+            what,
+            reason: error.text().to_owned(),
+        }
+    }
+}
+
+impl From<Unavailable> for Undefined {
+    fn from(error: Unavailable) -> Self {
+        Self::new("a service or check".to_owned(), &error.into())
+    }
+}
+
+impl From<Undefined> for StartError {
+    fn from(Undefined { what, reason }: Undefined) -> Self {
+        StartError::Registration { what, reason }
+    }
+}
+
+fn define_service(
+    txn: &mut WriteTxn,
+    node: &str,
+    service: &ServiceDefinition,
+) -> Result<(), ApiError> {
+    let (all, source) = (Authorizer::manage_all(), Source::Files);
+    txn.in_tenancy(&tenancy_of_service(service), |txn| {
+        txn.read().require_tenancy()?;
+        http::register_definition(txn, &all, node, service.clone(), false, source)
+    })
+}
+
+fn define_check(txn: &mut WriteTxn, node: &str, check: &CheckType) -> Result<(), ApiError> {
+    let all = Authorizer::manage_all();
+    txn.in_tenancy(&tenancy_of_check(check), |txn| {
+        txn.read().require_tenancy()?;
+        http::register_check(txn, &all, node, check.clone(), Source::Files)
+    })
 }
 
 /// What files define is of a namespace that exists, in the partition of the agent.
@@ -272,18 +316,17 @@ fn check_name(check: &CheckType) -> String {
     format!("check {:?}", check.name)
 }
 
-/// Removes the services and checks of files that no file defines any more.
-async fn remove_undefined(
+/// The services and the checks that files define.
+fn defined_ids(
     config: &ServerConfig,
-    store: &Store,
     definitions: &Definitions,
-) -> Result<(), StartError> {
-    let node = config.node_name.clone();
+) -> Result<(DefinedIds, DefinedIds), StartError> {
+    let node = &config.node_name;
     let mut services = BTreeSet::new();
     let mut checks = BTreeSet::new();
     for service in &definitions.services {
         // The ports of sidecars make no difference here.
-        let parts = service.clone().into_parts(&node, &BTreeSet::new());
+        let parts = service.clone().into_parts(node, &BTreeSet::new());
         let parts = parts.map_err(|invalid| StartError::Registration {
             what: service_name(service),
             reason: invalid.to_string(),
@@ -297,32 +340,20 @@ async fn remove_undefined(
     }
     let alone = definitions.checks.iter();
     checks.extend(alone.map(|check| {
-        let id = check.clone().into_defined(&node).check.check_id;
+        let id = check.clone().into_defined(node).check.check_id;
         let own = match check.service_id.is_empty() {
             true => tenancy_of_check(check).of_partition(),
             false => tenancy_of_check(check),
         };
         (own, id.to_lowercase())
     }));
-    write(
-        store,
-        "what no file defines any more".to_owned(),
-        move |txn| {
-            for own in txn.read().tenancies_here() {
-                txn.in_tenancy(&own, |txn| {
-                    remove_undefined_here(txn, &node, &services, &checks);
-                });
-            }
-            Ok(())
-        },
-    )
-    .await
+    Ok((services, checks))
 }
 
 /// What is defined: where it is, and its id in lower case.
 type DefinedIds = BTreeSet<(Tenancy, String)>;
 
-/// In one namespace.
+/// Removes the services and checks of files that no file defines any more, in one namespace.
 fn remove_undefined_here(
     txn: &mut WriteTxn,
     node: &str,

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use legate_model::ServiceDefinition;
-use legate_runtime::logging::{self, Log, LogLevel};
+use legate_runtime::logging::{self, Log};
 use legate_runtime::rotating_file::RotatingFile;
 use legate_server::{Definitions, Parts, Program, Reload, Server};
 
@@ -50,9 +50,9 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let pid_file = resolved.pid_file.map(PidFile::write).transpose()?;
     let with_lines = !resolved.log.json;
     let flags = Arc::new(flags);
-    let (reread, level) = (flags.clone(), log.level());
+    let reread = flags.clone();
     let parts = Parts {
-        reload: Some(Reload::new(move || definitions(&reread, &level))),
+        reload: Some(Reload::new(move || definitions(&reread)).with_log(log.level())),
         ..Parts::default()
     };
     let program = Program {
@@ -121,10 +121,10 @@ fn started(server: &Server, with_lines: bool) {
 
 /// What the configuration files say now that can change. The files as a whole must be good, whatever of
 /// them only counts at a start.
-fn definitions(flags: &Flags, level: &LogLevel) -> Result<Definitions, String> {
+fn definitions(flags: &Flags) -> Result<Definitions, String> {
     let read = sources::read(flags).and_then(|sources| resolve::resolve(sources, flags.dev));
     let resolved = read.map_err(|error| format!("{error:#}"))?;
-    level.set(resolved.log.level);
+    let log_level = Some(resolved.log.level);
     let server = resolved.server;
     Ok(Definitions {
         services: server.agent.services,
@@ -132,6 +132,7 @@ fn definitions(flags: &Flags, level: &LogLevel) -> Result<Definitions, String> {
         tokens: server.agent.tokens,
         request_limits: server.request_limits,
         dns: server.dns_settings,
+        log_level,
     })
 }
 

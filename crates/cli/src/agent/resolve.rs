@@ -65,7 +65,10 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
     }
     let partition = settings.partition.as_deref();
     if let Some(set) = partition.filter(|set| !["", "default"].contains(set)) {
-        bail!("partition = {set:?} is not served: it is always \"default\"");
+        bail!(
+            "partition = {set:?} cannot be set: as in Consul, servers are of the partition \"default\"; \
+             register what runs in another one with PUT /v1/catalog/register"
+        );
     }
     if settings
         .bootstrap_expect

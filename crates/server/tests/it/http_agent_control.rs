@@ -149,6 +149,33 @@ async fn a_reload_that_is_refused_changes_nothing() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_registered_keeps_the_rest_from_it() {
+    let definitions = || Definitions {
+        services: vec![ServiceDefinition {
+            name: "new".to_owned(),
+            ..ServiceDefinition::default()
+        }],
+        checks: vec![CheckType {
+            name: "lost".to_owned(),
+            service_id: "nobody".to_owned(),
+            ttl: LIMIT,
+            ..CheckType::default()
+        }],
+        ..Definitions::default()
+    };
+    let parts = Parts {
+        reload: Some(Reload::new(move || Ok(definitions()))),
+        ..Parts::default()
+    };
+    let server = Running::start(config(), |_| {}, parts).await.unwrap();
+    let client = Client::of(&server);
+    let refused = client.put("/v1/agent/reload", &Value::Null).await;
+    assert_eq!(refused.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(refused.text().contains("lost"), "{}", refused.text());
+    assert_eq!(services(&client).await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn programs_of_the_api_are_refused_unless_the_settings_permit_them() {
     let check = json!({ "Name": "c", "ScriptArgs": ["true"], "Interval": "10s" });
     let service = json!({ "Name": "web", "Check": check });
