@@ -216,8 +216,12 @@ impl ServerApi {
     /// # Errors
     ///
     /// When the server cannot be asked, or does not answer with a success.
-    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.flags().connect()?.get(path).value().await
+    pub(crate) async fn get(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Value> {
+        let api = self.flags().connect()?;
+        let ask = query.iter().fold(api.get(path), |ask, (name, value)| {
+            ask.query(name, (*value).to_owned())
+        });
+        ask.value().await
     }
 
     /// The ACL token, where one is given.

@@ -51,12 +51,12 @@ pub(super) async fn get(
 
 /// What may be known about a proxy is what may be known about its service and its node.
 fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiError> {
+    let authorizer = authorizer.within(&status.proxy.tenancy);
     let node = &status.proxy.node;
     if !authorizer.node_read(node) {
         return Err(ApiError::denied("node:read", node));
     }
     let service = service(status).unwrap_or(&status.proxy.service_id);
-    let authorizer = authorizer.within(&status.proxy.tenancy);
     match authorizer.service_read(service) {
         true => Ok(()),
         false => Err(ApiError::denied("service:read", service)),

@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, ResourceExt};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::server;
@@ -20,6 +21,9 @@ use crate::server_api::ServerApi;
 struct Connection {
     node: String,
     id: String,
+    /// The namespace and partition that its settings name; empty where they name none.
+    namespace: String,
+    partition: String,
     server: SocketAddr,
 }
 
@@ -34,8 +38,24 @@ impl Connection {
         Ok(Self {
             node: node.to_owned(),
             id: id.to_owned(),
+            namespace: text("/proxy/namespace").unwrap_or_default().to_owned(),
+            partition: text("/proxy/partition").unwrap_or_default().to_owned(),
             server: server.parse().context("the address of the server")?,
         })
+    }
+}
+
+impl Connection {
+    /// Where its server says all about it.
+    fn path(&self) -> String {
+        let mut path = server::path(&self.node, &self.id);
+        for (name, value) in [("ns", &self.namespace), ("partition", &self.partition)] {
+            if !value.is_empty() {
+                path.push(if path.contains('?') { '&' } else { '?' });
+                path += &format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC));
+            }
+        }
+        path
     }
 }
 
@@ -61,7 +81,7 @@ pub(super) async fn document(
             release.full_name, release.namespace
         )
     })?;
-    let path = server::path(&connection.node, &connection.id);
+    let path = connection.path();
     let page = Page {
         path: &path,
         token: token.as_deref(),
@@ -107,15 +127,20 @@ mod tests {
     fn the_status_names_the_proxy_and_its_server() {
         let status = |state: &str| {
             json!({
-                "proxy": {"id": "web-1-web-sidecar-proxy", "node_name": "n1-virtual"},
+                "proxy": {"id": "web-1-web-sidecar-proxy", "node_name": "n1-virtual",
+                    "namespace": "", "partition": "one"},
                 "session": {"state": state, "server": "10.0.0.1:8502"},
             })
         };
         let expected = Connection {
             node: "n1-virtual".to_owned(),
             id: "web-1-web-sidecar-proxy".to_owned(),
+            namespace: String::new(),
+            partition: "one".to_owned(),
             server: "10.0.0.1:8502".parse().unwrap(),
         };
+        let path = "/v1/internal/legate/proxy/n1%2Dvirtual/web%2D1%2Dweb%2Dsidecar%2Dproxy";
+        assert_eq!(expected.path(), format!("{path}?partition=one"));
         assert_eq!(Connection::of(&status("connected")).unwrap(), expected);
         let error = Connection::of(&status("waiting")).unwrap_err();
         assert_eq!(error.to_string(), "the sidecar is connected to no server");

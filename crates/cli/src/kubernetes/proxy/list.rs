@@ -23,7 +23,8 @@ use crate::server_api::ServerApi;
 pub(super) struct Options {
     #[command(flatten)]
     cluster: Cluster,
-    /// Namespace of the pods. Default: that of the kubeconfig's context
+    /// Namespace of the pods; default: that of the kubeconfig's context. With --http-addr that of the proxies
+    /// in the mesh
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
     /// Pods of all namespaces
@@ -31,6 +32,9 @@ pub(super) struct Options {
     all_namespaces: bool,
     #[command(flatten)]
     server: ServerApi,
+    /// Admin partition of the proxies, with --http-addr
+    #[arg(long, requires = "http_addr", value_name = "NAME")]
+    partition: Option<String>,
     /// How to print the result
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
@@ -61,7 +65,11 @@ struct Row {
 
 pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     if options.server.http_addr.is_some() {
-        return server::list(&options.server, options.output).await;
+        let tenant = server::Tenant {
+            namespace: options.namespace.as_deref(),
+            partition: options.partition.as_deref(),
+        };
+        return server::list(&options.server, &tenant, options.output).await;
     }
     let client = options.cluster.client().await?;
     let namespace = options.namespace.as_deref();

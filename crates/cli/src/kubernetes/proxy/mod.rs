@@ -44,7 +44,8 @@ struct Target {
     /// The pod: NAME, or NAMESPACE/NAME. Of `status --http-addr` the proxy: PROXY-ID, or NODE/PROXY-ID
     #[arg(value_name = "POD")]
     pod: String,
-    /// Namespace of the pod. Default: that of the kubeconfig's context
+    /// Namespace of the pod; default: that of the kubeconfig's context. With --http-addr that of the proxy in
+    /// the mesh
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 }

@@ -1,6 +1,7 @@
 //! What a server says about the proxies that are connected to it: what they have, what they refused
 //! and what is not served. From `/v1/internal/legate/proxies`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::SystemTime;
 
@@ -15,9 +16,42 @@ use crate::server_api::ServerApi;
 
 const PROXIES: &str = "/v1/internal/legate/proxies";
 
+/// Whose proxies are meant: all, where nothing is named.
+pub(super) struct Tenant<'a> {
+    pub(super) namespace: Option<&'a str>,
+    pub(super) partition: Option<&'a str>,
+}
+
+impl Tenant<'_> {
+    fn has(&self, proxy: &Value) -> bool {
+        let [namespace, partition] = tenant_of(proxy);
+        let is = |wanted: Option<&str>, own: &str| {
+            wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(own))
+        };
+        is(self.namespace, namespace) && is(self.partition, partition)
+    }
+
+    async fn proxies(&self, server: &ServerApi) -> anyhow::Result<Value> {
+        let mut all = server.get(PROXIES, &[]).await?;
+        if let Some(all) = all.as_array_mut() {
+            all.retain(|one| self.has(one));
+        }
+        Ok(all)
+    }
+}
+
+/// Namespace and partition of a proxy; a server names the default ones by leaving them out.
+fn tenant_of(proxy: &Value) -> [&str; 2] {
+    ["Namespace", "Partition"].map(|field| proxy[field].as_str().unwrap_or("default"))
+}
+
 /// `legate proxy list` of a server.
-pub(super) async fn list(server: &ServerApi, output: Output) -> anyhow::Result<String> {
-    let all = server.get(PROXIES).await?;
+pub(super) async fn list(
+    server: &ServerApi,
+    tenant: &Tenant<'_>,
+    output: Output,
+) -> anyhow::Result<String> {
+    let all = tenant.proxies(server).await?;
     Ok(match output {
         Output::Json => format!("{all:#}\n"),
         Output::Text if entries(&all).next().is_none() => {
@@ -30,14 +64,16 @@ pub(super) async fn list(server: &ServerApi, output: Output) -> anyhow::Result<S
 /// `legate proxy status` of a server: `PROXY-ID`, or `NODE/PROXY-ID`.
 pub(super) async fn status(
     server: &ServerApi,
+    tenant: &Tenant<'_>,
     proxy: &str,
     output: Output,
 ) -> anyhow::Result<String> {
-    let (node, id) = match proxy.split_once('/') {
-        Some((node, id)) => (node.to_owned(), id),
-        None => (node_of(&server.get(PROXIES).await?, proxy)?, proxy),
-    };
-    let document = server.get(&path(&node, id)).await?;
+    let all = tenant.proxies(server).await?;
+    let found = one_of(&all, proxy)?;
+    let [namespace, partition] = tenant_of(found);
+    let of = |field: &str| found[field].as_str().unwrap_or_default();
+    let query = [("ns", namespace), ("partition", partition)];
+    let document = server.get(&path(of("Node"), of("ID")), &query).await?;
     Ok(match output {
         Output::Json => format!("{document:#}\n"),
         Output::Text => text(&document, SystemTime::now()),
@@ -54,20 +90,36 @@ pub(super) fn path(node: &str, id: &str) -> String {
     )
 }
 
-fn node_of(all: &Value, id: &str) -> anyhow::Result<String> {
-    let nodes: Vec<&str> = entries(all)
-        .filter(|one| one["ID"] == id)
+/// The one proxy that is called `ID` or `NODE/ID`.
+fn one_of<'a>(all: &'a Value, name: &str) -> anyhow::Result<&'a Value> {
+    let (node, id) = match name.split_once('/') {
+        Some((node, id)) => (Some(node), id),
+        None => (None, name),
+    };
+    let is_on = |one: &Value| {
+        let own = one["Node"].as_str().unwrap_or_default();
+        node.is_none_or(|node| node.eq_ignore_ascii_case(own))
+    };
+    let found: Vec<&Value> = entries(all)
+        .filter(|one| one["ID"] == id && is_on(one))
+        .collect();
+    let nodes: BTreeSet<&str> = found
+        .iter()
         .filter_map(|one| one["Node"].as_str())
         .collect();
-    match nodes[..] {
-        [node] => Ok(node.to_owned()),
+    match found[..] {
+        [one] => Ok(one),
         [] => bail!(
-            "no proxy {id:?} is connected to this server: `legate proxy list --http-addr ADDRESS` \
+            "no proxy {name:?} is connected to this server: `legate proxy list --http-addr ADDRESS` \
              shows those that are; with several servers, ask the others too"
         ),
-        _ => bail!(
+        _ if nodes.len() > 1 => bail!(
             "there is {id:?} on the nodes {}: name one as NODE/{id}",
-            nodes.join(", ")
+            Vec::from_iter(nodes).join(", ")
+        ),
+        _ => bail!(
+            "several tenants have a proxy {name:?}: name one with --namespace and --partition; `legate \
+             proxy list` shows them"
         ),
     }
 }
@@ -101,7 +153,7 @@ fn ago(value: &Value, now: SystemTime) -> String {
 }
 
 fn list_text(all: &Value, now: SystemTime) -> String {
-    let header = [
+    let mut header = vec![
         "NODE",
         "PROXY",
         "SERVICE",
@@ -110,6 +162,10 @@ fn list_text(all: &Value, now: SystemTime) -> String {
         "NOT SERVED",
         "LAST REFUSAL",
     ];
+    let has_tenants = entries(all).any(|one| tenant_of(one) != ["default"; 2]);
+    if has_tenants {
+        header.splice(2..2, ["NAMESPACE", "PARTITION"]);
+    }
     let row = |one: &Value| {
         let refusal = &one["LastRefusal"];
         let last = match refusal.is_null() {
@@ -120,7 +176,7 @@ fn list_text(all: &Value, now: SystemTime) -> String {
                 ago(&refusal["At"], now)
             ),
         };
-        vec![
+        let mut cells = vec![
             string(&one["Node"]),
             string(&one["ID"]),
             string(&one["Service"]),
@@ -128,7 +184,11 @@ fn list_text(all: &Value, now: SystemTime) -> String {
             ago(&one["Since"], now),
             string(&one["NotServed"]),
             last,
-        ]
+        ];
+        if has_tenants {
+            cells.splice(2..2, tenant_of(one).map(printable));
+        }
+        cells
     };
     table(&header, &entries(all).map(row).collect::<Vec<_>>())
 }
@@ -235,10 +295,20 @@ mod tests {
         let all = json!([
             {"Node": "a", "ID": "web"}, {"Node": "a", "ID": "api"}, {"Node": "b", "ID": "api"},
         ]);
-        assert_eq!(node_of(&all, "web").unwrap(), "a");
-        let twice = node_of(&all, "api").unwrap_err().to_string();
+        assert_eq!(one_of(&all, "web").unwrap()["Node"], "a");
+        assert_eq!(one_of(&all, "B/api").unwrap(), &all[2]);
+        let twice = one_of(&all, "api").unwrap_err().to_string();
         assert!(twice.contains("a, b: name one as NODE/api"), "{twice}");
-        assert!(node_of(&all, "db").is_err());
+        assert!(one_of(&all, "db").is_err());
+        let all = json!([{"Node": "a", "ID": "web", "Namespace": "shop"}, all[0]]);
+        let twice = one_of(&all, "web").unwrap_err().to_string();
+        assert!(twice.starts_with("several tenants have"), "{twice}");
+        let shop = Tenant {
+            namespace: Some("shop"),
+            partition: None,
+        };
+        assert!(shop.has(&all[0]) && !shop.has(&all[1]));
+        assert_eq!(tenant_of(&all[1]), ["default", "default"]);
     }
 
     #[test]
@@ -252,6 +322,13 @@ mod tests {
             list_text(&all, now()),
             "NODE   PROXY       SERVICE   IN SYNC   FOR   NOT SERVED   LAST REFUSAL\n\
              vm-1   web-proxy   web       no        2m    1            listener 1m ago\n"
+        );
+        let mut all = all;
+        all[0]["Namespace"] = "shop".into();
+        let text = list_text(&all, now());
+        assert!(
+            text.contains("vm-1   web-proxy   shop        default     web"),
+            "{text}"
         );
     }
 

@@ -21,6 +21,9 @@ pub(super) struct Options {
     target: Target,
     #[command(flatten)]
     server: ServerApi,
+    /// Admin partition of the proxy, with --http-addr
+    #[arg(long, requires = "http_addr", value_name = "NAME")]
+    partition: Option<String>,
     /// How to print the result
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
@@ -28,7 +31,12 @@ pub(super) struct Options {
 
 pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     if options.server.http_addr.is_some() {
-        return server::status(&options.server, &options.target.pod, options.output).await;
+        let target = &options.target;
+        let tenant = server::Tenant {
+            namespace: target.namespace.as_deref(),
+            partition: options.partition.as_deref(),
+        };
+        return server::status(&options.server, &tenant, &target.pod, options.output).await;
     }
     let found = options.target.find().await?;
     let (client, sidecar) = (&found.client, &found.sidecar);
