@@ -63,7 +63,7 @@ pub use read::{ReadTxn, Reads};
 pub use reader::{Answer, BlockingQuery, Reader};
 pub use row::stored_tables;
 pub use sessions::{Expiring, LockDelay, SessionConflict};
-pub use snapshot::{Snapshot, SnapshotError};
+pub use snapshot::{Snapshot, SnapshotAbout, SnapshotError, survey_snapshot};
 pub use state::State;
 pub use store::{Store, WriteError, Writer};
 pub use tenants::{Tenant, TenantConflict};

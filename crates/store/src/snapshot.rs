@@ -140,39 +140,84 @@ impl Store {
     /// [`SnapshotError`].
     pub fn read_snapshot(&self, from: impl Read) -> Result<Snapshot, SnapshotError> {
         let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
-        let mut from = Digesting::new(from);
-        let mut magic = [0; MAGIC.len()];
-        read_exact(&mut from, &mut magic)?;
-        if magic != *MAGIC {
-            return Err(damaged("it does not begin like one"));
-        }
-        let about: About = serde_json::from_slice(&read_part(&mut from)?)
-            .map_err(|error| damaged(format!("its header cannot be read: {error}")))?;
-        if about.header.format > FORMAT {
-            return Err(SnapshotError::Newer {
-                found: about.header.format,
-            });
-        }
-        if !about.header.is_sealed_with(&codec.key) {
-            return Err(SnapshotError::WrongKey);
-        }
         let mut stored: Vec<StoredRow> = Vec::new();
-        for _ in 0..about.rows {
-            let key = Arc::from(read_part(&mut from)?);
-            stored.push((key, read_part(&mut from)?));
-        }
-        let (mut from, digest) = from.finish();
-        let mut expected = [0; 32];
-        read_exact(&mut from, &mut expected)?;
-        if digest != expected {
-            return Err(damaged("its checksum is another one"));
-        }
+        let is_ours = |about: &About| {
+            let format = about.header.format;
+            match format > FORMAT {
+                true => Err(SnapshotError::Newer { found: format }),
+                false if !about.header.is_sealed_with(&codec.key) => Err(SnapshotError::WrongKey),
+                false => Ok(()),
+            }
+        };
+        let about = walk(from, is_ours, |key, value| {
+            stored.push((Arc::from(key), value));
+        })?;
         let snapshot = Snapshot::decoded(about.index, stored, codec)?;
         if about.header.format < FORMAT {
             return snapshot.upgraded(codec);
         }
         Ok(snapshot)
     }
+}
+
+/// What a snapshot says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotAbout {
+    /// The format of keys and rows.
+    pub format: u32,
+    /// The index of the state that was saved.
+    pub index: u64,
+}
+
+/// Reads a snapshot from the outside, without its key: `row` is given the number of the table and the bytes of
+/// each row. Says whether the snapshot is whole, and not whether a server can restore it.
+///
+/// # Errors
+/// [`SnapshotError::Io`] and [`SnapshotError::Damaged`].
+pub fn survey_snapshot(
+    from: impl Read,
+    mut row: impl FnMut(u8, u64),
+) -> Result<SnapshotAbout, SnapshotError> {
+    let about = walk(
+        from,
+        |_| Ok(()),
+        |key, value| {
+            let table = key.first().copied().unwrap_or_default();
+            row(table, (key.len() + value.len()) as u64);
+        },
+    )?;
+    Ok(SnapshotAbout {
+        format: about.header.format,
+        index: about.index,
+    })
+}
+
+/// Reads a whole snapshot: its header, which is judged before any row, and its rows as they are stored.
+fn walk(
+    from: impl Read,
+    judge: impl FnOnce(&About) -> Result<(), SnapshotError>,
+    mut row: impl FnMut(Vec<u8>, Vec<u8>),
+) -> Result<About, SnapshotError> {
+    let mut from = Digesting::new(from);
+    let mut magic = [0; MAGIC.len()];
+    read_exact(&mut from, &mut magic)?;
+    if magic != *MAGIC {
+        return Err(damaged("it does not begin like one"));
+    }
+    let about: About = serde_json::from_slice(&read_part(&mut from)?)
+        .map_err(|error| damaged(format!("its header cannot be read: {error}")))?;
+    judge(&about)?;
+    for _ in 0..about.rows {
+        let key = read_part(&mut from)?;
+        row(key, read_part(&mut from)?);
+    }
+    let (mut from, digest) = from.finish();
+    let mut expected = [0; 32];
+    read_exact(&mut from, &mut expected)?;
+    if digest != expected {
+        return Err(damaged("its checksum is another one"));
+    }
+    Ok(about)
 }
 
 impl Snapshot {

@@ -7,16 +7,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 use anyhow::{Context, bail, ensure};
 use flate2::read::GzDecoder;
+use legate_store::survey_snapshot;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-const MAGIC: &[u8; 16] = b"legate snapshot\n";
 /// How an archive with gzip begins.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The longest part of a file, in bytes.
-const LONGEST: u32 = 64 << 20;
-/// The number of bytes of a checksum.
-const CHECKSUM: usize = 32;
+/// The longest description in an archive, in bytes.
+const LONGEST: u64 = 64 << 20;
 
 /// The kinds of records as Consul names them, by the number of the table that has them.
 const NAMES: [(u8, &str); 28] = [
@@ -68,52 +66,33 @@ impl Contents {
     ///
     /// When it is no snapshot, or not a whole one.
     pub(super) fn read(file: impl Read) -> anyhow::Result<Contents> {
-        let mut file = Summed {
-            inner: BufReader::new(file),
-            sum: Sha256::new(),
-        };
+        let mut file = BufReader::new(file);
         if file
-            .inner
             .fill_buf()
             .context("it cannot be read")?
             .starts_with(&GZIP)
         {
-            return of_consul(file.inner);
+            return of_consul(file);
         }
-        let mut magic = [0; MAGIC.len()];
-        file.exactly(&mut magic)?;
-        ensure!(magic == *MAGIC, "it does not begin as a snapshot does");
-        let about: Value =
-            serde_json::from_slice(&file.part()?).context("its header cannot be read")?;
-        let number = |field: &str| about[field].as_u64().context("its header is not whole");
-        let index = number("index")?;
-        let mut contents = Contents {
-            meta: json!({
-                "ID": format!("legate-{index}"),
-                "Size": 0,
-                "Index": index,
-                "Term": 0,
-                "Version": number("format")?,
-            }),
-            kinds: BTreeMap::new(),
-            size: 0,
-        };
-        for _ in 0..number("rows")? {
-            let (key, value) = (file.part()?, file.part()?);
-            let size = (key.len() + value.len()) as u64;
-            let table = key.first().copied().unwrap_or_default();
+        let (mut kinds, mut size) = (BTreeMap::<String, (u64, u64)>::new(), 0);
+        let about = survey_snapshot(file, |table, bytes| {
             let name = NAMES.iter().find(|(number, _)| *number == table);
             let name = name.map_or_else(|| format!("Table {table}"), |(_, name)| (*name).into());
-            let kind = contents.kinds.entry(name).or_default();
-            *kind = (kind.0 + 1, kind.1 + size);
-            contents.size += size;
-        }
-        let sum = file.sum.finalize_reset();
-        let mut expected = [0; CHECKSUM];
-        file.exactly(&mut expected)?;
-        ensure!(sum.as_slice() == expected, "its checksum is another one");
-        contents.meta["Size"] = contents.size.into();
-        Ok(contents)
+            let kind = kinds.entry(name).or_default();
+            *kind = (kind.0 + 1, kind.1 + bytes);
+            size += bytes;
+        })?;
+        Ok(Contents {
+            meta: json!({
+                "ID": format!("legate-{}", about.index),
+                "Size": size,
+                "Index": about.index,
+                "Term": 0,
+                "Version": about.format,
+            }),
+            kinds,
+            size,
+        })
     }
 
     /// What there is to say about the whole.
@@ -148,7 +127,7 @@ fn of_consul(file: impl Read) -> anyhow::Result<Contents> {
             "state.bin" => size = entry.rest(&mut std::io::sink(), u64::MAX)?,
             "meta.json" | "SHA256SUMS" => {
                 let mut content = Vec::new();
-                entry.rest(&mut content, u64::from(LONGEST))?;
+                entry.rest(&mut content, LONGEST)?;
                 match name.as_str() {
                     "meta.json" => {
                         meta = serde_json::from_slice(&content).context("meta.json")?;
@@ -190,12 +169,6 @@ struct Summed<R> {
 }
 
 impl<R: Read> Summed<R> {
-    fn exactly(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
-        self.inner.read_exact(bytes).context("it ends too early")?;
-        self.sum.update(bytes);
-        Ok(())
-    }
-
     /// All that is left, of at most `limit` bytes; how many there are.
     fn rest(&mut self, to: &mut impl Write, limit: u64) -> anyhow::Result<u64> {
         let mut size = 0;
@@ -212,20 +185,6 @@ impl<R: Read> Summed<R> {
             self.inner.consume(used);
         }
     }
-
-    /// A length, and as many bytes.
-    fn part(&mut self) -> anyhow::Result<Vec<u8>> {
-        let mut length = [0; 4];
-        self.exactly(&mut length)?;
-        let length = u32::from_be_bytes(length);
-        ensure!(
-            length <= LONGEST,
-            "a part of it is longer than {LONGEST} bytes"
-        );
-        let mut bytes = vec![0; length as usize];
-        self.exactly(&mut bytes)?;
-        Ok(bytes)
-    }
 }
 
 #[cfg(test)]
@@ -233,7 +192,7 @@ mod tests {
     use super::*;
 
     fn file(rows: &[(&[u8], &[u8])]) -> Vec<u8> {
-        let mut file = MAGIC.to_vec();
+        let mut file = b"legate snapshot\n".to_vec();
         let about = json!({"format": 6, "proof": [], "index": 7, "rows": rows.len()}).to_string();
         let mut parts = vec![about.as_bytes()];
         parts.extend(rows.iter().flat_map(|(key, value)| [*key, *value]));
