@@ -170,19 +170,6 @@ impl AuthMethod {
     /// The type whose proofs are tokens of Kubernetes service accounts.
     pub const KUBERNETES: &'static str = "kubernetes";
 
-    /// Whose it is.
-    pub fn tenancy(&self) -> Tenancy {
-        Tenancy::new(&self.partition, &self.namespace)
-    }
-
-    /// The same as the one of a tenancy.
-    #[must_use]
-    pub fn of(mut self, tenancy: &Tenancy) -> Self {
-        self.namespace = tenancy.shown_namespace();
-        self.partition = tenancy.shown_partition();
-        self
-    }
-
     /// The settings of the type.
     ///
     /// # Errors

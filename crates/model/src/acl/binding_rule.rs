@@ -9,7 +9,7 @@ use crate::acl::token::{NodeIdentity, ServiceIdentity};
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::{Tenancy, TenancyName};
+use crate::tenancy::TenancyName;
 
 /// What a rule links a token to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,19 +92,6 @@ pub struct BindError {
 }
 
 impl BindingRule {
-    /// Whose it is.
-    pub fn tenancy(&self) -> Tenancy {
-        Tenancy::new(&self.partition, &self.namespace)
-    }
-
-    /// The same as the one of a tenancy.
-    #[must_use]
-    pub fn of(mut self, tenancy: &Tenancy) -> Self {
-        self.namespace = tenancy.shown_namespace();
-        self.partition = tenancy.shown_partition();
-        self
-    }
-
     /// `known` are the variables of the rule's auth method, whatever their values.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::acl::rules::{InvalidRules, Rules};
 use crate::acl::token::{GLOBAL_MANAGEMENT, GLOBAL_MANAGEMENT_ID};
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::{Tenancy, TenancyName};
+use crate::tenancy::TenancyName;
 
 /// Id of the policy that permits reading everything.
 pub const GLOBAL_READ_ONLY_ID: &str = "00000000-0000-0000-0000-000000000002";
@@ -77,19 +77,6 @@ impl Policy {
                 "read-only access to all Consul features",
             ),
         ]
-    }
-
-    /// Whose it is.
-    pub fn tenancy(&self) -> Tenancy {
-        Tenancy::new(&self.partition, &self.namespace)
-    }
-
-    /// The same as the one of a tenancy.
-    #[must_use]
-    pub fn of(mut self, tenancy: &Tenancy) -> Self {
-        self.namespace = tenancy.shown_namespace();
-        self.partition = tenancy.shown_partition();
-        self
     }
 
     /// The policy that every new namespace gets: its own people may change all that is in it.

@@ -9,7 +9,7 @@ use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
 use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
 use crate::invalid::Invalid;
-use crate::tenancy::{Tenancy, TenancyName};
+use crate::tenancy::TenancyName;
 
 /// What several tokens are linked to together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,19 +50,6 @@ pub struct Role {
 }
 
 impl Role {
-    /// Whose it is.
-    pub fn tenancy(&self) -> Tenancy {
-        Tenancy::new(&self.partition, &self.namespace)
-    }
-
-    /// The same as the one of a tenancy.
-    #[must_use]
-    pub fn of(mut self, tenancy: &Tenancy) -> Self {
-        self.namespace = tenancy.shown_namespace();
-        self.partition = tenancy.shown_partition();
-        self
-    }
-
     /// Removes what is there twice, and fills in the ids of templates.
     pub fn normalize(&mut self) {
         links::normalize(

@@ -155,19 +155,6 @@ impl Token {
         }
     }
 
-    /// Whose it is.
-    pub fn tenancy(&self) -> Tenancy {
-        Tenancy::new(&self.partition, &self.namespace)
-    }
-
-    /// The same as the one of a tenancy.
-    #[must_use]
-    pub fn of(mut self, tenancy: &Tenancy) -> Self {
-        self.namespace = tenancy.shown_namespace();
-        self.partition = tenancy.shown_partition();
-        self
-    }
-
     /// Whose the auth method is that a login used.
     pub fn method_tenancy(&self) -> Tenancy {
         let own = self.tenancy();

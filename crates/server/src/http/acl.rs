@@ -17,9 +17,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
-use legate_model::acl::{
-    AuthMethod, Authorizer, BindingRule, Policy, PolicyLink, Role, RoleLink, Token,
-};
+use legate_model::acl::{Authorizer, Owned, PolicyLink, RoleLink, Token};
 use legate_model::{Secret, Tenancy, TenancyName};
 use legate_runtime::Clock;
 use legate_store::{ReadTxn, StoreConfig, Writer};
@@ -31,35 +29,11 @@ use super::call::Call;
 use super::error::ApiError;
 use crate::acl::Logins;
 
-/// What says in its body whose it is.
-trait Owned {
-    /// The namespace and the partition that it names.
-    fn named(&self) -> (TenancyName, TenancyName);
-    /// The same as the one of a tenancy.
-    fn within(self, tenancy: &Tenancy) -> Self;
-}
-
-macro_rules! owned {
-    ($($row:ty),+) => {
-        $(impl Owned for $row {
-            fn named(&self) -> (TenancyName, TenancyName) {
-                (self.namespace.clone(), self.partition.clone())
-            }
-
-            fn within(self, tenancy: &Tenancy) -> Self {
-                self.of(tenancy)
-            }
-        })+
-    };
-}
-
-owned!(AuthMethod, BindingRule, Policy, Role, Token);
-
 /// The row in the body of a write, and that the caller may change access control where it is to stand.
 fn decode_to_write<T: DeserializeOwned + Owned>(call: &mut Call) -> Result<T, ApiError> {
     let decoded = call.decode::<T>().and_then(|row| {
-        let (namespace, partition) = row.named();
-        call.settle(&partition, &namespace)?;
+        let (partition, namespace) = row.names();
+        call.settle(partition, namespace)?;
         Ok(row)
     });
     // Whoever may not write does not learn what else is wrong.
