@@ -37,9 +37,11 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     cargo build --locked --profile sidecar --package legate-dataplane \
     && install -D --mode=755 target/sidecar/legate-dataplane /out/legate-dataplane
 
+# Kernels of arm64 have pages of 4, 16 or 64 KiB: the allocator has to be built for the largest.
 FROM source AS build-server
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
+    case "$(uname -m)" in aarch64) export JEMALLOC_SYS_WITH_LG_PAGE=16 ;; esac; \
     cargo build --locked --profile release --package legate-server \
     && install -D --mode=755 target/release/legate-server /out/legate-server
 

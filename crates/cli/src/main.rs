@@ -56,6 +56,10 @@ const NOBODY_READS: u8 = 141;
 /// What Consul's program ends with when it is given no command, or one that there is not.
 const NO_COMMAND: u8 = 127;
 
+/// As in `legate-server`: `agent` and `dev` are whole servers.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
     let program = line.first().cloned().unwrap_or_default();

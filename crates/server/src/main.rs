@@ -10,6 +10,11 @@ use legate_runtime::logging;
 
 use crate::options::{Options, Secrets};
 
+/// A server allocates and frees small values on every core at once: this takes less processor time and
+/// less memory for it than the C library's allocator.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let options = Options::parse();
     // It is kept to the end, so that the last line is written.
