@@ -91,7 +91,12 @@ fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName
     let first = instances.first().map(|one| &*one.service);
     let proven = first.and_then(|service| service.destination());
     let found = txn.find_prepared_query(query).ok().flatten();
-    let of_query = || found.as_deref().map(|query| query.service.tenancy()).unwrap_or_default();
+    let of_query = || {
+        found
+            .as_deref()
+            .map(|query| query.service.tenancy())
+            .unwrap_or_default()
+    };
     let tenancy = first.map_or_else(of_query, ServiceInstance::tenancy);
     let asked_for = || found.as_deref().map(|query| query.service.service.as_str());
     let name = proven.or_else(asked_for).unwrap_or_default();

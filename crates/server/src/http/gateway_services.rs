@@ -13,6 +13,7 @@ use legate_model::{
 use legate_store::ReadTxn;
 use serde::Serialize;
 
+use super::agent::OWN_SERVICE;
 use super::call::{Call, visible};
 use super::error::ApiError;
 use super::protocol::protocol_of;
@@ -289,14 +290,14 @@ fn gateways_to(state: &ReadTxn<'_>, kind: ConfigKind, service: &str) -> Vec<Chec
     for entry in state.tenancies_here().iter().flat_map(entries) {
         let gateway = entry.full_name();
         let (kind, links) = links_of(&entry);
-        let is_there = |link: &Link<'_>| {
+        let is_there = |link: &Listed<'_>| {
             let tenancy = gateway.tenancy.resolve(link.partition, link.namespace);
             tenancy == service.tenancy
                 || link.namespace.is_every()
                     && tenancy.of_partition() == service.tenancy.of_partition()
         };
         let any = |name: &str| {
-            let is_named = |link: &Link<'_>| link.name.eq_ignore_ascii_case(name);
+            let is_named = |link: &Listed<'_>| link.name.eq_ignore_ascii_case(name);
             links.iter().any(|link| is_named(link) && is_there(link))
         };
         if any(&service.name) || any(WILDCARD) && is_behind_every(state, kind, &service.name) {
@@ -309,18 +310,18 @@ fn gateways_to(state: &ReadTxn<'_>, kind: ConfigKind, service: &str) -> Vec<Chec
 }
 
 /// A service that the entry of a gateway names.
-struct Link<'a> {
+struct Listed<'a> {
     name: &'a str,
     partition: &'a TenancyName,
     namespace: &'a TenancyName,
 }
 
 /// The kind of the gateways that an entry is for, and what it names.
-fn links_of(entry: &ConfigEntry) -> (ServiceKind, Vec<Link<'_>>) {
+fn links_of(entry: &ConfigEntry) -> (ServiceKind, Vec<Listed<'_>>) {
     match entry {
         ConfigEntry::IngressGateway(entry) => {
             let services = entry.listeners.iter().flat_map(|one| &one.services);
-            let links = services.map(|one| Link {
+            let links = services.map(|one| Listed {
                 name: &one.name,
                 partition: &one.partition,
                 namespace: &one.namespace,
@@ -328,7 +329,7 @@ fn links_of(entry: &ConfigEntry) -> (ServiceKind, Vec<Link<'_>>) {
             (ServiceKind::IngressGateway, links.collect())
         }
         ConfigEntry::TerminatingGateway(entry) => {
-            let links = entry.services.iter().map(|one| Link {
+            let links = entry.services.iter().map(|one| Listed {
                 name: &one.name,
                 partition: &one.partition,
                 namespace: &one.namespace,

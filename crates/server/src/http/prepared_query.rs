@@ -206,6 +206,7 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
         filtered,
         failovers,
         namespace,
+        ..
     } = selected;
     nodes.truncate(limit);
     let executed = Executed {
