@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use crate::load;
-use crate::place::{ECHO, HTTP, Place, TCP, config, supervise, until};
+use crate::place::{ADMIN, ECHO, HTTP, Place, TCP, config, supervise, until};
 
 const STATS: u16 = 18083;
 const PROMETHEUS: u16 = 18084;
@@ -29,7 +29,7 @@ fn document(place: Place, ready: SocketAddr) -> Value {
     let text = |port| Some(place.at(port).to_string());
     let inputs = BootstrapInputs {
         node: NodeInputs::default(),
-        admin: place.admin().address(),
+        admin: place.at(ADMIN),
         access_logs: Vec::new(),
         xds: XdsAddress::Tcp(place.at(1)),
         ready: Some(ready),
