@@ -22,7 +22,6 @@ mod file;
 mod flags;
 mod go;
 pub(crate) mod lifecycle_paths;
-mod reference;
 mod resolve;
 mod table;
 #[cfg(test)]
@@ -37,7 +36,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use legate_envoy::bootstrap::XdsAddress;
-pub use reference::reference;
 pub use types::{
     Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, Telemetry,
 };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::table::{Item, Kind, SETTINGS, Setting};
+use super::super::table::{Item, Kind, SETTINGS, Setting};
 
 /// What a reader looks for, and the setting at which its part of the table begins.
 const SECTIONS: [(&str, Item); 9] = [
@@ -20,7 +20,7 @@ const SECTIONS: [(&str, Item); 9] = [
 const INTRODUCTION: &str = r#"# Settings of `legate-dataplane`
 
 <!-- Made from the declarations in crates/dataplane/src/settings/table.rs by
-     cargo run -q -p legate-dataplane --example settings_reference > docs/settings.md -->
+     UPDATE_GOLDEN=1 cargo test -p legate-dataplane --lib the_page_of_all_settings -->
 
 Every setting can come from a flag, most from an environment variable or a configuration file too.
 A flag wins over a variable, a variable over the file, and the file over the default.
@@ -60,7 +60,7 @@ A flag wins over a variable, a variable over the file, and the file over the def
 "#;
 
 /// The page, as `docs/settings.md` has it.
-pub fn reference() -> String {
+pub(super) fn reference() -> String {
     let mut text = INTRODUCTION.to_owned();
     for setting in SETTINGS {
         if let Some((title, _)) = SECTIONS.iter().find(|(_, first)| *first == setting.key) {
