@@ -26,11 +26,11 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::Spawner;
 use crate::net::accept;
+use crate::{Spawner, Throttle};
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -110,7 +110,7 @@ pub fn serve<S, B, O, F, I>(
             name,
             limits,
             open: Vec::new(),
-            warned: None,
+            warnings: Throttle::new(WARNINGS),
         };
         let graceful = GracefulShutdown::new();
         let mut running = FuturesUnordered::new();
@@ -159,8 +159,7 @@ struct Port {
     limits: Limits,
     /// In the order in which they came.
     open: Vec<Arc<Connection>>,
-    /// When too many connections were last logged.
-    warned: Option<Instant>,
+    warnings: Throttle,
 }
 
 impl Port {
@@ -188,11 +187,7 @@ impl Port {
         if let Some((place, _)) = least_useful {
             self.open.remove(place).end.cancel();
         }
-        if self
-            .warned
-            .is_none_or(|warned| warned.elapsed() >= WARNINGS)
-        {
-            self.warned = Some(Instant::now());
+        if self.warnings.pass().is_some() {
             tracing::warn!(
                 server = self.name,
                 limit = self.limits.connections,

@@ -19,6 +19,7 @@ pub mod pool;
 pub mod program;
 pub mod readiness;
 pub mod rotating_file;
+pub mod throttle;
 
 pub use backoff::{Backoff, BackoffPolicy};
 pub use clock::Clock;
@@ -26,4 +27,5 @@ pub use pool::{Pool, Share};
 pub use program::block_on;
 pub use readiness::{Component, Readiness, ReadyHandle, ReadyState};
 pub use scope::{BoxError, Scope, Spawner, StopError, TaskCause, TaskError};
+pub use throttle::Throttle;
 pub use tokio_util::sync::CancellationToken;

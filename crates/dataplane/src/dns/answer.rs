@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use legate_runtime::{CancellationToken, Spawner};
+use legate_runtime::{CancellationToken, Spawner, Throttle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -72,7 +72,7 @@ impl Answerer {
             stop: spawner.token(),
             spawner,
             stopped: OnceLock::new(),
-            warnings: Throttle::default(),
+            warnings: Throttle::new(WARN_EVERY),
         }
     }
 
@@ -250,47 +250,11 @@ impl Answerer {
     /// Warns, unless there was a warning a moment ago.
     fn warn(&self, query: &Query, text: &str, error: &dyn Display) {
         let transport = query.transport.label();
-        match self.warnings.pass(Instant::now(), WARN_EVERY) {
+        match self.warnings.pass() {
             Some(suppressed) => {
                 tracing::warn!(target: "dns-proxy", transport, suppressed, %error, "{text}");
             }
             None => tracing::debug!(target: "dns-proxy", transport, %error, "{text}"),
         }
-    }
-}
-
-/// Decides which of many equal log lines are written.
-#[derive(Debug, Default)]
-struct Throttle(Mutex<(Option<Instant>, u64)>);
-
-impl Throttle {
-    /// `None` when this line is suppressed; else how many were since the last one that was not.
-    fn pass(&self, now: Instant, interval: Duration) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, suppressed) = &mut *state;
-        if last.is_some_and(|last| now.saturating_duration_since(last) < interval) {
-            *suppressed += 1;
-            return None;
-        }
-        *last = Some(now);
-        Some(std::mem::take(suppressed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[test]
-    fn one_line_stands_for_many() {
-        let throttle = Throttle::default();
-        let start = Instant::now();
-        assert_eq!(throttle.pass(start, SECOND), Some(0));
-        assert_eq!(throttle.pass(start, SECOND), None);
-        assert_eq!(throttle.pass(start + SECOND / 2, SECOND), None);
-        assert_eq!(throttle.pass(start + SECOND, SECOND), Some(2));
-        assert_eq!(throttle.pass(start + 3 * SECOND, SECOND), Some(0));
     }
 }
