@@ -25,11 +25,10 @@ spec! {
     /// Settings for captured traffic.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "!has(self.outboundListenerPort) || self.outboundListenerPort == 0",
-        "outboundListenerPort is not set here: use the annotation \
-         consul.hashicorp.com/transparent-proxy-outbound-listener-port of the pods",
+        "outboundListenerPort is not set here: traffic of pods is redirected to port 15001",
     )])))]
     TransparentProxy {
-        /// Port of the outbound listener. Pods say it with an annotation.
+        /// Port of the outbound listener. It is 15001 in pods.
         #[schemars(range(max = 65535))]
         outbound_listener_port: u32,
         /// Whether instances can be called by their own address.
