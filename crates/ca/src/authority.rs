@@ -211,7 +211,8 @@ impl Ca {
     /// # Errors
     ///
     /// [`CaError::is_invalid_request`] ones: the request is malformed or not signed with its own
-    /// key, has not exactly one URI, or names an identity that is not signed here.
+    /// key, has not exactly one URI, names an identity that is not signed here, or spells one otherwise
+    /// than this mesh does.
     pub fn csr_identity(&self, csr_pem: &str) -> Result<SpiffeId, CaError> {
         let uris = csr_uris(csr_pem)?;
         let [uri] = uris.as_slice() else {
@@ -229,9 +230,11 @@ impl Ca {
             return refuse(format!("this mesh is {own}"));
         }
         // Dataplanes know a server by its host name or address under the same roots.
-        if matches!(identity, SpiffeId::Service { .. }) && csr_names_hosts(csr_pem)? {
+        let of_tenant = matches!(identity, SpiffeId::Service { .. })
+            || !identity.tenancy().is_default_partition();
+        if of_tenant && csr_names_hosts(csr_pem)? {
             return refuse(
-                "a service is known by its URI alone, and a host name or address could pass for \
+                "who has it is known by the URI alone, and a host name or address could pass for \
                  a server's: leave DNS names and IP addresses out"
                     .to_owned(),
             );
@@ -240,6 +243,10 @@ impl Ca {
             None => refuse("it is the CA itself".to_owned()),
             Some(datacenter) if datacenter != self.inner.datacenter => {
                 refuse(format!("this datacenter is {}", self.inner.datacenter))
+            }
+            // Proxies compare the text: what is written otherwise is denied nothing.
+            Some(_) if identity.to_string() != *uri => {
+                refuse(format!("in this mesh it is written {identity}"))
             }
             Some(_) => Ok(identity),
         }

@@ -96,12 +96,20 @@ async fn next(watch: &mut LeafWatch) -> Arc<Leaf> {
 
 /// A request for a key that nobody keeps.
 fn csr(uris: &[&str]) -> String {
+    csr_with_hosts(uris, &[])
+}
+
+fn csr_with_hosts(uris: &[&str], hosts: &[&str]) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     for uri in uris {
         let name = (*uri).try_into().unwrap();
         params.subject_alt_names.push(rcgen::SanType::URI(name));
+    }
+    for host in hosts {
+        let name = (*host).try_into().unwrap();
+        params.subject_alt_names.push(rcgen::SanType::DnsName(name));
     }
     params.serialize_request(&key).unwrap().pem().unwrap()
 }
@@ -400,6 +408,18 @@ async fn other_requests_are_refused() {
             "not a SPIFFE id",
         ),
         (csr(&["https://example.com"]), "not a SPIFFE id"),
+        (
+            csr(&[&format!("{own}/ap/default/ns/default/dc/dc1/svc/web")]),
+            "it is written",
+        ),
+        (
+            csr(&[&format!("{own}/ns/Default/dc/dc1/svc/web")]),
+            "it is written",
+        ),
+        (
+            csr(&[&format!("{own}/ns/default/dc/dc1/svc/%77eb")]),
+            "it is written",
+        ),
         (csr(&[]), "it has 0 URI names"),
         (csr(&[&own, &own]), "it has 2 URI names"),
         ("no request".to_owned(), "invalid CSR"),
@@ -411,6 +431,25 @@ async fn other_requests_are_refused() {
             text.starts_with("invalid CSR: ") && text.contains(expected),
             "{text}"
         );
+    }
+}
+
+/// Dataplanes of all tenants know servers by such names.
+#[tokio::test(start_paused = true)]
+async fn no_tenant_gets_the_name_of_a_server() {
+    let fixture = Fixture::new().await;
+    let td = fixture.ca.trust_domain();
+    for (path, is_signed) in [
+        ("ns/default/dc/dc1/svc/web", false),
+        ("ap/west/ns/team/dc/dc1/svc/web", false),
+        ("ap/west/gateway/mesh/dc/dc1", false),
+        ("gateway/mesh/dc/dc1", true),
+        ("agent/server/dc/dc1", true),
+    ] {
+        let uri = format!("spiffe://{td}/{path}");
+        let csr = csr_with_hosts(&[&uri], &["server.dc1.consul"]);
+        let identity = fixture.ca.csr_identity(&csr);
+        assert_eq!(identity.is_ok(), is_signed, "{path}: {identity:?}");
     }
 }
 
