@@ -83,7 +83,7 @@ impl ReadTxn<'_> {
     }
 
     /// Where a partition keeps what is for each of its namespaces.
-    fn every_namespace(&self) -> Tenancy {
+    pub(crate) fn every_namespace(&self) -> Tenancy {
         Tenancy {
             namespace: EVERY_TENANCY.into(),
             ..self.tenancy.clone()

@@ -337,7 +337,10 @@ impl WriteTxn {
     }
 
     fn empty_partition(&mut self, limit: &mut usize) -> bool {
-        for tenancy in self.read().tenancies_here() {
+        let mut tenancies = self.read().tenancies_here();
+        // What is for each of its namespaces goes with it, too.
+        tenancies.push(self.read().every_namespace());
+        for tenancy in tenancies {
             if !self.in_tenancy(&tenancy, |txn| txn.empty_namespace(limit)) {
                 return false;
             }

@@ -3,8 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use legate_model::{
-    CheckStatus, HealthCheck, KvValue, Namespace, NewSession, Partition, ServiceCheck, Session,
-    Tenancy, TenancyName,
+    CheckStatus, ConfigEntry, EVERY_TENANCY, HealthCheck, IntentionAction, KvValue, Namespace,
+    NewSession, Partition, ServiceCheck, ServiceIntentions, Session, SourceIntention, Tenancy,
+    TenancyName, WILDCARD,
 };
 
 use super::durable::open;
@@ -265,6 +266,25 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
         .await
         .unwrap()
     };
+    // What is for every namespace of the partition is in none of them.
+    let every = Tenancy {
+        namespace: EVERY_TENANCY.into(),
+        ..west()
+    };
+    let intentions = move |txn: &mut WriteTxn| {
+        let everybody = SourceIntention {
+            name: WILDCARD.to_owned(),
+            action: Some(IntentionAction::Allow),
+            ..SourceIntention::default()
+        };
+        let entry = ConfigEntry::ServiceIntentions(ServiceIntentions {
+            name: WILDCARD.to_owned(),
+            sources: vec![everybody],
+            ..ServiceIntentions::default()
+        });
+        txn.in_tenancy(&every, |txn| txn.put_config_entry(entry, None))
+    };
+    write(&store, intentions).await.unwrap();
     write(&store, move |txn| {
         for tenant in &marked {
             txn.mark_deleted(tenant, SystemTime::UNIX_EPOCH)?;
@@ -294,6 +314,7 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
         });
         assert_eq!(left, (0, 0, 0));
     }
+    assert!(store.state().read().intentions_everywhere().is_empty());
     assert_eq!(store.state().read().kv_below("").len(), 20);
     drop(store);
     opened.stop().await;
