@@ -78,9 +78,11 @@ pub(crate) fn resolve(
     trust_domain: &TrustDomain,
 ) -> ImplicitUpstream {
     let resolved = queries::upstream(txn, &upstream, local, trust_domain);
+    let (own, callee) = (txn.tenancy(), upstream.tenancy(txn.tenancy()));
+    let is_near = own.partition == callee.partition;
     ImplicitUpstream {
-        addresses: txn.in_tenancy(&upstream.tenancy(txn.tenancy()), |txn| {
-            addresses(txn, &upstream.destination_name)
+        addresses: txn.in_tenancy(&callee, |txn| {
+            addresses(txn, &upstream.destination_name, is_near)
         }),
         upstream: UpstreamSnapshot {
             upstream: Arc::new(upstream),
@@ -89,7 +91,9 @@ pub(crate) fn resolve(
     }
 }
 
-fn addresses(txn: &ReadTxn<'_>, service: &str) -> BTreeSet<Dialled> {
+/// `is_near`: it is of the callers' partition. What is assigned in another one, a ClusterIP for example,
+/// may be somebody else's address here.
+fn addresses(txn: &ReadTxn<'_>, service: &str, is_near: bool) -> BTreeSet<Dialled> {
     let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
     let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
     let directly = merge::is_dialled_directly(&Central {
@@ -97,7 +101,8 @@ fn addresses(txn: &ReadTxn<'_>, service: &str) -> BTreeSet<Dialled> {
         service_defaults: service_defaults.as_deref(),
     });
     let automatic = txn.virtual_ip(service).map(|ip| ip.address());
-    let owned = automatic.into_iter().chain(txn.manual_virtual_ips(service));
+    let assigned = is_near.then(|| txn.manual_virtual_ips(service));
+    let owned = automatic.into_iter().chain(assigned.into_iter().flatten());
     let owned = owned.map(|ip| Dialled {
         kind: DialledKind::Service,
         age: 0,
@@ -106,6 +111,7 @@ fn addresses(txn: &ReadTxn<'_>, service: &str) -> BTreeSet<Dialled> {
     let instances = chain::instances(txn, service);
     let of_instances = instances.iter();
     let of_instances = of_instances.flat_map(|instance| of_instance(instance, directly));
+    let of_instances = of_instances.filter(|one| is_near || one.kind != DialledKind::Tagged);
     owned.chain(of_instances).collect()
 }
 

@@ -132,7 +132,6 @@ impl Table {
             | Self::Management
             | Self::FreedVirtualIps
             | Self::LastVirtualIp
-            | Self::ManualVirtualIps
             | Self::PreparedQueries
             | Self::PreparedQueriesByName
             | Self::PreparedQueryTemplates
@@ -148,6 +147,8 @@ impl Table {
             | Self::Coordinates
             | Self::Peerings
             | Self::Namespaces
+            // Addresses of one cluster may be those of another.
+            | Self::ManualVirtualIps
             // Nodes are of the partition, and what ends with one is in all namespaces.
             | Self::SessionsByNode
             | Self::SessionsByCheck => Scope::Partition,

@@ -4,7 +4,7 @@
 //! transaction, and keeps it while it has an instance, a proxy that stands for it or such an entry.
 //! Then the number is free and the next service gets it. Which number that is says
 //! [`VirtualIp::choose`]. A service that has one may be assigned others by hand, which it loses with
-//! it.
+//! it. These are the addresses of its partition's network: two partitions may assign the same ones.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -112,13 +112,14 @@ impl WriteTxn {
     }
 
     /// Gives a service these virtual IPs besides its automatic one, in place of those that it was
-    /// assigned before, and takes them from the services that have them. Returns those services, in
-    /// the order of their names. `None`, and nothing changes, where the service has no automatic one.
+    /// assigned before, and takes them from the services of its partition that have them. Returns those
+    /// services, in the order of namespaces and names. `None`, and nothing changes, where the service has
+    /// no automatic one.
     pub fn assign_virtual_ips(
         &mut self,
         service: &str,
         ips: &BTreeSet<Ipv4Addr>,
-    ) -> Option<Vec<String>> {
+    ) -> Option<Vec<ServiceName>> {
         let own: Arc<VirtualIpRow> = self.read().get(&[service])?;
         if own.manual == *ips {
             return Some(Vec::new());
@@ -130,7 +131,7 @@ impl WriteTxn {
             if let Some(holder) = holder.filter(|holder| !is_of_same(holder, &own)) {
                 let left = holder.manual.iter().filter(|held| *held != ip);
                 self.put_manual(&holder, left.copied().collect());
-                taken_from.insert(holder.service.clone());
+                taken_from.insert(ServiceName::new(&home_of(&holder), &holder.service));
             }
         }
         self.put_manual(&own, ips.clone());
@@ -143,7 +144,7 @@ impl WriteTxn {
             modify_index: self.index(),
             ..row.clone()
         };
-        let home = Tenancy::new(&row.partition, &row.namespace);
+        let home = home_of(&row);
         self.in_tenancy(&home, |txn| txn.put(row));
     }
 
@@ -206,6 +207,11 @@ impl ReadTxn<'_> {
         let prefix = self.key(index, names);
         self.state.found_below(&prefix).next().is_some()
     }
+}
+
+/// Whose service has the row.
+fn home_of(row: &VirtualIpRow) -> Tenancy {
+    Tenancy::new(&row.partition, &row.namespace)
 }
 
 /// Whether two rows are of the same service.

@@ -3,6 +3,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use legate_model::ServiceName;
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_store::Writer;
 use serde_json::{Value, json};
@@ -31,11 +32,25 @@ pub(super) async fn assign(
     let found = taken_from.is_some();
     let services = taken_from.into_iter().flatten();
     let unassigned: Vec<Value> = services
-        .map(|name| json!({ "ServiceName": { "Name": name }, "Peer": "" }))
+        .map(|service| json!({ "ServiceName": shown(&service), "Peer": "" }))
         .collect();
     // An empty list of Go's is `null`.
     let unassigned = (!unassigned.is_empty()).then_some(unassigned);
     call.json(&json!({ "Found": found, "UnassignedFrom": unassigned }))
+}
+
+/// The name of a service as Consul writes it where there are namespaces.
+fn shown(ServiceName { tenancy, name }: &ServiceName) -> Value {
+    let mut shown = json!({ "Name": **name });
+    for (field, of) in [
+        ("Namespace", tenancy.shown_namespace()),
+        ("Partition", tenancy.shown_partition()),
+    ] {
+        if !of.is_empty() {
+            shown[field] = json!(of);
+        }
+    }
+    shown
 }
 
 fn may_assign(call: &Call) -> Result<(), ApiError> {

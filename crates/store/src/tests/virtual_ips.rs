@@ -141,7 +141,7 @@ fn it_is_kept_while_anything_needs_it_and_given_to_the_next() {
 }
 
 /// Assigns addresses by hand. `None`: the service has no virtual IP.
-async fn assign(store: &Store, service: &'static str, last: &[u8]) -> Option<Vec<String>> {
+async fn assign(store: &Store, service: &'static str, last: &[u8]) -> Option<Vec<ServiceName>> {
     let ips: BTreeSet<Ipv4Addr> = last.iter().map(|n| Ipv4Addr::new(10, 0, 0, *n)).collect();
     let written =
         store.write(move |txn| Ok::<_, crate::WriteError>(txn.assign_virtual_ips(service, &ips)));

@@ -3,6 +3,7 @@
 mod destinations;
 mod queries;
 mod size;
+mod tenants;
 mod tokens;
 mod transparent;
 

@@ -19,7 +19,7 @@ pub(super) fn transparent(mut proxy: Value) -> Command {
 }
 
 /// `web` in transparent mode, `api` and `db`.
-fn captured() -> Store {
+pub(super) fn captured() -> Store {
     let store = mesh();
     apply(
         &store,
@@ -33,7 +33,7 @@ fn implicit(store: &Store) -> Vec<Arc<ImplicitUpstream>> {
     snapshot(store).unwrap().implicit.unwrap().0.clone()
 }
 
-fn names(store: &Store) -> Vec<String> {
+pub(super) fn names(store: &Store) -> Vec<String> {
     let all = implicit(store);
     let names = all
         .iter()
@@ -42,7 +42,7 @@ fn names(store: &Store) -> Vec<String> {
 }
 
 /// Addresses with what they stand for.
-fn dialled(store: &Store, service: &str) -> Vec<(DialledKind, String)> {
+pub(super) fn dialled(store: &Store, service: &str) -> Vec<(DialledKind, String)> {
     let all = implicit(store);
     let is = |one: &&Arc<ImplicitUpstream>| one.upstream.upstream.destination_name == service;
     let addresses = &all.iter().find(is).unwrap().addresses;
@@ -50,7 +50,7 @@ fn dialled(store: &Store, service: &str) -> Vec<(DialledKind, String)> {
     addresses.iter().map(pair).collect()
 }
 
-fn service(ip: &str) -> (DialledKind, String) {
+pub(super) fn service(ip: &str) -> (DialledKind, String) {
     (DialledKind::Service, ip.to_owned())
 }
 

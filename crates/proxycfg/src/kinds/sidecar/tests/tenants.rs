@@ -1,0 +1,122 @@
+//! What a proxy is given of another partition.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use legate_model::{Tenancy, TenancyName};
+
+use super::transparent::{captured, dialled, names, service, transparent};
+use super::*;
+
+fn west() -> Tenancy {
+    let west: TenancyName = "west".parse().unwrap();
+    Tenancy::new(&west, &TenancyName::default())
+}
+
+fn in_west(store: &Store, write: impl Fn(&mut WriteTxn) + Send + 'static) {
+    let written = store.write(move |txn| {
+        txn.in_tenancy(&west(), &write);
+        Ok::<_, Unavailable>(())
+    });
+    written.now_or_never().unwrap().unwrap();
+}
+
+fn entry_in_west(store: &Store, entry: Value) {
+    let entry: ConfigEntry = serde_json::from_value(entry).unwrap();
+    in_west(store, move |txn| {
+        txn.put_config_entry(entry.clone(), None).unwrap();
+    });
+}
+
+/// `west` exports `stock` to this partition, and nothing else.
+fn export(store: &Store, to: &str) {
+    let exported = json!({"Name": "stock", "Consumers": [{"Partition": to}]});
+    entry_in_west(
+        store,
+        json!({"Kind": "exported-services", "Name": "west", "Services": [exported]}),
+    );
+}
+
+/// `web` in transparent mode, and `stock` of the partition `west`, whose cluster has addresses that may be
+/// somebody else's in that of `web`.
+fn with_stock() -> Store {
+    let store = captured();
+    let mut stock = instance("stock", "stock-proxy", 1);
+    stock["TaggedAddresses"] = json!({"virtual": {"Address": "10.96.0.6", "Port": 80}});
+    let Command::Register(stock) = register("n9", stock, Vec::new()) else {
+        panic!("it is a registration");
+    };
+    in_west(&store, move |txn| {
+        txn.register((*stock).clone()).unwrap();
+        let assigned = BTreeSet::from([Ipv4Addr::new(10, 96, 0, 5)]);
+        txn.assign_virtual_ips("stock", &assigned).unwrap();
+    });
+    let web = json!({"Name": "web", "Partition": "default", "Action": "allow"});
+    entry_in_west(
+        &store,
+        json!({"Kind": "service-intentions", "Name": "stock", "Sources": [web]}),
+    );
+    store
+}
+
+/// `web` has `stock` as an upstream.
+fn call_stock(store: &Store) {
+    let upstream = json!([{
+        "DestinationName": "stock", "DestinationPartition": "west", "LocalBindPort": 9000,
+    }]);
+    apply(store, transparent(json!({"Upstreams": upstream})));
+}
+
+#[test]
+fn a_service_elsewhere_is_dialled_by_the_address_that_is_its_alone() {
+    let store = with_stock();
+    export(&store, "default");
+    assert_eq!(dialled(&store, "stock"), [service("240.0.0.4")]);
+}
+
+#[test]
+fn what_is_exported_no_more_is_taken_away() {
+    let store = with_stock();
+    assert_eq!(names(&store), [""; 0], "it is not exported");
+    call_stock(&store);
+    let found = || (names(&store), instances(&snapshot(&store).unwrap()).len());
+    assert_eq!(found(), (Vec::new(), 0));
+    for (to, expected) in [
+        ("default", (vec!["stock".to_owned()], 1)),
+        ("other", (Vec::new(), 0)),
+    ] {
+        let (_, reads) = compute(&store, true);
+        let mut watch = store.watch(&reads);
+        export(&store, to);
+        assert!(woken(&mut watch), "{to}");
+        assert_eq!(found(), expected, "{to}");
+    }
+}
+
+#[test]
+fn what_is_read_of_another_partition_is_watched() {
+    let store = with_stock();
+    export(&store, "default");
+    call_stock(&store);
+    let entries = [
+        json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}}),
+        json!({"Kind": "service-defaults", "Name": "stock", "Protocol": "grpc"}),
+        json!({"Kind": "service-resolver", "Name": "stock", "ConnectTimeout": "3s"}),
+        json!({"Kind": "service-resolver", "Name": "stock", "Redirect": {
+            "Service": "api", "Partition": "default",
+        }}),
+        json!({"Kind": "service-intentions", "Name": "stock", "Sources": [
+            {"Name": "web", "Partition": "default", "Action": "deny"},
+        ]}),
+    ];
+    for entry in entries {
+        let (before, reads) = compute(&store, true);
+        let mut watch = store.watch(&reads);
+        entry_in_west(&store, entry.clone());
+        assert!(woken(&mut watch), "{entry}");
+        let (now, _) = compute(&store, true);
+        assert!(!same_outcome(&before, &now), "{entry}");
+        assert!(same_outcome(&now, &anew(&store)), "{entry}");
+    }
+    assert_eq!(names(&store), [""; 0], "it is denied");
+}
