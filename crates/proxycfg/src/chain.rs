@@ -170,25 +170,29 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
         true => argument.clone(),
         false => format!("{argument}/from {partition}"),
     };
+    let compiled = |entries: &dyn Entries| {
+        let request = Request {
+            service,
+            datacenter,
+            trust_domain,
+            overrides,
+        };
+        // No caller is configured by what is for people, or by what is for the service's own proxies.
+        let used = |chain: Chain| Chain {
+            service_meta: BTreeMap::new(),
+            envoy_extensions: Vec::new(),
+            ..chain
+        };
+        compile(&request, entries).map(used).map(Arc::new)
+    };
     txn.shared("resolved chain", &of_callers, |txn| {
         // Apart from the instances, which change far more often.
-        let chain = txn.shared("chain", &argument, |txn| {
-            let request = Request {
-                service,
-                datacenter,
-                trust_domain,
-                overrides,
-            };
-            let compiled = compile(&request, &StoredEntries(txn));
-            // No caller is configured by what is for people, or by what is for the service's own
-            // proxies.
-            let used = |chain: Chain| Chain {
-                service_meta: BTreeMap::new(),
-                envoy_extensions: Vec::new(),
-                ..chain
-            };
-            compiled.map(used).map(Arc::new)
-        });
+        let chain = match txn.is_exported(service, partition) {
+            true => txn.shared("chain", &argument, |txn| compiled(&StoredEntries(txn))),
+            false => txn.shared("chain without routes", &argument, |txn| {
+                compiled(&NotExported(StoredEntries(txn)))
+            }),
+        };
         let chain = match &*chain {
             Ok(chain) => Arc::clone(chain),
             Err(error) => return ResolvedChain::failed(error.clone()),
@@ -260,6 +264,32 @@ macro_rules! stored {
             _ => None,
         }
     }};
+}
+
+/// What other partitions are shown of the entries of a service that is not exported to them: what it
+/// speaks, and not where its requests go.
+struct NotExported<'t, 's>(StoredEntries<'t, 's>);
+
+impl Entries for NotExported<'_, '_> {
+    fn router(&self, _: &ServiceName) -> Option<ServiceRouter> {
+        None
+    }
+
+    fn splitter(&self, _: &ServiceName) -> Option<ServiceSplitter> {
+        None
+    }
+
+    fn resolver(&self, _: &ServiceName) -> Option<ServiceResolver> {
+        None
+    }
+
+    fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults> {
+        self.0.defaults(service)
+    }
+
+    fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
+        self.0.proxy_defaults(tenancy)
+    }
 }
 
 impl Entries for StoredEntries<'_, '_> {

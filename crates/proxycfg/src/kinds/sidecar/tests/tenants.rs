@@ -120,3 +120,25 @@ fn what_is_read_of_another_partition_is_watched() {
     }
     assert_eq!(names(&store), [""; 0], "it is denied");
 }
+
+#[test]
+fn where_requests_go_is_shown_of_what_is_exported() {
+    let store = with_stock();
+    call_stock(&store);
+    for entry in [
+        json!({"Kind": "service-defaults", "Name": "stock", "Protocol": "http"}),
+        json!({"Kind": "service-resolver", "Name": "stock", "DefaultSubset": "v1", "Subsets": {"v1": {}}}),
+    ] {
+        entry_in_west(&store, entry);
+    }
+    let shown = || {
+        let snapshot = snapshot(&store).unwrap();
+        let chain = snapshot.upstreams[0].resolved.chain.as_ref().unwrap();
+        let targets: Vec<_> = chain.targets.keys().cloned().collect();
+        (chain.protocol.to_string(), targets.join(" "))
+    };
+    let http = |target: &str| ("http".to_owned(), target.to_owned());
+    assert_eq!(shown(), http("stock.default.west.dc1"));
+    export(&store, "default");
+    assert_eq!(shown(), http("v1.stock.default.west.dc1"));
+}
