@@ -90,7 +90,7 @@ impl Change {
         match written {
             Ok(()) => {
                 graph::refuse_broken(&txn.read(), &before, (kind, name), datacenter)?;
-                gateways::refuse_mismatch(&txn.read(), (kind, name), datacenter)?;
+                gateways::refuse_mismatch(&txn.read(), &before, (kind, name), datacenter)?;
                 Ok(true)
             }
             Err(Rejected::CasMismatch { .. }) => Ok(false),

@@ -2,7 +2,7 @@
 //! its services speak. Two gateways of one name are refused, and so is a certificate without its key.
 //! Consul's rules and texts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use legate_discovery_chain::NodeKind;
 use legate_model::{
@@ -12,7 +12,7 @@ use legate_model::{
 use legate_store::ReadTxn;
 
 use super::error::ApiError;
-use super::graph;
+use super::graph::{self, Relevant};
 
 /// Refuses a certificate that cannot be shown with its key.
 pub(super) fn refuse_bad_pair(entry: &ConfigEntry) -> Result<(), Invalid> {
@@ -72,12 +72,15 @@ fn refuse_shared(state: &ReadTxn<'_>, group: &SamenessGroup) -> Result<(), ApiEr
 }
 
 /// Refuses a write after which a gateway would lead to a service that speaks something else. `state` is
-/// the one after the write.
+/// the one after the write, `before` what the written entry was. Only services that the write is about are
+/// looked at: what a deleted namespace has left behind is in nobody else's way.
 pub(super) fn refuse_mismatch(
     state: &ReadTxn<'_>,
+    before: &Relevant,
     (kind, name): (ConfigKind, &str),
     datacenter: &str,
 ) -> Result<(), ApiError> {
+    let own = ServiceName::new(state.tenancy(), name);
     let (entries, written) = match kind {
         ConfigKind::IngressGateway => {
             let entry = state.config_entry(kind, name);
@@ -93,12 +96,25 @@ pub(super) fn refuse_mismatch(
         }
         _ => return Ok(()),
     };
+    let changed = match written {
+        true => BTreeSet::new(),
+        false if *before == Relevant::of(state.config_entry(kind, name).as_deref()) => {
+            return Ok(());
+        }
+        false => graph::services(state, kind, &own),
+    };
+    let changed: BTreeSet<_> = changed.iter().map(folded).collect();
+    let is_default = kind == ConfigKind::ProxyDefaults;
+    let may_differ = |service: &ServiceName| {
+        let takes_default = is_default && service.tenancy.partition == own.tenancy.partition;
+        written || takes_default || changed.contains(&folded(service))
+    };
     let mut chains = BTreeMap::new();
     for entry in &entries {
         let ConfigEntry::IngressGateway(entry) = &**entry else {
             continue;
         };
-        for (service, wanted) in services(entry) {
+        for (service, wanted) in services(entry).filter(|(service, _)| may_differ(service)) {
             if !chains.contains_key(&service) {
                 let spoken = spoken(state, &service, datacenter)?;
                 chains.insert(service.clone(), spoken);
@@ -118,6 +134,11 @@ pub(super) fn refuse_mismatch(
         }
     }
     Ok(())
+}
+
+/// A name as the store compares it.
+fn folded(service: &ServiceName) -> ServiceName {
+    ServiceName::new(&service.tenancy, &service.name.to_lowercase())
 }
 
 /// The services that a gateway names, with the protocol of the listener.

@@ -217,6 +217,33 @@ async fn leaves_and_questions_about_callers_know_tenancies() {
 }
 
 #[tokio::test]
+async fn what_leads_to_a_deleted_namespace_is_in_nobodys_way() {
+    let (_server, client) = start(|_| {}).await;
+    create(&client).await;
+    let defaults = |name: &str, protocol: &str| json!({ "Kind": "service-defaults", "Name": name, "Protocol": protocol });
+    client
+        .write("/v1/config?ns=team", &defaults("web", "http"))
+        .await;
+    let services = json!([{ "Name": "web", "Namespace": "team" }, { "Name": "api" }]);
+    let listener = json!({ "Port": 8443, "Protocol": "http", "Services": services });
+    client.write("/v1/config", &defaults("api", "http")).await;
+    let gateway = json!({ "Kind": "ingress-gateway", "Name": "in", "Listeners": [listener] });
+    client.write("/v1/config", &gateway).await;
+    let tcp = client
+        .put("/v1/config?ns=team", &defaults("web", "tcp"))
+        .await;
+    assert_eq!(tcp.status, StatusCode::BAD_REQUEST);
+
+    client.delete("/v1/namespace/team").await;
+    // What the gateway leads to in the namespace speaks TCP now, as far as anybody can say.
+    client.write("/v1/config", &defaults("other", "http")).await;
+    let everywhere = json!({ "Kind": "proxy-defaults", "Name": "global" });
+    client.write("/v1/config", &everywhere).await;
+    let tcp = client.put("/v1/config", &defaults("API", "tcp")).await;
+    assert_eq!(tcp.status, StatusCode::BAD_REQUEST, "{}", tcp.text());
+}
+
+#[tokio::test]
 async fn a_partition_shows_what_it_exports() {
     let (_server, client) = start(|_| {}).await;
     create(&client).await;
