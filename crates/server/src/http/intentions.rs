@@ -215,6 +215,7 @@ struct Pair {
 
 impl Pair {
     fn of(call: &Call) -> Result<Self, ApiError> {
+        call.refuse_every()?;
         let name = |param| service_name(param, call.params.required(param)?, &call.tenancy);
         Ok(Self {
             source: name("source")?,

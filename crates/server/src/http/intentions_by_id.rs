@@ -24,6 +24,7 @@ pub(super) async fn create(
     mut call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    call.refuse_every()?;
     let intention: Intention = call.decode()?;
     if !intention.id.is_empty() {
         return Err(ApiError::internal(

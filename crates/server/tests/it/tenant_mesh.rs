@@ -158,6 +158,16 @@ async fn intentions_name_callers_of_other_tenancies() {
     let check = format!("/v1/connect/intentions/check?{across}");
     assert_eq!(client.get(&check).await.json()["Allowed"], true);
 
+    let every = format!("{exact}&ns=*");
+    let refused = client.put(&every, &json!({ "Action": "deny" })).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(refused.text().contains("ns=*"), "{}", refused.text());
+    let one = json!({ "SourceName": "a", "DestinationName": "b", "Action": "allow" });
+    let path = "/v1/connect/intentions?ns=*";
+    let one = one.to_string();
+    let refused = client.send(http::Method::POST, path, &one).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+
     // For every service of the partition.
     let every = json!({
         "Kind": "service-intentions", "Name": "*", "Namespace": "*",
