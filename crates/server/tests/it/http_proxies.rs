@@ -142,6 +142,11 @@ async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
             "service \"web\" { policy = \"read\" } node \"vm-1\" { policy = \"read\" }",
             StatusCode::OK,
         ),
+        (
+            "service \"web\" { policy = \"read\" } \
+             partition \"west\" { node \"vm-1\" { policy = \"read\" } }",
+            StatusCode::FORBIDDEN,
+        ),
     ] {
         let policy = json!({ "Name": format!("p{}", rules.len()), "Rules": rules });
         let policy = management.write("/v1/acl/policy", &policy).await;
@@ -154,14 +159,17 @@ async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
             // The chain of another service is for its own readers.
             assert_eq!(reply.json()["Upstreams"][0]["Chain"], Value::Null);
         }
-        let seen = reader.get(LIST).await;
         let expected = match status {
             StatusCode::OK => (1, ""),
             _ => (0, "true"),
         };
-        let filtered = seen.header("x-consul-results-filtered-by-acls");
-        let length = seen.json().as_array().unwrap().len();
-        assert_eq!((length, filtered), expected, "{rules}");
+        // A node of this name in another partition is another node, whichever one the request names.
+        for path in [LIST, &format!("{LIST}?partition=west")] {
+            let seen = reader.get(path).await;
+            let filtered = seen.header("x-consul-results-filtered-by-acls");
+            let length = seen.json().as_array().unwrap().len();
+            assert_eq!((length, filtered), expected, "{path} {rules}");
+        }
     }
     drop(ads);
     server.stop(STOP).await.unwrap();
