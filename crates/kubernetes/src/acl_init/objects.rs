@@ -5,49 +5,16 @@ use serde_json::{Value, json};
 use super::Options;
 use crate::tenancy::Tenants;
 
-/// What the operator may do: everything that it writes for pods and custom resources, and tokens of
-/// pods that are gone.
-const OPERATOR_RULES: &str = r#"mesh = "write"
-operator = "write"
-acl = "write"
-node_prefix "" {
+/// What the operator may do with nodes, for pods and for tokens of pods that are gone.
+const OF_NODES: &str = r#"node_prefix "" {
   policy = "write"
 }
-service_prefix "" {
+"#;
+
+/// What it may do with services, for pods and custom resources.
+const OF_SERVICES: &str = r#"service_prefix "" {
   policy    = "write"
   intentions = "write"
-}
-"#;
-
-/// The same where namespaces are used: it makes them, and writes into all of them.
-const NAMESPACES_RULES: &str = r#"mesh = "write"
-operator = "write"
-acl = "write"
-node_prefix "" {
-  policy = "write"
-}
-namespace_prefix "" {
-  acl = "write"
-  service_prefix "" {
-    policy    = "write"
-    intentions = "write"
-  }
-}
-"#;
-
-/// The same in a partition, which is no matter of operators of the mesh.
-const PARTITION_RULES: &str = r#"mesh = "write"
-acl = "write"
-node_prefix "" {
-  policy = "write"
-}
-namespace_prefix "" {
-  policy = "write"
-  acl = "write"
-  service_prefix "" {
-    policy    = "write"
-    intentions = "write"
-  }
 }
 "#;
 
@@ -167,13 +134,23 @@ impl Objects {
     }
 }
 
-/// A policy of a partition is about that one without saying so.
-fn operator_rules(tenants: &Tenants) -> &'static str {
-    match (tenants.partition(), tenants.has_namespaces()) {
-        (Some(_), _) => PARTITION_RULES,
-        (None, true) => NAMESPACES_RULES,
-        (None, false) => OPERATOR_RULES,
-    }
+/// What the operator may do. Where namespaces are used it makes them and writes into all of them. A policy
+/// of a partition is about that one without saying so; a partition is no matter of operators of the mesh, so
+/// that the right to make namespaces is given by itself there.
+fn operator_rules(tenants: &Tenants) -> String {
+    let (operator, makes) = match tenants.partition() {
+        Some(_) => ("", "policy = \"write\"\n"),
+        None => ("operator = \"write\"\n", ""),
+    };
+    let services = match tenants.partition().is_some() || tenants.has_namespaces() {
+        true => {
+            let within = format!("{makes}acl = \"write\"\n{OF_SERVICES}");
+            let within: String = within.lines().map(|line| format!("  {line}\n")).collect();
+            format!("namespace_prefix \"\" {{\n{within}}}\n")
+        }
+        false => OF_SERVICES.to_owned(),
+    };
+    format!("mesh = \"write\"\n{operator}acl = \"write\"\n{OF_NODES}{services}")
 }
 
 /// Whether an object that a server holds says what is wanted. Fields that are not wanted are the
@@ -194,6 +171,41 @@ pub(super) fn says(held: &Value, wanted: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenancy::TenancyFlags;
+
+    #[test]
+    fn the_operator_may_do_what_its_tenants_need() {
+        let rules = |partition: Option<&str>, prefix: Option<&str>| {
+            operator_rules(&Tenants::of(&TenancyFlags {
+                partition: partition.map(|name| name.parse().unwrap()),
+                mirror_namespaces: prefix.map(str::to_owned),
+                ..TenancyFlags::default()
+            }))
+        };
+        let of_partition = r#"mesh = "write"
+acl = "write"
+node_prefix "" {
+  policy = "write"
+}
+namespace_prefix "" {
+  policy = "write"
+  acl = "write"
+  service_prefix "" {
+    policy    = "write"
+    intentions = "write"
+  }
+}
+"#;
+        assert_eq!(rules(Some("east"), Some("")), of_partition);
+        let of_namespaces = rules(None, Some("k8s-"));
+        assert!(of_namespaces.contains("\noperator = \"write\"\n"));
+        assert!(of_namespaces.contains("{\n  acl = \"write\"\n  service_prefix"));
+        let plain = rules(None, None);
+        assert!(plain.contains("\noperator") && plain.contains("\nservice_prefix"));
+        for text in [of_partition, &of_namespaces, &plain] {
+            legate_model::acl::Rules::parse(text).unwrap();
+        }
+    }
 
     #[test]
     fn what_the_server_adds_makes_no_difference() {

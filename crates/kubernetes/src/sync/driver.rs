@@ -305,7 +305,7 @@ impl Driver<'_> {
         let checks = Path::of(["health", "node", name]);
         let (node, checks) = match self.tenants.has_namespaces() {
             false => (Path::of(["catalog", "node", name]), checks),
-            // By id, the instances of two namespaces could not be told apart.
+            // The other endpoint lists instances by their ids, which two namespaces may have alike.
             true => (
                 Path::of(["catalog", "node-services", name]).with("ns", EVERY_TENANCY),
                 checks.with("ns", EVERY_TENANCY),
