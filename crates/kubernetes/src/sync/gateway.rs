@@ -1,6 +1,7 @@
 //! Registrations of gateway pods, which the annotation `gateway-kind` marks. Their id is the pod's
 //! name. API gateways are not made here.
 
+use legate_model::TenancyName;
 use serde_json::{Value, json};
 
 use super::facts::{Pod, Service};
@@ -62,16 +63,26 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
     if let Some(locality) = context.locality() {
         gateway["Locality"] = locality;
     }
-    let namespace = namespace(context, kind);
+    let namespace = namespace(context, kind)?;
     Ok(context.registration(gateway, namespace.as_deref()))
 }
 
 /// A mesh gateway is of its whole partition, and so are others that do not say.
-fn namespace(context: &Context<'_>, kind: &str) -> Option<String> {
-    let default = context.settings.tenants.default_namespace()?;
+fn namespace(context: &Context<'_>, kind: &str) -> Result<Option<String>, String> {
+    let Some(default) = context.settings.tenants.default_namespace() else {
+        return Ok(None);
+    };
     let own = context.pod.annotation("gateway-namespace");
-    let own = own.filter(|_| kind != "mesh-gateway").map(str::to_owned);
-    Some(own.unwrap_or(default))
+    let Some(own) = own.filter(|_| kind != "mesh-gateway") else {
+        return Ok(Some(default));
+    };
+    // As the servers write it: what is registered is compared with what they show.
+    let named = own.parse::<TenancyName>().ok();
+    let named = named.filter(|name| !name.is_empty() && !name.is_every());
+    let named = named.ok_or_else(|| {
+        format!("annotation gateway-namespace is {own:?}, which can name no namespace")
+    })?;
+    Ok(Some(named.as_str().to_owned()))
 }
 
 /// The addresses inside and outside of the cluster.

@@ -222,9 +222,11 @@ fn namespaces_and_partitions_of_the_mesh() {
             other => format!("{other:?}"),
         }
     };
-    let own = [("gateway-namespace", "edge")];
+    let own = [("gateway-namespace", "Edge")];
     assert_eq!(of("mesh-gateway", &own), "default");
-    assert_eq!(of("ingress-gateway", &own), "edge");
+    assert_eq!(of("ingress-gateway", &own), "edge", "as servers write it");
+    let wrong = of("ingress-gateway", &[("gateway-namespace", "*")]);
+    assert!(wrong.contains("can name no namespace"), "{wrong}");
     assert_eq!(of("terminating-gateway", &[]), "default");
 }
 
