@@ -1,6 +1,7 @@
 //! A resource in, the config entry that it means out. Pure.
 
 use kube::core::DynamicObject;
+use legate_model::DEFAULT_TENANCY;
 use serde_json::{Map, Value, json};
 
 use super::kinds::{Kind, Naming};
@@ -35,37 +36,50 @@ pub struct Place {
     pub name: String,
 }
 
-/// Where the entry stands that a resource means; `None` where the resource does not say its name.
+/// Where the entry stands that a resource means; `None` where the resource does not say its name, or names
+/// a namespace although none are used.
 #[must_use]
 pub fn place(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> Option<Place> {
-    let name = name(kind, resource)?;
+    let name = name(kind, resource, tenants)?;
     let kubernetes = resource.metadata.namespace.as_deref().unwrap_or_default();
     let own = || tenants.namespace(kubernetes);
     let namespace = match kind.naming {
         _ if kind.of_partition() => tenants.default_namespace(),
-        Naming::Destination if tenants.has_namespaces() => {
-            let named = resource.data["spec"]["destination"]["namespace"].as_str();
-            let named = named.filter(|name| !name.is_empty());
-            named.map(str::to_ascii_lowercase).or_else(own)
-        }
+        Naming::Destination => match named_namespace(resource) {
+            Some(named) if tenants.has_namespaces() => Some(named),
+            Some(named) if named != DEFAULT_TENANCY => return None,
+            _ => own(),
+        },
         _ => own(),
     };
     Some(Place { namespace, name })
 }
 
+/// The namespace that a resource names for its destination, as servers keep it.
+fn named_namespace(resource: &DynamicObject) -> Option<String> {
+    let named = resource.data["spec"]["destination"]["namespace"].as_str();
+    let named = named.filter(|name| !name.is_empty());
+    named.map(str::to_ascii_lowercase)
+}
+
 /// The name of the entry that a resource means; `None` where the resource does not say one.
 #[must_use]
-pub fn name(kind: &Kind, resource: &DynamicObject) -> Option<String> {
+pub fn name(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> Option<String> {
+    let own = resource.metadata.name.as_ref();
     match kind.naming {
-        Naming::Resource => resource.metadata.name.clone(),
-        Naming::Only(name) => {
-            (resource.metadata.name.as_deref() == Some(name)).then(|| name.to_owned())
-        }
+        Naming::Resource => own.cloned(),
+        Naming::Only(name) => own.filter(|own| *own == name).cloned(),
+        Naming::Partition => own.filter(|own| *own == partition(tenants)).cloned(),
         Naming::Destination => resource.data["spec"]["destination"]["name"]
             .as_str()
             .filter(|name| !name.is_empty())
             .map(str::to_owned),
     }
+}
+
+/// The name of the cluster's partition.
+fn partition(tenants: &Tenants) -> &str {
+    tenants.partition().unwrap_or(DEFAULT_TENANCY)
 }
 
 /// The entry that a resource means, owned by the operator of `datacenter`. References in it that
@@ -74,15 +88,17 @@ pub fn name(kind: &Kind, resource: &DynamicObject) -> Option<String> {
 /// # Errors
 ///
 /// A text for people, where the resource has something that cannot be written: a field that this
-/// version does not know, or one of another type than it should be. The schema lets neither pass,
-/// so that the resource was checked with the schema of another version.
+/// version does not know, or one of another type than it should be (the schema lets neither pass, so
+/// that the resource was checked with the schema of another version); or a destination in a namespace
+/// although none are used.
 pub fn entry(
     kind: &'static Kind,
     resource: &DynamicObject,
     datacenter: &str,
     tenants: &Tenants,
 ) -> Result<Entry, String> {
-    let Place { namespace, name } = place(kind, resource, tenants).ok_or_else(|| unnamed(kind))?;
+    let Place { namespace, name } =
+        place(kind, resource, tenants).ok_or_else(|| no_place(kind, resource, tenants))?;
     let spec = match &resource.data["spec"] {
         Value::Null => json!({}),
         spec => spec.clone(),
@@ -124,9 +140,17 @@ fn take_namespace(body: &mut Map<String, Value>) {
     }
 }
 
-fn unnamed(kind: &Kind) -> String {
+/// Why a resource means no entry.
+fn no_place(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> String {
+    let one = |name: &str| format!("there is one {}, and its name is {name}", kind.name);
     match kind.naming {
-        Naming::Only(name) => format!("there is one {}, and its name is {name}", kind.name),
+        Naming::Destination if name(kind, resource, tenants).is_some() => {
+            "spec.destination.namespace needs namespaces of the mesh: set global.enableConsulNamespaces, \
+             or leave it out"
+                .into()
+        }
+        Naming::Only(name) => one(name),
+        Naming::Partition => one(partition(tenants)),
         Naming::Destination => "spec.destination.name is missing".into(),
         Naming::Resource => "the resource has no name".into(),
     }

@@ -18,6 +18,8 @@ pub enum Naming {
     Resource,
     /// There is one entry, and the resource has to be called this.
     Only(&'static str),
+    /// There is one entry, and the resource has to be called as the cluster's partition is.
+    Partition,
     /// The entry has the name of the intentions' destination.
     Destination,
 }
@@ -92,7 +94,7 @@ kinds! {
     "ServiceSplitter", "servicesplitters", Some("service-splitter"), "service-splitter",
         Naming::Resource, true: ServiceSplitterSpec;
     "ExportedServices", "exportedservices", Some("exported-services"), "exported-services",
-        Naming::Only("default"), false: ExportedServicesSpec;
+        Naming::Partition, false: ExportedServicesSpec;
     "JWTProvider", "jwtproviders", None, "jwt-provider", Naming::Resource, false: JwtProviderSpec;
     "IngressGateway", "ingressgateways", Some("ingress-gateway"), "ingress-gateway",
         Naming::Resource, false: IngressGatewaySpec;

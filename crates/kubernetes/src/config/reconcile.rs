@@ -249,7 +249,7 @@ impl Context {
         resource: &DynamicObject,
     ) -> Result<Action, Failed> {
         let done = Ok(Action::await_change());
-        // Without a name nothing was ever written.
+        // Without a place nothing was ever written.
         let Some(place) = entry::place(self.kind, resource, &self.tenants) else {
             return done;
         };

@@ -170,7 +170,7 @@ async fn a_call_is_about_the_namespace_of_its_token() {
     let mut dns = DnsServiceClient::new(channel(&server).await);
     let mut found = async |token: &str| {
         let request = QueryRequest {
-            msg: question("web-proxy.service.consul.", None),
+            msg: question("web-proxy.service.consul.", None).into(),
             protocol: Protocol::Udp.into(),
         };
         let answer = dns.query(with_token(request, token)).await.unwrap();

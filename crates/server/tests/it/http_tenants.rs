@@ -395,9 +395,10 @@ async fn a_prepared_query_finds_instances_where_it_says() {
     let every = json!({"Name": "every", "Service": {
         "Service": "web", "Failover": {"Targets": [{"Partition": "*"}]},
     }});
-    let reply = client.send(Method::POST, "/v1/query", &every.to_string());
+    let every = every.to_string();
+    let reply = client.send(Method::POST, "/v1/query", &every).await;
     let text = "Targets[0].Partition";
-    refused(reply.await, StatusCode::INTERNAL_SERVER_ERROR, text).await;
+    refused(reply, StatusCode::INTERNAL_SERVER_ERROR, text).await;
 }
 
 #[tokio::test]

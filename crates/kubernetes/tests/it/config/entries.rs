@@ -1,6 +1,6 @@
 //! What entry a resource means: every field of every kind.
 
-use legate_kubernetes::config::entry::{Entry, entry};
+use legate_kubernetes::config::entry::{Entry, entry, place};
 use legate_kubernetes::config::kinds::{KINDS, Kind, Naming};
 use legate_kubernetes::config::same;
 use legate_model::ConfigEntry;
@@ -17,13 +17,21 @@ const NOT_SERVED: [&str; 2] = ["deployment", "secretRef"];
 fn convert(kind: &'static Kind, spec: Value) -> Result<Entry, String> {
     let name = match kind.naming {
         Naming::Only(name) => name,
+        Naming::Partition => "default",
         _ => "web",
     };
+    // Where a namespace is named, they are used.
+    let named = spec["destination"]["namespace"].as_str();
+    let named = named.is_some_and(|name| !name.is_empty());
+    let tenants = Tenants::of(&TenancyFlags {
+        mirror_namespaces: named.then(String::new),
+        ..TenancyFlags::default()
+    });
     entry(
         kind,
         &resource(kind, "default", name, spec),
         "dc1",
-        &Tenants::default(),
+        &tenants,
     )
 }
 
@@ -119,10 +127,11 @@ fn check(kind: &Kind, mut spec: Value, entry: Entry) {
     if kind.naming == Naming::Destination {
         let destination = spec.as_object_mut().unwrap().remove("destination").unwrap();
         assert_eq!(destination["name"], entry.name);
-        assert_eq!(
-            destination.get("namespace"),
-            fields.remove("Namespace").as_ref()
-        );
+        let namespace = destination.get("namespace").map(|name| match name {
+            Value::String(name) => json!(name.to_ascii_lowercase()),
+            other => other.clone(),
+        });
+        assert_eq!(namespace, fields.remove("Namespace"));
     }
     same_fields("spec", &spec, &Value::Object(fields));
 }
@@ -256,6 +265,34 @@ fn what_cannot_be_written_is_refused_by_name() {
     let misnamed = resource(kind("Mesh"), "default", "other", json!({}));
     let error = entry(kind("Mesh"), &misnamed, "dc1", &Tenants::default()).unwrap_err();
     assert_eq!(error, "there is one Mesh, and its name is mesh");
+    let misnamed = resource(kind("ExportedServices"), "default", "east", json!({}));
+    let none = Tenants::default();
+    let error = entry(kind("ExportedServices"), &misnamed, "dc1", &none).unwrap_err();
+    assert_eq!(
+        error,
+        "there is one ExportedServices, and its name is default"
+    );
+}
+
+#[test]
+fn without_namespaces_none_but_the_default_one_is_written_to() {
+    let kind = Kind::named("ServiceIntentions").unwrap();
+    let to = |namespace: &str| {
+        let destination = json!({ "name": "web", "namespace": namespace });
+        let sources = json!([{ "name": "a", "action": "allow" }]);
+        let spec = json!({ "destination": destination, "sources": sources });
+        resource(kind, "shop", "x", spec)
+    };
+    let tenants = Tenants::default();
+    let refused = entry(kind, &to("stock"), "dc1", &tenants).unwrap_err();
+    assert!(
+        refused.contains("global.enableConsulNamespaces"),
+        "{refused}"
+    );
+    assert_eq!(place(kind, &to("stock"), &tenants), None);
+    let own = place(kind, &to("Default"), &tenants).unwrap();
+    assert_eq!((own.namespace, own.name.as_str()), (None, "web"));
+    assert!(entry(kind, &to("Default"), "dc1", &tenants).is_ok());
 }
 
 #[test]
@@ -285,10 +322,12 @@ fn entries_stand_in_the_namespace_that_stands_for_that_of_the_resource() {
     for (kind, name) in [
         ("ProxyDefaults", "global"),
         ("Mesh", "mesh"),
-        ("ExportedServices", "default"),
+        ("ExportedServices", "east"),
         ("JWTProvider", "okta"),
     ] {
-        assert_eq!(namespace(&made(kind, name, json!({}))), "default", "{kind}");
+        let made = made(kind, name, json!({}));
+        assert_eq!(namespace(&made), "default", "{kind}");
+        assert_eq!(made.name, name);
     }
     let to = |destination: Value| {
         let sources = json!([{ "name": "a", "action": "allow" }]);
