@@ -113,51 +113,67 @@ impl CaManager {
                 let mesh = mesh(ca, self.ca.clock());
                 let provider = provider::of_new(settings, false, &mesh).await;
                 let provider = provider.map_err(CaError::configure)?;
+                // First, because what signs leaves may be the same in Vault before and after.
+                let link = match asked.force_without_cross_signing {
+                    true => None,
+                    false => self.link(ca, provider.as_ref(), settings, signer).await?,
+                };
                 let established = provider.establish().await.map_err(CaError::configure)?;
-                let force = asked.force_without_cross_signing;
-                let old = signer.filter(|_| !force);
-                self.with_root(ca, &established, settings, old, force)
-                    .await?
+                self.with_root(ca, &established, settings, link)?
             }
         };
         rotation::signs_leaves(&mut next, settings.common.leaf_ttl);
         Ok(next)
     }
 
-    /// The CA with the root that a provider has.
-    async fn with_root(
+    /// The CA with the root that a provider has. `link` is that root, signed by the active one.
+    fn with_root(
         &self,
         ca: &CaState,
         established: &Established,
         settings: &Settings,
-        old: Option<&Signer>,
-        force: bool,
+        link: Option<String>,
     ) -> Result<CaState, CaError> {
         let now = self.ca.clock().now();
         let mut root = root_entry(established, settings, &ca.cluster_id, now)?;
+        let key = established.key.clone();
         let active = ca.roots.active();
         if let Some(active) = active.filter(|active| active.id == root.id) {
             root.intermediate_certs = with_intermediates(active, &root.intermediate_certs, now);
-            let key = established.key.clone();
             return Ok(rotation::replace_active(ca, root, key));
         }
-        // What an expired root signs helps nobody.
-        let is_alive = active.is_some_and(|active| now <= active.not_after);
-        if is_alive && !force {
-            let old = old.ok_or(CaError::NoCrossSigning)?;
-            let link = self.link(old.provider.as_ref(), &root).await?;
+        if let Some(link) = link {
             root.intermediate_certs.insert(0, link);
         }
-        let key = established.key.clone();
         Ok(rotation::rotate(ca, root, key, now))
     }
 
-    async fn link(&self, old: &dyn Provider, new: &CaRoot) -> Result<String, CaError> {
+    /// The root of another provider, signed by the active one; `None` where it is the active one, or
+    /// that has expired: what it signs helps nobody then.
+    async fn link(
+        &self,
+        ca: &CaState,
+        new: &dyn Provider,
+        settings: &Settings,
+        old: Option<&Signer>,
+    ) -> Result<Option<String>, CaError> {
+        let now = self.ca.clock().now();
+        let found = Established {
+            root_pem: new.find_root().await.map_err(CaError::configure)?,
+            intermediate: None,
+            key: Secret::default(),
+        };
+        let root = root_entry(&found, settings, &ca.cluster_id, now)?;
+        let active = ca.roots.active();
+        if active.is_none_or(|active| active.id == root.id || now > active.not_after) {
+            return Ok(None);
+        }
+        let old = old.ok_or(CaError::NoCrossSigning)?.provider.as_ref();
         if !old.cross_signs() {
             return Err(CaError::NoCrossSigning);
         }
         let profile = self.ca.profile(LINK_TTL);
-        old.cross_sign(&new.root_cert, profile).await
+        old.cross_sign(&root.root_cert, profile).await.map(Some)
     }
 
     /// Makes a change, if nobody else has made one since `stored` was read.
@@ -228,10 +244,15 @@ impl CaManager {
             return Ok(());
         };
         // It may be gone, if it has expired.
-        if let Some(last) = root.intermediate_certs.last()
-            && CertificateInfo::from_pem(last)?.subject_key_id == root.signing_key_id
-            && !rotation::half_over(&CertificateInfo::from_pem(last)?, now)
-        {
+        let fresh = match root.intermediate_certs.last() {
+            Some(last) => {
+                let last = CertificateInfo::from_pem(last)?;
+                last.subject_key_id == root.signing_key_id && !rotation::half_over(&last, now)
+            }
+            None => false,
+        };
+        // A change that was not completed may have left another one in Vault.
+        if fresh && signer.provider.is_ready().await? {
             return Ok(());
         }
         let Some(intermediate) = signer.provider.renew_intermediate().await? else {
@@ -242,8 +263,8 @@ impl CaManager {
             intermediate: Some(intermediate),
             key: Secret::default(),
         };
-        let next = self.with_root(&stored.ca, &established, &signer.settings, None, false);
-        self.commit(&stored, next.await?, None).await?;
+        let next = self.with_root(&stored.ca, &established, &signer.settings, None)?;
+        self.commit(&stored, next, None).await?;
         tracing::info!("the intermediate that signs leaves was renewed");
         Ok(())
     }

@@ -127,6 +127,10 @@ fn unusable(key: &str, error: &IdentityError) -> CaError {
 
 #[async_trait]
 impl Provider for BuiltIn {
+    async fn find_root(&self) -> Result<String, CaError> {
+        Ok(self.authority.cert_pem().to_owned())
+    }
+
     async fn establish(&self) -> Result<Established, CaError> {
         Ok(Established {
             root_pem: self.authority.cert_pem().to_owned(),

@@ -19,6 +19,9 @@ use crate::settings::{ProviderSettings, Settings};
 /// Signs under one root.
 #[async_trait]
 pub(crate) trait Provider: Send + Sync {
+    /// The root, made now if there was none. What signs leaves is not touched.
+    async fn find_root(&self) -> Result<String, CaError>;
+
     /// The root and what signs leaves under it, made now if there was none.
     async fn establish(&self) -> Result<Established, CaError>;
 
@@ -33,6 +36,11 @@ pub(crate) trait Provider: Send + Sync {
 
     /// Another root, signed by this provider's: a link from it to those who trust only this one.
     async fn cross_sign(&self, root_pem: &str, profile: CsrProfile) -> Result<String, CaError>;
+
+    /// Whether leaves that it signs now are under the active root.
+    async fn is_ready(&self) -> Result<bool, CaError> {
+        Ok(true)
+    }
 
     /// Another certificate that signs leaves under the same root; `None` where the root itself does.
     async fn renew_intermediate(&self) -> Result<Option<String>, CaError> {

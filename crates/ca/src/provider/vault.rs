@@ -304,6 +304,11 @@ fn check_intermediate(pem: &str, root: &str) -> Result<(), CaError> {
 
 #[async_trait]
 impl Provider for Vault {
+    async fn find_root(&self) -> Result<String, CaError> {
+        self.access.look_up().await?;
+        Ok(self.prepare_root().await?)
+    }
+
     async fn establish(&self) -> Result<Established, CaError> {
         self.access.look_up().await?;
         self.prepare_intermediate().await?;
@@ -368,6 +373,14 @@ impl Provider for Vault {
             return Err(VaultError::answer(path, reason).into());
         }
         Ok(link)
+    }
+
+    async fn is_ready(&self) -> Result<bool, CaError> {
+        let present = self.present_intermediate().await?;
+        Ok(match (present, &self.root) {
+            (Some(present), Some(root)) => check_intermediate(&present, root).is_ok(),
+            _ => false,
+        })
     }
 
     async fn renew_intermediate(&self) -> Result<Option<String>, CaError> {

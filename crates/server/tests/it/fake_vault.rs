@@ -11,7 +11,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Method, StatusCode, Uri};
-use legate_identity::{Authority, CsrProfile, PrivateKey, RootRequest};
+use legate_identity::{Authority, CsrProfile, PrivateKey, RootRequest, split_certificates};
 use legate_runtime::Scope;
 use rcgen::{BasicConstraints, CertificateSigningRequestParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
@@ -44,6 +44,7 @@ struct Mount {
     /// Certificates with the name of their key.
     issuers: BTreeMap<String, (String, String)>,
     default: Option<String>,
+    made: usize,
 }
 
 impl Mount {
@@ -53,7 +54,8 @@ impl Mount {
     }
 
     fn add(&mut self, certificate: String, key: String) -> String {
-        let name = format!("issuer-{}", self.issuers.len() + 1);
+        self.made += 1;
+        let name = format!("issuer-{}", self.made);
         self.issuers.insert(name.clone(), (certificate, key));
         self.default.get_or_insert(name.clone());
         name
@@ -148,7 +150,7 @@ async fn answer(
         .find_map(|mount| Some((*mount, path.strip_prefix(mount)?.strip_prefix('/')?)))
         .filter(|(mount, _)| kept.mounts.contains_key(*mount))
     else {
-        return refuse(404, "no handler for route");
+        return refuse(404, "no handler for route \"x\". route entry not found.");
     };
     let rest = rest.to_owned();
     pki(&mut kept, mount, &method, &rest, &body)
@@ -190,8 +192,10 @@ fn pki(kept: &mut Kept, name: &str, method: &Method, path: &str, body: &Value) -
     let authority = mount.authority();
     let data = match path {
         "ca/pem" | "ca_chain" => {
-            let pem = authority.map_or(String::new(), |one| one.cert_pem().to_owned());
-            return pem.into_response();
+            return match authority {
+                Some(authority) => authority.cert_pem().to_owned().into_response(),
+                None => StatusCode::NO_CONTENT.into_response(),
+            };
         }
         "root/generate/internal" => {
             let root = root(&text("common_name"), &text("uri_sans"));
@@ -214,12 +218,23 @@ fn pki(kept: &mut Kept, name: &str, method: &Method, path: &str, body: &Value) -
                 Some(Wrong::ForeignIntermediate) => root("foreign", "spiffe://foreign"),
                 _ => authority.unwrap(),
             };
-            json!({ "certificate": intermediate(&signer, &text("csr")) })
+            let bundle = intermediate(&signer, &text("csr")) + signer.cert_pem();
+            json!({ "certificate": bundle })
         }
         "intermediate/set-signed" => {
             let key = mount.keys.keys().last().unwrap().clone();
-            let issuer = mount.add(text("certificate"), key.clone());
-            json!({ "mapping": { issuer: key } })
+            let mut mapping = serde_json::Map::new();
+            let bundle = split_certificates(&text("certificate")).unwrap();
+            for (place, certificate) in bundle.into_iter().enumerate() {
+                // What has signed it is kept, too, without a key.
+                let of = if place == 0 {
+                    key.clone()
+                } else {
+                    String::new()
+                };
+                mapping.insert(mount.add(certificate, of.clone()), of.into());
+            }
+            json!({ "mapping": mapping })
         }
         "config/issuers" if method == Method::GET => json!({ "default": mount.default }),
         "config/issuers" => {

@@ -16,6 +16,8 @@ use crate::settings::{Given, VaultAccess, VaultLogin, VaultProof};
 const RENEW_AFTER: f64 = 0.66;
 /// How long after a failed renewal it is tried again.
 const RETRY: Duration = Duration::from_secs(30);
+/// A token is not renewed more often than this.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// Asks one Vault, always with a good token where one can be had.
 pub(super) struct Access {
@@ -121,8 +123,9 @@ impl Access {
             Due::Unknown => {
                 if let Err(error) = self.look_up().await {
                     tracing::warn!(%error, "the token for Vault could not be looked at");
+                    return Some(RETRY);
                 }
-                return Some(RETRY);
+                return self.wait().await;
             }
             Due::At(_) => {}
         }
@@ -140,6 +143,8 @@ impl Access {
                 if let Some(current) = current.as_mut().filter(|now| now.secret == held.secret) {
                     current.due = due(&answer["auth"], "lease_duration");
                 }
+                drop(current);
+                return self.wait().await;
             }
             Err(error) if matches!(self.how, VaultAccess::Login(_)) => {
                 tracing::info!(%error, "logging in to Vault again");
@@ -153,6 +158,15 @@ impl Access {
             }
         }
         Some(RETRY)
+    }
+
+    /// How long the token may be left alone.
+    async fn wait(&self) -> Option<Duration> {
+        match self.token.lock().await.as_ref()?.due {
+            Due::Never => None,
+            Due::Unknown => Some(RETRY),
+            Due::At(at) => Some(at.saturating_duration_since(Instant::now()).max(LEAST)),
+        }
     }
 
     /// Drops the token, unless somebody has got another one in the meantime.

@@ -215,7 +215,8 @@ fn read(request: String, status: StatusCode, body: &[u8]) -> Result<Value, Vault
         .filter_map(Value::as_str)
         .collect();
     let reason = match errors.is_empty() {
-        false => errors.join(", "),
+        // Vault writes lists over several lines.
+        false => words(&errors.join(", ")),
         true if status.is_redirection() => "redirects are not followed".to_owned(),
         true => text.chars().take(QUOTED).collect(),
     };
@@ -224,4 +225,8 @@ fn read(request: String, status: StatusCode, body: &[u8]) -> Result<Value, Vault
         status,
         reason,
     })
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
