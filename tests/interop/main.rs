@@ -1,9 +1,9 @@
 //! Scenarios with programs that are not ours: `legate-dataplane` and the operator on Kubernetes with a
-//! real Consul server, and a real `consul-dataplane` with Legate's server.
+//! real Consul server, a real `consul-dataplane` with Legate's server, and a real Vault as its CA.
 //!
-//! They run with the `consul` and `consul-dataplane` on `PATH`, or those that `LEGATE_CONSUL` and
-//! `LEGATE_CONSUL_DATAPLANE` name. Where one is missing they fail, unless `LEGATE_INTEROP=off` leaves
-//! them out; then standard error says what did not run.
+//! They run with the `consul`, `consul-dataplane` and `vault` on `PATH`, or those that `LEGATE_CONSUL`,
+//! `LEGATE_CONSUL_DATAPLANE` and `LEGATE_VAULT` name. Where one is missing they fail, unless
+//! `LEGATE_INTEROP=off` leaves them out; then standard error says what did not run.
 
 #[path = "../mesh/captured_traffic.rs"]
 mod captured_traffic;
@@ -26,6 +26,7 @@ mod replacement;
 mod resources;
 mod scenario;
 mod transparent;
+mod vault;
 
 use legate_tests::ServiceSpec;
 

@@ -1,9 +1,9 @@
 //! Pairs of programs of which one is HashiCorp's: `legate-dataplane` with a real Consul server, and
 //! a real `consul-dataplane` with Legate's server.
 //!
-//! These programs are not part of the workspace and nothing fetches them. Where one is missing, the
-//! scenarios that need it fail, unless `LEGATE_INTEROP=off` leaves them out; then standard error says
-//! what did not run.
+//! These programs are not part of the workspace and nothing fetches them, but for the Vault that signs
+//! for a server: `cargo xtask vault` builds one. Where one is missing, the scenarios that need it fail,
+//! unless `LEGATE_INTEROP=off` leaves them out; then standard error says what did not run.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -123,6 +123,17 @@ fn consul() -> Option<PathBuf> {
 fn consul_dataplane() -> Option<PathBuf> {
     static REPORTED: Once = Once::new();
     program("consul-dataplane", "LEGATE_CONSUL_DATAPLANE", &REPORTED)
+}
+
+/// A real Vault; `None` where switched off. `cargo xtask interop --only vault` names the one that it builds.
+///
+/// # Panics
+///
+/// When there is none, with the ways to name it.
+#[must_use]
+pub fn vault() -> Option<PathBuf> {
+    static REPORTED: Once = Once::new();
+    program("vault", "LEGATE_VAULT", &REPORTED)
 }
 
 /// Leaves out what needs a program that is not ours, if its value is `off`.

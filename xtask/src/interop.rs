@@ -1,5 +1,5 @@
 //! `cargo xtask interop`: clients of Consul that others wrote, unmodified from their registries, talk to
-//! `legate` under the name `consul`.
+//! `legate` under the name `consul`; a real Vault signs for a server.
 //!
 //! The official Go client's own tests start `consul agent` from PATH. Which of them do not pass, and why,
 //! is a table in `docs/consul-clients.md`: a test that fails and does not stand there is an error. It tests
@@ -16,14 +16,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
+use crate::vault;
 use crate::workspace::{self, Workspace};
 
 /// Which clients to run.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// One client: go (its whole test suite), python, node or template (consul-template); all of these
-    /// unless given
-    #[arg(long, value_parser = ["go", "python", "node", "template"])]
+    /// One client: go (its whole test suite), python, node or template (consul-template); or vault, the
+    /// scenarios with a real Vault as the CA; all of these unless given
+    #[arg(long, value_parser = ["go", "python", "node", "template", "vault"])]
     only: Option<String>,
     /// Only the Go client's tests whose names match this regular expression; the table of those that do
     /// not pass is left alone then
@@ -96,6 +97,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     }
     if wanted("template") {
         note("template", scripts::template(&place));
+    }
+    if wanted("vault") {
+        note("vault", vault::test(workspace));
     }
     if wanted("go") {
         note("go", go_client::run_all(&place, &options.tests));

@@ -14,10 +14,12 @@ mod ci;
 mod demo;
 mod envoy;
 mod fuzz;
+mod go;
 mod images;
 mod interop;
 mod kind;
 mod tidy;
+mod vault;
 mod workspace;
 
 use std::process::ExitCode;
@@ -58,10 +60,13 @@ enum Task {
         #[arg(long)]
         version: Option<String>,
     },
+    /// Print the path of a Vault for the tests, building one when there is none (Go)
+    Vault,
     /// Check the rules of ARCHITECTURE.md that a program can check
     Tidy,
     /// Run clients of Consul that others wrote against `legate`: the official Go client's test suite, and
-    /// clients for Python and Node.js and consul-template (Go, Node.js, Python with pip)
+    /// clients for Python and Node.js and consul-template, and the scenarios with a real Vault (Go, Node.js,
+    /// Python with pip)
     Interop(interop::Options),
     /// Measure the dataplane and print the figures as a table
     Bench(bench::Options),
@@ -93,6 +98,10 @@ fn run(args: Args) -> anyhow::Result<()> {
                 None => envoy::get(&workspace)?,
             };
             println!("{}", path.display());
+            Ok(())
+        }
+        Task::Vault => {
+            println!("{}", vault::get(&workspace)?.display());
             Ok(())
         }
         Task::Tidy => tidy::run(&workspace),

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -82,6 +82,17 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
         bail!("{} ended with {status}", show(command));
     }
     Ok(())
+}
+
+/// The same, with what the command prints on standard output instead of printing it.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot start {}", show(command)))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("{} ended with {}:\n{text}", show(command), output.status);
+    }
+    Ok(text)
 }
 
 /// One variable of the environment.

@@ -4,11 +4,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::Context;
 
 use super::cache::Cache;
+use crate::go;
 use crate::workspace::{self, Workspace};
 
 /// Where the module is, and what else belongs to the node.
@@ -41,7 +41,7 @@ pub(super) fn get(workspace: &Workspace, cache: &Cache) -> anyhow::Result<PathBu
     let stamp = programs.join("stamp");
     // CI builds in the background, and comes here again for the result.
     let _lock = cache.lock("programs")?;
-    let sources = sources(&module)?;
+    let sources = go::stamp(&module, &SOURCES, "name a cluster in KUBECONFIG")?;
     if fs::read(&stamp).is_ok_and(|found| found == sources) {
         return Ok(programs);
     }
@@ -61,22 +61,8 @@ pub(super) fn get(workspace: &Workspace, cache: &Cache) -> anyhow::Result<PathBu
     Ok(programs)
 }
 
-/// The compiler's version and every source, one after the other.
-fn sources(module: &Path) -> anyhow::Result<Vec<u8>> {
-    let version = go(module).arg("version").output().context(
-        "cannot start go, which builds the cluster's programs: install Go 1.26 (https://go.dev/dl), \
-         or name a cluster in KUBECONFIG",
-    )?;
-    let mut all = version.stdout;
-    for name in SOURCES {
-        let path = module.join(name);
-        all.extend(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
-    }
-    Ok(all)
-}
-
 fn build(module: &Path, programs: &Path) -> anyhow::Result<()> {
-    let mut list = go(module);
+    let mut list = go::command(module);
     list.args(["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]);
     let version = list.output().context("cannot start go")?;
     let version = String::from_utf8(version.stdout)?;
@@ -92,22 +78,7 @@ fn build(module: &Path, programs: &Path) -> anyhow::Result<()> {
     for (name, value) in variables {
         flags += &format!(" -X k8s.io/component-base/version.{name}={value}");
     }
-    let mut build = go(module);
+    let mut build = go::command(module);
     build.args(["build", "-trimpath", "-buildvcs=false", "-ldflags", &flags]);
     workspace::run(build.arg("-o").arg(programs).args(PACKAGES))
-}
-
-/// Go where it is usually installed, also when nobody has put that on `PATH`. Programs without the C
-/// library run in images that have none.
-fn go(module: &Path) -> Command {
-    let installed = Path::new("/usr/local/go/bin/go");
-    let on_path = workspace::variable("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("go").is_file()));
-    let mut command = if on_path || !installed.is_file() {
-        Command::new("go")
-    } else {
-        Command::new(installed)
-    };
-    command.current_dir(module).env("CGO_ENABLED", "0");
-    command
 }

@@ -1,0 +1,83 @@
+//! Finds a Vault for the tests, or builds the one that this workspace is tested with.
+//!
+//! Order: `LEGATE_VAULT`, then `vault` on `PATH`, then the Go module in `tests/interop/vault`, built below
+//! the target directory. The version is in the `go.mod` of that module, checksums are in its `go.sum`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{bail, ensure};
+
+use crate::go;
+use crate::workspace::{self, Workspace, run, variable};
+
+/// Where the module is.
+const FOLDER: &str = "tests/interop/vault";
+/// What decides about the program.
+const SOURCES: [&str; 3] = ["go.mod", "go.sum", "main.go"];
+
+/// Path of a Vault that can be run.
+pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    if let Some(path) = variable("LEGATE_VAULT").map(PathBuf::from) {
+        if !path.is_file() {
+            bail!(
+                "LEGATE_VAULT is {}, which is not a file: name a Vault or unset it",
+                path.display()
+            );
+        }
+        return Ok(path);
+    }
+    let on_path = variable("PATH").and_then(|path| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join("vault"))
+            .find(|candidate| candidate.is_file())
+    });
+    match on_path {
+        Some(path) => Ok(path),
+        None => build(workspace),
+    }
+}
+
+fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let module = workspace.root.join(FOLDER);
+    let folder = workspace.target.join("vault");
+    let (binary, stamp) = (folder.join("vault"), folder.join("stamp"));
+    let instead = "name a Vault in LEGATE_VAULT";
+    let sources = go::stamp(&module, &SOURCES, instead)?;
+    if binary.is_file() && fs::read(&stamp).is_ok_and(|found| found == sources) {
+        return Ok(binary);
+    }
+    fs::create_dir_all(&folder)?;
+    eprintln!("building Vault in {}: some minutes, once", folder.display());
+    let arguments = ["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w"];
+    let mut build = go::command(&module);
+    run(build.args(arguments).arg("-o").arg(&binary).arg("."))?;
+    fs::write(stamp, sources)?;
+    Ok(binary)
+}
+
+/// Runs the scenarios with a real Vault, which is built where there is none.
+pub(crate) fn test(workspace: &Workspace) -> anyhow::Result<()> {
+    let vault = get(workspace)?;
+    // As everything is built for all tests, so that nothing is built twice.
+    let arguments = [
+        "test",
+        "--workspace",
+        "--locked",
+        "--test",
+        "interop",
+        "vault::",
+    ];
+    let mut tests = workspace.cargo(&arguments);
+    // What leaves out the scenarios with other programs does not count for these.
+    tests
+        .env("LEGATE_VAULT", vault)
+        .env_remove("LEGATE_INTEROP");
+    let text = workspace::output(&mut tests)?;
+    println!("{text}");
+    ensure!(
+        !text.contains("running 0 tests"),
+        "no scenario with a real Vault was found in tests/interop"
+    );
+    Ok(())
+}
