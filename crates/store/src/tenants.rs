@@ -14,7 +14,7 @@ use crate::command::Rejected;
 use crate::key::{Key, Scope};
 use crate::read::ReadTxn;
 use crate::row::tables;
-use crate::rows::{FreedVirtualIpRow, InstanceRow, VirtualIpRow};
+use crate::rows::{FreedVirtualIpRow, InstanceRow, SessionRow, VirtualIpRow};
 use crate::write::WriteTxn;
 
 /// How many partitions there may be, and how many namespaces in each.
@@ -372,6 +372,14 @@ impl WriteTxn {
             self.remove::<VirtualIpRow>(&[&row.service]);
             let (ip, modify_index) = (row.ip, self.index());
             self.put(FreedVirtualIpRow { ip, modify_index });
+        }
+        let sessions: Vec<Arc<SessionRow>> = self.read().scan(&[]);
+        for row in sessions {
+            if !spend(limit) {
+                return false;
+            }
+            self.remove::<SessionRow>(&[&row.session.id]);
+            self.remove_queries_of_session(&row.session.id);
         }
         self.remove_below(Scope::Namespace, limit)
     }

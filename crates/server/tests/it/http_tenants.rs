@@ -427,6 +427,58 @@ async fn an_address_has_a_name_whichever_namespace_it_is_of() {
 }
 
 #[tokio::test]
+async fn what_is_of_a_deleted_tenant_goes_wherever_it_stands() {
+    let (_server, client) = tenants().await;
+    // A query is of the mesh, and these intentions are of no namespace.
+    let session = client.write("/v1/session/create?ns=team", &json!({})).await;
+    let query = json!({"Name": "q", "Session": session["ID"], "Service": {"Service": "web"}});
+    let made = client
+        .send(Method::POST, "/v1/query?ns=team", &query.to_string())
+        .await;
+    assert_eq!(made.status, StatusCode::OK, "{}", made.text());
+    let entry = json!({
+        "Kind": "service-intentions", "Name": "*", "Namespace": "*", "Partition": "west",
+        "Sources": [{"Name": "*", "Action": "allow"}],
+    });
+    client.write("/v1/config", &entry).await;
+    let intentions = "/v1/connect/intentions?ns=*&partition=west";
+    let before = client.get(intentions).await.json();
+    assert_eq!(all(&before, "/DestinationNS"), ["*"]);
+    for path in ["/v1/namespace/team", "/v1/partition/west"] {
+        assert_eq!(client.delete(path).await.status, StatusCode::OK);
+    }
+    // So few rows go at once.
+    client
+        .write("/v1/partition", &json!({"Name": "west"}))
+        .await;
+    assert_eq!(client.get(intentions).await.json(), json!([]));
+    assert_eq!(client.get("/v1/query").await.json(), json!([]));
+}
+
+#[tokio::test]
+async fn what_leads_to_a_deleted_tenant_is_in_nobodys_way() {
+    let (_server, client) = tenants().await;
+    let protocol = |service: &str, namespace: &str| json!({"Kind": "service-defaults", "Name": service, "Namespace": namespace, "Protocol": "http"});
+    client.write("/v1/config", &protocol("web", "team")).await;
+    let service = json!({"Name": "web", "Namespace": "team"});
+    let gateway = json!({
+        "Kind": "ingress-gateway", "Name": "in",
+        "Listeners": [{"Port": 80, "Protocol": "http", "Services": [service]}],
+    });
+    client.write("/v1/config", &gateway).await;
+    client.write("/v1/config", &protocol("api", "")).await;
+    let reply = client.delete("/v1/namespace/team").await;
+    assert_eq!(reply.status, StatusCode::OK);
+    // The gateway's listener does not fit the service any more, whoever has something to do with it or not.
+    let other = json!({"Kind": "service-defaults", "Name": "api", "Protocol": "grpc"});
+    client.write("/v1/config", &other).await;
+    let defaults = json!({"Kind": "proxy-defaults", "Name": "global", "Partition": "west"});
+    client.write("/v1/config", &defaults).await;
+    let again = client.put("/v1/config", &gateway).await;
+    refused(again, StatusCode::BAD_REQUEST, "does not match").await;
+}
+
+#[tokio::test]
 async fn a_deleted_tenant_goes_with_all_that_is_in_it() {
     let (server, client) = tenants().await;
     let proxy = json!({
