@@ -10,8 +10,9 @@ use legate_model::{
     CheckStatus, HealthCheck, NewSession, Session, SessionBehavior, Tenancy, TenancyName,
 };
 
-use crate::key::Table;
+use crate::key::{Key, Table};
 use crate::read::ReadTxn;
+use crate::row::Stored;
 use crate::rows::{LockDelayRow, SessionRow};
 use crate::write::WriteTxn;
 
@@ -77,18 +78,20 @@ impl ReadTxn<'_> {
 
     /// The sessions that end when nobody renews them.
     pub fn expiring_sessions(&self) -> Vec<Expiring> {
-        let rows: Vec<Arc<SessionRow>> = self.in_every_tenancy(|txn| txn.scan(&[]));
+        let rows: Vec<Arc<SessionRow>> = self.scan_everywhere();
         rows.iter().filter_map(|row| expiring(row)).collect()
     }
 
     /// The keys that nobody may lock yet.
     pub fn lock_delays(&self) -> Vec<LockDelay> {
-        self.in_every_tenancy(|txn| {
-            let rows: Vec<Arc<LockDelayRow>> = txn.scan_paths("");
-            rows.iter()
-                .map(|row| lock_delay(row, txn.tenancy()))
-                .collect()
-        })
+        let all = Key::table_of(Table::LockDelays);
+        let delay = |(key, stored): (&Key, &Stored)| {
+            self.seen(stored);
+            Some(lock_delay(&*stored.get::<LockDelayRow>()?, &key.tenancy()?))
+        };
+        let found = self.state.below(&all).filter_map(delay).collect();
+        self.note(all);
+        found
     }
 }
 
