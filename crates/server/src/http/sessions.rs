@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::{InvalidSession, Session, SessionRequest};
+use legate_model::{HealthCheck, InvalidSession, Session, SessionRequest};
 use legate_store::{ReadTxn, SessionConflict, Writer};
 use serde_json::json;
 use uuid::Uuid;
@@ -34,9 +34,38 @@ pub(super) async fn create(
     let mut new = request.into_session(node, SERF_HEALTH, least)?;
     let id = Uuid::new_v4().to_string();
     new.session.id.clone_from(&id);
-    call.write(&writer, move |txn| Ok(txn.create_session(new.clone())?))
-        .await?;
+    call.write(&writer, move |txn| {
+        may_depend(&authorizer, &txn.read(), &new.session)?;
+        Ok(txn.create_session(new.clone())?)
+    })
+    .await?;
     call.json(&json!({ "ID": id }))
+}
+
+/// Whoever has a session knows how its checks are. Those of services of other namespaces do not exist for
+/// who may not see the services.
+fn may_depend(
+    authorizer: &Authorizer,
+    state: &ReadTxn<'_>,
+    session: &Session,
+) -> Result<(), ApiError> {
+    let own = state.tenancy();
+    for check in session.service_checks.iter().flatten() {
+        let tenancy = own.in_namespace(&check.namespace);
+        if tenancy == *own {
+            continue;
+        }
+        let find = |state: &ReadTxn<'_>| state.check(&session.node, &check.id);
+        let found = state.in_tenancy(&tenancy, find);
+        let may_see = |found: &HealthCheck| {
+            let there = authorizer.within(&tenancy);
+            found.service_id.is_empty() || there.service_read(&found.service_name)
+        };
+        if !found.is_some_and(|found| may_see(&found)) {
+            return Err(SessionConflict::MissingCheck(check.id.clone()).into());
+        }
+    }
+    Ok(())
 }
 
 /// `PUT /v1/session/destroy/:id`
