@@ -524,9 +524,15 @@ impl Authorizer {
         self.acl(Access::Read)
     }
 
-    /// Changing tokens, policies, roles, auth methods and binding rules, and snapshots of everything.
+    /// Changing tokens, policies, roles, auth methods and binding rules.
     pub fn acl_write(&self) -> bool {
         self.acl(Access::Write)
+    }
+
+    /// Having what the secrets of every tenant are in, whichever tenancy is asked about: snapshots of
+    /// everything, and the tokens of prepared queries.
+    pub fn acl_write_of_mesh(&self) -> bool {
+        self.within(&Tenancy::default()).acl_write()
     }
 
     /// Whether one thing may be done, by the names of rules: the resource, the access and, for

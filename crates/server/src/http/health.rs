@@ -20,22 +20,33 @@ pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Resp
 
 /// `GET /v1/health/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    may_see(&call, &name)?;
-    list(&call, |state| gateway_services::connect_to(state, &name)).await
+    let find = |state: &ReadTxn<'_>| gateway_services::connect_to(state, &name);
+    leading_to(&call, &name, find).await
 }
 
 /// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service.
 pub(super) async fn ingress(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    may_see(&call, &name)?;
-    list(&call, |state| gateway_services::ingress_to(state, &name)).await
+    let find = |state: &ReadTxn<'_>| gateway_services::ingress_to(state, &name);
+    leading_to(&call, &name, find).await
 }
 
-/// As in Consul: what leads to a service is for those who may see the service.
-fn may_see(call: &Call, service: &str) -> Result<(), ApiError> {
-    match call.authorizer()?.service_read(service) {
-        true => Ok(()),
-        false => Err(ApiError::denied("service:read", service)),
+/// As in Consul: what leads to a service is for those who may see the service. Where that of every
+/// namespace is asked for, each is judged by itself.
+async fn leading_to(
+    call: &Call,
+    service: &str,
+    find: impl Fn(&ReadTxn<'_>) -> Vec<CheckServiceNode> + Send + Sync,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    if !call.asks_every() && !authorizer.service_read(service) {
+        return Err(ApiError::denied("service:read", service));
     }
+    let seen = |state: &ReadTxn<'_>| match authorizer.within(state.tenancy()).service_read(service)
+    {
+        true => find(state),
+        false => Vec::new(),
+    };
+    list(call, seen).await
 }
 
 /// `GET /v1/health/node/:node`

@@ -74,7 +74,8 @@ impl Serialize for Versions {
 /// What the caller may see of the keys that begin with a text.
 async fn below(call: &Call, prefix: &str) -> Result<(u64, Vec<Arc<KvEntry>>, bool), ApiError> {
     let authorizer = call.authorizer()?;
-    if call.config.acl.key_list_policy && !authorizer.key_list(prefix) {
+    let may_list = |own: &Authorizer| !call.config.acl.key_list_policy || own.key_list(prefix);
+    if !call.asks_every() && !may_list(&authorizer) {
         return Err(ApiError::denied("key:list", prefix));
     }
     call.take_every();
@@ -83,7 +84,7 @@ async fn below(call: &Call, prefix: &str) -> Result<(u64, Vec<Arc<KvEntry>>, boo
         .await?;
     let (entries, filtered) = visible(answer.value.0, |entry| {
         let authorizer = call.at(&authorizer, &entry.namespace);
-        authorizer.key_read(&entry.key)
+        authorizer.key_read(&entry.key) && may_list(&authorizer)
     });
     Ok((answer.index, entries, filtered))
 }

@@ -276,7 +276,7 @@ fn source(headers: &HeaderMap, client: SocketAddr) -> IpAddr {
 
 /// Every query has a name to judge it by; only a template's may be empty.
 pub(super) fn may_read(authorizer: &Authorizer, query: &PreparedQuery) -> bool {
-    authorizer.acl_write() || authorizer.query_read(&query.name)
+    authorizer.acl_write_of_mesh() || authorizer.query_read(&query.name)
 }
 
 fn require_read(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiError> {
@@ -288,7 +288,7 @@ fn require_read(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), Ap
 
 /// A query as it is shown: the token in it is for those who manage tokens.
 fn shown(authorizer: &Authorizer, query: &Arc<PreparedQuery>) -> Arc<PreparedQuery> {
-    match query.token.is_empty() || authorizer.acl_write() {
+    match query.token.is_empty() || authorizer.acl_write_of_mesh() {
         true => Arc::clone(query),
         false => Arc::new(query.without_token()),
     }

@@ -4,7 +4,7 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Policy;
-use legate_model::{Namespace, Partition, Tenancy, TenancyName};
+use legate_model::{Namespace, NamespaceAcls, Partition, Tenancy, TenancyName};
 use legate_runtime::Clock;
 use legate_store::{Tenant, Writer};
 use uuid::Uuid;
@@ -73,13 +73,17 @@ async fn put_namespace(
     let name = namespace.name.as_str();
     lacks(authorizer.namespace_write(name), "operator:write", name)?;
     namespace.validate()?;
-    // Who gives rights to all tokens of a namespace could give them to its own.
-    let gives = namespace.acls.is_some();
-    lacks(!gives || authorizer.acl_write(), "acl:write", "")?;
+    // Who gives rights to all tokens of a namespace could give them to its own; and what denies could be
+    // taken away.
+    let may_give = authorizer.acl_write();
+    lacks(may_give || namespace.acls.is_none(), "acl:write", "")?;
     let id = Uuid::new_v4().to_string();
     let written = call
         .write(writer, move |txn| {
-            let is_new = txn.read().namespace(&namespace.name).is_none();
+            let known = txn.read().namespace(&namespace.name);
+            let is_new = known.is_none();
+            let gave = known.is_some_and(|known| gives_anything(&known));
+            lacks(may_give || !gave, "acl:write", "")?;
             let written = txn.put_namespace(namespace.clone())?;
             if is_new {
                 // For its own people: it can be changed and removed like any other.
@@ -91,6 +95,12 @@ async fn put_namespace(
         })
         .await?;
     call.json(&written)
+}
+
+/// Whether all tokens of a namespace have something from it.
+fn gives_anything(namespace: &Namespace) -> bool {
+    let acls = namespace.acls.as_deref();
+    acls.is_some_and(|acls| *acls != NamespaceAcls::default())
 }
 
 /// `GET /v1/namespace/:name`

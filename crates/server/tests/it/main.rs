@@ -47,6 +47,7 @@ mod http_prepared_query;
 mod http_proxies;
 mod http_rights;
 mod http_sessions;
+mod http_tenant_rights;
 mod http_tenants;
 mod http_transactions;
 mod http_ui;
