@@ -64,6 +64,13 @@ impl ReadTxn<'_> {
         rows.iter().map(|row| Arc::clone(&row.instance)).collect()
     }
 
+    /// All instances, each behind the name of its node, in the order of nodes and ids.
+    pub fn instances_with_nodes(&self) -> Vec<(String, Arc<ServiceInstance>)> {
+        let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
+        let named = |row: &Arc<InstanceRow>| (row.node.clone(), Arc::clone(&row.instance));
+        rows.iter().map(named).collect()
+    }
+
     /// The checks of a node itself, without those of its instances. They are of no namespace: each
     /// sees them.
     pub fn node_checks(&self, node: &str) -> Vec<Arc<HealthCheck>> {
@@ -89,8 +96,8 @@ impl ReadTxn<'_> {
         self.scan(&[])
     }
 
-    /// All checks of nodes and of the instances that are read.
-    fn all_checks(&self) -> Vec<Arc<HealthCheck>> {
+    /// The same with all checks of nodes, which are seen from every namespace. These stand last.
+    pub fn all_checks(&self) -> Vec<Arc<HealthCheck>> {
         let mut all = self.checks();
         if !self.tenancy.is_default_namespace() {
             let of_partition = self.in_tenancy(&self.tenancy.of_partition(), ReadTxn::checks);

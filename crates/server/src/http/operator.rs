@@ -207,15 +207,12 @@ impl Usage {
     }
 
     fn add_all(&mut self, state: &ReadTxn<'_>) {
-        let nodes = state.nodes();
         self.services += state.services().len();
         if state.tenancy().is_default_namespace() {
-            self.nodes += nodes.len();
+            self.nodes += state.nodes().len();
         }
-        for node in nodes {
-            for instance in state.instances_on(&node.node) {
-                self.add(&instance);
-            }
+        for (_, instance) in state.instances_with_nodes() {
+            self.add(&instance);
         }
     }
 

@@ -53,12 +53,55 @@ static NODE_INFO: [Field; 9] = [
     Field::new("Checks", Shape::List(&filters::CHECK)),
 ];
 
-impl NodeInfo {
-    fn of(call: &Call, state: &ReadTxn<'_>, node: &Node) -> Self {
-        let mut checks = call.each(state, |state| state.checks_on(&node.node));
+/// What is on a node.
+#[derive(Default)]
+struct OnNode {
+    services: Vec<Arc<ServiceInstance>>,
+    checks: Vec<Arc<HealthCheck>>,
+}
+
+impl OnNode {
+    fn of(call: &Call, state: &ReadTxn<'_>, node: &str) -> Self {
+        let mut checks = call.each(state, |state| state.checks_on(node));
         // Those of the node are seen from every namespace.
         let mut seen = HashSet::new();
         checks.retain(|check| seen.insert(Arc::as_ptr(check)));
+        Self {
+            services: call.each(state, |state| state.instances_on(node)),
+            checks,
+        }
+    }
+
+    /// The same for every node, by their names in lower case. Each table of a namespace is read once,
+    /// however many nodes there are.
+    fn of_all(call: &Call, state: &ReadTxn<'_>) -> HashMap<String, Self> {
+        let mut all = HashMap::<String, Self>::new();
+        for (node, service) in call.each(state, |state| state.instances_with_nodes()) {
+            let on_node = all.entry(node.to_lowercase()).or_default();
+            on_node.services.push(service);
+        }
+        let every = call.asks_every();
+        let checks = match every {
+            // Those of the nodes are of the default namespace.
+            true => call.each(state, |state| state.checks()),
+            false => state.all_checks(),
+        };
+        for check in checks {
+            let on_node = all.entry(check.node.to_lowercase()).or_default();
+            on_node.checks.push(check);
+        }
+        if !every {
+            for on_node in all.values_mut() {
+                let checks = &mut on_node.checks;
+                checks.sort_by_cached_key(|check| check.check_id.to_lowercase());
+            }
+        }
+        all
+    }
+}
+
+impl NodeInfo {
+    fn new(node: &Node, on_node: OnNode) -> Self {
         Self {
             id: node.id.clone(),
             node: node.node.clone(),
@@ -66,8 +109,8 @@ impl NodeInfo {
             tagged_addresses: node.tagged_addresses.clone(),
             meta: node.meta.clone(),
             partition: node.partition.clone(),
-            services: call.each(state, |state| state.instances_on(&node.node)),
-            checks,
+            services: on_node.services,
+            checks: on_node.checks,
         }
     }
 
@@ -93,8 +136,12 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
     call.take_every();
     let answer = call
         .read(|state| {
+            let mut all = OnNode::of_all(&call, state);
             let nodes = state.nodes();
-            let infos = nodes.iter().map(|node| NodeInfo::of(&call, state, node));
+            let infos = nodes.iter().map(|node| {
+                let on_node = all.remove(&node.node.to_lowercase());
+                NodeInfo::new(node, on_node.unwrap_or_default())
+            });
             infos.collect::<Vec<_>>()
         })
         .await?;
@@ -111,7 +158,11 @@ pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Respons
     let authorizer = call.authorizer()?;
     call.take_every();
     let answer = call
-        .read(|state| Some(NodeInfo::of(&call, state, &*state.node(&name)?)))
+        .read(|state| {
+            let node = state.node(&name)?;
+            let on_node = OnNode::of(&call, state, &node.node);
+            Some(NodeInfo::new(&node, on_node))
+        })
         .await?;
     let exists = answer.value.is_some();
     let Some(mut node) = answer.value.filter(|one| authorizer.node_read(&one.node)) else {
