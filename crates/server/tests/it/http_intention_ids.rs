@@ -89,7 +89,10 @@ async fn an_entry_that_somebody_wrote_has_no_ids() {
     assert_eq!(entry["Sources"][0]["LegacyID"], made["ID"]);
     let written = client.put("/v1/config", &entry).await;
     assert_eq!(written.json(), json!(true));
-    assert_eq!(written.header("x-legate-not-served"), "Sources[0].LegacyID");
+    assert_eq!(
+        written.header("x-legate-not-served"),
+        "Sources[0].LegacyCreateTime, Sources[0].LegacyID, Sources[0].LegacyUpdateTime"
+    );
     assert_eq!(
         client.get(path).await.json()["Sources"][0].get("LegacyID"),
         None
