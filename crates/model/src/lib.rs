@@ -97,8 +97,8 @@ pub use session::{
 };
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
 pub use tenancy::{
-    EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer, NotServed, OnlyDefault,
-    ServiceName, Tenancy, TenancyName, is_served_tenancy,
+    EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer, NotServed, ServiceName,
+    Tenancy, TenancyName,
 };
 pub use tenant::{Namespace, NamespaceAcls, Partition};
 

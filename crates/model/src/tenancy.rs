@@ -298,34 +298,6 @@ impl<'de> Deserialize<'de> for TenancyName {
     }
 }
 
-/// Whether a namespace or partition that a caller names is served: the default one, in any case, or
-/// none. What is not served is refused, wherever a caller can name it.
-#[must_use]
-pub fn is_served_tenancy(namespace_or_partition: &str) -> bool {
-    namespace_or_partition.is_empty()
-        || namespace_or_partition.eq_ignore_ascii_case(DEFAULT_TENANCY)
-}
-
-/// A `Namespace` or `Partition` field: reads `""` and `"default"`, refuses anything else.
-///
-/// It holds nothing, because there is nothing to choose from, and it is not serialised.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct OnlyDefault;
-
-impl<'de> Deserialize<'de> for OnlyDefault {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        if is_served_tenancy(&name) {
-            Ok(OnlyDefault)
-        } else {
-            Err(D::Error::custom(format_args!(
-                "{name:?} is not served: namespaces and partitions other than {DEFAULT_TENANCY:?} \
-                 do not exist here, leave the field out"
-            )))
-        }
-    }
-}
-
 /// A peer's name: peering does not exist here, so only `""` is read. Serialises as `""`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NoPeer;

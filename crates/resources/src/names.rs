@@ -1,6 +1,6 @@
 //! The names of resources and filters, in one place because others refer to them by name.
 
-use legate_model::{Destination, ServiceName, Upstream, UpstreamId, UpstreamType, sni};
+use legate_model::{Destination, ServiceName, Tenancy, Upstream, UpstreamId, UpstreamType, sni};
 use legate_proxycfg::Snapshot;
 
 /// The secret with the proxy's own certificate and key.
@@ -84,11 +84,19 @@ pub(crate) fn service(snapshot: &Snapshot, upstream: &Upstream) -> ServiceName {
 
 /// The name by which extensions know an upstream that is a service: that of the service, behind those of
 /// its partition and namespace where they are not the proxy's own.
-pub(crate) fn extended(upstream: &Upstream) -> String {
+pub(crate) fn extended(snapshot: &Snapshot, upstream: &Upstream) -> String {
+    seen_from(&snapshot.proxy.tenancy, &service(snapshot, upstream))
+}
+
+/// The same for a service that an extension of a proxy of this tenancy names.
+pub(crate) fn seen_from(own: &Tenancy, service: &ServiceName) -> String {
+    let (partition, namespace) = service.tenancy.named_from(own);
     let id = UpstreamId {
-        datacenter: String::new(),
-        peer: String::new(),
-        ..upstream.id()
+        r#type: UpstreamType::Service,
+        partition,
+        namespace,
+        name: service.name.as_ref().to_owned(),
+        ..UpstreamId::default()
     };
     id.to_string()
 }

@@ -18,9 +18,7 @@ pub use ext_authz::{
 };
 pub use lua::Lua;
 pub use otel_access_logging::{OtelAccessLog, OtelAccessLogging, RetryBackOff, RetryPolicy};
-pub use property_override::{
-    PatchedResource, PatchedService, PropertyOverride, PropertyPatch, ResourceFilter,
-};
+pub use property_override::{PatchedResource, PropertyOverride, PropertyPatch, ResourceFilter};
 pub use target::{Address, GrpcService, HeaderValue, Target, TargetService};
 pub use wasm::{
     CapabilityRestriction, EnvironmentVariables, Wasm, WasmCode, WasmLocal, WasmPlugin,
@@ -81,6 +79,34 @@ impl Extension {
             OTEL_ACCESS_LOGGING => read(arguments, OtelAccessLogging::validate)
                 .map(|one| Self::OtelAccessLogging(Box::new(one))),
             name => Err(unserved(name)),
+        }
+    }
+
+    /// The upstreams that it names.
+    pub fn services_mut(&mut self) -> Vec<&mut TargetService> {
+        match self {
+            Self::Lua(_) => Vec::new(),
+            Self::ExtAuthz(authz) => {
+                let config = &mut authz.config;
+                let grpc = config.grpc_service.iter_mut();
+                let grpc = grpc.map(|service| &mut service.target);
+                let http = config.http_service.iter_mut();
+                let targets = grpc.chain(http.map(|service| &mut service.target));
+                targets.map(|target| &mut target.service).collect()
+            }
+            Self::Wasm(wasm) => {
+                let code = &mut wasm.plugin_config.vm_config.code;
+                vec![&mut code.remote.http_uri.service]
+            }
+            Self::PropertyOverride(patches) => {
+                let patches = patches.patches.iter_mut();
+                let services = patches.flat_map(|patch| &mut patch.resource_filter.services);
+                services.collect()
+            }
+            Self::OtelAccessLogging(log) => {
+                let service = log.config.grpc_service.iter_mut();
+                service.map(|service| &mut service.target.service).collect()
+            }
         }
     }
 }

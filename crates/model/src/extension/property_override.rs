@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::target::TargetService;
 use super::{Direction, validate_proxy_type};
 use crate::invalid::Invalid;
-use crate::tenancy::OnlyDefault;
 
 /// The arguments.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub struct ResourceFilter {
     /// Whether they are the proxy's own side, or for upstreams.
     pub traffic_direction: Direction,
     /// The upstreams that they are for; all when there are none.
-    pub services: Vec<PatchedService>,
+    pub services: Vec<TargetService>,
 }
 
 /// A type of resource.
@@ -61,20 +61,6 @@ pub enum PatchedResource {
     Listener,
     /// `envoy.config.route.v3.RouteConfiguration`.
     Route,
-}
-
-/// An upstream.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct PatchedService {
-    /// Its name.
-    pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
 }
 
 impl PatchedResource {
@@ -171,12 +157,13 @@ impl ResourceFilter {
                           ResourceFilter.TrafficDirection is not \"outbound\"";
             return Err(Invalid::new("Services", reason));
         }
-        match self.services.iter().position(|one| one.name.is_empty()) {
-            Some(at) => Err(Invalid::new(
-                format!("Services[{at}].Name"),
-                "service name is required",
-            )),
-            None => Ok(()),
+        for (at, service) in self.services.iter().enumerate() {
+            let named = match service.name.is_empty() {
+                true => Err(Invalid::new("Name", "service name is required")),
+                false => service.validate(),
+            };
+            named.map_err(|error| error.within(format!("Services[{at}]")))?;
         }
+        Ok(())
     }
 }

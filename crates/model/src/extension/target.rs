@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 
 /// A service by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,12 +14,27 @@ use crate::tenancy::OnlyDefault;
 pub struct TargetService {
     /// Its name.
     pub name: String,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// Its namespace; empty for that of the proxy.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// Its partition; empty for that of the proxy.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
+}
+
+impl TargetService {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        for (field, name) in [
+            ("Namespace", &self.namespace),
+            ("Partition", &self.partition),
+        ] {
+            if name.is_every() {
+                let reason = "\"*\" stands for every one: name one";
+                return Err(Invalid::new(field, reason));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What is called: one of `Service` and `URI`.
@@ -74,6 +89,8 @@ impl Target {
                 "exactly one of Target.Service or Target.URI must be set",
             ));
         }
+        let service = self.service.validate();
+        service.map_err(|error| error.within("Service"))?;
         if !uri.is_empty() {
             let Some(address) = self.address() else {
                 let reason = format!("invalid format for Target.URI {uri:?}: expected host:port");

@@ -237,6 +237,8 @@ impl WasmRemote {
             let reason = "both Service and URI are required for Remote data sources";
             return Err(Invalid::new("HttpURI", reason));
         }
+        let service = uri.service.validate();
+        service.map_err(|error| error.within("HttpURI.Service"))?;
         let (scheme, rest) = uri.uri.split_once("://").unwrap_or(("http", &uri.uri));
         let is_text = uri.uri.bytes().all(|byte| byte.is_ascii_graphic());
         if scheme.is_empty() || rest.is_empty() || rest.starts_with('/') || !is_text {

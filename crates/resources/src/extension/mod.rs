@@ -21,7 +21,7 @@ use envoy_types::pb::envoy::config::listener::v3::Listener;
 use envoy_types::pb::google::protobuf::Any;
 use legate_envoy_json::canonical;
 use legate_model::extension::{Direction, Extension, Target};
-use legate_model::{EnvoyExtension, Protocol};
+use legate_model::{EnvoyExtension, Protocol, ServiceName, Tenancy};
 use legate_proxycfg::Snapshot;
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -110,7 +110,8 @@ impl Extensions {
         if list.is_empty() {
             return None;
         }
-        let mut all: Vec<Loaded> = list.iter().map(Loaded::read).collect();
+        let own = &snapshot.proxy.tenancy;
+        let mut all: Vec<Loaded> = list.iter().map(|one| Loaded::read(one, own)).collect();
         local::name(all.iter_mut().filter_map(|one| one.local.as_mut()));
         let services: BTreeSet<&str> = all.iter().filter_map(Loaded::service).collect();
         let cluster =
@@ -119,7 +120,7 @@ impl Extensions {
             protocol: snapshot.protocol,
             clusters: services.into_iter().filter_map(cluster).collect(),
         };
-        let digest = digest(list, &proxy);
+        let digest = digest(list, own, &proxy);
         match previous.filter(|previous| previous.digest == digest) {
             Some(previous) => Some(Arc::clone(previous)),
             None => Some(Arc::new(Self { all, proxy, digest })),
@@ -215,13 +216,14 @@ impl Extensions {
     }
 }
 
-fn digest(list: &[EnvoyExtension], proxy: &Proxy) -> [u8; 32] {
+fn digest(list: &[EnvoyExtension], own: &Tenancy, proxy: &Proxy) -> [u8; 32] {
     let mut hash = Sha256::new();
     // What is read from JSON can be written as JSON.
     hash.update(serde_json::to_vec(list).unwrap_or_default());
     hash.update(
         serde_json::to_vec(&(proxy.protocol.as_str(), &proxy.clusters)).unwrap_or_default(),
     );
+    hash.update(serde_json::to_vec(&(&*own.partition, &*own.namespace)).unwrap_or_default());
     hash.finalize().into()
 }
 
@@ -232,14 +234,24 @@ fn cluster_of(memo: &Memo, snapshot: &Snapshot, service: &str) -> Option<String>
     let mut upstreams = upstreams.chain(implicit.map(|one| &one.upstream));
     let upstream = upstreams.find(|one| {
         let one = &one.upstream;
-        one.destination_type.is_service() && names::extended(one).eq_ignore_ascii_case(service)
+        one.destination_type.is_service()
+            && names::extended(snapshot, one).eq_ignore_ascii_case(service)
     })?;
     upstream::only_cluster(memo, upstream)
 }
 
 impl Loaded {
-    fn read(extension: &EnvoyExtension) -> Self {
-        let read = Extension::read(extension).map_err(|error| error.to_string());
+    /// Reads an extension of a proxy of this tenancy: from here on services have the names of upstreams.
+    fn read(extension: &EnvoyExtension, own: &Tenancy) -> Self {
+        let mut read = Extension::read(extension).map_err(|error| error.to_string());
+        let named = read
+            .as_mut()
+            .map_or_else(|_| Vec::new(), Extension::services_mut);
+        for service in named.into_iter().filter(|one| !one.name.is_empty()) {
+            let tenancy = own.resolve(&service.partition, &service.namespace);
+            let full = ServiceName::new(&tenancy, &service.name);
+            service.name = names::seen_from(own, &full);
+        }
         Self {
             name: extension.name.clone(),
             required: extension.required,

@@ -174,7 +174,7 @@ fn explicit_upstreams<'a>(
         let definition = &upstream.upstream;
         unit = match definition.destination_type {
             UpstreamType::Unset | UpstreamType::Service => {
-                unit.for_upstream(&names::extended(definition))
+                unit.for_upstream(&names::extended(snapshot, definition))
             }
             UpstreamType::PreparedQuery => unit.for_upstream(&definition.id().to_string()),
         };

@@ -53,7 +53,7 @@ impl<'a> Transparent<'a, '_> {
         let upstreams = self.implicit.0.iter().enumerate();
         let unit = |(place, implicit): (usize, &Arc<ImplicitUpstream>)| {
             let before = places.before(place, implicit);
-            let name = names::extended(&implicit.upstream.upstream);
+            let name = names::extended(self.snapshot, &implicit.upstream.upstream);
             let mut unit = composer
                 .unit(before.map(|at| first + at))
                 .for_upstream(&name);
