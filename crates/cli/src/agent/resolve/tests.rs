@@ -3,8 +3,8 @@ use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTt
 
 use super::*;
 use crate::agent::config::{
-    Addresses, Audit, Dns, HttpApi, Limits, Ports, Protocol, RequestRates, Sink, Soa, Telemetry,
-    Tls, Tokens, UnixSockets, Xds,
+    Addresses, Audit, Dns, HttpApi, Limits, Nothing, Ports, Protocol, RequestRates, Sink, Soa,
+    Telemetry, Tls, Tokens, UnixSockets, Xds,
 };
 use crate::agent::flags::parse;
 use crate::agent::sources;
@@ -471,6 +471,7 @@ fn the_pages_name_every_key() {
         Soa::KEYS,
         HttpApi::KEYS,
         Limits::KEYS,
+        Nothing::KEYS,
         RequestRates::KEYS,
         Ports::KEYS,
         Telemetry::KEYS,
