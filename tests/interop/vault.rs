@@ -159,6 +159,13 @@ fn numbered(path: &str, mounts: usize) -> String {
     )
 }
 
+/// More of a configuration, and the mounts whose names end with a number.
+fn on_mounts(mounts: usize, mut more: Value) -> Value {
+    more["RootPKIPath"] = numbered("connect-root", mounts).into();
+    more["IntermediatePKIPath"] = numbered("connect-intermediate", mounts).into();
+    more
+}
+
 /// A server in this process, which keeps what it has in memory.
 async fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
     let mut config = ServerConfig {
@@ -231,10 +238,7 @@ async fn a_mesh_begins_with_vault_and_renews_its_token() {
     let rights = policy_without("", 1);
     vault.policy(policy, &rights).await;
     let (token, accessor) = vault.token(policy, "12s").await;
-    let more = json!({
-        "RootPKIPath": "connect-root-1", "IntermediatePKIPath": "connect-intermediate-1/",
-    });
-    let asked = vault.configuration(&token, &more);
+    let asked = vault.configuration(&token, &on_mounts(1, json!({})));
     let server = server(|config| {
         config.ca.provider = "vault".to_owned();
         config.ca.more.0 = asked["Config"].as_object().expect("an object").clone();
@@ -335,22 +339,21 @@ async fn an_intermediate_is_replaced_and_the_old_one_removed() {
         return;
     };
     let server = server(|_| {}).await;
+    vault.policy("legate", &policy_without("", 1)).await;
+    let (token, _) = vault.token("legate", "10m").await;
     let ttls = |leaf: &str| {
         // Vault dates certificates back by half a minute: half of such a lifetime is over at once.
         let more = json!({
             "SkipValidate": true, "LeafCertTTL": leaf, "IntermediateCertTTL": "20s",
         });
-        vault.configuration(ROOT_TOKEN, &more)
+        vault.configuration(&token, &on_mounts(1, more))
     };
     let issuers = || async {
-        let path = "connect-intermediate/config/issuers";
+        let path = "connect-intermediate-1/config/issuers";
         let known = vault.ask(Method::GET, path, &Value::Null).await;
-        let list = vault.ask(
-            Method::GET,
-            "connect-intermediate/keys?list=true",
-            &Value::Null,
-        );
-        let keys = list.await["data"]["keys"].as_array().map(Vec::len);
+        let path = "connect-intermediate-1/keys?list=true";
+        let list = vault.ask(Method::GET, path, &Value::Null).await;
+        let keys = list["data"]["keys"].as_array().map(Vec::len);
         (known["data"]["default"].clone(), keys)
     };
     configure(&server, &ttls("2s")).await;
@@ -376,13 +379,8 @@ async fn the_documented_rights_are_enough_and_each_that_is_missing_is_named() {
     };
     let server = server(|_| {}).await;
     let built_in = active_root(&server).await;
-    let configuration = |token: &str, mounts: usize| {
-        let more = json!({
-            "RootPKIPath": numbered("connect-root", mounts),
-            "IntermediatePKIPath": numbered("connect-intermediate", mounts),
-        });
-        vault.configuration(token, &more)
-    };
+    let configuration =
+        |token: &str, mounts: usize| vault.configuration(token, &on_mounts(mounts, json!({})));
     for (mounts, (missing, method)) in NEEDED_AT_ONCE.into_iter().enumerate() {
         vault.policy("less", &policy_without(missing, mounts)).await;
         let (token, _) = vault.token("less", "10m").await;
@@ -447,12 +445,10 @@ async fn a_login_is_repeated_when_its_token_is_revoked() {
     let role = vault.ask(Method::GET, path, &Value::Null).await["data"]["role_id"].clone();
     let path = "auth/approle/role/legate/secret-id";
     let secret = vault.write(path, json!({})).await["data"]["secret_id"].clone();
-    let more = json!({
-        "RootPKIPath": "connect-root-1", "IntermediatePKIPath": "connect-intermediate-1",
-        "AuthMethod": {
-            "Type": "approle", "Params": { "role_id": role, "secret_id": secret },
-        },
-    });
+    let more = json!({ "AuthMethod": {
+        "Type": "approle", "Params": { "role_id": role, "secret_id": secret },
+    }});
+    let more = on_mounts(1, more);
     let server = server(|_| {}).await;
     configure(&server, &vault.configuration("", &more)).await;
     let root = active_root(&server).await;
