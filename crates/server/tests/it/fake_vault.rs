@@ -60,6 +60,18 @@ impl Mount {
         self.default.get_or_insert(name.clone());
         name
     }
+
+    /// A certificate for a key, and what has signed it, which is kept without one. Returns which key each has.
+    fn add_bundle(&mut self, bundle: &str, key: &str) -> BTreeMap<String, String> {
+        let bundle = split_certificates(bundle).unwrap();
+        let mut keys = std::iter::once(key.to_owned()).chain(std::iter::repeat(String::new()));
+        let mut added = BTreeMap::new();
+        for certificate in bundle {
+            let key = keys.next().unwrap_or_default();
+            added.insert(self.add(certificate, key.clone()), key);
+        }
+        added
+    }
 }
 
 #[derive(Default)]
@@ -223,18 +235,7 @@ fn pki(kept: &mut Kept, name: &str, method: &Method, path: &str, body: &Value) -
         }
         "intermediate/set-signed" => {
             let key = mount.keys.keys().last().unwrap().clone();
-            let mut mapping = serde_json::Map::new();
-            let bundle = split_certificates(&text("certificate")).unwrap();
-            for (place, certificate) in bundle.into_iter().enumerate() {
-                // What has signed it is kept, too, without a key.
-                let of = if place == 0 {
-                    key.clone()
-                } else {
-                    String::new()
-                };
-                mapping.insert(mount.add(certificate, of.clone()), of.into());
-            }
-            json!({ "mapping": mapping })
+            json!({ "mapping": mount.add_bundle(&text("certificate"), &key) })
         }
         "config/issuers" if method == Method::GET => json!({ "default": mount.default }),
         "config/issuers" => {
@@ -257,12 +258,10 @@ fn pki(kept: &mut Kept, name: &str, method: &Method, path: &str, body: &Value) -
         }
         "root/sign-self-issued" => {
             let given = text("certificate");
+            let linked = |root: Authority| root.cross_sign(&given, profile(3600)).unwrap();
             let link = match wrong {
                 Some(Wrong::NoLink) => given,
-                _ => authority
-                    .unwrap()
-                    .cross_sign(&given, profile(3600))
-                    .unwrap(),
+                _ => linked(authority.unwrap()),
             };
             json!({ "certificate": link })
         }

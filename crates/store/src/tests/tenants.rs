@@ -228,6 +228,28 @@ async fn virtual_ips_are_one_range_for_all_tenants() {
     assert_eq!(all, [0, 1, 1]);
 }
 
+/// An intention for every namespace of the partition: it is in none of them.
+async fn allow_everybody_in_west(store: &Store) {
+    let every = Tenancy {
+        namespace: EVERY_TENANCY.into(),
+        ..west()
+    };
+    let intentions = move |txn: &mut WriteTxn| {
+        let everybody = SourceIntention {
+            name: WILDCARD.to_owned(),
+            action: Some(IntentionAction::Allow),
+            ..SourceIntention::default()
+        };
+        let entry = ConfigEntry::ServiceIntentions(ServiceIntentions {
+            name: WILDCARD.to_owned(),
+            sources: vec![everybody],
+            ..ServiceIntentions::default()
+        });
+        txn.in_tenancy(&every, |txn| txn.put_config_entry(entry, None))
+    };
+    write(store, intentions).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
@@ -268,25 +290,7 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
         .await
         .unwrap()
     };
-    // What is for every namespace of the partition is in none of them.
-    let every = Tenancy {
-        namespace: EVERY_TENANCY.into(),
-        ..west()
-    };
-    let intentions = move |txn: &mut WriteTxn| {
-        let everybody = SourceIntention {
-            name: WILDCARD.to_owned(),
-            action: Some(IntentionAction::Allow),
-            ..SourceIntention::default()
-        };
-        let entry = ConfigEntry::ServiceIntentions(ServiceIntentions {
-            name: WILDCARD.to_owned(),
-            sources: vec![everybody],
-            ..ServiceIntentions::default()
-        });
-        txn.in_tenancy(&every, |txn| txn.put_config_entry(entry, None))
-    };
-    write(&store, intentions).await.unwrap();
+    allow_everybody_in_west(&store).await;
     write(&store, move |txn| {
         for tenant in &marked {
             txn.mark_deleted(tenant, SystemTime::UNIX_EPOCH)?;

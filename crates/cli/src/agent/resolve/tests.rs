@@ -479,7 +479,6 @@ fn the_pages_name_every_key() {
         Protocol::KEYS,
         UnixSockets::KEYS,
         Xds::KEYS,
-        Nothing::KEYS,
     ];
     // Nothing below these has an effect.
     let silent = ["peering", "rpc"];
