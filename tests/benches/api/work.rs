@@ -84,7 +84,6 @@ async fn ask(
     end: Instant,
 ) -> Result<Vec<Duration>, BoxError> {
     let mut client = Client::connect(server).await?;
-    let value = json!("y".repeat(100));
     let mut times = Vec::new();
     let mut n = number;
     while Instant::now() < end {
@@ -96,7 +95,11 @@ async fn ask(
             Asked::Catalog => client.get("/v1/catalog/service/web").await?,
             Asked::Health => client.get("/v1/health/service/web?passing").await?,
             Asked::Mixed if !n.is_multiple_of(10) => client.get(&key).await?,
-            Asked::Put | Asked::Mixed | Asked::Wake => client.put(&key, &value).await?,
+            Asked::Put | Asked::Mixed | Asked::Wake => {
+                // Each write is another value: one that is there already costs nothing.
+                let value = json!(format!("{number} {n:0>90}"));
+                client.put(&key, &value).await?
+            }
         };
         times.push(before.elapsed());
     }
@@ -119,7 +122,8 @@ async fn wake(server: SocketAddr, end: Instant) -> Result<Vec<Duration>, BoxErro
             // The query is at the server by then.
             tokio::time::sleep(Duration::from_millis(5)).await;
             let before = Instant::now();
-            writer.put("/v1/kv/wake", &json!(times.len())).await?;
+            // A value that is there already would wake nobody.
+            writer.put("/v1/kv/wake", &json!(times.len() + 1)).await?;
             Ok::<_, BoxError>(before)
         };
         let ((next, after), before) = tokio::join!(waiting, writing);
