@@ -39,10 +39,10 @@ impl Relevant {
         match entry {
             None => Self::Nothing,
             Some(ConfigEntry::ServiceDefaults(entry)) => {
-                Self::Defaults(spoken(entry.protocol()), entry.external_sni.clone())
+                Self::defaults(spoken(entry.protocol()), entry.external_sni.clone())
             }
             Some(ConfigEntry::ProxyDefaults(entry)) => {
-                Self::Defaults(spoken(entry.protocol()), String::new())
+                Self::defaults(spoken(entry.protocol()), String::new())
             }
             Some(
                 entry @ (ConfigEntry::ServiceRouter(_)
@@ -50,6 +50,16 @@ impl Relevant {
                 | ConfigEntry::ServiceResolver(_)),
             ) => Self::Everything(Box::new(entry.clone())),
             Some(_) => Self::Nothing,
+        }
+    }
+}
+
+impl Relevant {
+    /// Defaults that say neither are like none.
+    fn defaults(protocol: String, sni: String) -> Self {
+        match protocol.is_empty() && sni.is_empty() {
+            true => Self::Nothing,
+            false => Self::Defaults(protocol, sni),
         }
     }
 }
