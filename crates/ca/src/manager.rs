@@ -163,7 +163,8 @@ impl CaManager {
             intermediate: None,
             key: Secret::default(),
         };
-        let root = root_entry(&found, settings, &ca.cluster_id, now)?;
+        let root = root_entry(&found, settings, &ca.cluster_id, now);
+        let root = root.map_err(CaError::configure)?;
         let active = ca.roots.active();
         if active.is_none_or(|active| active.id == root.id || now > active.not_after) {
             return Ok(None);

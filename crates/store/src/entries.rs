@@ -39,10 +39,14 @@ impl ReadTxn<'_> {
     }
 
     fn entries_within(&self, tenancies: &[Tenancy], kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
+        // What is for every namespace of a partition is in none of them.
+        let every = tenancies.iter().filter(|one| **one == one.of_partition());
+        let every = every.map(|one| self.in_tenancy(one, ReadTxn::every_namespace));
         // What is of a partition is found in its default namespace.
-        let holders = tenancies.iter().filter(|one| kind.tenancy(one) == **one);
+        let holders = tenancies.iter().cloned().chain(every);
+        let holders = holders.filter(|one| kind.tenancy(one) == *one);
         holders
-            .flat_map(|tenancy| self.in_tenancy(tenancy, |txn| txn.config_entries(kind)))
+            .flat_map(|tenancy| self.in_tenancy(&tenancy, |txn| txn.config_entries(kind)))
             .collect()
     }
 

@@ -306,13 +306,17 @@ fn check_intermediate(pem: &str, root: &str) -> Result<(), CaError> {
 impl Provider for Vault {
     async fn find_root(&self) -> Result<String, CaError> {
         self.access.look_up().await?;
-        Ok(self.prepare_root().await?)
+        let root = self.prepare_root().await?;
+        // What is no certificate must not become one of the mesh's.
+        match split_certificates(&root) {
+            Ok(_) => Ok(root),
+            Err(error) => Err(VaultError::answer("the root", error.to_string()).into()),
+        }
     }
 
     async fn establish(&self) -> Result<Established, CaError> {
-        self.access.look_up().await?;
+        let root_pem = self.find_root().await?;
         self.prepare_intermediate().await?;
-        let root_pem = self.prepare_root().await?;
         let now = self.mesh.clock.now();
         let usable = |pem: &String| {
             let Ok(info) = CertificateInfo::from_pem(pem) else {
@@ -325,8 +329,6 @@ impl Provider for Vault {
             Some(present) => present,
             None => self.new_intermediate(&root_pem).await?,
         };
-        // What is no certificate must not become one of the mesh's.
-        split_certificates(&root_pem)?;
         Ok(Established {
             root_pem,
             intermediate: Some(intermediate),

@@ -37,7 +37,10 @@ async fn a_server_is_asked_for_its_proxies() {
     );
     let unknown = legate(&["status", "n1/web proxy", "--http-addr", &address]).await;
     let error = text(&unknown.stderr);
-    assert!(error.contains("404 (no proxy \"web proxy\""), "{error}");
+    assert!(
+        error.contains("no proxy \"n1/web proxy\" is connected"),
+        "{error}"
+    );
     let nowhere = legate(&["list", "--http-addr", "nowhere"]).await;
     assert!(text(&nowhere.stderr).contains("dial tcp nowhere:80"));
 }

@@ -108,10 +108,6 @@ fn targets() {
             json!({"URI": "localhost:80", "Timeout": "-2s"}),
             "Target.Timeout",
         ),
-        (
-            json!({"Service": {"Name": "a", "Namespace": "other"}}),
-            "Config.HttpService.Target.Service.Namespace",
-        ),
     ] {
         let error = refused(EXT_AUTHZ, authz(target));
         assert!(error.contains(expected), "{error}");
