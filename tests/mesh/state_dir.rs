@@ -177,6 +177,7 @@ async fn a_folder_belongs_to_one_dataplane_and_to_one_proxy() {
 
     // Without a living Envoy the folder may be used by anyone.
     kill(pid, Signal::SIGKILL).expect("Envoy lives");
+    eventually("Envoy is gone", || async { alive(pid) }, |alive| !alive).await;
     let mut next = mesh.sidecar("next", &other);
     next.ready().await;
     assert!(next.stop().await.success(), "{}", next.log());
