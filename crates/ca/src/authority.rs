@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use legate_identity::{CsrProfile, IssuedCertificate, LeafRequest, csr_names_hosts, csr_uris};
+use legate_identity::{CsrProfile, IssuedCertificate, LeafRequest, csr_names};
 use legate_model::{CaConfiguration, CaRoot, Secret, ServiceName, SpiffeId, TrustDomain};
 use legate_runtime::{Clock, Spawner};
 use legate_store::{CaState, Reader, Store, Watch};
@@ -22,6 +22,21 @@ use crate::{CaConfig, CaError, first};
 
 /// The domain of the names that clients verify servers by, as in `server.dc1.consul`.
 const DOMAIN: &str = "consul";
+
+/// A request for a certificate that may be signed: its own signature is good, and it names one identity of
+/// this mesh.
+#[derive(Debug)]
+pub struct CheckedRequest<'a> {
+    csr_pem: &'a str,
+    identity: SpiffeId,
+}
+
+impl CheckedRequest<'_> {
+    /// Who it asks to be.
+    pub fn identity(&self) -> &SpiffeId {
+        &self.identity
+    }
+}
 
 /// Signs for one mesh, and writes nothing: what it signs with is read from the store. Clones are
 /// handles to the same CA.
@@ -206,15 +221,16 @@ impl Ca {
         Ok(certificate)
     }
 
-    /// Who a request asks to be, so that the caller can decide whether it may.
+    /// Checks a request, so that the caller can decide whether it may have the identity.
     ///
     /// # Errors
     ///
     /// [`CaError::is_invalid_request`] ones: the request is malformed or not signed with its own
     /// key, has not exactly one URI, names an identity that is not signed here, or spells one otherwise
     /// than this mesh does.
-    pub fn csr_identity(&self, csr_pem: &str) -> Result<SpiffeId, CaError> {
-        let uris = csr_uris(csr_pem)?;
+    pub fn check_csr<'a>(&self, csr_pem: &'a str) -> Result<CheckedRequest<'a>, CaError> {
+        let names = csr_names(csr_pem)?;
+        let uris = names.uris;
         let [uri] = uris.as_slice() else {
             let reason = format!("it has {} URI names, exactly one is needed", uris.len());
             let error = legate_identity::IdentityError::InvalidRequest { reason };
@@ -232,7 +248,7 @@ impl Ca {
         // Dataplanes know a server by its host name or address under the same roots.
         let of_tenant = matches!(identity, SpiffeId::Service { .. })
             || !identity.tenancy().is_default_partition();
-        if of_tenant && csr_names_hosts(csr_pem)? {
+        if of_tenant && names.hosts {
             return refuse(
                 "who has it is known by the URI alone, and a host name or address could pass for \
                  a server's: leave DNS names and IP addresses out"
@@ -248,26 +264,23 @@ impl Ca {
             Some(_) if identity.to_string() != *uri => {
                 refuse(format!("in this mesh it is written {identity}"))
             }
-            Some(_) => Ok(identity),
+            Some(_) => Ok(CheckedRequest { csr_pem, identity }),
         }
     }
 
-    /// Signs a request: the identity it got, and the certificate followed by its intermediates.
+    /// Signs a request: the certificate followed by its intermediates.
     ///
-    /// Whether the requester may have that identity is the caller's to check first, with
-    /// [`Ca::csr_identity`].
+    /// Whether the requester may have the identity is the caller's to decide first.
     ///
     /// # Errors
     ///
-    /// As [`Ca::csr_identity`], or when the CA cannot sign, or when it signs too much already.
-    pub async fn sign_csr(&self, csr_pem: &str) -> Result<(SpiffeId, String), CaError> {
-        let identity = self.csr_identity(csr_pem)?;
+    /// When the CA cannot sign, or when it signs too much already.
+    pub async fn sign_csr(&self, request: &CheckedRequest<'_>) -> Result<String, CaError> {
         let signer = self.signer()?;
         let _turn = self.inner.limit.turn(&signer.settings.common).await?;
         let profile = self.profile(signer.settings.common.leaf_ttl);
-        let signed = signer.provider.sign(csr_pem, profile).await?;
-        let chain = signer.with_chain(&signed.cert_pem, signed.issuer.as_deref());
-        Ok((identity, chain))
+        let signed = signer.provider.sign(request.csr_pem, profile).await?;
+        Ok(signer.with_chain(&signed.cert_pem, signed.issuer.as_deref()))
     }
 
     /// Waits for a turn to have something signed, as requests do.

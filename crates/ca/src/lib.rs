@@ -23,7 +23,7 @@ mod renewal;
 mod rotation;
 mod settings;
 
-pub use authority::Ca;
+pub use authority::{Ca, CheckedRequest};
 pub use config::{CaConfig, ProviderKeys};
 pub use error::{CaError, LeafEnded};
 pub use kept::ServiceLeaves;

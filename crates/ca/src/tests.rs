@@ -380,9 +380,9 @@ async fn a_request_for_an_identity_of_this_datacenter_is_signed() {
         let uri = format!("spiffe://{td}/{path}");
         let csr = csr(&[&uri]);
         let expected: SpiffeId = uri.parse().unwrap();
-        assert_eq!(fixture.ca.csr_identity(&csr).unwrap(), expected);
-        let (identity, signed) = fixture.ca.sign_csr(&csr).await.unwrap();
-        assert_eq!(identity, expected);
+        let request = fixture.ca.check_csr(&csr).unwrap();
+        assert_eq!(*request.identity(), expected);
+        let signed = fixture.ca.sign_csr(&request).await.unwrap();
         assert_eq!(CertificateInfo::from_pem(&signed).unwrap().uris, [uri]);
         assert!(signed.ends_with("cross-signed\n"));
     }
@@ -424,7 +424,7 @@ async fn other_requests_are_refused() {
         (csr(&[&own, &own]), "it has 2 URI names"),
         ("no request".to_owned(), "invalid CSR"),
     ] {
-        let error = fixture.ca.sign_csr(&csr).await.unwrap_err();
+        let error = fixture.ca.check_csr(&csr).unwrap_err();
         assert!(error.is_invalid_request(), "{error}");
         let text = error.to_string();
         assert!(
@@ -448,8 +448,8 @@ async fn no_tenant_gets_the_name_of_a_server() {
     ] {
         let uri = format!("spiffe://{td}/{path}");
         let csr = csr_with_hosts(&[&uri], &["server.dc1.consul"]);
-        let identity = fixture.ca.csr_identity(&csr);
-        assert_eq!(identity.is_ok(), is_signed, "{path}: {identity:?}");
+        let checked = fixture.ca.check_csr(&csr);
+        assert_eq!(checked.is_ok(), is_signed, "{path}: {checked:?}");
     }
 }
 

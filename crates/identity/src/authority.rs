@@ -257,32 +257,31 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// The URI names that a request asks for, after its signature has been checked.
+/// The names that a request asks for.
+#[derive(Debug, Default)]
+pub struct CsrNames {
+    /// Its URIs.
+    pub uris: Vec<String>,
+    /// Whether there are DNS names or IP addresses, too.
+    pub hosts: bool,
+}
+
+/// The names that a request asks for, after its signature has been checked.
 ///
 /// # Errors
 ///
 /// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, or holds a
 /// name that is no URI, DNS name or IP address.
-pub fn csr_uris(csr_pem: &str) -> Result<Vec<String>, IdentityError> {
+pub fn csr_names(csr_pem: &str) -> Result<CsrNames, IdentityError> {
     let der = request_der(csr_pem)?;
-    let names = requested_names(&parse_request(&der)?)?;
-    let uris = names.into_iter().filter_map(|name| match name {
-        SanType::URI(uri) => Some(uri.to_string()),
-        _ => None,
-    });
-    Ok(uris.collect())
-}
-
-/// Whether a request asks for DNS names or IP addresses besides its URIs, after its signature has
-/// been checked.
-///
-/// # Errors
-///
-/// As [`csr_uris`].
-pub fn csr_names_hosts(csr_pem: &str) -> Result<bool, IdentityError> {
-    let der = request_der(csr_pem)?;
-    let names = requested_names(&parse_request(&der)?)?;
-    Ok(names.iter().any(|name| !matches!(name, SanType::URI(_))))
+    let mut names = CsrNames::default();
+    for name in requested_names(&parse_request(&der)?)? {
+        match name {
+            SanType::URI(uri) => names.uris.push(uri.to_string()),
+            _ => names.hosts = true,
+        }
+    }
+    Ok(names)
 }
 
 /// The names that a leaf is to have.

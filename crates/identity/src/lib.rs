@@ -18,7 +18,7 @@ pub mod tls;
 
 pub use agents::{AgentAuthorityRequest, AgentRequest, generate_agent_authority, issue_for_agent};
 pub use authority::{
-    Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names_hosts, csr_uris,
+    Authority, CsrNames, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names,
 };
 pub use certificate::{CertificateInfo, is_issued_by, split_certificates};
 pub use error::IdentityError;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{Method, StatusCode};
 use legate_identity::{
-    CertificateInfo, CsrProfile, IssuedCertificate, LeafKey, LeafRequest, csr_public_key, csr_uris,
-    is_issued_by, split_certificates,
+    CertificateInfo, CsrProfile, IssuedCertificate, LeafKey, LeafRequest, csr_names,
+    csr_public_key, is_issued_by, split_certificates,
 };
 use legate_model::Secret;
 use serde_json::{Value, json};
@@ -242,7 +242,7 @@ impl Vault {
         let cert_pem = text(&answer, "certificate")?;
         let issuer = text(&answer, "issuing_ca")?;
         let info = CertificateInfo::from_pem(&cert_pem)?;
-        if info.uris != csr_uris(csr_pem)? {
+        if info.uris != csr_names(csr_pem)?.uris {
             return Err(wrong("the certificate has another identity").into());
         }
         if info.is_ca || info.public_key != csr_public_key(csr_pem)? {

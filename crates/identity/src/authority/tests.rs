@@ -195,7 +195,7 @@ fn a_request_gets_its_names_and_key_and_nothing_else_it_asks_for() {
             .subject_alt_names
             .push(dns_name("web.example".to_owned()).unwrap());
     });
-    assert_eq!(csr_uris(&csr).unwrap(), [SERVICE]);
+    assert_eq!(csr_names(&csr).unwrap().uris, [SERVICE]);
     let signed = root.sign_csr(&csr, profile()).unwrap();
     let info = CertificateInfo::from_pem(&signed).unwrap();
     assert!(!info.is_ca);

@@ -129,10 +129,10 @@ impl ConnectCaService for Service {
             )));
         }
         let ca = &self.ca;
-        let id = ca.csr_identity(&csr).map_err(|error| sign_status(&error))?;
-        self.authorise(&id, &access)?;
-        let signed = ca.sign_csr(&csr).await;
-        let (_, cert_pem) = signed.map_err(|error| sign_status(&error))?;
+        let request = ca.check_csr(&csr).map_err(|error| sign_status(&error))?;
+        self.authorise(request.identity(), &access)?;
+        let signed = ca.sign_csr(&request).await;
+        let cert_pem = signed.map_err(|error| sign_status(&error))?;
         Ok(Response::new(SignResponse { cert_pem }))
     }
 }

@@ -244,8 +244,9 @@ fn pki(kept: &mut Kept, name: &str, method: &Method, path: &str, body: &Value) -
         }
         "sign/leaf-cert" => {
             let asked = match wrong {
-                Some(Wrong::OtherKey) => csr(&legate_identity::csr_uris(&text("csr"))
+                Some(Wrong::OtherKey) => csr(&legate_identity::csr_names(&text("csr"))
                     .unwrap()
+                    .uris
                     .iter()
                     .map(String::as_str)
                     .collect::<Vec<_>>()),

@@ -42,8 +42,10 @@ async fn sign(server: &Running, service: &str) -> Result<Vec<String>, String> {
         "spiffe://{}/ns/default/dc/dc1/svc/{service}",
         server.ca().trust_domain()
     );
-    let signed = server.ca().sign_csr(&csr(&[&uri])).await;
-    let (_, pem) = signed.map_err(|error| error.to_string())?;
+    let csr = csr(&[&uri]);
+    let request = server.ca().check_csr(&csr).unwrap();
+    let signed = server.ca().sign_csr(&request).await;
+    let pem = signed.map_err(|error| error.to_string())?;
     Ok(split_certificates(&pem).unwrap())
 }
 
