@@ -10,6 +10,7 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,17 +115,23 @@ pub fn serve<S, B, O, F, I>(
         };
         let graceful = GracefulShutdown::new();
         let mut running = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                // Each connection is looked at before another one is accepted: a request that has
-                // arrived is answered however many connections follow.
-                biased;
-                () = stop.cancelled() => break,
-                Some(()) = running.next() => {}
-                (stream, _) = accept(name, || listener.accept()) => {
-                    let (stream, service) = (open(stream), service.clone());
-                    let connection = port.admit();
-                    running.push(connection.serve(stream, service, graceful.watcher(), limits));
+        {
+            let next = || accept(name, || listener.accept());
+            // It goes on while connections end, so that what the system refuses is logged once.
+            let mut incoming = pin!(next());
+            loop {
+                tokio::select! {
+                    // Each connection is looked at before another one is accepted: a request that has
+                    // arrived is answered however many connections follow.
+                    biased;
+                    () = stop.cancelled() => break,
+                    Some(()) = running.next() => {}
+                    (stream, _) = &mut incoming => {
+                        incoming.set(next());
+                        let (stream, service) = (open(stream), service.clone());
+                        let connection = port.admit();
+                        running.push(connection.serve(stream, service, graceful.watcher(), limits));
+                    }
                 }
             }
         }
