@@ -9,25 +9,11 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::workspace::{Workspace, run, variable};
+use crate::workspace::{self, Workspace, run};
 
 /// Path of an Envoy that can be run.
 pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    if let Some(path) = variable("LEGATE_ENVOY").map(PathBuf::from) {
-        if !path.is_file() {
-            bail!(
-                "LEGATE_ENVOY is {}, which is not a file: name an Envoy binary or unset it",
-                path.display()
-            );
-        }
-        return Ok(path);
-    }
-    let on_path = variable("PATH").and_then(|path| {
-        std::env::split_paths(&path)
-            .map(|folder| folder.join("envoy"))
-            .find(|candidate| candidate.is_file())
-    });
-    match on_path {
+    match workspace::program("envoy", "LEGATE_ENVOY")? {
         Some(path) => Ok(path),
         None => fetch(workspace),
     }

@@ -6,10 +6,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 
 use crate::go;
-use crate::workspace::{self, Workspace, run, variable};
+use crate::workspace::{self, Workspace, run};
 
 /// Where the module is.
 const FOLDER: &str = "tests/interop/vault";
@@ -18,21 +18,7 @@ const SOURCES: [&str; 3] = ["go.mod", "go.sum", "main.go"];
 
 /// Path of a Vault that can be run.
 pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    if let Some(path) = variable("LEGATE_VAULT").map(PathBuf::from) {
-        if !path.is_file() {
-            bail!(
-                "LEGATE_VAULT is {}, which is not a file: name a Vault or unset it",
-                path.display()
-            );
-        }
-        return Ok(path);
-    }
-    let on_path = variable("PATH").and_then(|path| {
-        std::env::split_paths(&path)
-            .map(|folder| folder.join("vault"))
-            .find(|candidate| candidate.is_file())
-    });
-    match on_path {
+    match workspace::program("vault", "LEGATE_VAULT")? {
         Some(path) => Ok(path),
         None => build(workspace),
     }

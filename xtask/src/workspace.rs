@@ -95,6 +95,24 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// The program that a variable names, or else the one of this name on `PATH`.
+pub(crate) fn program(name: &str, named_by: &str) -> anyhow::Result<Option<PathBuf>> {
+    if let Some(path) = variable(named_by).map(PathBuf::from) {
+        if !path.is_file() {
+            bail!(
+                "{named_by} is {}, which is not a file: name a program or unset it",
+                path.display()
+            );
+        }
+        return Ok(Some(path));
+    }
+    Ok(variable("PATH").and_then(|path| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(name))
+            .find(|candidate| candidate.is_file())
+    }))
+}
+
 /// One variable of the environment.
 #[expect(
     clippy::disallowed_methods,
