@@ -154,10 +154,12 @@ impl Responder {
                 return fails(ResponseCode::Refused);
             }
         };
-        let name = request.question.name();
-        let names = self.names(&client.tenancy, &settings);
-        let (target, _) = names.read(name, request.question.query_type());
-        if counts && target.is_read() && self.rates.refuse(false, "DNS") {
+        let reads = || {
+            let (question, names) = (&request.question, self.names(&client.tenancy, &settings));
+            let (target, _) = names.read(question.name(), question.query_type());
+            target.is_read()
+        };
+        if counts && reads() && self.rates.refuse(false, "DNS") {
             return fails(ResponseCode::ServFail);
         }
         let known = Known::new();
