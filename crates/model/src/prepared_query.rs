@@ -267,9 +267,7 @@ impl ServiceQuery {
         }
         Ok(())
     }
-}
 
-impl ServiceQuery {
     /// The partitions and namespaces to look in, until there is an instance: its own, and those that it fails
     /// over to.
     pub fn places(&self) -> impl Iterator<Item = (&TenancyName, &TenancyName)> {

@@ -139,7 +139,7 @@ pub(super) async fn bootstrap(
         return Err(ApiError::acl_disabled());
     }
     // Whoever may do everything is of no other tenancy.
-    call.stand_in(Tenancy::default());
+    call.set_tenancy(Tenancy::default());
     let body = match call.has_body() {
         true => call.decode()?,
         false => BootstrapBody::default(),

@@ -62,7 +62,7 @@ pub(crate) struct Asked {
     /// Cancelled when the server stops.
     stop: CancellationToken,
     pub(crate) params: Params,
-    /// Whose rows it is about; [`Call::stand_in`] changes it.
+    /// Whose rows it is about; [`Call::set_tenancy`] changes it.
     pub(crate) tenancy: Tenancy,
     /// Notes for others who asks, and about whose rows.
     asker: Asker,
@@ -251,12 +251,12 @@ impl Call {
             not_served: OnceLock::new(),
         }));
         let tenancy = call.tenancy.clone();
-        call.stand_in(tenancy);
+        call.set_tenancy(tenancy);
         Ok(call)
     }
 
     /// Says what the request is about after all.
-    pub(super) fn stand_in(&mut self, tenancy: Tenancy) {
+    pub(super) fn set_tenancy(&mut self, tenancy: Tenancy) {
         let shown = match self.every_namespace {
             true => Tenancy {
                 namespace: EVERY_TENANCY.into(),
@@ -315,14 +315,14 @@ impl Call {
             }
         }
         self.every_namespace &= namespace.is_empty();
-        self.stand_in(self.tenancy.resolve(partition, namespace));
+        self.set_tenancy(self.tenancy.resolve(partition, namespace));
         Ok(())
     }
 
     /// For requests that are about no namespace, whichever the client names in all of its requests.
     pub(crate) fn leave_namespace(&mut self) {
         self.every_namespace = false;
-        self.stand_in(self.tenancy.of_partition());
+        self.set_tenancy(self.tenancy.of_partition());
     }
 
     /// A look at a state, within the tenancy that the request is about.

@@ -90,7 +90,7 @@ pub(super) fn every_namespace(tenancy: &Tenancy) -> Tenancy {
 /// Has a request be about a tenancy. What is for every namespace is about the partition.
 pub(super) fn enter(call: &mut Call, tenancy: &Tenancy) {
     call.leave_namespace();
-    call.stand_in(match *tenancy.namespace == *EVERY_TENANCY {
+    call.set_tenancy(match *tenancy.namespace == *EVERY_TENANCY {
         true => tenancy.of_partition(),
         false => tenancy.clone(),
     });

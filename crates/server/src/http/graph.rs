@@ -52,9 +52,7 @@ impl Relevant {
             Some(_) => Self::Nothing,
         }
     }
-}
 
-impl Relevant {
     /// Defaults that say neither are like none.
     fn defaults(protocol: String, sni: String) -> Self {
         match protocol.is_empty() && sni.is_empty() {

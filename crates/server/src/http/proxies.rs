@@ -53,7 +53,6 @@ pub(super) async fn get(
 fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiError> {
     let authorizer = authorizer.within(&status.proxy.tenancy);
     let node = &status.proxy.node;
-    let authorizer = authorizer.within(&status.proxy.tenancy);
     if !authorizer.node_read(node) {
         return Err(ApiError::denied("node:read", node));
     }

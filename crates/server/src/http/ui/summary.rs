@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use legate_model::{
-    CheckServiceNode, CheckStatus, ProxyMode, ServiceKind, ServiceName, Tenancy, TenancyName,
+    CheckServiceNode, CheckStatus, ProxyMode, ServiceKind, ServiceName, TenancyName,
 };
 use serde::{Serialize, Serializer};
 
@@ -81,7 +81,7 @@ pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<ServiceName,
     let mut all = BTreeMap::<ServiceName, Found>::new();
     for instance in instances {
         let service = &instance.service;
-        let tenancy = Tenancy::new(&service.partition, &service.namespace);
+        let tenancy = service.tenancy();
         let name = ServiceName::new(&tenancy, &service.service);
         let found = all.entry(name).or_default();
         found.kind = service.kind;

@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 use axum::extract::Path;
 use axum::response::Response;
 use legate_intentions::Action;
-use legate_model::{
-    CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, ServiceName, Tenancy, WILDCARD,
-};
+use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, ServiceName, WILDCARD};
 use legate_store::ReadTxn;
 use serde::{Serialize, Serializer};
 
@@ -174,8 +172,7 @@ pub(in crate::http) async fn topology(
     let mut filtered = false;
     let mut side = |mut side: Side| {
         let (instances, hidden) = visible(side.instances, |one| {
-            let tenancy = Tenancy::new(&one.service.partition, &one.service.namespace);
-            may_see(&authorizer.within(&tenancy), one)
+            may_see(&authorizer.within(&one.service.tenancy()), one)
         });
         filtered |= hidden;
         let may_read = |service: &ServiceName| {
