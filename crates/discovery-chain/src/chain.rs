@@ -40,10 +40,11 @@ pub struct Chain {
     pub envoy_extensions: Vec<EnvoyExtension>,
     /// The key of the node where requests come in.
     pub start_node: String,
-    /// The nodes by key, `<type>:<name>`.
-    pub nodes: BTreeMap<String, Node>,
+    /// The nodes by key, `<type>:<name>`. Most chains have one: it is boxed because a map with one entry has
+    /// room for eleven.
+    pub nodes: BTreeMap<String, Box<Node>>,
     /// Where requests can end, by id.
-    pub targets: BTreeMap<String, Target>,
+    pub targets: BTreeMap<String, Box<Target>>,
 }
 
 fn protocol<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
@@ -61,7 +62,12 @@ fn tenancy<S: Serializer>(tenancy: &Tenancy, serializer: S) -> Result<S::Ok, S::
 impl Chain {
     /// The node where requests come in.
     pub fn start(&self) -> Option<&Node> {
-        self.nodes.get(&self.start_node)
+        self.node(&self.start_node)
+    }
+
+    /// The node of a key.
+    pub fn node(&self, key: &str) -> Option<&Node> {
+        self.nodes.get(key).map(Box::as_ref)
     }
 
     /// Whether another chain has the same ends, each reached alike, and what comes in is balanced alike
@@ -77,8 +83,8 @@ impl Chain {
     }
 
     fn resolvers(&self) -> impl Iterator<Item = (&String, &Node)> {
-        let is_resolver = |node: &Node| matches!(node.kind, NodeKind::Resolver(_));
-        self.nodes.iter().filter(move |(_, node)| is_resolver(node))
+        let nodes = self.nodes.iter().map(|(key, node)| (key, &**node));
+        nodes.filter(|(_, node)| matches!(node.kind, NodeKind::Resolver(_)))
     }
 }
 

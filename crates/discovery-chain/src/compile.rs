@@ -58,7 +58,7 @@ pub struct Overrides {
     pub connect_timeout: Duration,
 }
 
-pub(crate) type Nodes = BTreeMap<String, Node>;
+pub(crate) type Nodes = BTreeMap<String, Box<Node>>;
 
 /// The chain of a service.
 ///
@@ -88,7 +88,7 @@ struct Compiler<'a> {
     resolvers: BTreeMap<ServiceName, Arc<ServiceResolver>>,
     defaults: BTreeMap<ServiceName, Option<Arc<ServiceDefaults>>>,
     nodes: Nodes,
-    targets: BTreeMap<String, Target>,
+    targets: BTreeMap<String, Box<Target>>,
     /// The targets that requests can end at.
     retained: BTreeSet<String>,
     protocol: Option<Protocol>,
@@ -195,7 +195,7 @@ impl<'a> Compiler<'a> {
         };
         self.routes_or_splits = true;
         // Whoever leads back here finds it, and is refused as a circle.
-        self.nodes.insert(key.clone(), node.clone());
+        self.nodes.insert(key.clone(), Box::new(node.clone()));
         self.splitters += 1;
         self.check_length(self.splitters)?;
         let mut steps = Vec::with_capacity(splitter.splits.len());
@@ -251,7 +251,7 @@ impl<'a> Compiler<'a> {
 
     fn add(&mut self, node: Node) -> String {
         let key = node.key();
-        self.nodes.insert(key.clone(), node);
+        self.nodes.insert(key.clone(), Box::new(node));
         key
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use legate_model::{HeaderModifiers, Split};
 
-use crate::chain::{Node, NodeKind, SplitStep};
+use crate::chain::{NodeKind, SplitStep};
 use crate::compile::Nodes;
 use crate::error::ChainError;
 
@@ -25,7 +25,11 @@ pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError
     // The way to each node, and those that no circle goes through.
     let mut way: Vec<(&str, Vec<&str>)> = Vec::new();
     let mut done = BTreeSet::new();
-    let next = |key: &str| nodes.get(key).map_or_else(BTreeSet::new, Node::next);
+    let next = |key: &str| {
+        nodes
+            .get(key)
+            .map_or_else(BTreeSet::new, |node| node.next())
+    };
     let first: Vec<&str> = vec![start];
     way.push(("", first));
     while let Some((_, open)) = way.last_mut() {

@@ -147,7 +147,7 @@ fn chain_to(
         service_meta: BTreeMap::new(),
         envoy_extensions: Vec::new(),
         start_node: node.key(),
-        nodes: [(node.key(), node)].into(),
-        targets: [(sni, target)].into(),
+        nodes: [(node.key(), Box::new(node))].into(),
+        targets: [(sni, Box::new(target))].into(),
     }
 }

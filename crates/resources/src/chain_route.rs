@@ -122,7 +122,7 @@ fn to_node(chain: &Chain, node: Option<&Node>) -> Route {
 fn routed(chain: &Chain, step: &RouteStep) -> Route {
     let matched = step.definition.matched.as_ref();
     let http = matched.and_then(|matched| matched.http.as_ref());
-    let mut route = to_node(chain, chain.nodes.get(&step.next_node));
+    let mut route = to_node(chain, chain.node(&step.next_node));
     route.r#match = Some(http.map_or_else(
         || RouteMatch {
             path_specifier: Some(everything()),

@@ -77,7 +77,7 @@ impl Compiler<'_> {
 
     fn retain(&mut self, target: Target) {
         self.retained.insert(target.id.clone());
-        self.targets.insert(target.id.clone(), target);
+        self.targets.insert(target.id.clone(), Box::new(target));
     }
 
     /// Follows redirects and default subsets.
