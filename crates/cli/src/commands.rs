@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     acl, agent, catalog, completion, config, connect, debug, dev, intention, keygen, kubernetes,
@@ -145,7 +145,7 @@ pub(crate) async fn run(command: Command, program: &OsStr) -> anyhow::Result<Exi
         Command::Proxy(options) => kubernetes::proxy::run(options).await.map(success),
         Command::Acl(command) => acl::run(*command).await,
         Command::Catalog(command) => catalog::run(command).await,
-        Command::Completion(options) => completion::run(&options, program),
+        Command::Completion(options) => completion::run(&options, Args::command(), program),
         Command::Config(command) => config::run(command).await,
         Command::Connect(command) => connect::run(command).await,
         Command::Debug(options) => debug::run(options).await,
@@ -163,7 +163,7 @@ pub(crate) async fn run(command: Command, program: &OsStr) -> anyhow::Result<Exi
         Command::Login(options) => login::login(options).await,
         Command::Logout(options) => login::logout(options).await,
         Command::Maint(options) => local_agent::maint(options).await,
-        Command::Man(options) => completion::man(&options),
+        Command::Man(options) => completion::man(&options, Args::command()),
         Command::Members(options) => members::run(options).await,
         Command::Monitor(options) => local_agent::monitor(options).await,
         Command::Namespace(command) => tenants::run(&tenants::NAMESPACE, command).await,

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::commands;
 use crate::output;
 
 #[derive(Args)]
@@ -24,15 +23,18 @@ pub(crate) struct Man {
     folder: PathBuf,
 }
 
-/// Prints what a shell has to read, for the name under which the program was started.
+/// Prints what a shell has to read to complete `command`, for the name under which the program was started.
 ///
 /// # Errors
 ///
 /// When standard output is gone.
-pub(crate) fn run(options: &Options, program: &OsStr) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    options: &Options,
+    mut command: Command,
+    program: &OsStr,
+) -> anyhow::Result<ExitCode> {
     let name = Path::new(program).file_name().unwrap_or(program);
     let mut out = Vec::new();
-    let mut command = commands::Args::command();
     clap_complete::generate(
         options.shell,
         &mut command,
@@ -43,16 +45,16 @@ pub(crate) fn run(options: &Options, program: &OsStr) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page for each command.
+/// Writes a page for each command of `command`.
 ///
 /// # Errors
 ///
 /// When the folder cannot be written to.
-pub(crate) fn man(options: &Man) -> anyhow::Result<ExitCode> {
+pub(crate) fn man(options: &Man, command: Command) -> anyhow::Result<ExitCode> {
     let folder = &options.folder;
     let failed = || format!("cannot write pages to {}", folder.display());
     std::fs::create_dir_all(folder).with_context(failed)?;
-    clap_mangen::generate_to(commands::Args::command(), folder).with_context(failed)?;
+    clap_mangen::generate_to(command, folder).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 

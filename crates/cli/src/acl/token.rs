@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::links::{self, Links, Templates};
 use super::noun::{Asked, Delete, List, Noun};
-use super::token_update::Update;
+use super::token_update::{Update, Which};
 use super::{Printed, shown, token_id};
 use crate::input;
-use crate::output::{Format, quoted, warn};
+use crate::output::{Format, quoted};
 use crate::server_api::encoded;
 
 /// What is done with tokens.
@@ -30,29 +30,6 @@ pub(crate) enum Command {
     Read(Read),
     /// Change a token
     Update(Update),
-}
-
-/// Which token.
-#[derive(Args)]
-pub(crate) struct Which {
-    /// Accessor id of the token, or its beginning
-    #[arg(long, default_value = "", value_name = "ID")]
-    pub(super) accessor_id: String,
-    /// The same under its old name
-    #[arg(long, default_value = "", value_name = "ID")]
-    pub(super) id: String,
-}
-
-impl Which {
-    /// The id that is given, under whichever name.
-    pub(super) fn given(&self, missing: &str) -> anyhow::Result<&str> {
-        if !self.accessor_id.is_empty() {
-            return Ok(&self.accessor_id);
-        }
-        ensure!(!self.id.is_empty(), "{missing}");
-        warn("Use the -accessor-id parameter to specify token by Accessor ID");
-        Ok(&self.id)
-    }
 }
 
 #[derive(Args)]

@@ -6,10 +6,32 @@ use serde_json::{Value, json};
 
 use super::links::{self, ChangedTemplates, Links, push};
 use super::noun::Asked;
-use super::token::Which;
 use super::{Printed, shown, token_id};
 use crate::output::{list, warn};
 use crate::server_api::{Api, encoded};
+
+/// Which token.
+#[derive(Args)]
+pub(crate) struct Which {
+    /// Accessor id of the token, or its beginning
+    #[arg(long, default_value = "", value_name = "ID")]
+    pub(super) accessor_id: String,
+    /// The same under its old name
+    #[arg(long, default_value = "", value_name = "ID")]
+    pub(super) id: String,
+}
+
+impl Which {
+    /// The id that is given, under whichever name.
+    pub(super) fn given(&self, missing: &str) -> anyhow::Result<&str> {
+        if !self.accessor_id.is_empty() {
+            return Ok(&self.accessor_id);
+        }
+        ensure!(!self.id.is_empty(), "{missing}");
+        warn("Use the -accessor-id parameter to specify token by Accessor ID");
+        Ok(&self.id)
+    }
+}
 
 #[derive(Args)]
 pub(crate) struct Update {

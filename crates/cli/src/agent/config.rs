@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::bail;
 use legate_model::{CheckType, Secret, ServiceDefinition};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -211,3 +212,41 @@ pub(super) struct Entries {
 /// The keys of [`Registered`].
 pub(super) const REGISTERED: [&str; 5] =
     ["service", "services", "check", "checks", "config_entries"];
+
+impl Settings {
+    /// Refuses values that are not served, of one file.
+    ///
+    /// # Errors
+    /// Names the key and why.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.server == Some(false) {
+            bail!("server = false is not served: client agents are not served, run a server");
+        }
+        let partition = self.partition.as_deref();
+        if let Some(set) = partition.filter(|set| !["", "default"].contains(set)) {
+            bail!(
+                "partition = {set:?} cannot be set: as in Consul, servers are of the partition \"default\"; \
+                 register what runs in another one with PUT /v1/catalog/register"
+            );
+        }
+        if self.bootstrap_expect.is_some_and(|servers| servers != 1) {
+            bail!(
+                "bootstrap_expect must be 1: several servers share their state through etcd \
+                 (legate-server --etcd-endpoints)"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A later source replaces single values and adds keys.
+pub(super) fn merge(into: &mut Value, later: Value) {
+    match (into, later) {
+        (Value::Object(into), Value::Object(later)) => {
+            for (key, value) in later {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, later) => *into = later,
+    }
+}

@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 use serde_json::{Map, Value, json};
 
-use super::sources::{self, Form};
+use super::config::merge;
 
 /// The flags of `legate agent`.
 #[derive(Debug, Default, Args)]
@@ -212,6 +212,13 @@ struct WithoutEffect {
     ui_dir: Option<String>,
 }
 
+/// What a file is written in, whatever its name ends in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Hcl,
+    Json,
+}
+
 impl Flags {
     /// What all files are written in, if the command line says it.
     ///
@@ -277,7 +284,7 @@ impl Flags {
                 "dns": self.dns_port,
             },
         });
-        sources::merge(&mut settings, self.without_effect.settings());
+        merge(&mut settings, self.without_effect.settings());
         Ok(settings)
     }
 }

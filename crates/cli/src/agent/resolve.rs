@@ -53,41 +53,12 @@ pub(super) struct LogFile {
     pub(super) rotation: Rotation,
 }
 
-const SERVER: bool = true;
-
-/// Refuses values that are not served, of one file.
-///
-/// # Errors
-/// Names the key and why.
-pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
-    if settings.server == Some(!SERVER) {
-        bail!("server = false is not served: client agents are not served, run a server");
-    }
-    let partition = settings.partition.as_deref();
-    if let Some(set) = partition.filter(|set| !["", "default"].contains(set)) {
-        bail!(
-            "partition = {set:?} cannot be set: as in Consul, servers are of the partition \"default\"; \
-             register what runs in another one with PUT /v1/catalog/register"
-        );
-    }
-    if settings
-        .bootstrap_expect
-        .is_some_and(|servers| servers != 1)
-    {
-        bail!(
-            "bootstrap_expect must be 1: several servers share their state through etcd \
-             (legate-server --etcd-endpoints)"
-        );
-    }
-    Ok(())
-}
-
 /// # Errors
 /// Names the setting.
 pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
     let settings = sources.settings;
-    refuse(&settings).context("the command line")?;
-    if !dev && settings.server != Some(SERVER) {
+    settings.check().context("the command line")?;
+    if !dev && settings.server != Some(true) {
         bail!("client agents are not served: run a server with -server or -dev");
     }
     let datacenter = settings

@@ -9,8 +9,8 @@ use legate_model::{CheckType, ConfigEntry, ServiceDefinition, hcl};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::config::{REGISTERED, Registered, Settings};
-use super::flags::Flags;
+use super::config::{REGISTERED, Registered, Settings, merge};
+use super::flags::{Flags, Form};
 use super::keys;
 
 /// The largest file that is read, in bytes.
@@ -65,13 +65,6 @@ pub(super) fn list(flags: &Flags) -> anyhow::Result<Vec<PathBuf>> {
     files(flags, flags.form()?)
 }
 
-/// What a file is written in, whatever its name ends in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    Hcl,
-    Json,
-}
-
 impl Sources {
     fn add(&mut self, source: &str, text: &str, merged: &mut Value) -> anyhow::Result<()> {
         let value = hcl::to_json(text);
@@ -110,7 +103,7 @@ impl Sources {
             }
         }
         let settings: Settings = decode(source, Value::Object(fields))?;
-        super::resolve::refuse(&settings).with_context(|| source.to_owned())?;
+        settings.check().with_context(|| source.to_owned())?;
         merge(merged, serde_json::to_value(settings)?);
         Ok(())
     }
@@ -134,18 +127,6 @@ fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> 
         bail!("{source}: {fields} is not served: leave it out");
     }
     Ok(request.value)
-}
-
-/// A later source replaces single values and adds keys.
-pub(super) fn merge(into: &mut Value, later: Value) {
-    match (into, later) {
-        (Value::Object(into), Value::Object(later)) => {
-            for (key, value) in later {
-                merge(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (into, later) => *into = later,
-    }
 }
 
 /// The files in the order in which they are read.

@@ -11,9 +11,10 @@ use legate_envoy::bootstrap::{
 };
 use serde_json::{Map, Value, json};
 
-use super::envoy::{BootstrapOptions, Options, Proxy, check_token, registration};
+use super::envoy_flags::{BootstrapOptions, Options};
+use super::envoy_proxy::{Proxy, registration};
 use crate::output::{list, text, warn};
-use crate::server_api::{Api, environment};
+use crate::server_api::{Api, environment, refused};
 
 /// How Consul calls the server in documents for Envoys that ask it themselves.
 const SERVER_CLUSTER: &str = "local_agent";
@@ -80,6 +81,20 @@ pub(super) async fn document(options: &Options, api: &Api, proxy: &Proxy) -> any
     }
     let document = serde_json::from_str(&built.to_json())?;
     Ok(for_server(document, &server, api))
+}
+
+/// Warns where Envoy is given no token although there are ACLs.
+async fn check_token(api: &Api) {
+    if api.token().is_some() {
+        return;
+    }
+    let own = api.get("/v1/acl/token/self").value().await;
+    if own.is_err_and(|error| refused(&error) == Some(http::StatusCode::FORBIDDEN)) {
+        warn(
+            "No ACL token was provided to Envoy. Because the ACL system is enabled, pass a suitable \
+             ACL token for this service to Envoy to avoid potential communication failure.",
+        );
+    }
 }
 
 fn admin_log(path: &str) -> String {

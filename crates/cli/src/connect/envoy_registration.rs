@@ -6,16 +6,11 @@ use std::net::{IpAddr, UdpSocket};
 use anyhow::{Context, bail, ensure};
 use serde_json::{Map, Value, json};
 
-use super::envoy::{Proxy, Register};
+use super::envoy_flags::Register;
+use super::envoy_proxy::Proxy;
 
 /// The port of a gateway of which nothing else is said.
 const DEFAULT_PORT: u16 = 8443;
-
-/// A proxy that is registered.
-pub(super) struct Registered {
-    pub(super) service: Value,
-    pub(super) datacenter: String,
-}
 
 /// An address with its port.
 #[derive(Debug, PartialEq, Eq)]

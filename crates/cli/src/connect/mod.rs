@@ -3,6 +3,8 @@
 mod ca;
 mod envoy;
 mod envoy_bootstrap;
+mod envoy_flags;
+mod envoy_proxy;
 mod envoy_registration;
 mod expose;
 mod redirect_traffic;
@@ -20,7 +22,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Ca(ca::Command),
     /// Run Envoy for a service, or print its bootstrap document
-    Envoy(Box<envoy::Options>),
+    Envoy(Box<envoy_flags::Options>),
     /// Let an ingress gateway offer a service
     Expose(expose::Options),
     /// Not served: Consul's own proxy, for tests

@@ -7,7 +7,7 @@ use clap::Args;
 use legate_kubernetes::redirect::{Redirection, apply};
 use serde_json::{Value, json};
 
-use super::envoy::registration;
+use super::envoy_proxy::registration;
 use crate::output::{line, list, text};
 use crate::server_api::ApiFlags;
 

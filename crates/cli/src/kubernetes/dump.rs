@@ -207,8 +207,17 @@ fn or_none(text: String) -> String {
     text
 }
 
-fn address(value: &Value) -> String {
-    super::proxy::address(value)
+/// An address of Envoy's: `10.0.0.1:8080`, or the path of a socket.
+pub(super) fn address(value: &Value) -> String {
+    let socket = &value["socket_address"];
+    if let (Some(host), Some(port)) = (socket["address"].as_str(), socket["port_value"].as_u64()) {
+        return match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+    }
+    let path = value["pipe"]["path"].as_str();
+    path.unwrap_or("unknown").to_owned()
 }
 
 fn cluster(cluster: &Value, state: &str) -> Vec<String> {

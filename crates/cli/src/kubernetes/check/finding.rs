@@ -77,4 +77,8 @@ impl Finding {
             ..Finding::ok(check, message)
         }
     }
+    /// Something could not be looked at.
+    pub(super) fn cannot_see(check: &'static str, what: &str, why: &str) -> Finding {
+        Finding::unchecked(check, format!("{what} cannot be looked at: {why}"))
+    }
 }

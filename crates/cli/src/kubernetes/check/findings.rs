@@ -41,7 +41,7 @@ fn operator(release: &Release, pods: &Seen<Vec<OperatorPod>>) -> Vec<Finding> {
         ));
     }
     match pods {
-        Err(why) => findings.push(cannot_see(CHECK, "the operator's pods", why)),
+        Err(why) => findings.push(Finding::cannot_see(CHECK, "the operator's pods", why)),
         Ok(pods) => findings.extend(pods.iter().filter_map(|pod| unready(release, pod))),
     }
     if release.updated < release.replicas {
@@ -69,7 +69,11 @@ fn unready(release: &Release, pod: &OperatorPod) -> Option<Finding> {
     };
     // The kubelet has seen it ready: what does not answer is the way to it from here.
     if pod.ready && pod.readiness.is_err() {
-        return Some(cannot_see("operator", &format!("pod {}", pod.name), &why));
+        return Some(Finding::cannot_see(
+            "operator",
+            &format!("pod {}", pod.name),
+            &why,
+        ));
     }
     Some(Finding::failed(
         "operator",
@@ -79,9 +83,4 @@ fn unready(release: &Release, pod: &OperatorPod) -> Option<Finding> {
             pod.name, release.namespace
         ),
     ))
-}
-
-/// Something could not be looked at.
-pub(super) fn cannot_see(check: &'static str, what: &str, why: &str) -> Finding {
-    Finding::unchecked(check, format!("{what} cannot be looked at: {why}"))
 }

@@ -11,6 +11,7 @@ mod report;
 mod servers;
 #[cfg(test)]
 mod tests;
+mod validity;
 mod webhook;
 
 use std::io::Write;

@@ -4,8 +4,7 @@ use serde_json::Value;
 
 use super::facts::{BarePod, Facts, MeshPod};
 use super::finding::Finding;
-use super::findings::cannot_see;
-use super::webhook::{Validity, validity};
+use super::validity::{Validity, validity};
 use crate::kubernetes::forward::is_no_way;
 
 const INJECTED: &str = "pods-injected";
@@ -20,7 +19,7 @@ const NAMED: usize = 20;
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = match &facts.bare_pods {
-        Err(why) => vec![cannot_see(INJECTED, "pods", why)],
+        Err(why) => vec![Finding::cannot_see(INJECTED, "pods", why)],
         Ok(pods) => {
             let release = &facts.release.namespace;
             let bad = pods.iter().map(|pod| bare(pod, release)).collect();
@@ -29,7 +28,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     };
     let pods = match &facts.pods {
         Err(why) => {
-            findings.push(cannot_see(READY, "pods with sidecars", why));
+            findings.push(Finding::cannot_see(READY, "pods with sidecars", why));
             return findings;
         }
         Ok(pods) if pods.is_empty() => {
@@ -158,7 +157,9 @@ fn connected(pod: &MeshPod) -> Option<Finding> {
     // A sidecar that does not run is named as not ready.
     let document = match pod.status.as_ref()? {
         Ok(document) => document,
-        Err(why) if is_no_way(why) => return Some(cannot_see(CONNECTED, &object(pod), why)),
+        Err(why) if is_no_way(why) => {
+            return Some(Finding::cannot_see(CONNECTED, &object(pod), why));
+        }
         Err(why) => {
             return Some(Finding::failed(
                 CONNECTED,
@@ -186,7 +187,9 @@ fn connected(pod: &MeshPod) -> Option<Finding> {
 fn configured(pod: &MeshPod) -> Option<Finding> {
     let document = match pod.status.as_ref()? {
         Ok(document) => document,
-        Err(why) if is_no_way(why) => return Some(cannot_see(CONFIGURED, &object(pod), why)),
+        Err(why) if is_no_way(why) => {
+            return Some(Finding::cannot_see(CONFIGURED, &object(pod), why));
+        }
         // It is named as not connected.
         Err(_) => return None,
     };
@@ -216,11 +219,11 @@ fn certificate(pod: &MeshPod, facts: &Facts) -> Option<Finding> {
     if let Some(Err(why)) = &pod.status
         && is_no_way(why)
     {
-        return Some(cannot_see(CERTIFICATES, &object(pod), why));
+        return Some(Finding::cannot_see(CERTIFICATES, &object(pod), why));
     }
     let leaves = match pod.leaves.as_ref()? {
         Ok(leaves) => leaves,
-        Err(why) => return Some(cannot_see(CERTIFICATES, &object(pod), why)),
+        Err(why) => return Some(Finding::cannot_see(CERTIFICATES, &object(pod), why)),
     };
     let bad = leaves.iter().find_map(|leaf| {
         match validity(leaf.not_before, leaf.not_after, facts.now) {

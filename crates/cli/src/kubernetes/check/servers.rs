@@ -7,9 +7,8 @@ use legate_identity::CertificateInfo;
 
 use super::facts::{Facts, ServerApi, ServerPod, Servers};
 use super::finding::Finding;
-use super::findings::cannot_see;
 use super::release::Release;
-use super::webhook::{Validity, validity};
+use super::validity::{Validity, validity};
 use crate::kubernetes::forward::is_no_way;
 
 const SERVERS: &str = "servers";
@@ -19,7 +18,7 @@ const VERSIONS: &str = "versions";
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     match &facts.servers {
-        Err(why) => vec![cannot_see(SERVERS, "the servers", why)],
+        Err(why) => vec![Finding::cannot_see(SERVERS, "the servers", why)],
         Ok(Servers::External(host)) => vec![Finding::unchecked(
             SERVERS,
             format!(
@@ -67,7 +66,7 @@ fn reached(release: &Release, replicas: i32, pods: &[ServerPod]) -> Vec<Finding>
                 format!("see why with kubectl describe pod {name} --namespace {space}"),
             ),
             Some(Err(why)) if is_no_way(why) => {
-                findings.push(cannot_see(SERVERS, &format!("pod {name}"), why));
+                findings.push(Finding::cannot_see(SERVERS, &format!("pod {name}"), why));
                 continue;
             }
             Some(Err(why)) => (
@@ -121,7 +120,7 @@ fn certificates(facts: &Facts, pods: &[ServerPod]) -> Vec<Finding> {
             Ok(info) => info,
             Err(error) => {
                 let what = format!("the certificate of pod {}", pod.name);
-                findings.push(cannot_see(CERTIFICATE, &what, &error.to_string()));
+                findings.push(Finding::cannot_see(CERTIFICATE, &what, &error.to_string()));
                 continue;
             }
         };

@@ -7,9 +7,8 @@ use legate_identity::tls::verify_server;
 
 use super::facts::{Admission, Facts, OperatorPod, Webhook};
 use super::finding::Finding;
-use super::findings::cannot_see;
 use super::release::Release;
-use crate::kubernetes::table::{duration, time};
+use super::validity::{Validity, validity};
 
 const CONFIGURATION: &str = "webhook-configuration";
 const CERTIFICATE: &str = "webhook-certificate";
@@ -20,7 +19,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let webhook = match &facts.webhook {
         Err(why) => {
             let what = "the MutatingWebhookConfiguration";
-            return vec![cannot_see(CONFIGURATION, what, why)];
+            return vec![Finding::cannot_see(CONFIGURATION, what, why)];
         }
         Ok(None) => {
             return vec![Finding::failed(
@@ -93,10 +92,12 @@ fn certificate(
     let name = &pod.name;
     let chain = match &pod.chain {
         Ok(chain) => chain,
-        Err(why) => return cannot_see(CERTIFICATE, &format!("pod {name}'s certificate"), why),
+        Err(why) => {
+            return Finding::cannot_see(CERTIFICATE, &format!("pod {name}'s certificate"), why);
+        }
     };
     let Some(Ok(info)) = chain.first().map(|own| CertificateInfo::from_der(own)) else {
-        return cannot_see(
+        return Finding::cannot_see(
             CERTIFICATE,
             &format!("pod {name}'s certificate"),
             "there is none",
@@ -127,35 +128,6 @@ fn certificate(
     }
 }
 
-/// How much of a certificate's life is left.
-pub(super) enum Validity {
-    /// "until …".
-    Good(String),
-    /// "has expired …".
-    Bad(String),
-}
-
-/// Certificates are renewed when a third of their life or more is left, so that one with less than a
-/// tenth has missed its renewal.
-pub(super) fn validity(not_before: SystemTime, not_after: SystemTime, now: SystemTime) -> Validity {
-    if now < not_before {
-        let from = time(not_before);
-        return Validity::Bad(format!("is valid from {from} only: compare the clocks"));
-    }
-    let until = time(not_after);
-    let life = not_after.duration_since(not_before).unwrap_or_default();
-    match not_after.duration_since(now) {
-        Err(past) => {
-            let ago = duration(past.duration());
-            Validity::Bad(format!("has expired at {until}, {ago} ago"))
-        }
-        Ok(left) if left < life / 10 => {
-            Validity::Bad(format!("expires soon, at {until}, in {}", duration(left)))
-        }
-        Ok(left) => Validity::Good(format!("until {until}, for {}", duration(left))),
-    }
-}
-
 /// The pod of the dry run has an annotation that the webhook refuses: its refusal shows that it was
 /// asked.
 fn called(release: &Release, webhook: &Webhook, admission: &Admission) -> Finding {
@@ -172,7 +144,7 @@ fn called(release: &Release, webhook: &Webhook, admission: &Admission) -> Findin
             "no namespace is known whose pods the webhook's namespaceSelector selects",
         ),
         Admission::Failed(why) => {
-            cannot_see(CALLED, "whether the API server asks the webhook", why)
+            Finding::cannot_see(CALLED, "whether the API server asks the webhook", why)
         }
         Admission::Created { namespace } => Finding::failed(
             CALLED,

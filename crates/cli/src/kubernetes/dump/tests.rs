@@ -101,3 +101,11 @@ fn an_envoy_without_a_kind_has_an_empty_table() {
     assert_eq!(text, "ROUTES   DOMAINS   MATCH   CLUSTER\n");
     assert!(Kind::Routes.of(&json!({})).is_none());
 }
+
+#[test]
+fn addresses() {
+    let of = |host: &str| address(&json!({"socket_address": {"address": host, "port_value": 80}}));
+    assert_eq!(of("10.0.0.1"), "10.0.0.1:80");
+    assert_eq!(of("::1"), "[::1]:80");
+    assert_eq!(address(&json!({"pipe": {"path": "/run/x"}})), "/run/x");
+}

@@ -6,8 +6,6 @@ mod list;
 mod server;
 mod status;
 
-pub(super) use status::address;
-
 use std::io::Write;
 
 use anyhow::{Context, bail};

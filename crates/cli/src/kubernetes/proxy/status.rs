@@ -8,10 +8,10 @@ use legate_dataplane::running::Status;
 use serde_json::{Value, json};
 
 use super::{Target, connected, server};
-use crate::kubernetes::Output;
 use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::sidecar::{Leaf, leaves};
 use crate::kubernetes::table::{duration, table, time};
+use crate::kubernetes::{Output, dump};
 use crate::server_api::ServerApi;
 
 /// Options of `legate proxy status`.
@@ -125,19 +125,6 @@ fn certificates(certs: &Value, now: SystemTime) -> String {
     }
 }
 
-/// An address of Envoy's: `10.0.0.1:8080`, or the path of a socket.
-pub(in crate::kubernetes) fn address(value: &Value) -> String {
-    let socket = &value["socket_address"];
-    if let (Some(host), Some(port)) = (socket["address"].as_str(), socket["port_value"].as_u64()) {
-        return match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        };
-    }
-    let path = value["pipe"]["path"].as_str();
-    path.unwrap_or("unknown").to_owned()
-}
-
 fn entries<'a>(page: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     page[list].as_array().into_iter().flatten()
 }
@@ -145,7 +132,7 @@ fn entries<'a>(page: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> +
 fn listener_rows(page: &Value) -> Vec<Vec<String>> {
     let row = |listener: &Value| {
         let name = listener["name"].as_str().unwrap_or_default();
-        vec![name.to_owned(), address(&listener["local_address"])]
+        vec![name.to_owned(), dump::address(&listener["local_address"])]
     };
     entries(page, "listener_statuses").map(row).collect()
 }
@@ -189,15 +176,6 @@ mod tests {
         ]}, {"name": "empty"}]});
         let rows = cluster_rows(&clusters);
         assert_eq!(rows, [["api", "2", "4"], ["empty", "0", "0"]]);
-    }
-
-    #[test]
-    fn addresses() {
-        let of =
-            |host: &str| address(&json!({"socket_address": {"address": host, "port_value": 80}}));
-        assert_eq!(of("10.0.0.1"), "10.0.0.1:80");
-        assert_eq!(of("::1"), "[::1]:80");
-        assert_eq!(address(&json!({"pipe": {"path": "/run/x"}})), "/run/x");
     }
 
     #[test]

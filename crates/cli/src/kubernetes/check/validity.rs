@@ -1,0 +1,34 @@
+//! Whether a certificate is valid now, and for long enough.
+
+use std::time::SystemTime;
+
+use crate::kubernetes::table::{duration, time};
+
+/// How much of a certificate's life is left.
+pub(super) enum Validity {
+    /// "until …".
+    Good(String),
+    /// "has expired …".
+    Bad(String),
+}
+
+/// Certificates are renewed when a third of their life or more is left, so that one with less than a
+/// tenth has missed its renewal.
+pub(super) fn validity(not_before: SystemTime, not_after: SystemTime, now: SystemTime) -> Validity {
+    if now < not_before {
+        let from = time(not_before);
+        return Validity::Bad(format!("is valid from {from} only: compare the clocks"));
+    }
+    let until = time(not_after);
+    let life = not_after.duration_since(not_before).unwrap_or_default();
+    match not_after.duration_since(now) {
+        Err(past) => {
+            let ago = duration(past.duration());
+            Validity::Bad(format!("has expired at {until}, {ago} ago"))
+        }
+        Ok(left) if left < life / 10 => {
+            Validity::Bad(format!("expires soon, at {until}, in {}", duration(left)))
+        }
+        Ok(left) => Validity::Good(format!("until {until}, for {}", duration(left))),
+    }
+}
