@@ -42,10 +42,13 @@ pub struct Chain {
     pub start_node: String,
     /// The nodes by key, `<type>:<name>`. Most chains have one: it is boxed because a map with one entry has
     /// room for eleven.
-    pub nodes: BTreeMap<String, Box<Node>>,
+    pub nodes: Nodes,
     /// Where requests can end, by id.
     pub targets: BTreeMap<String, Box<Target>>,
 }
+
+/// Nodes by key.
+pub type Nodes = BTreeMap<String, Box<Node>>;
 
 fn protocol<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(protocol.as_str())

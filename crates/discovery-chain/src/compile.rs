@@ -13,7 +13,7 @@ use legate_model::{
     TrustDomain,
 };
 
-use crate::chain::{Chain, Node, NodeKind, RouteStep, SplitStep, Target};
+use crate::chain::{Chain, Node, NodeKind, Nodes, RouteStep, SplitStep, Target};
 use crate::error::ChainError;
 use crate::{merge, names};
 
@@ -57,8 +57,6 @@ pub struct Overrides {
     /// Longest time to connect; zero means no override.
     pub connect_timeout: Duration,
 }
-
-pub(crate) type Nodes = BTreeMap<String, Box<Node>>;
 
 /// The chain of a service.
 ///

@@ -13,6 +13,6 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use chain::{Chain, Failover, Node, NodeKind, Resolver, RouteStep, SplitStep, Target};
+pub use chain::{Chain, Failover, Node, NodeKind, Nodes, Resolver, RouteStep, SplitStep, Target};
 pub use compile::{Entries, Overrides, Request, compile};
 pub use error::ChainError;

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use legate_model::{HeaderModifiers, Split};
 
-use crate::chain::{NodeKind, SplitStep};
-use crate::compile::Nodes;
+use crate::chain::{NodeKind, Nodes, SplitStep};
 use crate::error::ChainError;
 
 /// So many bytes of changed headers count as one part more: each part repeats those of the splits that

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::FilterError;
-use crate::parser::{self, is_identifier};
 use crate::pattern::Pattern;
 
 /// Conditions joined by `and`, `or` and `not`.
@@ -54,17 +52,6 @@ pub struct Selector {
     pub parts: Vec<String>,
     /// Where it stands in the text, in bytes. Selectors that are built and not read are at 0.
     pub at: usize,
-}
-
-impl Expression {
-    /// Reads a filter; `None` for an empty one, which fits everything.
-    ///
-    /// # Errors
-    ///
-    /// [`FilterError::Syntax`] says where the text stops making sense and what was expected.
-    pub fn parse(text: &str) -> Result<Option<Expression>, FilterError> {
-        parser::parse(text)
-    }
 }
 
 impl<M> Tree<M> {
@@ -192,4 +179,10 @@ impl fmt::Display for Quoted<'_> {
         }
         f.write_str("\"")
     }
+}
+
+/// Whether a text can stand after a dot.
+pub(crate) fn is_identifier(text: &str) -> bool {
+    let rest = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(rest)
 }

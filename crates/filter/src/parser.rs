@@ -1,6 +1,6 @@
 //! Reads a filter: one function a rule of the grammar.
 
-use crate::expression::{Expression, Match, Operator, Selector, Tree};
+use crate::expression::{Expression, Match, Operator, Selector, Tree, is_identifier};
 use crate::pattern::Pattern;
 use crate::{FilterError, MAX_DEPTH, MAX_LENGTH, MAX_PATTERNS};
 
@@ -10,30 +10,31 @@ struct Wrong(usize, String);
 /// How much of a text that is too long an error shows, in bytes.
 const SHOWN: usize = 64;
 
-pub(crate) fn parse(text: &str) -> Result<Option<Expression>, FilterError> {
-    let fail = |text: &str, Wrong(at, reason)| FilterError::Syntax {
-        text: text.to_owned(),
-        at,
-        reason,
-    };
-    if text.len() > MAX_LENGTH {
-        let reason = format!("it is longer than {MAX_LENGTH} bytes");
-        let shown = &text[..text.floor_char_boundary(SHOWN)];
-        return Err(fail(shown, Wrong(MAX_LENGTH, reason)));
+impl Expression {
+    /// Reads a filter; `None` for an empty one, which fits everything.
+    ///
+    /// # Errors
+    ///
+    /// [`FilterError::Syntax`] says where the text stops making sense and what was expected.
+    pub fn parse(text: &str) -> Result<Option<Expression>, FilterError> {
+        let fail = |text: &str, Wrong(at, reason)| FilterError::Syntax {
+            text: text.to_owned(),
+            at,
+            reason,
+        };
+        if text.len() > MAX_LENGTH {
+            let reason = format!("it is longer than {MAX_LENGTH} bytes");
+            let shown = &text[..text.floor_char_boundary(SHOWN)];
+            return Err(fail(shown, Wrong(MAX_LENGTH, reason)));
+        }
+        let mut parser = Parser {
+            text,
+            at: 0,
+            depth: 0,
+            patterns: 0,
+        };
+        parser.whole().map_err(|wrong| fail(text, wrong))
     }
-    let mut parser = Parser {
-        text,
-        at: 0,
-        depth: 0,
-        patterns: 0,
-    };
-    parser.whole().map_err(|wrong| fail(text, wrong))
-}
-
-/// Whether a text can stand after a dot.
-pub(crate) fn is_identifier(text: &str) -> bool {
-    let rest = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(rest)
 }
 
 fn is_word(c: char) -> bool {

@@ -7,6 +7,7 @@ pub mod acl_init;
 pub mod annotations;
 pub mod certificates;
 pub mod config;
+pub mod context;
 pub mod inject;
 pub mod leader;
 pub mod operator;

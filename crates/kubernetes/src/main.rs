@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
-use legate_kubernetes::{acl_init, operator, redirect};
+use legate_kubernetes::{acl_init, context, operator, redirect};
 use legate_runtime::logging::{self, Level, LogOptions};
 
 /// The mesh on Kubernetes.
@@ -28,7 +28,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Injects sidecars, keeps the catalog in step with pods, writes config entries.
-    Operator(Box<operator::Options>),
+    Operator(Box<context::Options>),
     /// Redirects the traffic of a pod to its sidecar; runs in an init container of the pod.
     Redirect(redirect::Options),
     /// Gives the servers their first token, and what pods and the operator log in with; then ends.

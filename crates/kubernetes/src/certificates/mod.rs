@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use self::material::Policy;
 use self::secrets::Damaged;
 use self::serving::Serving;
-use crate::operator::Context;
+use crate::context::Context;
 
 /// How often Secrets and files are looked at: others write them too.
 const LOOK: Duration = Duration::from_secs(30);

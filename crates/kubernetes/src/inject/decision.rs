@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::Refusal;
 use super::installation::Installation;
+use super::request::Refusal;
 use crate::annotations::{self, MANAGED_BY, MANAGED_BY_LEGATE, PREFIX, STATUS};
 
 /// Namespaces of the cluster itself.

@@ -1,6 +1,6 @@
 //! What holds for every pod that is injected: a value of its own, so that the patch is a pure function.
 
-use crate::operator::{Config, Servers, Sidecars};
+use crate::context::{Config, Servers, Sidecars};
 use crate::tenancy::Tenants;
 
 use super::dns::ResolvConf;

@@ -5,18 +5,19 @@
 
 use std::collections::BTreeMap;
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
+use json_patch::Patch;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::installation::Installation;
+use super::operations::Operations;
 use super::probes::{self, Surroundings};
+use super::request::{Refusal, Request, SIDECAR_USER};
 use super::service::{self, Instance};
 use super::settings::Settings;
 use super::upstreams::Upstreams;
-use super::{Refusal, Request, SIDECAR_USER, redirect, sidecar};
+use super::{redirect, sidecar};
 use crate::annotations::{
     self, Annotations, CA_CERTS, CONSUL_NAMESPACE, EXPOSE_PATHS, INJECTED, MANAGED_BY,
     MANAGED_BY_LEGATE, PREFIX, SCRAPE_PORT, SERVICE, SERVICE_PORT, STATUS,
@@ -28,71 +29,6 @@ use crate::annotations::{
 pub(super) const SLEEP_SECONDS: i64 = 2;
 /// The time that Kubernetes gives a pod to end, unless it says something else.
 const DEFAULT_GRACE: i64 = 30;
-
-/// Steps of a patch, in order.
-#[derive(Debug, Default)]
-pub(super) struct Operations(Vec<PatchOperation>);
-
-impl Operations {
-    /// Adds a value, or replaces the one that is there; in a list it goes before the one there.
-    pub(super) fn add(&mut self, path: &[&str], value: Value) {
-        let path = PointerBuf::from_tokens(path.iter().copied());
-        self.0
-            .push(PatchOperation::Add(AddOperation { path, value }));
-    }
-
-    /// Replaces a value that is there.
-    pub(super) fn replace(&mut self, path: &[&str], value: Value) {
-        let path = PointerBuf::from_tokens(path.iter().copied());
-        self.0
-            .push(PatchOperation::Replace(ReplaceOperation { path, value }));
-    }
-
-    /// Removes a value that is there.
-    pub(super) fn remove(&mut self, path: &[&str]) {
-        let path = PointerBuf::from_tokens(path.iter().copied());
-        self.0
-            .push(PatchOperation::Remove(RemoveOperation { path }));
-    }
-
-    /// Adds entries to a map that may not be there.
-    fn add_to_map(
-        &mut self,
-        path: &[&str],
-        map_is_there: bool,
-        entries: &BTreeMap<String, String>,
-    ) {
-        if entries.is_empty() {
-            return;
-        }
-        if !map_is_there {
-            return self.add(path, json!(entries));
-        }
-        for (key, value) in entries {
-            self.add(&[path, &[key.as_str()]].concat(), json!(value));
-        }
-    }
-
-    /// Adds items to a list that may not be there, before `at` or behind all.
-    fn add_to_list(
-        &mut self,
-        path: &[&str],
-        list: Option<usize>,
-        at: Option<usize>,
-        items: Vec<Value>,
-    ) {
-        if items.is_empty() {
-            return;
-        }
-        if list.is_none_or(|length| length == 0) {
-            return self.add(path, Value::Array(items));
-        }
-        for (offset, item) in items.into_iter().enumerate() {
-            let at = at.map_or_else(|| "-".to_owned(), |at| (at + offset).to_string());
-            self.add(&[path, &[at.as_str()]].concat(), item);
-        }
-    }
-}
 
 /// The patch of a pod that is to be injected; warnings are added.
 ///
@@ -153,7 +89,7 @@ pub(super) fn patch(
         },
         &mut operations,
     )?;
-    Ok(Patch(operations.0))
+    Ok(operations.patch())
 }
 
 struct Parts<'a> {

@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use legate_model::ExposePath;
 use serde_json::{Value, json};
 
-use super::Refusal;
-use super::patch::Operations;
+use super::operations::Operations;
+use super::request::Refusal;
 use super::service::{container_port, is_native};
 use crate::annotations::PREFIX;
 

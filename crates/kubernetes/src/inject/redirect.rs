@@ -4,14 +4,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::installation::Installation;
+use super::request::{DNS_PORT, INBOUND_PORT, Refusal, SIDECAR_USER};
 use super::settings::Settings;
-use super::{DNS_PORT, Refusal, SIDECAR_USER, sidecar};
+use super::sidecar;
 use crate::annotations::TransparentProxy;
 
 /// Name of the container.
 pub(super) const NAME: &str = "mesh-redirect";
-/// Port of the proxy for connections from outside.
-pub(super) const INBOUND_PORT: u16 = 20000;
 /// Port of the proxy for connections of the application.
 const OUTBOUND_PORT: u16 = 15001;
 

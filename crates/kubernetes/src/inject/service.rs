@@ -6,8 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Service};
 use kube::ResourceExt;
 
-use super::Refusal;
 use super::installation::Installation;
+use super::request::Refusal;
 use crate::annotations::{Annotations, KUBERNETES_SERVICE, PREFIX, Port, SERVICE};
 
 /// Label of Services that are not looked at.

@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use legate_model::DEFAULT_TENANCY;
 
 use super::installation::Installation;
+use super::request::{Refusal, Request};
 use super::service::{self, Instance};
-use super::{Refusal, Request};
 use crate::annotations::{self, Annotations, CONSUL_NAMESPACE, DNS, PREFIX, TRANSPARENT_PROXY};
 
 /// What the sidecar and the rest of the patch are made from.

@@ -3,9 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::installation::Installation;
-use super::redirect::INBOUND_PORT;
+use super::request::{DNS_PORT, INBOUND_PORT, SIDECAR_USER};
 use super::settings::Settings;
-use super::{DNS_PORT, SIDECAR_USER};
 use crate::annotations::{self, CA_CERTS};
 
 /// Name of the container.

@@ -9,10 +9,11 @@ use kube::Client;
 use legate_runtime::{Backoff, BackoffPolicy, ReadyHandle};
 use tokio::sync::watch;
 
+use super::dns::ResolvConf;
+use super::installation::{Cluster, Installation};
 use super::webhook::{AdmissionMetrics, Webhook};
-use super::{Cluster, Installation, ResolvConf};
 use crate::certificates::Certificates;
-use crate::operator::{Context, listen};
+use crate::context::{Context, listen};
 
 /// Between two questions to an API server that does not answer.
 const RETRY: BackoffPolicy = BackoffPolicy {

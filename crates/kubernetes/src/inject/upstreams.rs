@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::api::core::v1::PodSpec;
 
-use super::Refusal;
 use super::installation::Installation;
+use super::request::Refusal;
 use super::service;
 use crate::annotations::{Annotations, Port, UPSTREAMS, Upstream};
 

@@ -28,8 +28,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
-use super::{Admitted, Installation, Refusal, Request, admit};
-use crate::operator::Caches;
+use super::admission::{Admitted, admit};
+use super::installation::Installation;
+use super::request::{Refusal, Request};
+use crate::context::Caches;
 
 /// Where the API server sends pods.
 pub const PATH: &str = "/mutate";

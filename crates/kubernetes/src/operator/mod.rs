@@ -1,27 +1,20 @@
 //! The operator: flags, composition, and the end. What it does is in the modules that it starts.
 
-mod caches;
-mod config;
 mod health;
-mod options;
 mod writers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use kube::Client;
-use legate_runtime::http_server::bind;
 use legate_runtime::logging::LogOptions;
 use legate_runtime::metrics::{ProcessMetrics, Registry};
-use legate_runtime::{Clock, Readiness, Scope, Spawner};
-use tokio::net::TcpListener;
+use legate_runtime::{Clock, Readiness, Scope};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use self::caches::{Caches, watch};
-pub use self::config::{Config, ConfigError};
-pub use self::options::{Names, Options, Ports, Servers, Sidecars};
+use crate::context::{Caches, Config, Context, Options, listen};
 use crate::{certificates, inject};
 
 /// How long requests are still answered after the end was asked for: the API server goes on sending
@@ -33,31 +26,6 @@ const CONTROLLERS_END: Duration = Duration::from_secs(15);
 /// How long requests that have begun may take.
 const ANSWERS_END: Duration = Duration::from_secs(5);
 
-/// What every part of the operator works with.
-#[derive(Clone)]
-pub struct Context {
-    /// The flags.
-    pub options: Arc<Options>,
-    /// The chart's values.
-    pub config: Arc<Config>,
-    /// How the program logs; sidecars do alike.
-    pub log: LogOptions,
-    /// The API server.
-    pub client: Client,
-    /// What the API server has.
-    pub caches: Caches,
-    /// Starts tasks that end first: controllers and other writers.
-    pub controllers: Spawner,
-    /// Starts tasks that go on while the end is under way: what answers requests.
-    pub answers: Spawner,
-    /// Whether this replica can do its work.
-    pub readiness: Readiness,
-    /// Metrics.
-    pub registry: Registry,
-    /// The time.
-    pub clock: Clock,
-}
-
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -67,14 +35,6 @@ pub fn run(options: Options, log: LogOptions) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     legate_runtime::block_on(runtime, operate(options, log))
-}
-
-/// Listens at this address.
-///
-/// # Errors
-/// What the system says, with the address and with what is listened for.
-pub(crate) fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    bind(address).map_err(|error| anyhow!("cannot listen for {what} at {address}: {error}"))
 }
 
 async fn operate(options: Options, log: LogOptions) -> anyhow::Result<()> {

@@ -9,8 +9,8 @@ use legate_runtime::metrics::{self, IntGauge, Registry};
 use legate_runtime::{Backoff, BackoffPolicy, Spawner};
 use tokio::sync::watch;
 
-use super::Context;
 use crate::config;
+use crate::context::Context;
 use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::catalog::{Catalog, Id, Instance};
 use super::facts::{Key, Pod};
-use super::wanted::{Reason, Registration, VirtualIp, Wanted, check, status};
+use super::registration::{Registration, VirtualIp, check, status};
+use super::wanted::{Reason, Wanted};
 
 /// One request to the servers, or a few that belong together.
 #[derive(Clone, Debug, PartialEq)]

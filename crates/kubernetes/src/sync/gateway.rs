@@ -5,7 +5,7 @@ use legate_model::TenancyName;
 use serde_json::{Value, json};
 
 use super::facts::{Pod, Service};
-use super::wanted::{Context, Registration, scrape_port};
+use super::registration::{Context, Registration, scrape_port};
 use crate::annotations::Annotations;
 
 /// Port of ingress gateways' and sidecars' ready listener, which consul-k8s registers as theirs.

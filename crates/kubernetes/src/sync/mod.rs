@@ -15,6 +15,7 @@ pub mod facts;
 mod gateway;
 mod metrics;
 pub mod objects;
+pub mod registration;
 mod tokens;
 pub mod wanted;
 

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use clap::Parser;
 
-use legate_kubernetes::operator::{self, Config};
+use legate_kubernetes::context::{Config, Options};
 use legate_kubernetes::tenancy::Tenants;
 
 #[derive(Parser)]
 struct Operator {
     #[command(flatten)]
-    options: operator::Options,
+    options: Options,
     // These are flags of all subcommands.
     #[arg(long)]
     log_level: String,

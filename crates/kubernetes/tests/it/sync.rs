@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1 as k8s;
 use legate_kubernetes::sync::catalog::Catalog;
 use legate_kubernetes::sync::difference::{Known, plan};
 use legate_kubernetes::sync::facts::{Node, Pod, Service};
-use legate_kubernetes::sync::wanted::{Settings, Wanted, wanted};
+use legate_kubernetes::sync::registration::Settings;
+use legate_kubernetes::sync::wanted::{Wanted, wanted};
 use legate_kubernetes::tenancy::{TenancyFlags, Tenants};
 use serde_json::{Value, json};
 

@@ -24,7 +24,8 @@ use super::catalog::{Catalog, NodeState};
 use super::difference::{Call, Known, plan};
 use super::facts::{Key, Node, Pod, Service};
 use super::objects::{Change, Objects};
-use super::wanted::{Reason, Settings, node_name, wanted};
+use super::registration::{Settings, node_name};
+use super::wanted::{Reason, wanted};
 
 pub use self::progress::Sizes;
 

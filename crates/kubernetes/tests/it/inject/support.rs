@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use clap::Parser;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use legate_kubernetes::context::Options;
 use legate_kubernetes::inject::{
     Admitted, Cluster, Installation, Refusal, Request, ResolvConf, admit,
 };
-use legate_kubernetes::operator::Options;
 use serde_json::{Value, json};
 
 #[derive(Parser)]
@@ -61,7 +61,7 @@ pub(crate) fn plain() -> Installation {
     }
 }
 
-pub(crate) fn config(text: &str) -> legate_kubernetes::operator::Config {
+pub(crate) fn config(text: &str) -> legate_kubernetes::context::Config {
     serde_json::from_str(text).unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use legate_identity::tls::{ClientTls, client_config, server_name};
-use legate_kubernetes::operator::{Caches, Context};
+use legate_kubernetes::context::{Caches, Context};
 use legate_kubernetes::{certificates, inject};
 use legate_runtime::logging::{Level, LogOptions};
 use legate_runtime::metrics::{Registry, encode};

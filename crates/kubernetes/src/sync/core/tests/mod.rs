@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::sync::catalog::{self, CLUSTER, Id, Place};
-use crate::sync::wanted::{VirtualIp, Wanted};
+use crate::sync::registration::VirtualIp;
+use crate::sync::wanted::Wanted;
 
 const CLUSTER_UID: &str = "cluster-1";
 const PODS: usize = 5;
