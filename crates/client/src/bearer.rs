@@ -15,7 +15,7 @@ use legate_runtime::file_stamp::FileStamp;
 use serde_json::Value;
 
 use crate::config::Bearer;
-use crate::error::SessionError;
+use crate::error::{ErrorKind, SessionError};
 
 /// Largest file that is read as a bearer token.
 const SIZE: u64 = 64 * 1024;
@@ -24,9 +24,12 @@ const SIZE: u64 = 64 * 1024;
 pub(crate) fn read(bearer: &Bearer) -> Result<Secret, SessionError> {
     match bearer {
         Bearer::Token(token) => Ok(token.clone()),
-        Bearer::File(path) => read_file(path).map_err(|reason| SessionError::BearerFile {
-            path: path.clone(),
-            reason,
+        Bearer::File(path) => read_file(path).map_err(|reason| {
+            let path = path.display();
+            let text = format!(
+                "cannot read the bearer token from {path} (-login-bearer-token-path): {reason}"
+            );
+            SessionError::new(ErrorKind::Rejected, None, text)
         }),
     }
 }

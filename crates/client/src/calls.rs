@@ -1,4 +1,4 @@
-//! The calls that a session itself makes, each with a deadline, and the kinds of their failures.
+//! The calls that a session itself makes, each with a deadline, and what their failures mean.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -22,8 +22,9 @@ use tonic::{Code, Status};
 use crate::bearer;
 use crate::config::LoginConfig;
 use crate::connection::{AuthenticatedChannel, Token};
-use crate::error::{SessionError, describe, is_not_found};
-use crate::machine::{Credential, Failure, FailureKind, Features};
+use crate::dial::Link;
+use crate::error::{ErrorKind, SessionError, describe, kind};
+use crate::machine::Features;
 
 /// How long a login may take: the server may have to ask its platform.
 const LOGIN: Duration = Duration::from_secs(30);
@@ -35,61 +36,67 @@ const LOGIN_CALL: &str = "the login";
 /// Lists of servers as they come.
 pub(crate) type Watch = Pin<Box<dyn Stream<Item = Result<WatchServersResponse, Status>> + Send>>;
 
-/// The kind of failure that the status of a session's own call stands for.
-pub(crate) fn kind(status: &Status) -> FailureKind {
-    match status.code() {
-        _ if is_not_found(status) => FailureKind::Rejected,
-        // The connection failed, not the call.
-        _ if std::error::Error::source(status).is_some() => FailureKind::Server,
-        Code::Unauthenticated | Code::PermissionDenied => FailureKind::Rejected,
-        Code::InvalidArgument | Code::FailedPrecondition => FailureKind::Invalid,
-        Code::Unimplemented => FailureKind::Unsupported,
-        _ => FailureKind::Server,
-    }
-}
-
-/// Asks what the server can do, which also tells whether it accepts the token. `auth_method` is that
-/// of the login that made the token.
+/// Asks what the server can do, which also shows whether it accepts the token; `login` made it, if
+/// there is one.
 pub(crate) async fn features(
-    server: SocketAddr,
-    channel: AuthenticatedChannel,
-    credential: Credential,
-    auth_method: String,
+    link: Link,
+    token: Option<Token>,
+    login: Option<Arc<LoginConfig>>,
     time: Duration,
-) -> Result<Features, Failure> {
+) -> Result<Features, SessionError> {
+    let server = link.server;
+    let channel = AuthenticatedChannel::new(link.channel.clone(), token.as_ref());
     let mut client = DataplaneServiceClient::new(channel);
     let call = client.get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {});
     let status = match timeout(time, call).await {
-        Err(_) => return Err(Failure::timeout(server, CHECK_CALL, time)),
-        Ok(Ok(response)) => return Ok(supported(&response.into_inner())),
+        Err(_) => return Err(SessionError::timeout(server, CHECK_CALL, time)),
+        Ok(Ok(response)) => return supported(server, &response.into_inner()),
         Ok(Err(status)) => status,
     };
-    let kind = kind(&status);
+    if kind(&status) != ErrorKind::Rejected {
+        let error = SessionError::call(server, CHECK_CALL, &status);
+        return Err(error.with(link.greeting.hint()));
+    }
     let message = describe(&status);
-    let error = match (kind, credential) {
-        (FailureKind::Rejected, Credential::None) => SessionError::TokenWanted { server, message },
-        (FailureKind::Rejected, Credential::Static) => {
-            SessionError::TokenRejected { server, message }
-        }
-        (FailureKind::Rejected, Credential::Login) => SessionError::LoginTokenRejected {
-            server,
-            auth_method,
-            message,
-        },
-        _ => SessionError::call(server, CHECK_CALL, &status),
+    let text = match (login, token) {
+        (Some(login), _) => format!(
+            "server {server} rejects the ACL token of the login with auth method {:?} \
+             (-login-auth-method): {message}",
+            login.auth_method
+        ),
+        (None, Some(_)) => format!(
+            "server {server} rejects the ACL token ({message}): check -static-token, or whether \
+             -credential-type should be login"
+        ),
+        (None, None) => format!(
+            "server {server} wants an ACL token ({message}) and none is configured: set \
+             -credential-type to static and -static-token, or -credential-type to login"
+        ),
     };
-    Err(Failure::new(kind, error))
+    Err(SessionError::new(
+        ErrorKind::Rejected,
+        Code::Unauthenticated,
+        text,
+    ))
 }
 
-fn supported(response: &GetSupportedDataplaneFeaturesResponse) -> Features {
+fn supported(
+    server: SocketAddr,
+    response: &GetSupportedDataplaneFeaturesResponse,
+) -> Result<Features, SessionError> {
     let supports = |feature: DataplaneFeatures| {
         let mut list = response.supported_dataplane_features.iter();
         list.any(|entry| entry.feature_name() == feature && entry.supported)
     };
-    Features {
-        bootstrap: supports(DataplaneFeatures::EnvoyBootstrapConfiguration),
-        watch: supports(DataplaneFeatures::WatchServers),
+    if !supports(DataplaneFeatures::EnvoyBootstrapConfiguration) {
+        let text = format!(
+            "server {server} cannot configure proxies: it lacks the feature \
+             ENVOY_BOOTSTRAP_CONFIGURATION (Consul has it since 1.14)"
+        );
+        return Err(SessionError::new(ErrorKind::Server, None, text));
     }
+    let watch = supports(DataplaneFeatures::WatchServers);
+    Ok(Features { watch })
 }
 
 /// The result of a login.
@@ -101,59 +108,54 @@ pub(crate) struct LoggedIn {
 
 /// Logs in. An error says whether the bearer token had expired at `now`.
 pub(crate) async fn login(
-    server: SocketAddr,
-    channel: Channel,
+    link: Link,
     config: Arc<LoginConfig>,
     now: SystemTime,
-) -> Result<LoggedIn, Failure> {
-    let bearer =
-        bearer::read(&config.bearer).map_err(|error| Failure::new(FailureKind::Rejected, error))?;
+) -> Result<LoggedIn, SessionError> {
+    let (server, auth_method) = (link.server, &config.auth_method);
+    let bearer = bearer::read(&config.bearer)?;
     let bearer_expires = bearer::expires(&bearer);
     let request = LoginRequest {
-        auth_method: config.auth_method.clone(),
+        auth_method: auth_method.clone(),
         bearer_token: bearer.expose().to_owned(),
         meta: config.meta.clone().into_iter().collect(),
         namespace: config.namespace.clone(),
         partition: config.partition.clone(),
         datacenter: config.datacenter.clone(),
     };
-    let mut client = AclServiceClient::new(channel);
+    let mut client = AclServiceClient::new(link.channel);
     let response = match timeout(LOGIN, client.login(request)).await {
-        Err(_) => return Err(Failure::timeout(server, LOGIN_CALL, LOGIN)),
+        Err(_) => return Err(SessionError::timeout(server, LOGIN_CALL, LOGIN)),
         Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => {
+            let error = SessionError::call(server, LOGIN_CALL, &status);
+            if !matches!(error.kind, ErrorKind::Rejected | ErrorKind::Invalid) {
+                return Err(error.with(link.greeting.hint()));
+            }
             let note = bearer::note(bearer_expires, now);
-            return Err(login_failure(server, &config, &note, &status));
+            let text = format!(
+                "server {server} refuses the login with auth method {auth_method:?} \
+                 (-login-auth-method) and {}{note}: {:?}: {}",
+                config.bearer,
+                status.code(),
+                describe(&status)
+            );
+            return Err(SessionError { text, ..error });
         }
     };
     let token = response.token.filter(|token| !token.secret_id.is_empty());
     let token =
         token.and_then(|token| Token::new(Secret::new(token.secret_id), Some(&token.accessor_id)));
-    match token {
-        Some(token) => Ok(LoggedIn {
-            token,
-            bearer_expires,
-        }),
-        None => Err(Failure::of_server(SessionError::NoSecret {
-            server,
-            auth_method: config.auth_method.clone(),
-        })),
-    }
-}
-
-fn login_failure(server: SocketAddr, config: &LoginConfig, note: &str, status: &Status) -> Failure {
-    let kind = kind(status);
-    let error = match kind {
-        FailureKind::Rejected | FailureKind::Invalid => SessionError::LoginRefused {
-            server,
-            auth_method: config.auth_method.clone(),
-            bearer: format!("{}{note}", config.bearer),
-            code: status.code(),
-            message: describe(status),
-        },
-        _ => SessionError::call(server, LOGIN_CALL, status),
-    };
-    Failure::new(kind, error)
+    let token = token.ok_or_else(|| {
+        let text = format!(
+            "server {server} answered the login with auth method {auth_method:?} without a token"
+        );
+        SessionError::new(ErrorKind::Server, None, text)
+    })?;
+    Ok(LoggedIn {
+        token,
+        bearer_expires,
+    })
 }
 
 /// Deletes a token that a login made. The caller sets the deadline.
@@ -182,30 +184,4 @@ pub(crate) fn watch(channel: AuthenticatedChannel) -> Watch {
             .map(tonic::Response::into_inner)
     };
     Box::pin(stream::once(open).try_flatten())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_code_of_a_sessions_own_call_is_about_something() {
-        for number in 1..=16 {
-            let code = Code::from_i32(number);
-            let wanted = match code {
-                Code::Unauthenticated | Code::PermissionDenied => FailureKind::Rejected,
-                Code::InvalidArgument | Code::FailedPrecondition => FailureKind::Invalid,
-                Code::Unimplemented => FailureKind::Unsupported,
-                _ => FailureKind::Server,
-            };
-            assert_eq!(kind(&Status::new(code, "text")), wanted, "{code:?}");
-            let not_found = Status::new(code, "rpc error: ACL not found");
-            assert_eq!(kind(&not_found), FailureKind::Rejected, "{code:?}");
-            let mut local = Status::new(code, "transport error");
-            local.set_source(Arc::new(std::io::Error::from(
-                std::io::ErrorKind::BrokenPipe,
-            )));
-            assert_eq!(kind(&local), FailureKind::Server, "{code:?}");
-        }
-    }
 }

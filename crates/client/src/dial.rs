@@ -19,12 +19,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::timeout;
 use tokio_util::sync::DropGuard;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::error::{SessionError, text_of};
-use crate::greeting::{Greeting, HTTP1};
+use crate::error::{ErrorKind, SessionError, text_of};
+use crate::greeting::Greeting;
 use crate::http_proxy::{Routes, Via};
-use crate::machine::{Failure, FailureKind};
 use crate::tls::Tls;
 
 /// How long a connection may take, with its tunnel and TLS handshake.
@@ -47,6 +47,7 @@ const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
 /// An open connection.
+#[derive(Clone)]
 pub(crate) struct Link {
     pub(crate) server: SocketAddr,
     pub(crate) channel: Channel,
@@ -55,49 +56,36 @@ pub(crate) struct Link {
     pub(crate) lost: CancellationToken,
 }
 
-/// Opens connections.
+/// Opens connections. Their tasks run in the spawner's scope and end with its token.
 pub(crate) struct Dialer {
-    tls: Option<Tls>,
-    routes: Option<Routes>,
-    spawner: Spawner,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) routes: Option<Routes>,
+    pub(crate) spawner: Spawner,
 }
 
 impl Dialer {
-    /// Tasks of connections run in the spawner's scope and end with its token.
-    pub(crate) fn new(tls: Option<Tls>, routes: Option<Routes>, spawner: Spawner) -> Self {
-        Self {
-            tls,
-            routes,
-            spawner,
-        }
-    }
-
-    pub(crate) fn tls(&self) -> Option<&Tls> {
-        self.tls.as_ref()
-    }
-
     /// Connects to a server; `host` is what led to it, where that is known.
     pub(crate) async fn dial(
         &self,
         server: SocketAddr,
         host: Option<&str>,
-    ) -> Result<Link, Failure> {
+    ) -> Result<Link, SessionError> {
         let stream = match timeout(DEADLINE, self.open(server, host)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(failure(server, &error)),
             Err(_) => return Err(too_slow(server, DEADLINE)),
         };
         let lost = CancellationToken::new();
-        let greeting = Arc::new(Greeting::default());
+        let greeting = Arc::new(Greeting::new(self.tls.is_some()));
         let stream = Watched {
             stream,
             greeting: Arc::clone(&greeting),
             _lost: Some(lost.clone().drop_guard()),
         };
-        let channel = self.channel(server, host, stream).await.map_err(|reason| {
-            let error = SessionError::Dial { server, reason };
-            Failure::of_server(error.with(greeting.hint(self.tls.is_some())))
-        })?;
+        let channel = self
+            .channel(server, host, stream)
+            .await
+            .map_err(|reason| SessionError::dial(server, reason).with(greeting.hint()))?;
         Ok(Link {
             server,
             channel,
@@ -111,37 +99,24 @@ impl Dialer {
             Some(routes) => routes.to(server, host).map_err(io::Error::other)?,
             None => None,
         };
-        match via {
-            None => self.secure(server, host, connect(server).await?).await,
-            Some(via) => {
-                let tunnel = tunnel(via, server).await.map_err(|error| {
-                    io::Error::other(format!("cannot connect through {via}: {error}"))
-                })?;
-                self.secure(server, host, tunnel).await
-            }
-        }
-    }
-
-    async fn secure(
-        &self,
-        server: SocketAddr,
-        host: Option<&str>,
-        stream: impl Stream + 'static,
-    ) -> io::Result<Box<dyn Stream>> {
-        match &self.tls {
-            None => Ok(Box::new(stream)),
-            Some(tls) => {
-                let greeting = Arc::new(Greeting::default());
-                let stream = Watched {
-                    stream,
-                    greeting: Arc::clone(&greeting),
-                    _lost: None,
-                };
-                match tls.connect(server, host, stream).await {
-                    Err(_) if greeting.is_http1() => Err(io::Error::other(HTTP1)),
-                    connected => Ok(Box::new(connected?)),
-                }
-            }
+        let stream: Box<dyn Stream> = match via {
+            None => Box::new(connect(server).await?),
+            Some(via) => Box::new(tunnel(via, server).await.map_err(|error| {
+                io::Error::other(format!("cannot connect through {via}: {error}"))
+            })?),
+        };
+        let Some(tls) = &self.tls else {
+            return Ok(stream);
+        };
+        let greeting = Arc::new(Greeting::new(true));
+        let stream = Watched {
+            stream,
+            greeting: Arc::clone(&greeting),
+            _lost: None,
+        };
+        match (tls.connect(server, host, stream).await, greeting.hint()) {
+            (Err(_), Some(hint)) => Err(io::Error::other(hint)),
+            (connected, _) => Ok(Box::new(connected?)),
         }
     }
 
@@ -219,33 +194,29 @@ async fn connect(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn too_slow(server: SocketAddr, after: Duration) -> Failure {
-    Failure::timeout(server, "the connection attempt", after)
+fn too_slow(server: SocketAddr, after: Duration) -> SessionError {
+    SessionError::timeout(server, "the connection attempt", after)
 }
 
-fn failure(server: SocketAddr, error: &io::Error) -> Failure {
+fn failure(server: SocketAddr, error: &io::Error) -> SessionError {
     let tls = error
         .get_ref()
         .and_then(|error| error.downcast_ref::<rustls::Error>());
     match tls {
         _ if error.kind() == io::ErrorKind::TimedOut => too_slow(server, CONNECT),
         Some(rustls::Error::InvalidCertificate(reason)) => {
-            let reason = distrust(reason);
-            Failure::new(
-                FailureKind::Untrusted,
-                SessionError::Untrusted { server, reason },
-            )
+            let text = format!(
+                "the certificate of server {server} is not trusted: {}; check -ca-certs and \
+                 -tls-server-name",
+                distrust(reason)
+            );
+            SessionError::new(ErrorKind::Untrusted, Code::Unavailable, text)
         }
-        Some(rustls::Error::InvalidMessage(_)) => {
-            let reason =
-                "it does not speak TLS on this port: check -grpc-port, or set -tls-disabled"
-                    .to_owned();
-            Failure::of_server(SessionError::Dial { server, reason })
-        }
-        _ => Failure::of_server(SessionError::Dial {
+        Some(rustls::Error::InvalidMessage(_)) => SessionError::dial(
             server,
-            reason: error.to_string(),
-        }),
+            "it does not speak TLS on this port: check -grpc-port, or set -tls-disabled",
+        ),
+        _ => SessionError::dial(server, error),
     }
 }
 
@@ -328,10 +299,7 @@ impl hyper::rt::Executor<Pin<Box<dyn Future<Output = ()> + Send>>> for ScopeExec
     fn execute(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
         let stopped = self.0.token();
         self.0.spawn("connection to a server", async move {
-            tokio::select! {
-                () = stopped.cancelled() => {}
-                () = task => {}
-            }
+            stopped.run_until_cancelled(task).await;
             Ok::<_, std::convert::Infallible>(())
         });
     }
@@ -391,14 +359,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_was_not_read_tells_what_listens_there() {
-        let greeting = Arc::new(Greeting::default());
+        let greeting = Arc::new(Greeting::new(false));
         let mut stream = Watched {
             stream: Closed(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
             greeting: Arc::clone(&greeting),
             _lost: None,
         };
         stream.write_all(b"PRI * HTTP/2.0").await.unwrap_err();
-        let hint = greeting.hint(false).unwrap();
+        let hint = greeting.hint().unwrap();
         assert!(hint.contains("speaks HTTP/1"), "{hint}");
     }
 
@@ -423,13 +391,13 @@ mod tests {
     async fn a_proxy_that_cannot_be_used_is_named() {
         let scope = Scope::new("test");
         let proxy = crate::HttpProxy::new("socks5://proxy:1080", "").unwrap();
-        let dialer = Dialer::new(None, Some(Routes::new(&proxy, 8502)), scope.spawner());
+        let dialer = Dialer {
+            tls: None,
+            routes: Some(Routes::new(&proxy, 8502)),
+            spawner: scope.spawner(),
+        };
         let server = SocketAddr::from(([192, 0, 2, 1], 8502));
-        let failure = dialer.dial(server, None).await.err().unwrap();
-        assert!(
-            failure.error.to_string().contains("HTTPS_PROXY"),
-            "{}",
-            failure.error
-        );
+        let error = dialer.dial(server, None).await.err().unwrap();
+        assert!(error.text.contains("HTTPS_PROXY"), "{error}");
     }
 }

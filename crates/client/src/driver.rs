@@ -30,9 +30,9 @@ use crate::calls::{self, LoggedIn, Watch};
 use crate::config::{LoginConfig, Timing};
 use crate::connection::{AuthenticatedChannel, Connection, Token};
 use crate::dial::{Dialer, Link};
-use crate::error::SessionError;
-use crate::facts::{Facts, Stage};
-use crate::machine::{Action, Credential, Event, Failure, Features, Machine};
+use crate::error::{ErrorKind, SessionError};
+use crate::facts::Facts;
+use crate::machine::{Action, Event, Features, Machine};
 use crate::metrics::{Metrics, observe};
 use crate::resolve::{Found, resolve};
 use crate::session::SessionState;
@@ -44,7 +44,6 @@ const STOP: Duration = Duration::from_secs(1);
 pub(crate) struct Parts {
     pub(crate) addresses: Arc<Addresses>,
     pub(crate) port: u16,
-    pub(crate) credential: Credential,
     pub(crate) login: Option<Arc<LoginConfig>>,
     pub(crate) token: Option<Token>,
     pub(crate) dialer: Arc<Dialer>,
@@ -65,9 +64,9 @@ pub(crate) struct Parts {
 /// Outcome of an operation, with what the driver keeps of it.
 enum Outcome {
     Resolved(Result<Found, SessionError>),
-    Dialed(Result<Link, Failure>),
-    LoggedIn(Result<LoggedIn, Failure>),
-    Features(Result<Features, Failure>),
+    Dialed(Result<Link, SessionError>),
+    LoggedIn(Result<LoggedIn, SessionError>),
+    Features(Result<Features, SessionError>),
     LoggedOut,
 }
 
@@ -210,7 +209,7 @@ impl Driver {
             lost.cancelled().await;
             Event::CallFailed {
                 generation,
-                failure: Failure::of_server(SessionError::Lost { server }),
+                error: SessionError::lost(server),
             }
         }
     }
@@ -298,26 +297,20 @@ impl Driver {
 
     fn login(&mut self) {
         let (Some(link), Some(login)) = (&self.link, &self.parts.login) else {
-            let failure = self.no_connection();
-            return self.begin(ready(Outcome::LoggedIn(Err(failure))));
+            return self.begin(ready(Outcome::LoggedIn(Err(no_connection()))));
         };
-        let now = Clock::system().now();
-        let login = calls::login(link.server, link.channel.clone(), Arc::clone(login), now);
+        let login = calls::login(link.clone(), Arc::clone(login), Clock::system().now());
         self.begin(login.map(Outcome::LoggedIn));
     }
 
     fn check_features(&mut self) {
         let Some(link) = self.replacement.as_ref().or(self.link.as_ref()) else {
-            let failure = self.no_connection();
-            return self.begin(ready(Outcome::Features(Err(failure))));
+            return self.begin(ready(Outcome::Features(Err(no_connection()))));
         };
-        let login = self.parts.login.as_ref();
-        let auth_method = login.map(|login| login.auth_method.clone());
         let check = calls::features(
-            link.server,
-            self.authenticated(link),
-            self.parts.credential,
-            auth_method.unwrap_or_default(),
+            link.clone(),
+            self.parts.token.clone(),
+            self.parts.login.clone(),
             self.parts.timing.answer,
         );
         self.begin(check.map(Outcome::Features));
@@ -353,14 +346,6 @@ impl Driver {
             let logout = logout.of_replaced(link.channel.clone());
             self.parts.scope.spawn("logout of a replaced token", logout);
         }
-    }
-
-    /// What an operation fails with that needs a connection where there is none: the machine must
-    /// not wait for an outcome that never comes.
-    fn no_connection(&self) -> Failure {
-        let (_, server) = Stage::of(self.machine.view().state);
-        let server = server.unwrap_or_else(unknown_server);
-        Failure::of_server(SessionError::Lost { server })
     }
 
     /// The link's channel with the token in use.
@@ -401,10 +386,7 @@ impl Driver {
                 if result.is_ok() {
                     self.parts.facts.heard();
                 }
-                let link = self.replacement.as_ref().or(self.link.as_ref());
-                Event::Features(
-                    result.map_err(|failure| self.counted(self.explained(link, failure))),
-                )
+                Event::Features(result.map_err(|error| self.counted(error)))
             }
             Outcome::LoggedOut => Event::LoggedOut,
         }
@@ -413,7 +395,7 @@ impl Driver {
     fn resolved(&mut self, result: Result<Found, SessionError>) -> Event {
         let found = match result {
             Ok(found) => found,
-            Err(error) => return Event::Resolved(Err(Arc::new(error))),
+            Err(error) => return Event::Resolved(Err(error)),
         };
         let duration = self.operation_started.elapsed();
         observe(&self.parts.metrics.discover, duration);
@@ -423,9 +405,9 @@ impl Driver {
         Event::Resolved(Ok(servers))
     }
 
-    fn dialed(&mut self, result: Result<Link, Failure>) -> Result<(), Failure> {
-        let link = result.map_err(|failure| self.counted(failure))?;
-        if let Some(tls) = self.parts.dialer.tls() {
+    fn dialed(&mut self, result: Result<Link, SessionError>) -> Result<(), SessionError> {
+        let link = result.map_err(|error| self.counted(error))?;
+        if let Some(tls) = &self.parts.dialer.tls {
             let expires = tls.certificate_expires();
             self.parts.facts.client_certificate_expires(expires);
         }
@@ -438,19 +420,15 @@ impl Driver {
         Ok(())
     }
 
-    fn logged_in(&mut self, result: Result<LoggedIn, Failure>) -> Result<(), Failure> {
-        let login = match result {
-            Ok(login) => login,
-            Err(failure) => {
-                let failure = self.explained(self.link.as_ref(), failure);
-                tracing::error!(
-                    target: "server-connection-manager",
-                    error = %failure.error,
-                    "ACL auth method login failed"
-                );
-                return Err(self.counted(failure));
-            }
-        };
+    fn logged_in(&mut self, result: Result<LoggedIn, SessionError>) -> Result<(), SessionError> {
+        let login = result.map_err(|error| {
+            tracing::error!(
+                target: "server-connection-manager",
+                %error,
+                "ACL auth method login failed"
+            );
+            self.counted(error)
+        })?;
         let metrics = &self.parts.metrics;
         observe(&metrics.login, self.operation_started.elapsed());
         metrics.logins.inc();
@@ -469,19 +447,11 @@ impl Driver {
         Ok(())
     }
 
-    /// Adds what to look at when nothing on the connection was HTTP/2.
-    fn explained(&self, link: Option<&Link>, failure: Failure) -> Failure {
-        let tls = self.parts.dialer.tls().is_some();
-        let hint = link.and_then(|link| link.greeting.hint(tls));
-        let error = Arc::unwrap_or_clone(failure.error).with(hint);
-        Failure::new(failure.kind, error)
-    }
-
-    fn counted(&self, failure: Failure) -> Failure {
-        if let Some(code) = failure.error.code() {
+    fn counted(&self, error: SessionError) -> SessionError {
+        if let Some(code) = error.code {
             self.parts.metrics.error(code);
         }
-        failure
+        error
     }
 
     fn watched(&mut self, item: Option<Result<WatchServersResponse, Status>>) -> Event {
@@ -495,10 +465,9 @@ impl Driver {
         };
         self.watch = stream::pending().boxed();
         self.parts.metrics.error(status.code());
-        let server = self.link.as_ref().map(|link| link.server);
-        let server = server.unwrap_or_else(unknown_server);
-        let error = SessionError::call(server, "the watch of its server list", &status);
-        Event::WatchEnded(Failure::new(calls::kind(&status), error))
+        let ended =
+            |link: &Link| SessionError::call(link.server, "the watch of its server list", &status);
+        Event::WatchEnded(self.link.as_ref().map_or_else(no_connection, ended))
     }
 
     fn listed(&mut self, list: &WatchServersResponse) -> Vec<SocketAddr> {
@@ -534,8 +503,10 @@ impl Driver {
     }
 }
 
-fn unknown_server() -> SocketAddr {
-    SocketAddr::from(([0, 0, 0, 0], 0))
+/// What an operation fails with that needs a connection where there is none: the machine must not
+/// wait for an outcome that never comes.
+fn no_connection() -> SessionError {
+    SessionError::new(ErrorKind::Server, None, "there is no connection")
 }
 
 fn round_failed(list_misleads: bool) {

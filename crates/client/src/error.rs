@@ -1,8 +1,8 @@
 //! Errors between a session and its servers, and what follows from errors of calls.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -18,191 +18,99 @@ const NO_PROXY: [&str; 2] = [
     "is not a proxy: its Kind is",
 ];
 
-/// Why there is no connection. Says what failed, where, and which setting to look at.
+/// Why there is no connection. The text says what failed, where, and which setting to look at.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum SessionError {
-    /// A host has no addresses.
-    #[error("cannot find servers: {host:?} (-addresses) does not resolve: {reason}")]
-    Resolve {
-        /// The host.
-        host: String,
-        /// What the resolver says.
-        reason: String,
-    },
-    /// The command did not print addresses.
-    #[error("cannot find servers with the command {program:?} (-addresses): {reason}")]
-    Command {
-        /// The program. Its arguments are left out: those of cloud look-ups hold credentials.
-        program: String,
-        /// What is wrong with it or its output.
-        reason: String,
-    },
-    /// No connection could be made.
-    #[error("cannot connect to server {server}: {reason}")]
-    Dial {
-        /// The server.
-        server: SocketAddr,
-        /// What the network or TLS says.
-        reason: String,
-    },
-    /// The server has a certificate that does not verify.
-    #[error(
-        "the certificate of server {server} is not trusted: {reason}; check -ca-certs and -tls-server-name"
-    )]
-    Untrusted {
-        /// The server.
-        server: SocketAddr,
-        /// Why not.
-        reason: String,
-    },
-    /// The server does not answer.
-    #[error("server {server} did not answer {call} within {after:?}")]
-    Timeout {
-        /// The server.
-        server: SocketAddr,
-        /// What it was asked.
-        call: &'static str,
-        /// How long was waited.
-        after: Duration,
-    },
-    /// The server answered with an error, or the connection broke.
-    #[error("server {server} failed {call}: {code:?}: {message}")]
-    Call {
-        /// The server.
-        server: SocketAddr,
-        /// What it was asked.
-        call: &'static str,
-        /// Its answer's code.
-        code: Code,
-        /// Its answer's text.
-        message: String,
-    },
-    /// The connection is gone.
-    #[error("the connection to server {server} was lost")]
-    Lost {
-        /// The server.
-        server: SocketAddr,
-    },
-    /// The server is too old.
-    #[error(
-        "server {server} cannot configure proxies: it lacks the feature ENVOY_BOOTSTRAP_CONFIGURATION \
-         (Consul has it since 1.14)"
-    )]
-    MissingFeature {
-        /// The server.
-        server: SocketAddr,
-    },
-    /// The server needs a token and none is configured.
-    #[error(
-        "server {server} wants an ACL token ({message}) and none is configured: set -credential-type to \
-         static and -static-token, or -credential-type to login"
-    )]
-    TokenWanted {
-        /// The server.
-        server: SocketAddr,
-        /// The server's text.
-        message: String,
-    },
-    /// The static token is not accepted.
-    #[error(
-        "server {server} rejects the ACL token ({message}): check -static-token, or whether \
-         -credential-type should be login"
-    )]
-    TokenRejected {
-        /// The server.
-        server: SocketAddr,
-        /// The server's text.
-        message: String,
-    },
-    /// The token of a login is not accepted, or no longer.
-    #[error(
-        "server {server} rejects the ACL token of the login with auth method {auth_method:?} (-login-auth-method): {message}"
-    )]
-    LoginTokenRejected {
-        /// The server.
-        server: SocketAddr,
-        /// Auth method of the login (`-login-auth-method`).
-        auth_method: String,
-        /// The server's text.
-        message: String,
-    },
-    /// The login is refused.
-    #[error(
-        "server {server} refuses the login with auth method {auth_method:?} (-login-auth-method) and {bearer}: \
-         {code:?}: {message}"
-    )]
-    LoginRefused {
-        /// The server.
-        server: SocketAddr,
-        /// Auth method of the login.
-        auth_method: String,
-        /// Where the bearer token came from, with the name of the setting.
-        bearer: String,
-        /// The answer's code.
-        code: Code,
-        /// The server's text.
-        message: String,
-    },
-    /// The file with the bearer token cannot be used.
-    #[error("cannot read the bearer token from {} (-login-bearer-token-path): {reason}", path.display())]
-    BearerFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The server answered a login without a token.
-    #[error("server {server} answered the login with auth method {auth_method:?} without a token")]
-    NoSecret {
-        /// The server.
-        server: SocketAddr,
-        /// Auth method of the login.
-        auth_method: String,
-    },
-    /// The session is closed.
-    #[error("the session with the servers has been closed")]
+#[error("{text}")]
+pub struct SessionError {
+    /// What it is about.
+    pub kind: ErrorKind,
+    /// The status code that metrics count it by; `None` when no server was involved.
+    pub code: Option<Code>,
+    /// What people read. It holds no secret.
+    pub text: String,
+}
+
+/// What a [`SessionError`] is about, which decides what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A server's certificate.
+    Untrusted,
+    /// The token, or the credentials of a login.
+    Rejected,
+    /// The request, whoever is asked.
+    Invalid,
+    /// A call that the server does not have.
+    Unsupported,
+    /// One server or the way to it, or how to find any.
+    Server,
+    /// The session has been closed.
     Closed,
 }
 
 impl SessionError {
-    /// The status code that metrics count the error by; `None` when no server was involved.
-    pub(crate) fn code(&self) -> Option<Code> {
-        match self {
-            Self::Dial { .. } | Self::Untrusted { .. } | Self::Lost { .. } => {
-                Some(Code::Unavailable)
-            }
-            Self::Timeout { .. } => Some(Code::DeadlineExceeded),
-            Self::Call { code, .. } | Self::LoginRefused { code, .. } => Some(*code),
-            Self::TokenWanted { .. }
-            | Self::TokenRejected { .. }
-            | Self::LoginTokenRejected { .. } => Some(Code::Unauthenticated),
-            Self::Resolve { .. }
-            | Self::Command { .. }
-            | Self::MissingFeature { .. }
-            | Self::BearerFile { .. }
-            | Self::NoSecret { .. }
-            | Self::Closed => None,
+    pub(crate) fn new(
+        kind: ErrorKind,
+        code: impl Into<Option<Code>>,
+        text: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            code: code.into(),
+            text: text.into(),
         }
     }
 
-    /// Adds a hint to errors about the connection.
+    /// No connection could be made.
+    pub(crate) fn dial(server: SocketAddr, reason: impl Display) -> Self {
+        let text = format!("cannot connect to server {server}: {reason}");
+        Self::new(ErrorKind::Server, Code::Unavailable, text)
+    }
+
+    /// The connection is gone.
+    pub(crate) fn lost(server: SocketAddr) -> Self {
+        let text = format!("the connection to server {server} was lost");
+        Self::new(ErrorKind::Server, Code::Unavailable, text)
+    }
+
+    /// The server does not answer.
+    pub(crate) fn timeout(server: SocketAddr, call: &str, after: Duration) -> Self {
+        let text = format!("server {server} did not answer {call} within {after:?}");
+        Self::new(ErrorKind::Server, Code::DeadlineExceeded, text)
+    }
+
+    /// A call of the session's own failed, or the connection broke.
+    pub(crate) fn call(server: SocketAddr, call: &str, status: &Status) -> Self {
+        let (code, message) = (status.code(), describe(status));
+        let text = format!("server {server} failed {call}: {code:?}: {message}");
+        Self::new(kind(status), code, text)
+    }
+
+    /// The session is closed.
+    pub(crate) fn closed() -> Self {
+        let text = "the session with the servers has been closed";
+        Self::new(ErrorKind::Closed, None, text)
+    }
+
+    /// Adds which settings to check.
     pub(crate) fn with(mut self, hint: Option<&str>) -> Self {
-        if let (Some(hint), Self::Dial { reason: text, .. } | Self::Call { message: text, .. }) =
-            (hint, &mut self)
-        {
-            text.push_str("; ");
-            text.push_str(hint);
+        if let Some(hint) = hint {
+            self.text.push_str("; ");
+            self.text.push_str(hint);
         }
         self
     }
+}
 
-    pub(crate) fn call(server: SocketAddr, call: &'static str, status: &Status) -> Self {
-        Self::Call {
-            server,
-            call,
-            code: status.code(),
-            message: describe(status),
-        }
+/// What the status of a session's own call is about.
+pub(crate) fn kind(status: &Status) -> ErrorKind {
+    match status.code() {
+        _ if is_not_found(status) => ErrorKind::Rejected,
+        // The connection failed, not the call.
+        _ if status.source().is_some() => ErrorKind::Server,
+        Code::Unauthenticated | Code::PermissionDenied => ErrorKind::Rejected,
+        Code::InvalidArgument | Code::FailedPrecondition => ErrorKind::Invalid,
+        Code::Unimplemented => ErrorKind::Unsupported,
+        _ => ErrorKind::Server,
     }
 }
 
@@ -266,15 +174,7 @@ pub fn classify(status: &Status) -> ErrorClass {
         | Code::FailedPrecondition
         | Code::OutOfRange
         | Code::Unimplemented => ErrorClass::Permanent,
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::Aborted
-        | Code::Internal
-        | Code::DataLoss => ErrorClass::Transient,
+        _ => ErrorClass::Transient,
     }
 }
 
@@ -284,12 +184,12 @@ pub fn is_no_proxy(status: &Status) -> bool {
     NO_PROXY.iter().any(|text| status.message().contains(text))
 }
 
-pub(crate) fn is_not_found(status: &Status) -> bool {
+fn is_not_found(status: &Status) -> bool {
     status.message().contains(NOT_FOUND)
 }
 
 /// Whether the status was made here, from an error of the connection: only those have a source.
-pub(crate) fn is_local_failure(status: &Status) -> bool {
+fn is_local_failure(status: &Status) -> bool {
     let mut cause = status.source();
     let local = cause.is_some();
     while let Some(error) = cause {
@@ -362,5 +262,24 @@ mod tests {
         let mut status = Status::cancelled("Timeout expired");
         status.set_source(Arc::new(tonic::TimeoutExpired(())));
         assert_eq!(classify(&status), ErrorClass::Transient);
+    }
+
+    #[test]
+    fn every_code_of_a_sessions_own_call_is_about_something() {
+        for number in 1..=16 {
+            let code = Code::from_i32(number);
+            let wanted = match code {
+                Code::Unauthenticated | Code::PermissionDenied => ErrorKind::Rejected,
+                Code::InvalidArgument | Code::FailedPrecondition => ErrorKind::Invalid,
+                Code::Unimplemented => ErrorKind::Unsupported,
+                _ => ErrorKind::Server,
+            };
+            assert_eq!(kind(&Status::new(code, "text")), wanted, "{code:?}");
+            let not_found = Status::new(code, "rpc error: ACL not found");
+            assert_eq!(kind(&not_found), ErrorKind::Rejected, "{code:?}");
+            let mut local = Status::new(code, "transport error");
+            local.set_source(Arc::new(io::Error::from(io::ErrorKind::BrokenPipe)));
+            assert_eq!(kind(&local), ErrorKind::Server, "{code:?}");
+        }
     }
 }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use tonic::Code;
 
 use crate::error::SessionError;
 use crate::machine::{State, View};
@@ -68,9 +67,7 @@ impl Stage {
 #[derive(Clone, Debug)]
 pub struct LastError {
     /// The error.
-    pub error: Arc<SessionError>,
-    /// The gRPC status code; `None` when no server was involved.
-    pub code: Option<Code>,
+    pub error: SessionError,
     /// How long ago.
     pub age: Duration,
 }
@@ -120,7 +117,7 @@ struct Known {
     /// `None`: since the start.
     stage_since: Option<Instant>,
     heard: Option<Instant>,
-    last_error: Option<(Arc<SessionError>, Instant)>,
+    last_error: Option<(SessionError, Instant)>,
     token: Option<(Option<Arc<str>>, Instant)>,
     logins: u64,
     bearer_expires: Option<SystemTime>,
@@ -152,8 +149,8 @@ impl Facts {
         self.known().heard = Some(Instant::now());
     }
 
-    pub(crate) fn failed(&self, error: &Arc<SessionError>) {
-        self.known().last_error = Some((Arc::clone(error), Instant::now()));
+    pub(crate) fn failed(&self, error: &SessionError) {
+        self.known().last_error = Some((error.clone(), Instant::now()));
     }
 
     pub(crate) fn logged_in(&self, bearer_expires: Option<SystemTime>) {
@@ -179,8 +176,7 @@ impl Facts {
         let known = self.known();
         let (stage, server) = Stage::of(known.view.state);
         let last_error = known.last_error.as_ref().map(|(error, at)| LastError {
-            error: Arc::clone(error),
-            code: error.code(),
+            error: error.clone(),
             age: at.elapsed(),
         });
         let (accessor_id, token_age) = match &known.token {

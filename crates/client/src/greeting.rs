@@ -2,8 +2,7 @@
 //!
 //! It keeps a few bytes for error messages and never changes the stream.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Length of an HTTP/2 frame's header, in bytes. A server's first frame is SETTINGS.
 const HEADER: usize = 9;
@@ -14,50 +13,45 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Second byte of all TLS records.
 const TLS_MAJOR: u8 = 3;
 
-/// The hint when the first bytes are an HTTP/1 response.
-pub(crate) const HTTP1: &str = "what listens there speaks HTTP/1 and no gRPC: check -grpc-port";
-
 /// The first bytes that arrived on a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Greeting {
+    /// They arrived over TLS, or instead of it.
+    tls: bool,
     first: Mutex<Vec<u8>>,
-    /// There are enough bytes.
-    full: AtomicBool,
 }
 
 impl Greeting {
+    pub(crate) fn new(tls: bool) -> Self {
+        let first = Mutex::default();
+        Self { tls, first }
+    }
+
     /// Adds bytes that have arrived.
     pub(crate) fn arrived(&self, bytes: &[u8]) {
-        if self.full.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.first();
         let missing = HEADER.saturating_sub(first.len());
         first.extend(bytes.iter().take(missing));
-        self.full.store(first.len() >= HEADER, Ordering::Relaxed);
     }
 
-    /// Whether the first bytes are an HTTP/1 response.
-    pub(crate) fn is_http1(&self) -> bool {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        first.starts_with(b"HTTP/")
-    }
-
-    /// Which settings to check when the connection has broken after these bytes; `tls`: whether
-    /// they arrived over TLS.
-    pub(crate) fn hint(&self, tls: bool) -> Option<&'static str> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        match *first.as_slice() {
+    /// Which settings to check when the connection has broken after these bytes.
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match *self.first().as_slice() {
             [_, _, _, SETTINGS, _, 0, 0, 0, 0] => None,
-            [b'H', b'T', b'T', b'P', b'/', ..] => Some(HTTP1),
-            [TLS_ALERT | TLS_HANDSHAKE, TLS_MAJOR, ..] if !tls => {
+            [b'H', b'T', b'T', b'P', b'/', ..] => {
+                Some("what listens there speaks HTTP/1 and no gRPC: check -grpc-port")
+            }
+            _ if self.tls => None,
+            [TLS_ALERT | TLS_HANDSHAKE, TLS_MAJOR, ..] => {
                 Some("the server's port expects TLS: check -tls-disabled and -grpc-port")
             }
-            [] if !tls => {
-                Some("the server's port may expect TLS: check -tls-disabled and -grpc-port")
-            }
+            [] => Some("the server's port may expect TLS: check -tls-disabled and -grpc-port"),
             _ => None,
         }
+    }
+
+    fn first(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,11 +60,11 @@ mod tests {
     use super::*;
 
     fn hint(pieces: &[&[u8]], tls: bool) -> Option<&'static str> {
-        let greeting = Greeting::default();
+        let greeting = Greeting::new(tls);
         for piece in pieces {
             greeting.arrived(piece);
         }
-        greeting.hint(tls)
+        greeting.hint()
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use self::config::{
     Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, Timing, TlsConfig,
 };
 pub use self::connection::{AuthenticatedChannel, Connection};
-pub use self::error::{ErrorClass, SessionError, classify, is_no_proxy};
+pub use self::error::{ErrorClass, ErrorKind, SessionError, classify, is_no_proxy};
 pub use self::facts::{LastError, SessionSnapshot, Stage};
 pub use self::http_proxy::HttpProxy;
 pub use self::session::{Session, SessionState};
@@ -95,10 +95,13 @@ pub fn connect(
     let parts = Parts {
         addresses: Arc::new(config.addresses),
         port: config.grpc_port,
-        credential,
         login,
         token,
-        dialer: Arc::new(Dialer::new(tls, routes, scope.spawner())),
+        dialer: Arc::new(Dialer {
+            tls,
+            routes,
+            spawner: scope.spawner(),
+        }),
         timing: config.timing,
         metrics: Arc::clone(&metrics),
         facts: Arc::clone(&facts),

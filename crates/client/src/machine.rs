@@ -13,18 +13,15 @@ mod tests;
 mod token;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-pub(crate) use self::event::{
-    Action, Credential, Event, Failure, FailureKind, Features, Settings, State, View,
-};
+pub(crate) use self::event::{Action, Credential, Event, Features, Settings, State, View};
 use self::event::{Activity, Held, Then};
 use self::servers::Servers;
 use self::token::{SETTLE, TokenState};
-use crate::error::SessionError;
+use crate::error::{ErrorKind, SessionError};
 
 /// A connection that lasts this long ends a series of failures. Servers that shed load end
 /// connections sooner.
@@ -186,7 +183,7 @@ impl Machine {
         self.wait(delay, then);
     }
 
-    fn fail(&mut self, error: Arc<SessionError>) {
+    fn fail(&mut self, error: SessionError) {
         self.go(State::Failed, Action::PublishFailed(error));
     }
 
@@ -202,7 +199,7 @@ impl Machine {
 
 /// Finding a server: rounds, and the delays between them.
 impl Machine {
-    fn resolved(&mut self, result: Result<Vec<SocketAddr>, Arc<SessionError>>) {
+    fn resolved(&mut self, result: Result<Vec<SocketAddr>, SessionError>) {
         match result {
             Ok(servers) => self.servers.configure(&servers, self.now),
             // Servers that were known before may still be there.
@@ -234,24 +231,24 @@ impl Machine {
         self.wait(delay, Then::Resolve);
     }
 
-    fn dialed(&mut self, server: SocketAddr, result: Result<(), Failure>) {
+    fn dialed(&mut self, server: SocketAddr, result: Result<(), SessionError>) {
         self.servers.reached(server, result.is_ok());
         match result {
-            Err(failure) => self.server_failed(server, failure),
+            Err(error) => self.server_failed(server, error),
             Ok(()) if self.token.is_needed() => self.go(State::LoggingIn(server), Action::Login),
             Ok(()) => self.check(server),
         }
     }
 
     /// On to the next server of the round; after the last one, back off.
-    fn server_failed(&mut self, server: SocketAddr, failure: Failure) {
-        let permanent = matches!(failure.kind, FailureKind::Untrusted | FailureKind::Rejected);
+    fn server_failed(&mut self, server: SocketAddr, error: SessionError) {
+        let permanent = matches!(error.kind, ErrorKind::Untrusted | ErrorKind::Rejected);
         self.servers.failed(server, permanent);
         let left = self.servers.next(0.0).is_some();
         if !left && !self.established && self.servers.have_all_failed_permanently() {
-            return self.fail(failure.error);
+            return self.fail(error);
         }
-        self.out.push(Action::PublishConnecting(failure.error));
+        self.out.push(Action::PublishConnecting(error));
         if left {
             self.wait_briefly(Then::Dial);
         } else {
@@ -268,55 +265,54 @@ impl Machine {
         self.go(State::CheckingFeatures(server), Action::CheckFeatures);
     }
 
-    fn logged_in(&mut self, server: SocketAddr, result: Result<(), Failure>) {
-        let failure = match result {
+    fn logged_in(&mut self, server: SocketAddr, result: Result<(), SessionError>) {
+        let error = match result {
             Ok(()) => {
                 self.token.logged_in(self.now);
                 return self.wait(SETTLE, Then::CheckFeatures(server));
             }
-            Err(failure) => failure,
+            Err(error) => error,
         };
-        match failure.kind {
-            FailureKind::Invalid if !self.established => self.fail(failure.error),
-            FailureKind::Invalid | FailureKind::Rejected => self.rejected(server, failure),
-            _ => self.server_failed(server, failure),
+        match error.kind {
+            ErrorKind::Invalid if !self.established => self.fail(error),
+            ErrorKind::Invalid | ErrorKind::Rejected => self.rejected(server, error),
+            _ => self.server_failed(server, error),
         }
     }
 
-    fn checked(&mut self, server: SocketAddr, result: Result<Features, Failure>) {
-        let failure = match result {
-            Ok(features) if features.bootstrap => {
+    fn checked(&mut self, server: SocketAddr, result: Result<Features, SessionError>) {
+        let error = match result {
+            Ok(features) => {
                 let since = self.now;
                 return self.connect(Held { server, since }, features);
             }
-            Ok(_) => Failure::missing_feature(server),
-            Err(failure) => failure,
+            Err(error) => error,
         };
-        if failure.kind != FailureKind::Rejected || self.settings.credential != Credential::Login {
-            return self.server_failed(server, failure);
+        if error.kind != ErrorKind::Rejected || self.settings.credential != Credential::Login {
+            return self.server_failed(server, error);
         }
         match self.token.next_check() {
             Some(delay) => {
-                self.out.push(Action::PublishConnecting(failure.error));
+                self.out.push(Action::PublishConnecting(error));
                 self.wait(delay, Then::CheckFeatures(server));
             }
-            None => self.rejected(server, failure),
+            None => self.rejected(server, error),
         }
     }
 
     /// The credentials, or the token they gave, are rejected.
-    fn rejected(&mut self, server: SocketAddr, failure: Failure) {
+    fn rejected(&mut self, server: SocketAddr, error: SessionError) {
         if !self.token.rejected() {
-            self.log_in_again(server, failure.error);
+            self.log_in_again(server, error);
         } else if self.established {
             // Another server may see it differently.
-            self.server_failed(server, failure);
+            self.server_failed(server, error);
         } else {
-            self.fail(failure.error);
+            self.fail(error);
         }
     }
 
-    fn log_in_again(&mut self, server: SocketAddr, error: Arc<SessionError>) {
+    fn log_in_again(&mut self, server: SocketAddr, error: SessionError) {
         self.out.push(Action::PublishConnecting(error));
         let random = self.draw();
         let delay = self.token.next_login(self.now, random);
@@ -370,18 +366,11 @@ impl Machine {
 
     fn connected(&mut self, held: Held, activity: Activity, event: Event) {
         match (activity, event) {
-            (
-                _,
-                Event::CallFailed {
-                    generation,
-                    failure,
-                },
-            ) => {
+            (_, Event::CallFailed { generation, error }) => {
                 // Servers may need a moment to find a new token.
-                let excused =
-                    failure.kind == FailureKind::Rejected && self.token.is_fresh(self.now);
+                let excused = error.kind == ErrorKind::Rejected && self.token.is_fresh(self.now);
                 if generation == self.generation && !excused {
-                    self.leave(held, activity, failure);
+                    self.leave(held, activity, error);
                 }
             }
             (Activity::DialingReplacement | Activity::CheckingReplacement, event) => {
@@ -396,9 +385,9 @@ impl Machine {
                     self.arm(held, activity);
                 }
             }
-            (Activity::Watching | Activity::Probing, Event::WatchEnded(failure)) => {
-                if failure.kind != FailureKind::Unsupported {
-                    return self.leave(held, activity, failure);
+            (Activity::Watching | Activity::Probing, Event::WatchEnded(error)) => {
+                if error.kind != ErrorKind::Unsupported {
+                    return self.leave(held, activity, error);
                 }
                 self.stop(activity);
                 self.watches = false;
@@ -420,7 +409,7 @@ impl Machine {
                         self.heard();
                         self.arm(held, activity);
                     }
-                    Err(failure) => self.leave(held, activity, failure),
+                    Err(error) => self.leave(held, activity, error),
                 }
             }
             _ => {}
@@ -445,7 +434,7 @@ impl Machine {
     }
 
     /// The connection is no longer good.
-    fn leave(&mut self, held: Held, activity: Activity, failure: Failure) {
+    fn leave(&mut self, held: Held, activity: Activity, error: SessionError) {
         self.stop(activity);
         if activity.is_replacing() {
             // Still due, unless the session dials again, which reads the files.
@@ -458,16 +447,16 @@ impl Machine {
             self.servers.clear_round();
         }
         let server = held.server;
-        let rejected = failure.kind == FailureKind::Rejected;
+        let rejected = error.kind == ErrorKind::Rejected;
         if rejected && self.settings.credential == Credential::Login {
             if !self.token.doubt(self.now) {
-                return self.log_in_again(server, failure.error);
+                return self.log_in_again(server, error);
             }
-            self.out.push(Action::PublishConnecting(failure.error));
+            self.out.push(Action::PublishConnecting(error));
             return self.check(server);
         }
-        self.servers.lost(server, failure.kind);
-        self.out.push(Action::PublishConnecting(failure.error));
+        self.servers.lost(server, error.kind);
+        self.out.push(Action::PublishConnecting(error));
         if self.servers.next(0.0).is_none() {
             self.end_round();
         } else if self.servers.are_stale(self.now) {
@@ -495,31 +484,28 @@ impl Machine {
             Event::Dialed(Ok(())) => {
                 self.pursue(held, Activity::CheckingReplacement, Action::CheckFeatures);
             }
-            Event::Features(Ok(features)) if features.bootstrap => {
+            Event::Features(Ok(features)) => {
                 self.out.push(Action::Adopt);
                 self.replacement_backoff.reset();
                 self.connect(held, features);
             }
-            Event::Features(Ok(_)) => {
-                self.not_replaced(held, Failure::missing_feature(held.server))
-            }
             // The connection in use has the same token.
-            Event::Features(Err(failure)) if failure.kind == FailureKind::Rejected => {
-                self.leave(held, Activity::CheckingReplacement, failure);
+            Event::Features(Err(error)) if error.kind == ErrorKind::Rejected => {
+                self.leave(held, Activity::CheckingReplacement, error);
             }
-            Event::Dialed(Err(failure)) | Event::Features(Err(failure)) => {
-                self.not_replaced(held, failure);
+            Event::Dialed(Err(error)) | Event::Features(Err(error)) => {
+                self.not_replaced(held, error);
             }
             _ => {}
         }
     }
 
-    fn not_replaced(&mut self, held: Held, failure: Failure) {
+    fn not_replaced(&mut self, held: Held, error: SessionError) {
         let random = self.draw();
         let delay = self.replacement_backoff.next(random);
         self.replacement_at = Some(self.now + delay);
         self.out.push(Action::Abandon);
-        self.out.push(Action::ReplacementFailed(failure.error));
+        self.out.push(Action::ReplacementFailed(error));
         self.attend(held);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use tokio::net::lookup_host;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::addresses::{Addresses, Source};
-use crate::error::SessionError;
+use crate::addresses::{Addresses, Source, without_zone};
+use crate::error::{ErrorKind, SessionError};
 
 /// How long a name or a command may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -31,30 +31,19 @@ pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
 
 /// Addresses of servers.
 pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, SessionError> {
-    match addresses.source() {
+    let found = match addresses.source() {
         Source::Hosts(hosts) => look_up_all(hosts, port).await,
-        Source::Exec(words) => {
-            let fail = |reason| SessionError::Command {
-                program: words.first().cloned().unwrap_or_default(),
-                reason,
-            };
-            let output = match timeout(DEADLINE, run(words)).await {
-                Ok(output) => output.map_err(fail)?,
-                Err(_) => {
-                    return Err(fail(format!(
-                        "it did not end within {DEADLINE:?} and was killed"
-                    )));
-                }
-            };
-            let found = parse(&output, port).await.map_err(fail)?;
-            Ok(found.into_iter().map(|server| (server, None)).collect())
-        }
-    }
+        Source::Exec(words) => print_all(words, port).await.map_err(|reason| {
+            let program = words.first().map(String::as_str).unwrap_or_default();
+            format!("cannot find servers with the command {program:?} (-addresses): {reason}")
+        }),
+    };
+    found.map_err(|text| SessionError::new(ErrorKind::Server, None, text))
 }
 
 /// All hosts. Those that do not resolve are left out as long as one does. An address that several
 /// hosts have belongs to the first of them.
-async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, SessionError> {
+async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, String> {
     let lookups = stream::iter(hosts.to_vec()).map(|host| async move {
         let found = look_up(&host, port).await;
         (Arc::<str>::from(host), found)
@@ -64,9 +53,6 @@ async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, SessionError>
     let mut failed = Vec::new();
     while let Some((host, result)) = lookups.next().await {
         match result {
-            Ok(servers) if servers.is_empty() => {
-                failed.push((host, "it has no addresses".to_owned()))
-            }
             Ok(servers) => {
                 for server in servers {
                     found
@@ -77,39 +63,56 @@ async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, SessionError>
             Err(reason) => failed.push((host, reason)),
         }
     }
-    if !found.is_empty() {
-        for (host, reason) in failed {
-            tracing::warn!(
-                target: "server-connection-manager",
-                %host,
-                reason,
-                "failed to resolve one of several server addresses; going on with the others"
-            );
-        }
-        return Ok(found);
+    if found.is_empty() {
+        let reasons: Vec<String> = match failed.as_slice() {
+            [(_, reason)] => vec![reason.clone()],
+            several => several
+                .iter()
+                .map(|(host, reason)| format!("{host}: {reason}"))
+                .collect(),
+        };
+        return Err(format!(
+            "cannot find servers: {:?} (-addresses) does not resolve: {}",
+            hosts.join(","),
+            reasons.join("; ")
+        ));
     }
-    let reasons: Vec<String> = match failed.as_slice() {
-        [(_, reason)] => vec![reason.clone()],
-        several => several
-            .iter()
-            .map(|(host, reason)| format!("{host}: {reason}"))
-            .collect(),
-    };
-    Err(SessionError::Resolve {
-        host: hosts.join(","),
-        reason: reasons.join("; "),
-    })
+    for (host, reason) in failed {
+        tracing::warn!(
+            target: "server-connection-manager",
+            %host,
+            reason,
+            "failed to resolve one of several server addresses; going on with the others"
+        );
+    }
+    Ok(found)
 }
 
-async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+async fn look_up(host: &str, port: u16) -> Result<BTreeSet<SocketAddr>, String> {
     if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
+        return Ok([SocketAddr::new(ip, port)].into());
     }
-    match timeout(DEADLINE, lookup_host((host, port))).await {
-        Ok(Ok(found)) => Ok(found.collect::<BTreeSet<_>>().into_iter().collect()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {DEADLINE:?}")),
+    let found: BTreeSet<_> = match timeout(DEADLINE, lookup_host((host, port))).await {
+        Ok(Ok(found)) => found.collect(),
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err(format!("no answer within {DEADLINE:?}")),
+    };
+    match found.is_empty() {
+        true => Err("it has no addresses".to_owned()),
+        false => Ok(found),
     }
+}
+
+/// The servers that a command prints.
+async fn print_all(words: &[String], port: u16) -> Result<Found, String> {
+    let output = match timeout(DEADLINE, run(words)).await {
+        Ok(output) => output?,
+        Err(_) => {
+            return Err(format!("it did not end within {DEADLINE:?} and was killed"));
+        }
+    };
+    let found = parse(&output, port).await?;
+    Ok(found.into_iter().map(|server| (server, None)).collect())
 }
 
 /// Runs the command to its end and returns what it printed.
@@ -180,27 +183,23 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 }
 
 /// Reads IP addresses separated by white space, each perhaps in double quotes.
-async fn parse(output: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+async fn parse(output: &str, port: u16) -> Result<BTreeSet<SocketAddr>, String> {
     let mut found = BTreeSet::new();
     for word in output.split_whitespace() {
         let word = word
             .strip_prefix('"')
             .and_then(|word| word.strip_suffix('"'))
             .unwrap_or(word);
-        let not_an_address = || format!("it printed {word:?}, which is not an IP address");
-        if let Ok(ip) = word.parse::<IpAddr>() {
-            found.insert(SocketAddr::new(ip, port));
-            continue;
+        if without_zone(word).parse::<IpAddr>().is_err() {
+            return Err(format!("it printed {word:?}, which is not an IP address"));
         }
-        let (ip, _zone) = word.split_once('%').ok_or_else(not_an_address)?;
-        ip.parse::<Ipv6Addr>().map_err(|_| not_an_address())?;
-        // The system knows its interfaces by name.
+        // The system knows its interfaces, which zones name.
         found.extend(look_up(word, port).await?);
     }
     if found.is_empty() {
         return Err("it printed no addresses".to_owned());
     }
-    Ok(found.into_iter().collect())
+    Ok(found)
 }
 
 #[cfg(test)]

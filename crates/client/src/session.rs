@@ -9,9 +9,9 @@ use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
 use crate::connection::Connection;
-use crate::error::{ErrorClass, SessionError, classify};
+use crate::error::{ErrorClass, ErrorKind, SessionError, classify};
 use crate::facts::{Facts, SessionSnapshot};
-use crate::machine::{Event, Failure, FailureKind};
+use crate::machine::Event;
 use crate::metrics::Metrics;
 
 /// Reports that wait for the session. More of them would say the same.
@@ -23,12 +23,12 @@ pub enum SessionState {
     /// There is no usable connection; one is being looked for.
     Connecting {
         /// The last error, if there was one.
-        last_error: Option<Arc<SessionError>>,
+        last_error: Option<SessionError>,
     },
     /// Connected.
     Connected(Connection),
     /// Only a change of the configuration can help. Never follows a connection.
-    Failed(Arc<SessionError>),
+    Failed(SessionError),
     /// Closed by its owner.
     Closed,
 }
@@ -66,12 +66,12 @@ impl Session {
         loop {
             match &*state.borrow_and_update() {
                 SessionState::Connected(connection) => return Ok(connection.clone()),
-                SessionState::Failed(error) => return Err(SessionError::clone(error)),
-                SessionState::Closed => return Err(SessionError::Closed),
+                SessionState::Failed(error) => return Err(error.clone()),
+                SessionState::Closed => return Err(SessionError::closed()),
                 SessionState::Connecting { .. } => {}
             }
             if state.changed().await.is_err() {
-                return Err(SessionError::Closed);
+                return Err(SessionError::closed());
             }
         }
     }
@@ -99,17 +99,15 @@ impl Session {
     /// counted and change nothing.
     pub fn report(&self, connection: &Connection, status: &Status) {
         self.metrics.error(status.code());
-        let error = Arc::new(SessionError::call(connection.server, "a call", status));
+        let mut error = SessionError::call(connection.server, "a call", status);
         self.facts.failed(&error);
-        let kind = match classify(status) {
-            ErrorClass::Credentials => FailureKind::Rejected,
-            ErrorClass::ThisServer => FailureKind::Server,
+        error.kind = match classify(status) {
+            ErrorClass::Credentials => ErrorKind::Rejected,
+            ErrorClass::ThisServer => ErrorKind::Server,
             ErrorClass::Permanent | ErrorClass::Transient => return,
         };
-        let report = Event::CallFailed {
-            generation: connection.generation,
-            failure: Failure { kind, error },
-        };
+        let generation = connection.generation;
+        let report = Event::CallFailed { generation, error };
         // Nothing is lost: a full queue has enough reports, a closed one has no session any more.
         let _ = self.reports.try_send(report);
     }

@@ -44,7 +44,7 @@ async fn follow(session: &Session, mut readiness: Readiness, handle: &ReadyHandl
             SessionState::Connected(_) => handle.ready(),
             _ if has_served => handle.ready(),
             SessionState::Connecting { last_error } => {
-                let error = last_error.as_deref().map(ToString::to_string);
+                let error = last_error.as_ref().map(ToString::to_string);
                 handle.pending(reason(error, &session.snapshot()));
             }
             SessionState::Failed(error) => handle.failed(error.to_string()),

@@ -169,7 +169,7 @@ fn session(snapshot: &SessionSnapshot) -> Value {
         // It may have been repaired since. The code is the gRPC status, when a server answered.
         "last_error": snapshot.last_error.as_ref().map(|last| json!({
             "error": last.error.to_string(),
-            "code": last.code.map(|code| format!("{code:?}")),
+            "code": last.error.code.map(|code| format!("{code:?}")),
             "age": seconds(last.age),
         })),
         "logins": snapshot.logins,

@@ -20,7 +20,7 @@ impl Files {
     pub(super) fn new(parts: &Parts) -> Self {
         let login = parts.login.as_ref();
         let bearer = login.and_then(|login| bearer::stamp(&login.bearer));
-        let needed = bearer.is_some() || parts.dialer.tls().is_some_and(Tls::has_files);
+        let needed = bearer.is_some() || parts.dialer.tls.as_ref().is_some_and(Tls::has_files);
         // An interval of nothing would be a busy loop.
         let period = parts.timing.files;
         let ticks = (needed && !period.is_zero()).then(|| {
@@ -41,7 +41,7 @@ impl Files {
 
     /// Checks, and returns what has changed.
     pub(super) fn check(&mut self, parts: &Parts) -> Option<Event> {
-        let tls = parts.dialer.tls().is_some_and(Tls::has_changed);
+        let tls = parts.dialer.tls.as_ref().is_some_and(Tls::has_changed);
         let bearer = self.bearer_has_changed(parts);
         if tls {
             tracing::info!(target: "server-connection-manager", "TLS files have changed");

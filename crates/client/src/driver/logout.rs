@@ -75,7 +75,7 @@ impl Logout {
             }
             match dialer.dial(server, host.as_deref()).await {
                 Ok(link) => self.at(&link.channel).await,
-                Err(failure) => self.last_error = failure.error.to_string(),
+                Err(error) => self.last_error = error.text,
             }
         }
         if self.tokens.is_empty() {

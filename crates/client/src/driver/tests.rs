@@ -6,7 +6,7 @@ use legate_runtime::metrics::Registry;
 
 use super::*;
 use crate::config::Bearer;
-use crate::machine::Settings;
+use crate::machine::{Credential, Settings};
 
 /// A driver that has not dialled yet.
 fn driver() -> Driver {
@@ -24,10 +24,13 @@ fn driver() -> Driver {
     let parts = Parts {
         addresses: Arc::new("127.0.0.1".parse().unwrap()),
         port: 8502,
-        credential: Credential::Login,
         login: Some(Arc::new(login)),
         token: None,
-        dialer: Arc::new(Dialer::new(None, None, scope.spawner())),
+        dialer: Arc::new(Dialer {
+            tls: None,
+            routes: None,
+            spawner: scope.spawner(),
+        }),
         timing,
         metrics: Arc::new(Metrics::new(&Registry::new()).unwrap()),
         facts: Arc::new(Facts::new()),

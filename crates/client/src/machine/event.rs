@@ -1,7 +1,6 @@
 //! The machine's events, actions and states.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::SessionError;
@@ -25,74 +24,27 @@ pub(crate) struct Settings {
     pub(crate) spread: Duration,
 }
 
-/// What a server can do.
+/// What a server can do that can configure proxies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Features {
-    pub(crate) bootstrap: bool,
+    /// It sends its list of servers.
     pub(crate) watch: bool,
-}
-
-/// What a failure is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureKind {
-    /// The server's certificate.
-    Untrusted,
-    /// The token, or the credentials of a login.
-    Rejected,
-    /// The request, whoever is asked.
-    Invalid,
-    /// A call that the server does not have.
-    Unsupported,
-    /// This server or the way to it.
-    Server,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) kind: FailureKind,
-    pub(crate) error: Arc<SessionError>,
-}
-
-impl Failure {
-    pub(crate) fn new(kind: FailureKind, error: SessionError) -> Self {
-        Self {
-            kind,
-            error: Arc::new(error),
-        }
-    }
-
-    /// Of this server, or on the way to it.
-    pub(crate) fn of_server(error: SessionError) -> Self {
-        Self::new(FailureKind::Server, error)
-    }
-
-    pub(crate) fn timeout(server: SocketAddr, call: &'static str, after: Duration) -> Self {
-        Self::of_server(SessionError::Timeout {
-            server,
-            call,
-            after,
-        })
-    }
-
-    pub(super) fn missing_feature(server: SocketAddr) -> Self {
-        Self::of_server(SessionError::MissingFeature { server })
-    }
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Start,
-    Resolved(Result<Vec<SocketAddr>, Arc<SessionError>>),
-    Dialed(Result<(), Failure>),
-    LoggedIn(Result<(), Failure>),
-    Features(Result<Features, Failure>),
+    Resolved(Result<Vec<SocketAddr>, SessionError>),
+    Dialed(Result<(), SessionError>),
+    LoggedIn(Result<(), SessionError>),
+    Features(Result<Features, SessionError>),
     /// The open watch has a new list.
     Servers(Vec<SocketAddr>),
-    WatchEnded(Failure),
+    WatchEnded(SessionError),
     /// A call on the connection of this generation failed, or the connection did.
     CallFailed {
         generation: u64,
-        failure: Failure,
+        error: SessionError,
     },
     /// Files that connections or logins are made with have changed, and can be used.
     FilesChanged {
@@ -130,8 +82,8 @@ pub(crate) enum Action {
     PublishConnected {
         generation: u64,
     },
-    PublishConnecting(Arc<SessionError>),
-    PublishFailed(Arc<SessionError>),
+    PublishConnecting(SessionError),
+    PublishFailed(SessionError),
     PublishClosed,
     /// A round has failed.
     RoundFailed {
@@ -139,7 +91,7 @@ pub(crate) enum Action {
         list_misleads: bool,
     },
     /// The connection in use stays; the attempt to replace it has failed.
-    ReplacementFailed(Arc<SessionError>),
+    ReplacementFailed(SessionError),
     /// Log out at the current connection, or at the first of these that can be reached.
     Logout(Vec<SocketAddr>),
     /// Nothing follows.

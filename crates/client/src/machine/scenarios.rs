@@ -24,33 +24,11 @@ pub(super) fn server(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], 8502))
 }
 
-pub(super) fn failure(kind: FailureKind) -> Failure {
-    let error = match kind {
-        FailureKind::Untrusted => SessionError::Untrusted {
-            server: server(1),
-            reason: "unknown issuer".into(),
-        },
-        FailureKind::Rejected => SessionError::TokenRejected {
-            server: server(1),
-            message: "ACL not found".into(),
-        },
-        _ => SessionError::Call {
-            server: server(1),
-            call: "a call",
-            code: Code::Unavailable,
-            message: "down".into(),
-        },
-    };
-    Failure {
-        kind,
-        error: Arc::new(error),
-    }
+pub(super) fn failure(kind: ErrorKind) -> SessionError {
+    SessionError::new(kind, Code::Unavailable, "down")
 }
 
-const FEATURES: Features = Features {
-    bootstrap: true,
-    watch: true,
-};
+const FEATURES: Features = Features { watch: true };
 
 struct Story {
     machine: Machine,
@@ -154,19 +132,19 @@ fn a_failed_server_is_followed_by_the_next_and_only_a_failed_round_backs_off() {
     let mut dialed = Vec::new();
     for _ in 0..2 {
         dialed.push(story.dialed().unwrap());
-        story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+        story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
         assert!(story.delay() <= FAILOVER);
         story.timer();
     }
     dialed.push(story.dialed().unwrap());
     dialed.sort();
     assert_eq!(dialed, [server(1), server(2), server(3)]);
-    story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
     assert_eq!(story.delay(), Duration::from_millis(500));
     story
         .timer()
         .did(|action| matches!(action, Action::Resolve));
-    story.event(Event::Resolved(Err(failure(FailureKind::Server).error)));
+    story.event(Event::Resolved(Err(failure(ErrorKind::Server))));
     assert!(
         story.dialed().is_some(),
         "what is known is tried when the resolver fails"
@@ -178,10 +156,10 @@ fn a_token_that_every_server_rejects_ends_the_session_after_one_round() {
     for credential in [Credential::Static, Credential::None] {
         let mut story = Story::begin(credential, 2);
         story.event(Event::Dialed(Ok(())));
-        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
         story.did(|action| matches!(action, Action::PublishConnecting(_)));
         story.timer().event(Event::Dialed(Ok(())));
-        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
         story.did(|action| matches!(action, Action::PublishFailed(_)));
         assert_eq!(story.machine.state, State::Failed);
     }
@@ -194,13 +172,13 @@ fn a_static_token_that_has_worked_is_tried_elsewhere() {
     let generation = 1;
     story.event(Event::CallFailed {
         generation,
-        failure: failure(FailureKind::Rejected),
+        error: failure(ErrorKind::Rejected),
     });
     story.did(|action| matches!(action, Action::CloseWatch));
     story.timer();
     story
         .event(Event::Dialed(Ok(())))
-        .event(Event::Features(Err(failure(FailureKind::Rejected))));
+        .event(Event::Features(Err(failure(ErrorKind::Rejected))));
     story.did(|action| matches!(action, Action::PublishConnecting(_)));
     assert_eq!(story.delay(), Duration::from_millis(500));
 }
@@ -209,16 +187,16 @@ fn a_static_token_that_has_worked_is_tried_elsewhere() {
 fn untrusted_servers_end_the_session_after_one_round() {
     let mut story = Story::begin(Credential::None, 2);
     story
-        .event(Event::Dialed(Err(failure(FailureKind::Untrusted))))
+        .event(Event::Dialed(Err(failure(ErrorKind::Untrusted))))
         .timer();
-    story.event(Event::Dialed(Err(failure(FailureKind::Untrusted))));
-    story.did(|action| matches!(action, Action::PublishFailed(error) if matches!(**error, SessionError::Untrusted { .. })));
+    story.event(Event::Dialed(Err(failure(ErrorKind::Untrusted))));
+    story.did(|action| matches!(action, Action::PublishFailed(error) if error.kind == ErrorKind::Untrusted));
 
     let mut story = Story::begin(Credential::None, 2);
     story
-        .event(Event::Dialed(Err(failure(FailureKind::Server))))
+        .event(Event::Dialed(Err(failure(ErrorKind::Server))))
         .timer();
-    story.event(Event::Dialed(Err(failure(FailureKind::Untrusted))));
+    story.event(Event::Dialed(Err(failure(ErrorKind::Untrusted))));
     story.did(|action| matches!(action, Action::PublishConnecting(_)));
 }
 
@@ -227,11 +205,11 @@ fn a_refused_login_is_tried_three_times_with_growing_delays() {
     let mut story = Story::begin(Credential::Login, 1);
     story.event(Event::Dialed(Ok(())));
     for delay in [500, 750] {
-        story.event(Event::LoggedIn(Err(failure(FailureKind::Rejected))));
+        story.event(Event::LoggedIn(Err(failure(ErrorKind::Rejected))));
         assert_eq!(story.delay(), Duration::from_millis(delay));
         story.timer().did(|action| matches!(action, Action::Login));
     }
-    story.event(Event::LoggedIn(Err(failure(FailureKind::Rejected))));
+    story.event(Event::LoggedIn(Err(failure(ErrorKind::Rejected))));
     story.did(|action| matches!(action, Action::PublishFailed(_)));
 }
 
@@ -240,7 +218,7 @@ fn an_unknown_auth_method_ends_the_session_at_once() {
     let mut story = Story::begin(Credential::Login, 1);
     story
         .event(Event::Dialed(Ok(())))
-        .event(Event::LoggedIn(Err(failure(FailureKind::Invalid))));
+        .event(Event::LoggedIn(Err(failure(ErrorKind::Invalid))));
     story.did(|action| matches!(action, Action::PublishFailed(_)));
 }
 
@@ -255,7 +233,7 @@ fn a_fresh_token_gets_two_seconds_to_be_found() {
     loop {
         story.timer();
         story.did(|action| matches!(action, Action::CheckFeatures));
-        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
         if matches!(story.machine.state, State::BackingOff(Then::Login(_))) {
             break;
         }
@@ -271,16 +249,16 @@ fn an_expired_token_is_replaced_on_the_same_connection() {
     story.now += CALM;
     story.event(Event::CallFailed {
         generation: 1,
-        failure: failure(FailureKind::Rejected),
+        error: failure(ErrorKind::Rejected),
     });
     // It is believed when the same server has said so again, twice.
     for delay in [100, 200] {
         story.did(|action| matches!(action, Action::CheckFeatures));
-        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
         assert_eq!(story.delay().as_millis(), delay);
         story.timer();
     }
-    story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+    story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
     assert!(
         story.delay() <= FAILOVER,
         "a long-lived token is replaced at once"
@@ -300,14 +278,14 @@ fn logins_refused_after_the_first_connection_never_end_the_session() {
     story.now += CALM;
     story.event(Event::CallFailed {
         generation: 1,
-        failure: failure(FailureKind::Rejected),
+        error: failure(ErrorKind::Rejected),
     });
     for _ in 0..200 {
         let event = match story.machine.state {
             State::Resolving => Event::Resolved(Ok(vec![server(1)])),
             State::Dialing(_) => Event::Dialed(Ok(())),
-            State::LoggingIn(_) => Event::LoggedIn(Err(failure(FailureKind::Rejected))),
-            State::CheckingFeatures(_) => Event::Features(Err(failure(FailureKind::Rejected))),
+            State::LoggingIn(_) => Event::LoggedIn(Err(failure(ErrorKind::Rejected))),
+            State::CheckingFeatures(_) => Event::Features(Err(failure(ErrorKind::Rejected))),
             State::BackingOff(_) => {
                 story.timer();
                 continue;
@@ -329,13 +307,13 @@ fn only_the_current_connection_can_be_reported() {
     let first = story.machine.state;
     story.event(Event::CallFailed {
         generation: 0,
-        failure: failure(FailureKind::Server),
+        error: failure(ErrorKind::Server),
     });
     assert_eq!(story.machine.state, first);
     story
         .event(Event::CallFailed {
             generation: 1,
-            failure: failure(FailureKind::Server),
+            error: failure(ErrorKind::Server),
         })
         .timer();
     let next = story.dialed().unwrap();
@@ -372,7 +350,7 @@ fn dials_in_an_hour(configured: bool) -> u32 {
         story
             .event(Event::CallFailed {
                 generation,
-                failure: failure(FailureKind::Server),
+                error: failure(ErrorKind::Server),
             })
             .timer();
         if matches!(story.machine.state, State::Resolving) {
@@ -387,10 +365,7 @@ fn dials_in_an_hour(configured: bool) -> u32 {
 fn a_server_without_a_list_is_polled() {
     let mut story = Story::begin(Credential::None, 1);
     story.event(Event::Dialed(Ok(())));
-    story.event(Event::Features(Ok(Features {
-        bootstrap: true,
-        watch: false,
-    })));
+    story.event(Event::Features(Ok(Features { watch: false })));
     for _ in 0..3 {
         assert_eq!(story.delay(), SILENCE);
         story
@@ -400,7 +375,7 @@ fn a_server_without_a_list_is_polled() {
     }
     story
         .timer()
-        .event(Event::Features(Err(failure(FailureKind::Server))));
+        .event(Event::Features(Err(failure(ErrorKind::Server))));
     story.did(|action| matches!(action, Action::PublishConnecting(_)));
 }
 
@@ -409,20 +384,8 @@ fn a_list_that_is_not_served_is_replaced_by_polling() {
     let mut story = Story::begin(Credential::None, 1);
     story
         .connect()
-        .event(Event::WatchEnded(failure(FailureKind::Unsupported)));
+        .event(Event::WatchEnded(failure(ErrorKind::Unsupported)));
     assert_eq!(story.delay(), SILENCE);
-}
-
-#[test]
-fn a_server_that_cannot_configure_proxies_is_skipped() {
-    let mut story = Story::begin(Credential::None, 2);
-    story.event(Event::Dialed(Ok(())));
-    story.event(Event::Features(Ok(Features {
-        bootstrap: false,
-        watch: true,
-    })));
-    story.did(|action| matches!(action, Action::PublishConnecting(error) if matches!(**error, SessionError::MissingFeature { .. })));
-    story.timer().connect();
 }
 
 #[test]
@@ -447,10 +410,10 @@ fn a_failed_session_logs_out_too() {
         story.event(Event::LoggedIn(Ok(()))).timer();
         for _ in 0..FRESH_CHECKS {
             story
-                .event(Event::Features(Err(failure(FailureKind::Rejected))))
+                .event(Event::Features(Err(failure(ErrorKind::Rejected))))
                 .timer();
         }
-        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
         if story.machine.state != State::Failed {
             story.timer();
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::FailureKind;
+use crate::error::ErrorKind;
 
 /// Configured addresses that were resolved longer ago are resolved again before they are relied on.
 pub(super) const NAMES: Duration = Duration::from_secs(60);
@@ -179,8 +179,8 @@ impl Servers {
 
     /// Notes that the connection in use is lost. Behind a load balancer the same address may lead
     /// to another server: it is tried once more.
-    pub(super) fn lost(&mut self, server: SocketAddr, kind: FailureKind) {
-        let retry = kind == FailureKind::Server
+    pub(super) fn lost(&mut self, server: SocketAddr, kind: ErrorKind) {
+        let retry = kind == ErrorKind::Server
             && self.is_detached(server)
             && self.second_chance != Some(server);
         if retry {

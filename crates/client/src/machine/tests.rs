@@ -71,14 +71,14 @@ impl World {
     }
 
     /// What could happen next.
-    fn possible(&self, kind: FailureKind, servers: u8) -> Vec<Event> {
+    fn possible(&self, kind: ErrorKind, servers: u8) -> Vec<Event> {
         let failed = failure(kind);
         let list: Vec<_> = (1..=servers).map(server).collect();
         let mut events = Vec::new();
         match self.operation {
             None => {}
             Some(Operation::Resolve) => {
-                events.push(Event::Resolved(Err(Arc::clone(&failed.error))));
+                events.push(Event::Resolved(Err(failed.clone())));
                 if !list.is_empty() {
                     events.push(Event::Resolved(Ok(list.clone())));
                 }
@@ -94,7 +94,6 @@ impl World {
             }
             Some(Operation::Features) => {
                 let features = Features {
-                    bootstrap: servers != 2,
                     watch: servers != 3,
                 };
                 events.extend([
@@ -113,7 +112,7 @@ impl World {
         for generation in [self.generation, self.generation.saturating_sub(1)] {
             events.push(Event::CallFailed {
                 generation,
-                failure: failed.clone(),
+                error: failed.clone(),
             });
         }
         for (tls, bearer) in [(true, false), (false, true)] {
@@ -129,10 +128,7 @@ impl World {
             Some(Operation::Resolve) => Event::Resolved(Ok(vec![server(1)])),
             Some(Operation::Dial { .. }) => Event::Dialed(Ok(())),
             Some(Operation::Login) => Event::LoggedIn(Ok(())),
-            Some(Operation::Features) => Event::Features(Ok(Features {
-                bootstrap: true,
-                watch: true,
-            })),
+            Some(Operation::Features) => Event::Features(Ok(Features { watch: true })),
             Some(Operation::Logout) => Event::LoggedOut,
             None => Event::Timer,
         }
@@ -332,13 +328,13 @@ impl World {
     }
 }
 
-fn kinds() -> impl Strategy<Value = FailureKind> {
+fn kinds() -> impl Strategy<Value = ErrorKind> {
     prop_oneof![
-        1 => Just(FailureKind::Untrusted),
-        2 => Just(FailureKind::Rejected),
-        1 => Just(FailureKind::Invalid),
-        1 => Just(FailureKind::Unsupported),
-        3 => Just(FailureKind::Server),
+        1 => Just(ErrorKind::Untrusted),
+        2 => Just(ErrorKind::Rejected),
+        1 => Just(ErrorKind::Invalid),
+        1 => Just(ErrorKind::Unsupported),
+        3 => Just(ErrorKind::Server),
     ]
 }
 
@@ -400,7 +396,7 @@ proptest! {
         let mut world = World::new(Settings { watch: true, ..settings }, seed);
         world.happen(Event::Start)?;
         for (servers, choice) in history {
-            let possible = world.possible(FailureKind::Server, servers);
+            let possible = world.possible(ErrorKind::Server, servers);
             world.happen(possible[choice.index(possible.len())].clone())?;
         }
         for _ in 0..30 {
@@ -421,12 +417,12 @@ proptest! {
         let mut world = World::new(settings, seed);
         world.happen(Event::Start)?;
         for choice in history {
-            let failed = failure(FailureKind::Server);
+            let failed = failure(ErrorKind::Server);
             let event = match (choice, world.operation) {
                 (0, _) => Event::Configured,
                 (1, _) if world.connected => {
                     let generation = world.generation;
-                    Event::CallFailed { generation, failure: failed }
+                    Event::CallFailed { generation, error: failed }
                 }
                 (2..8, _) => world.good(),
                 (_, Some(Operation::Resolve) | None) => world.good(),
@@ -461,7 +457,7 @@ proptest! {
                 (1, _) if world.watching => world.happen(Event::Servers(vec![server(1), server(2)]))?,
                 // The replacement does not succeed. The token in use is not touched by that.
                 (2, State::Connected { activity: activity @ (Activity::DialingReplacement | Activity::CheckingReplacement), .. })
-                    if trouble != FailureKind::Rejected || activity == Activity::DialingReplacement =>
+                    if trouble != ErrorKind::Rejected || activity == Activity::DialingReplacement =>
                 {
                     match world.operation {
                         Some(Operation::Dial { .. }) => world.happen(Event::Dialed(Err(failure(trouble))))?,
@@ -488,7 +484,7 @@ proptest! {
         world.happen(Event::Timer)?;
         prop_assert_eq!(world.operation, Some(Operation::Features), "a sign of life is asked for");
         prop_assert!(world.now - connected <= settings.silence.mul_f64(1.25));
-        world.happen(Event::Features(Err(failure(FailureKind::Server))))?;
+        world.happen(Event::Features(Err(failure(ErrorKind::Server))))?;
         prop_assert!(!world.connected);
     }
 }

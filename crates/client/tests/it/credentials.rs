@@ -192,10 +192,8 @@ async fn a_stopped_scope_logs_out_too() {
     client.connected().await;
     client.scope.stop(CLOSE).await.unwrap();
     assert_eq!(server.script().logouts().len(), 1);
-    assert!(matches!(
-        client.session.connected().await,
-        Err(SessionError::Closed)
-    ));
+    let error = client.session.connected().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Closed);
 }
 
 #[tokio::test]

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsRequest;
 use legate_client::{
-    ClientConfig, Connection, Credentials, Session, SessionError, SessionSnapshot, SessionState,
-    Timing, connect,
+    ClientConfig, Connection, Credentials, ErrorKind, Session, SessionError, SessionSnapshot,
+    SessionState, Timing, connect,
 };
 use legate_runtime::Scope;
 use legate_runtime::metrics::{Registry, encode};

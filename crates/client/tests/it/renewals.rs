@@ -90,7 +90,7 @@ async fn a_rotation_that_does_not_work_yet_is_repeated_and_harms_nobody() {
     fs::write(ca.ca_file(), other.ca_pem()).unwrap();
     let snapshot = client.shows("failed", |now| now.last_error.is_some()).await;
     let error = snapshot.last_error.unwrap().error;
-    assert!(matches!(*error, SessionError::Untrusted { .. }), "{error}");
+    assert_eq!(error.kind, ErrorKind::Untrusted, "{error}");
     assert_eq!(snapshot.generation, 1);
     call(&connection).await.unwrap();
     server.script().wait_for_calls(Call::WatchServers, 2).await;
@@ -151,7 +151,7 @@ async fn a_new_bearer_token_ends_the_wait_for_a_login() {
     let snapshot = client
         .shows("refused", |now| {
             let error = now.last_error.as_ref();
-            error.is_some_and(|last| matches!(*last.error, SessionError::LoginRefused { .. }))
+            error.is_some_and(|last| last.error.text.contains("refuses the login"))
         })
         .await;
     let error = snapshot.last_error.unwrap().error.to_string();

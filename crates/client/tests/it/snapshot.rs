@@ -68,7 +68,7 @@ async fn a_session_without_a_server_tells_why() {
         })
         .await;
     let last = snapshot.last_error.unwrap();
-    assert_eq!(last.code, Some(Code::Unavailable));
+    assert_eq!(last.error.code, Some(Code::Unavailable));
     assert!(
         last.error
             .to_string()
@@ -91,7 +91,7 @@ async fn a_session_that_has_failed_tells_which_code() {
         .shows("failed", |now| now.stage == Stage::Failed)
         .await;
     assert_eq!(
-        snapshot.last_error.unwrap().code,
+        snapshot.last_error.unwrap().error.code,
         Some(Code::Unauthenticated)
     );
     assert!(snapshot.accessor_id.is_none());

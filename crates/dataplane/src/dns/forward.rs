@@ -10,7 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_api::metadata;
-use legate_client::{Connection, ErrorClass, Session, SessionError, SessionState, classify};
+use legate_client::{
+    Connection, ErrorClass, ErrorKind, Session, SessionError, SessionState, classify,
+};
 use legate_runtime::CancellationToken;
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -202,13 +204,7 @@ fn unconnected(error: &dyn Display, is_outage: bool) -> ForwardError {
 
 /// Whether servers are there, but refuse the session.
 fn is_refusal(error: &SessionError) -> bool {
-    matches!(
-        error,
-        SessionError::TokenWanted { .. }
-            | SessionError::TokenRejected { .. }
-            | SessionError::LoginTokenRejected { .. }
-            | SessionError::LoginRefused { .. }
-    )
+    error.code.is_some() && matches!(error.kind, ErrorKind::Rejected | ErrorKind::Invalid)
 }
 
 /// Whether to wait for another connection, to ask a second time, or to do so only if there is one
@@ -257,9 +253,14 @@ mod tests {
         assert!(!is_outage(Code::PermissionDenied));
         assert!(!is_outage(Code::Unauthenticated));
         assert!(!is_outage(Code::Internal));
-        assert!(!is_refusal(&SessionError::Lost { server }));
-        let message = "ACL not found".to_owned();
-        assert!(is_refusal(&SessionError::TokenRejected { server, message }));
+        let is_refusal = |kind, code| {
+            let text = String::new();
+            is_refusal(&SessionError { kind, code, text })
+        };
+        assert!(!is_refusal(ErrorKind::Server, Some(Code::Unavailable)));
+        assert!(is_refusal(ErrorKind::Rejected, Some(Code::Unauthenticated)));
+        let unreadable_bearer_token = is_refusal(ErrorKind::Rejected, None);
+        assert!(!unreadable_bearer_token, "no server was asked");
     }
 
     #[test]

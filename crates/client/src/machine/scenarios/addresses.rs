@@ -22,7 +22,7 @@ fn behind_a_balancer() -> Story {
 fn lost(story: &Story) -> Event {
     Event::CallFailed {
         generation: story.machine.generation,
-        failure: failure(FailureKind::Server),
+        error: failure(ErrorKind::Server),
     }
 }
 
@@ -36,11 +36,11 @@ fn a_balancers_address_is_dialled_again_before_addresses_behind_it() {
         "another server may answer there"
     );
     story
-        .event(Event::Dialed(Err(failure(FailureKind::Server))))
+        .event(Event::Dialed(Err(failure(ErrorKind::Server))))
         .timer();
     let mut others = vec![story.dialed().unwrap()];
     story
-        .event(Event::Dialed(Err(failure(FailureKind::Server))))
+        .event(Event::Dialed(Err(failure(ErrorKind::Server))))
         .timer();
     others.push(story.dialed().unwrap());
     others.sort();
@@ -49,7 +49,7 @@ fn a_balancers_address_is_dialled_again_before_addresses_behind_it() {
         [server(1), server(2)],
         "when it is gone, the servers' own addresses are tried"
     );
-    story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
     story.did(|action| {
         matches!(
             action,
@@ -71,7 +71,7 @@ fn addresses_behind_a_balancer_are_not_tried_again_and_again() {
     // Once, to find out.
     for _ in 0..3 {
         story
-            .event(Event::Dialed(Err(failure(FailureKind::Server))))
+            .event(Event::Dialed(Err(failure(ErrorKind::Server))))
             .timer();
     }
     story.event(Event::Resolved(Ok(vec![server(BALANCER)])));
@@ -80,7 +80,7 @@ fn addresses_behind_a_balancer_are_not_tried_again_and_again() {
         // It leads somewhere, although not to a server that can serve.
         story.event(Event::Dialed(Ok(())));
         story
-            .event(Event::Features(Err(failure(FailureKind::Server))))
+            .event(Event::Features(Err(failure(ErrorKind::Server))))
             .timer();
         story.event(Event::Resolved(Ok(vec![server(BALANCER)])));
     }
@@ -96,7 +96,7 @@ fn a_balancer_whose_servers_shed_load_is_not_hammered() {
     story.event(Event::Configured);
     let mut dials = 1;
     while story.now < Duration::from_secs(3600) {
-        let refused = Err(failure(FailureKind::Server));
+        let refused = Err(failure(ErrorKind::Server));
         match story.machine.state {
             State::Connected { .. } => story.event(lost(&story)),
             State::Resolving => story.event(Event::Resolved(Ok(vec![server(BALANCER)]))),
@@ -121,10 +121,10 @@ fn servers_that_know_each_other_by_the_configured_addresses_are_next_to_each_oth
     story.event(lost(&story)).timer();
     assert_eq!(story.dialed(), Some(server(3)), "never tried");
     story
-        .event(Event::Dialed(Err(failure(FailureKind::Server))))
+        .event(Event::Dialed(Err(failure(ErrorKind::Server))))
         .timer();
     assert!(story.dialed().is_some());
-    story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
     story.did(|action| {
         matches!(
             action,
@@ -147,7 +147,7 @@ fn configured_addresses_stand_in_for_a_list_that_leads_nowhere() {
     story.event(lost(&story)).timer();
     assert_eq!(story.dialed(), Some(server(9)));
     story
-        .event(Event::Dialed(Err(failure(FailureKind::Server))))
+        .event(Event::Dialed(Err(failure(ErrorKind::Server))))
         .timer();
     let other = if held.server == server(1) {
         server(2)
@@ -189,7 +189,7 @@ fn a_server_that_goes_away_says_nothing_against_the_list() {
         for _ in 1..listed {
             story
                 .timer()
-                .event(Event::Dialed(Err(failure(FailureKind::Server))));
+                .event(Event::Dialed(Err(failure(ErrorKind::Server))));
         }
         story.did(|action| {
             matches!(

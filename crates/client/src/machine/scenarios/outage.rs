@@ -103,7 +103,7 @@ impl Network {
             }
             sleep_until(next).await;
             let down = self.is_away();
-            let refused = || failure(FailureKind::Server);
+            let refused = || failure(ErrorKind::Server);
             let event = match self.operation.take_if(|(due, _)| *due <= Instant::now()) {
                 Some((_, Action::Resolve)) => {
                     Event::Resolved(Ok((1..=SERVERS).map(server).collect()))
@@ -148,7 +148,7 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
             if away == Away::Refusing {
                 network.happen(Event::CallFailed {
                     generation: 1,
-                    failure: failure(FailureKind::Server),
+                    error: failure(ErrorKind::Server),
                 });
             }
             network.live(UNTIL + Duration::from_secs(300)).await;
@@ -192,10 +192,10 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
 fn an_hour_of_trouble_is_forgotten_after_seconds_of_work() {
     let mut story = Story::begin(Credential::None, 1);
     story.event(Event::Configured);
-    story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
     while story.now < Duration::from_secs(3600) {
         story.timer().event(Event::Resolved(Ok(vec![server(1)])));
-        story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+        story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
     }
     assert_eq!(story.delay(), Duration::from_secs(60));
     story.timer().event(Event::Resolved(Ok(vec![server(1)])));
@@ -203,7 +203,7 @@ fn an_hour_of_trouble_is_forgotten_after_seconds_of_work() {
     story.now += WORKING;
     story.event(Event::CallFailed {
         generation: 1,
-        failure: failure(FailureKind::Server),
+        error: failure(ErrorKind::Server),
     });
     assert_eq!(story.delay(), Duration::from_millis(500));
 }

@@ -10,14 +10,14 @@ const TLS: Event = Event::FilesChanged {
 fn rejected() -> Event {
     Event::CallFailed {
         generation: 1,
-        failure: failure(FailureKind::Rejected),
+        error: failure(ErrorKind::Rejected),
     }
 }
 
 fn lost() -> Event {
     Event::CallFailed {
         generation: 1,
-        failure: failure(FailureKind::Server),
+        error: failure(ErrorKind::Server),
     }
 }
 
@@ -55,7 +55,7 @@ fn certificates_that_change_before_there_is_a_connection_are_not_forgotten() {
     // Whoever dials after the change has the new ones.
     let mut story = Story::begin(Credential::None, 2);
     story
-        .event(Event::Dialed(Err(failure(FailureKind::Untrusted))))
+        .event(Event::Dialed(Err(failure(ErrorKind::Untrusted))))
         .event(TLS);
     story.now += FAILOVER;
     story.event(Event::Timer).connect();
@@ -74,17 +74,17 @@ fn new_files_end_a_long_wait() {
             story.event(rejected());
             while story.machine.state != State::LoggingIn(server(1)) {
                 story
-                    .event(Event::Features(Err(failure(FailureKind::Rejected))))
+                    .event(Event::Features(Err(failure(ErrorKind::Rejected))))
                     .timer();
             }
-            story.event(Event::LoggedIn(Err(failure(FailureKind::Server))));
+            story.event(Event::LoggedIn(Err(failure(ErrorKind::Server))));
         } else {
             story.event(lost());
         }
         while story.delay() < Duration::from_secs(20) {
             story.timer();
             story.event(Event::Resolved(Ok(vec![server(1)])));
-            story.event(Event::Dialed(Err(failure(FailureKind::Untrusted))));
+            story.event(Event::Dialed(Err(failure(ErrorKind::Untrusted))));
         }
         let changed = Event::FilesChanged {
             tls: !bearer,
@@ -95,7 +95,7 @@ fn new_files_end_a_long_wait() {
             .did(|action| matches!(action, Action::Resolve));
     }
     let mut story = Story::begin(Credential::None, 1);
-    story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
     story.event(Event::FilesChanged {
         tls: false,
         bearer: true,
@@ -136,7 +136,7 @@ fn a_rejection_that_is_not_confirmed_costs_no_login() {
     story.now += Duration::from_secs(5);
     story.event(Event::CallFailed {
         generation: 2,
-        failure: failure(FailureKind::Rejected),
+        error: failure(ErrorKind::Rejected),
     });
     assert!(matches!(
         story.machine.state,
@@ -153,7 +153,7 @@ fn a_rejection_that_is_not_confirmed_costs_no_login() {
                 story.now += Duration::from_secs(3);
                 story.event(Event::CallFailed {
                     generation,
-                    failure: failure(FailureKind::Rejected),
+                    error: failure(ErrorKind::Rejected),
                 })
             }
             State::CheckingFeatures(_) => story.event(Event::Features(Ok(FEATURES))),
@@ -165,26 +165,4 @@ fn a_rejection_that_is_not_confirmed_costs_no_login() {
         };
     }
     assert!(logins < 30, "{logins} logins in ten minutes");
-}
-
-#[test]
-fn a_replacement_at_a_server_that_cannot_configure_proxies_is_refused() {
-    let mut story = Story::begin(Credential::None, 1);
-    story
-        .connect()
-        .event(TLS)
-        .timer()
-        .event(Event::Dialed(Ok(())));
-    story.event(Event::Features(Ok(Features {
-        bootstrap: false,
-        watch: true,
-    })));
-    story.did(|action| matches!(action, Action::ReplacementFailed(error) if matches!(**error, SessionError::MissingFeature { .. })));
-    assert!(!matches!(
-        story.machine.state,
-        State::Connected {
-            activity: Activity::CheckingReplacement,
-            ..
-        }
-    ));
 }

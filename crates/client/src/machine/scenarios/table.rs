@@ -50,17 +50,17 @@ const STAGES: [Stage; 12] = [
     Stage::ReplacingCheck,
 ];
 
-const KINDS: [FailureKind; 5] = [
-    FailureKind::Untrusted,
-    FailureKind::Rejected,
-    FailureKind::Invalid,
-    FailureKind::Unsupported,
-    FailureKind::Server,
+const KINDS: [ErrorKind; 5] = [
+    ErrorKind::Untrusted,
+    ErrorKind::Rejected,
+    ErrorKind::Invalid,
+    ErrorKind::Unsupported,
+    ErrorKind::Server,
 ];
 
 /// The rules, in one place.
-fn rule(stage: Stage, kind: FailureKind, credential: Credential) -> Follows {
-    use FailureKind::{Invalid, Rejected, Unsupported};
+fn rule(stage: Stage, kind: ErrorKind, credential: Credential) -> Follows {
+    use ErrorKind::{Invalid, Rejected, Unsupported};
     let login = credential == Credential::Login;
     match (stage, kind) {
         (Stage::FirstLogin, Invalid) => Follows::Over,
@@ -128,7 +128,7 @@ fn reach(stage: Stage, credential: Credential) -> Option<Story> {
 fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
     let lost = |kind| Event::CallFailed {
         generation: 1,
-        failure: failure(kind),
+        error: failure(kind),
     };
     match stage {
         Stage::Probe | Stage::Poll => {
@@ -138,7 +138,7 @@ fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
         }
         Stage::ReportedCall => story.now += CALM,
         Stage::LaterDial | Stage::LaterCheck => {
-            story.event(lost(FailureKind::Server)).timer();
+            story.event(lost(ErrorKind::Server)).timer();
             story.event(Event::Servers(vec![used]));
             if stage == Stage::LaterCheck {
                 story.event(Event::Dialed(Ok(())));
@@ -148,10 +148,10 @@ fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
         }
         Stage::LaterLogin => {
             story.now += CALM;
-            story.event(lost(FailureKind::Rejected));
+            story.event(lost(ErrorKind::Rejected));
             while story.machine.state != State::LoggingIn(used) {
                 story
-                    .event(Event::Features(Err(failure(FailureKind::Rejected))))
+                    .event(Event::Features(Err(failure(ErrorKind::Rejected))))
                     .timer();
             }
         }
@@ -170,7 +170,7 @@ fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
     }
 }
 
-fn fail(story: &mut Story, stage: Stage, kind: FailureKind) -> Follows {
+fn fail(story: &mut Story, stage: Stage, kind: ErrorKind) -> Follows {
     let failure = failure(kind);
     let event = match stage {
         Stage::FirstDial | Stage::LaterDial | Stage::ReplacingDial => Event::Dialed(Err(failure)),
@@ -178,7 +178,7 @@ fn fail(story: &mut Story, stage: Stage, kind: FailureKind) -> Follows {
         Stage::Watch => Event::WatchEnded(failure),
         Stage::ReportedCall => Event::CallFailed {
             generation: 1,
-            failure,
+            error: failure,
         },
         _ => Event::Features(Err(failure)),
     };
@@ -219,7 +219,7 @@ fn every_kind_of_failure_at_every_stage_has_its_consequence() {
 fn a_failed_replacement_is_repeated_later() {
     for stage in [Stage::ReplacingDial, Stage::ReplacingCheck] {
         let mut story = reach(stage, Credential::Login).unwrap();
-        fail(&mut story, stage, FailureKind::Server);
+        fail(&mut story, stage, ErrorKind::Server);
         story.did(|action| matches!(action, Action::ReplacementFailed(_)));
         story.did(|action| matches!(action, Action::OpenWatch));
         assert_eq!(story.delay(), Duration::from_secs(15), "{stage:?}");
