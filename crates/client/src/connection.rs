@@ -1,6 +1,5 @@
 //! A connection as callers get it: gRPC clients of one server, with the session's token.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,10 +21,10 @@ pub(crate) const MAX_MESSAGE: usize = 512 * 1024 * 1024;
 /// An ACL token as it is sent.
 #[derive(Clone)]
 pub(crate) struct Token {
-    secret: Secret,
+    pub(crate) secret: Secret,
     header: HeaderValue,
     /// Public name of a token from a login.
-    accessor: Option<Arc<str>>,
+    pub(crate) accessor: Option<Arc<str>>,
 }
 
 impl Token {
@@ -39,21 +38,13 @@ impl Token {
             accessor: accessor.map(Arc::from),
         })
     }
-
-    pub(crate) fn secret(&self) -> &Secret {
-        &self.secret
-    }
-
-    pub(crate) fn accessor(&self) -> Option<Arc<str>> {
-        self.accessor.clone()
-    }
 }
 
 /// A server that has accepted the session's token.
 ///
 /// It can be used for as long as the server keeps it open, also after the session has moved to
 /// another server: open streams end when their users end them. It always leads to the same server.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Connection {
     /// Grows with every connection of a session, also when only the token is new.
     pub generation: u64,
@@ -96,18 +87,9 @@ impl Connection {
     }
 }
 
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("generation", &self.generation)
-            .field("server", &self.server)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A channel that adds `x-consul-token` to every call that does not carry one already. Without a
 /// token it adds nothing. Clones share the connection.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct AuthenticatedChannel {
     channel: Channel,
     token: Option<HeaderValue>,
@@ -119,14 +101,6 @@ impl AuthenticatedChannel {
             channel,
             token: token.map(|token| token.header.clone()),
         }
-    }
-}
-
-impl fmt::Debug for AuthenticatedChannel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AuthenticatedChannel")
-            .field("token", &self.token.is_some())
-            .finish_non_exhaustive()
     }
 }
 

@@ -17,49 +17,31 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use legate_api::serverdiscovery::WatchServersResponse;
-use legate_runtime::{CancellationToken, Clock, Scope};
+use legate_model::Secret;
+use legate_runtime::file_stamp::FileStamp;
+use legate_runtime::metrics::Registry;
+use legate_runtime::{CancellationToken, Clock, Scope, Spawner};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep};
-use tokio_util::sync::DropGuard;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep};
 use tonic::Status;
 
-use self::files::Files;
-use self::logout::{Logout, Unwanted};
 use crate::addresses::Addresses;
+use crate::bearer;
 use crate::calls::{self, LoggedIn, Watch};
-use crate::config::{LoginConfig, Timing};
+use crate::config::{ClientConfig, ConfigError, Credentials, LoginConfig};
 use crate::connection::{AuthenticatedChannel, Connection, Token};
 use crate::dial::{Dialer, Link};
 use crate::error::{ErrorKind, SessionError};
-use crate::facts::Facts;
-use crate::machine::{Action, Event, Features, Machine};
+use crate::http_proxy::Routes;
+use crate::machine::{Action, Event, Features, Machine, Settings, State};
 use crate::metrics::{Metrics, observe};
 use crate::resolve::{Found, resolve};
-use crate::session::SessionState;
+use crate::session::{REPORTS, Session, SessionState};
+use crate::snapshot::SessionSnapshot;
+use crate::tls::Tls;
 
 /// How long the tasks of connections may take to end; they only have to notice.
 const STOP: Duration = Duration::from_secs(1);
-
-/// What the driver is made of.
-pub(crate) struct Parts {
-    pub(crate) addresses: Arc<Addresses>,
-    pub(crate) port: u16,
-    pub(crate) login: Option<Arc<LoginConfig>>,
-    pub(crate) token: Option<Token>,
-    pub(crate) dialer: Arc<Dialer>,
-    pub(crate) timing: Timing,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) facts: Arc<Facts>,
-    pub(crate) state: watch::Sender<SessionState>,
-    pub(crate) reports: mpsc::Receiver<Event>,
-    /// Cancelled when the proxy has its configuration.
-    pub(crate) configured: CancellationToken,
-    pub(crate) close: CancellationToken,
-    /// Owns the tasks of connections.
-    pub(crate) scope: Scope,
-    /// Dropped when the session has ended, or the driver is dropped.
-    pub(crate) _ended: DropGuard,
-}
 
 /// Outcome of an operation, with what the driver keeps of it.
 enum Outcome {
@@ -87,9 +69,25 @@ impl Hosts {
     }
 }
 
-struct Driver {
-    parts: Parts,
+pub(crate) struct Driver {
+    addresses: Arc<Addresses>,
+    port: u16,
+    login: Option<Arc<LoginConfig>>,
+    dialer: Arc<Dialer>,
+    /// How long the answer to a feature check may take.
+    answer: Duration,
+    metrics: Arc<Metrics>,
+    snapshot: watch::Sender<SessionSnapshot>,
+    state: watch::Sender<SessionState>,
+    reports: mpsc::Receiver<Event>,
+    /// Cancelled when the proxy has its configuration.
+    configured: CancellationToken,
+    /// Cancelled when the session is to end.
+    close: CancellationToken,
+    /// Owns the tasks of connections.
+    scope: Scope,
     machine: Machine,
+    started: Instant,
     /// Pending for ever while there is none; so are the timer and the watch.
     operation: BoxFuture<Outcome>,
     operation_started: Instant,
@@ -98,89 +96,147 @@ struct Driver {
     /// When the connection in use was dialled, until that has been measured.
     dialed: Option<Instant>,
     hosts: Hosts,
+    token: Option<Token>,
     link: Option<Link>,
     /// What is to replace it.
     replacement: Option<Link>,
-    unwanted: Unwanted,
+    /// Tokens to log out at the next opportunity, so that they do not stay until they expire.
+    unwanted: Vec<Secret>,
     /// The servers' list does not hold the address of the server that sent it.
     detached: bool,
-    files: Files,
-    /// Of the published connection.
-    generation: Option<u64>,
-    configured: bool,
-    closing: bool,
-    finished: bool,
-}
-
-/// Runs the session until it is closed or `stopped` is cancelled.
-pub(crate) async fn run(
-    parts: Parts,
-    machine: Machine,
-    stopped: CancellationToken,
-) -> Result<(), Infallible> {
-    let mut driver = Driver::new(parts, machine);
-    driver.handle(Event::Start);
-    while !driver.finished {
-        if let Some(event) = driver.next(&stopped).await {
-            driver.handle(event);
-        }
-    }
-    let Driver {
-        parts,
-        operation,
-        watch,
-        link,
-        replacement,
-        ..
-    } = driver;
-    drop((operation, watch, link, replacement));
-    if let Err(error) = parts.scope.stop(STOP).await {
-        tracing::debug!(target: "server-connection-manager", %error, "connections did not end by themselves");
-    }
-    Ok(())
+    /// When to look at files again.
+    files: Interval,
+    /// The bearer token's file when it was last looked at.
+    bearer: Option<FileStamp>,
 }
 
 impl Driver {
-    fn new(parts: Parts, machine: Machine) -> Self {
-        let files = Files::new(&parts);
-        Self {
-            parts,
-            machine,
+    /// A session that has not started, with the handle to it. It ends with the spawner's scope.
+    pub(crate) fn new(
+        config: ClientConfig,
+        spawner: &Spawner,
+        registry: &Registry,
+    ) -> Result<(Self, Session), ConfigError> {
+        let tls = match &config.tls {
+            None => None,
+            Some(tls) => Some(Tls::new(tls.options(), config.server_name(tls)?)?),
+        };
+        let (token, login) = match config.credentials {
+            Credentials::Login(login) => (None, Some(Arc::new(login))),
+            Credentials::Static(secret) if !secret.expose().is_empty() => {
+                let token = Token::new(secret, None).ok_or(ConfigError::Token)?;
+                (Some(token), None)
+            }
+            Credentials::Static(_) | Credentials::None => (None, None),
+        };
+        let metrics = Arc::new(Metrics::new(registry)?);
+        let settings = Settings {
+            watch: !config.server_watch_disabled,
+            login: login.is_some(),
+            silence: config.timing.silence,
+            spread: config.timing.files / 3,
+        };
+        // Connections must outlast the token of the caller's scope for the logout.
+        let scope = spawner.child_with_own_token("server connections");
+        let dialer = Dialer {
+            tls,
+            routes: config
+                .proxy
+                .map(|proxy| Routes::new(&proxy, config.grpc_port)),
+            spawner: scope.spawner(),
+        };
+        let snapshot = watch::Sender::new(SessionSnapshot::new());
+        let (state, states) = watch::channel(SessionState::Connecting { last_error: None });
+        let (reports, reported) = mpsc::channel(REPORTS);
+        let (configured, close) = (CancellationToken::new(), spawner.token().child_token());
+        let session = Session {
+            state: states,
+            reports,
+            configured: configured.clone(),
+            close: close.clone(),
+            metrics: Arc::clone(&metrics),
+            snapshot: snapshot.clone(),
+        };
+        // An interval of nothing is none.
+        let period = config.timing.files.max(Duration::from_millis(1));
+        let mut files = interval_at(Instant::now() + period, period);
+        files.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let driver = Self {
+            addresses: Arc::new(config.addresses),
+            port: config.grpc_port,
+            bearer: login
+                .as_ref()
+                .and_then(|login| bearer::stamp(&login.bearer)),
+            login,
+            dialer: Arc::new(dialer),
+            answer: config.timing.answer,
+            metrics,
+            snapshot,
+            state,
+            reports: reported,
+            configured,
+            close,
+            scope,
+            machine: Machine::new(settings, Box::new(rand::random::<f64>)),
+            started: Instant::now(),
             operation: pending().boxed(),
             operation_started: Instant::now(),
             timer: pending().boxed(),
             watch: stream::pending().boxed(),
             dialed: None,
             hosts: Hosts::default(),
+            token,
             link: None,
             replacement: None,
-            unwanted: Unwanted::default(),
+            unwanted: Vec::new(),
             detached: false,
             files,
-            generation: None,
-            configured: false,
-            closing: false,
-            finished: false,
+        };
+        Ok((driver, session))
+    }
+
+    /// Runs the session to its end.
+    pub(crate) async fn run(mut self) -> Result<(), Infallible> {
+        self.handle(Event::Start);
+        while self.machine.state != State::Closed {
+            if let Some(event) = self.next().await {
+                self.handle(event);
+            }
         }
+        let Self {
+            scope,
+            operation,
+            watch,
+            link,
+            replacement,
+            ..
+        } = self;
+        drop((operation, watch, link, replacement));
+        if let Err(error) = scope.stop(STOP).await {
+            tracing::debug!(target: "server-connection-manager", %error, "connections did not end by themselves");
+        }
+        Ok(())
     }
 
     /// Waits for whatever happens next; `None` when that is nothing to the machine.
-    async fn next(&mut self, stopped: &CancellationToken) -> Option<Event> {
-        let lost = self.lost();
-        let closed = async {
-            tokio::select! {
-                () = self.parts.close.cancelled() => {}
-                () = stopped.cancelled() => {}
+    async fn next(&mut self) -> Option<Event> {
+        let used = self.link.as_ref();
+        let used = used.filter(|_| matches!(self.machine.state, State::Connected { .. }));
+        let lost = async {
+            match used {
+                Some(link) => link.lost.cancelled().await,
+                None => pending().await,
             }
         };
         tokio::select! {
             biased;
-            () = closed, if !self.closing => {
-                self.closing = true;
+            // Each of these two happens once.
+            () = self.close.cancelled() => {
+                self.close = CancellationToken::new();
                 Some(Event::Shutdown)
             }
-            () = self.parts.configured.cancelled(), if !self.configured => {
-                self.configured = true;
+            () = self.configured.cancelled() => {
+                self.configured = CancellationToken::new();
                 Some(Event::Configured)
             }
             outcome = &mut self.operation => {
@@ -192,34 +248,24 @@ impl Driver {
                 self.timer = pending().boxed();
                 Some(Event::Timer)
             }
-            Some(report) = self.parts.reports.recv() => Some(report),
-            event = lost => Some(event),
-            () = self.files.due() => self.files.check(&self.parts),
-        }
-    }
-
-    /// Resolves when the connection in use is gone.
-    fn lost(&self) -> impl Future<Output = Event> + use<> {
-        let link = self.generation.zip(self.link.as_ref());
-        let link = link.map(|(generation, link)| (generation, link.server, link.lost.clone()));
-        async move {
-            let Some((generation, server, lost)) = link else {
-                return pending().await;
-            };
-            lost.cancelled().await;
-            Event::CallFailed {
-                generation,
-                error: SessionError::lost(server),
-            }
+            Some(report) = self.reports.recv() => Some(report),
+            () = lost => Some(Event::CallFailed {
+                generation: self.machine.generation,
+                error: self.link.as_ref().map_or_else(no_connection, |link| {
+                    SessionError::lost(link.server)
+                }),
+            }),
+            _ = self.files.tick() => self.changed_files(),
         }
     }
 
     fn handle(&mut self, event: Event) {
-        let now = self.parts.facts.started().elapsed();
-        for action in self.machine.handle(now, event) {
+        for action in self.machine.handle(self.started.elapsed(), event) {
             self.perform(action);
         }
-        self.parts.facts.update(self.machine.view());
+        let (machine, started) = (&self.machine, self.started);
+        self.snapshot
+            .send_modify(|snapshot| snapshot.follow(machine, started));
     }
 }
 
@@ -234,18 +280,19 @@ impl Driver {
                 self.dialed = Some(Instant::now());
                 self.dial(server);
             }
-            Action::DialReplacement(server) => self.dial(server),
-            Action::Login => self.login(),
+            Action::DialReplacement(server) => {
+                self.watch = stream::pending().boxed();
+                self.dial(server);
+            }
+            Action::Login => self.log_in(),
             Action::CheckFeatures => self.check_features(),
-            Action::Adopt => self.link = self.replacement.take(),
-            Action::Abandon => self.replacement = None,
-            Action::CancelOperation => self.operation = pending().boxed(),
             Action::OpenWatch => {
                 if let Some(link) = &self.link {
-                    self.watch = calls::watch(self.authenticated(link));
+                    let channel = link.channel.clone();
+                    let channel = AuthenticatedChannel::new(channel, self.token.as_ref());
+                    self.watch = calls::watch(channel);
                 }
             }
-            Action::CloseWatch => self.watch = stream::pending().boxed(),
             Action::StartTimer(delay) => {
                 tracing::trace!(target: "server-connection-manager", ?delay, "waiting");
                 self.timer = sleep(delay).boxed();
@@ -253,13 +300,14 @@ impl Driver {
             Action::PublishConnected { generation } => self.publish_connected(generation),
             Action::PublishConnecting(error) => {
                 tracing::error!(target: "server-connection-manager", %error, "connection error");
-                self.parts.facts.failed(&error);
+                self.operation = pending().boxed();
+                self.failed(&error);
                 let last_error = Some(error);
                 self.publish(SessionState::Connecting { last_error });
             }
             Action::PublishFailed(error) => {
                 tracing::error!(target: "server-connection-manager", %error, "giving up");
-                self.parts.facts.failed(&error);
+                self.failed(&error);
                 self.publish(SessionState::Failed(error));
             }
             Action::PublishClosed => self.publish(SessionState::Closed),
@@ -271,10 +319,10 @@ impl Driver {
                     "the connection could not be replaced after its TLS files have changed; going on with \
                      the present one"
                 );
-                self.parts.facts.failed(&error);
+                self.replacement = None;
+                self.failed(&error);
             }
             Action::Logout(servers) => self.log_out(servers),
-            Action::Finish => self.finished = true,
         }
     }
 
@@ -285,18 +333,18 @@ impl Driver {
 
     fn resolve(&mut self) {
         tracing::info!(target: "server-connection-manager", "trying to connect to a Consul server");
-        let (addresses, port) = (Arc::clone(&self.parts.addresses), self.parts.port);
+        let (addresses, port) = (Arc::clone(&self.addresses), self.port);
         self.begin(async move { Outcome::Resolved(resolve(&addresses, port).await) });
     }
 
     fn dial(&mut self, server: SocketAddr) {
-        let dialer = Arc::clone(&self.parts.dialer);
+        let dialer = Arc::clone(&self.dialer);
         let host = self.hosts.of(server);
         self.begin(async move { Outcome::Dialed(dialer.dial(server, host.as_deref()).await) });
     }
 
-    fn login(&mut self) {
-        let (Some(link), Some(login)) = (&self.link, &self.parts.login) else {
+    fn log_in(&mut self) {
+        let (Some(link), Some(login)) = (&self.link, &self.login) else {
             return self.begin(ready(Outcome::LoggedIn(Err(no_connection()))));
         };
         let login = calls::login(link.clone(), Arc::clone(login), Clock::system().now());
@@ -307,71 +355,36 @@ impl Driver {
         let Some(link) = self.replacement.as_ref().or(self.link.as_ref()) else {
             return self.begin(ready(Outcome::Features(Err(no_connection()))));
         };
-        let check = calls::features(
-            link.clone(),
-            self.parts.token.clone(),
-            self.parts.login.clone(),
-            self.parts.timing.answer,
-        );
+        let (token, login) = (self.token.clone(), self.login.clone());
+        let check = calls::features(link.clone(), token, login, self.answer);
         self.begin(check.map(Outcome::Features));
     }
 
-    fn log_out(&mut self, servers: Vec<SocketAddr>) {
-        let Some(login) = &self.parts.login else {
-            return;
-        };
-        self.parts.facts.token(None);
-        if let Some(token) = self.parts.token.take() {
-            self.unwanted.add(&token);
-        }
-        let logout = Logout::new(&mut self.unwanted, login);
-        let channel = self.link.take().map(|link| link.channel);
-        let servers = servers.into_iter();
-        let servers = servers.map(|server| (server, self.hosts.of(server)));
-        let servers = servers.collect();
-        let dialer = Arc::clone(&self.parts.dialer);
-        self.begin(async move {
-            logout.at_the_end(channel, servers, &dialer).await;
-            Outcome::LoggedOut
-        });
-    }
-
-    /// Logs out replaced tokens, unless the connection is gone too.
-    fn log_out_replaced(&mut self) {
-        let (Some(link), Some(login)) = (&self.link, &self.parts.login) else {
-            return;
-        };
-        if !self.unwanted.is_empty() && !link.lost.is_cancelled() {
-            let logout = Logout::new(&mut self.unwanted, login);
-            let logout = logout.of_replaced(link.channel.clone());
-            self.parts.scope.spawn("logout of a replaced token", logout);
-        }
-    }
-
-    /// The link's channel with the token in use.
-    fn authenticated(&self, link: &Link) -> AuthenticatedChannel {
-        AuthenticatedChannel::new(link.channel.clone(), self.parts.token.as_ref())
-    }
-
     fn publish_connected(&mut self, generation: u64) {
+        self.link = self.replacement.take().or_else(|| self.link.take());
         let Some(link) = &self.link else { return };
         if let Some(dialed) = self.dialed.take() {
-            observe(&self.parts.metrics.connect, dialed.elapsed());
+            observe(&self.metrics.connect, dialed.elapsed());
         }
         let address = link.server;
         tracing::info!(target: "server-connection-manager", %address, "connected to Consul server");
-        let token = self.parts.token.as_ref();
+        let token = self.token.as_ref();
         let connection = Connection::new(generation, address, link.channel.clone(), token);
-        self.publish(SessionState::Connected(connection));
-        self.generation = Some(generation);
+        self.metrics.connected(true);
+        self.state.send_replace(SessionState::Connected(connection));
         self.log_out_replaced();
     }
 
+    /// There is no connection in use from now on.
     fn publish(&mut self, state: SessionState) {
-        self.generation = None;
-        let connected = matches!(state, SessionState::Connected(_));
-        self.parts.metrics.connected(connected);
-        self.parts.state.send_replace(state);
+        self.watch = stream::pending().boxed();
+        self.replacement = None;
+        self.metrics.connected(false);
+        self.state.send_replace(state);
+    }
+
+    fn failed(&self, error: &SessionError) {
+        self.snapshot.send_modify(|snapshot| snapshot.failed(error));
     }
 }
 
@@ -379,37 +392,56 @@ impl Driver {
 impl Driver {
     fn absorb(&mut self, outcome: Outcome) -> Event {
         match outcome {
-            Outcome::Resolved(result) => self.resolved(result),
-            Outcome::Dialed(result) => Event::Dialed(self.dialed(result)),
-            Outcome::LoggedIn(result) => Event::LoggedIn(self.logged_in(result)),
+            Outcome::Resolved(result) => Event::Resolved(result.map(|found| self.resolved(found))),
+            Outcome::Dialed(result) => {
+                Event::Dialed(self.counted(result).map(|link| self.dialed(link)))
+            }
+            Outcome::LoggedIn(result) => {
+                let result = self.counted(result).inspect_err(|error| {
+                    tracing::error!(
+                        target: "server-connection-manager",
+                        %error,
+                        "ACL auth method login failed"
+                    );
+                });
+                Event::LoggedIn(result.map(|login| self.logged_in(login)))
+            }
             Outcome::Features(result) => {
-                if result.is_ok() {
-                    self.parts.facts.heard();
-                }
-                Event::Features(result.map_err(|error| self.counted(error)))
+                Event::Features(self.counted(result).inspect(|_| self.heard()))
             }
             Outcome::LoggedOut => Event::LoggedOut,
         }
     }
 
-    fn resolved(&mut self, result: Result<Found, SessionError>) -> Event {
-        let found = match result {
-            Ok(found) => found,
-            Err(error) => return Event::Resolved(Err(error)),
-        };
-        let duration = self.operation_started.elapsed();
-        observe(&self.parts.metrics.discover, duration);
+    fn counted<T>(&self, result: Result<T, SessionError>) -> Result<T, SessionError> {
+        if let Err(SessionError {
+            code: Some(code), ..
+        }) = &result
+        {
+            self.metrics.error(*code);
+        }
+        result
+    }
+
+    fn heard(&self) {
+        let now = Instant::now();
+        self.snapshot
+            .send_modify(|snapshot| snapshot.heard = Some(now));
+    }
+
+    fn resolved(&mut self, found: Found) -> Vec<SocketAddr> {
+        observe(&self.metrics.discover, self.operation_started.elapsed());
         let servers: Vec<SocketAddr> = found.keys().copied().collect();
         tracing::info!(target: "server-connection-manager", addresses = ?servers, "discovered Consul servers");
         self.hosts.found = found;
-        Event::Resolved(Ok(servers))
+        servers
     }
 
-    fn dialed(&mut self, result: Result<Link, SessionError>) -> Result<(), SessionError> {
-        let link = result.map_err(|error| self.counted(error))?;
-        if let Some(tls) = &self.parts.dialer.tls {
+    fn dialed(&mut self, link: Link) {
+        if let Some(tls) = &self.dialer.tls {
             let expires = tls.certificate_expires();
-            self.parts.facts.client_certificate_expires(expires);
+            self.snapshot
+                .send_modify(|snapshot| snapshot.client_certificate_expires = expires);
         }
         if self.link.is_some() {
             self.replacement = Some(link);
@@ -417,54 +449,40 @@ impl Driver {
             self.hosts.current = self.hosts.of(link.server);
             self.link = Some(link);
         }
-        Ok(())
     }
 
-    fn logged_in(&mut self, result: Result<LoggedIn, SessionError>) -> Result<(), SessionError> {
-        let login = result.map_err(|error| {
-            tracing::error!(
-                target: "server-connection-manager",
-                %error,
-                "ACL auth method login failed"
-            );
-            self.counted(error)
-        })?;
-        let metrics = &self.parts.metrics;
-        observe(&metrics.login, self.operation_started.elapsed());
-        metrics.logins.inc();
-        self.parts.facts.logged_in(login.bearer_expires);
-        let accessor = login.token.accessor();
+    fn logged_in(&mut self, login: LoggedIn) {
+        observe(&self.metrics.login, self.operation_started.elapsed());
+        self.metrics.logins.inc();
+        let accessor = login.token.accessor.clone();
         tracing::info!(
             target: "server-connection-manager",
             accessorID = accessor.as_deref().unwrap_or_default(),
             "ACL auth method login succeeded"
         );
-        self.parts.facts.token(Some((accessor, Instant::now())));
-        if let Some(old) = self.parts.token.replace(login.token) {
-            self.unwanted.add(&old);
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.logins += 1;
+            snapshot.bearer_expires = login.bearer_expires;
+            snapshot.accessor_id = accessor;
+            snapshot.token_since = Some(Instant::now());
+        });
+        if let Some(old) = self.token.replace(login.token) {
+            self.discard(old);
             self.log_out_replaced();
         }
-        Ok(())
-    }
-
-    fn counted(&self, error: SessionError) -> SessionError {
-        if let Some(code) = error.code {
-            self.parts.metrics.error(code);
-        }
-        error
     }
 
     fn watched(&mut self, item: Option<Result<WatchServersResponse, Status>>) -> Event {
         let status = match item {
             Some(Ok(list)) => {
-                self.parts.facts.heard();
+                self.heard();
                 return Event::Servers(self.listed(&list));
             }
             Some(Err(status)) => status,
             None => Status::unavailable("the server ended the stream of server lists"),
         };
         self.watch = stream::pending().boxed();
-        self.parts.metrics.error(status.code());
+        self.metrics.error(status.code());
         let ended =
             |link: &Link| SessionError::call(link.server, "the watch of its server list", &status);
         Event::WatchEnded(self.link.as_ref().map_or_else(no_connection, ended))
@@ -474,7 +492,7 @@ impl Driver {
         let mut servers = Vec::with_capacity(list.servers.len());
         for server in &list.servers {
             match server.address.parse::<IpAddr>() {
-                Ok(ip) => servers.push(SocketAddr::new(ip, self.parts.port)),
+                Ok(ip) => servers.push(SocketAddr::new(ip, self.port)),
                 Err(_) => tracing::warn!(
                     target: "server-connection-manager",
                     address = server.address,

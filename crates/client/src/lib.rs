@@ -24,20 +24,17 @@ mod connection;
 mod dial;
 mod driver;
 mod error;
-mod facts;
 mod greeting;
 mod http_proxy;
 mod machine;
 mod metrics;
 mod resolve;
 mod session;
+mod snapshot;
 mod tls;
 
-use std::sync::Arc;
-
+use legate_runtime::Spawner;
 use legate_runtime::metrics::Registry;
-use legate_runtime::{CancellationToken, Spawner};
-use tokio::sync::{mpsc, watch};
 
 pub use self::addresses::{Addresses, AddressesError};
 pub use self::config::{
@@ -45,18 +42,11 @@ pub use self::config::{
 };
 pub use self::connection::{AuthenticatedChannel, Connection};
 pub use self::error::{ErrorClass, ErrorKind, SessionError, classify, is_no_proxy};
-pub use self::facts::{LastError, SessionSnapshot, Stage};
 pub use self::http_proxy::HttpProxy;
 pub use self::session::{Session, SessionState};
+pub use self::snapshot::{LastError, SessionSnapshot, Stage};
 
-use self::connection::Token;
-use self::dial::Dialer;
-use self::driver::Parts;
-use self::facts::Facts;
-use self::http_proxy::Routes;
-use self::machine::{Credential, Machine, Settings};
-use self::metrics::Metrics;
-use self::tls::Tls;
+use self::driver::Driver;
 
 /// Starts a session. It runs in the spawner's scope until it is closed, or until the scope stops,
 /// which closes it too. Close the session before the scope, to keep its connections until then.
@@ -69,67 +59,7 @@ pub fn connect(
     spawner: &Spawner,
     registry: &Registry,
 ) -> Result<Session, ConfigError> {
-    let tls = match &config.tls {
-        None => None,
-        Some(tls) => Some(Tls::new(tls.options(), config.server_name(tls)?)?),
-    };
-    let (credential, token, login) = match config.credentials {
-        Credentials::None => (Credential::None, None, None),
-        Credentials::Static(secret) if secret.expose().is_empty() => (Credential::None, None, None),
-        Credentials::Static(secret) => {
-            let token = Token::new(secret, None).ok_or(ConfigError::Token)?;
-            (Credential::Static, Some(token), None)
-        }
-        Credentials::Login(login) => (Credential::Login, None, Some(Arc::new(login))),
-    };
-    let metrics = Arc::new(Metrics::new(registry)?);
-    let facts = Arc::new(Facts::new());
-    let proxy = config.proxy.as_ref();
-    let routes = proxy.map(|proxy| Routes::new(proxy, config.grpc_port));
-    // Connections must outlast the token of the caller's scope for the logout.
-    let scope = spawner.child_with_own_token("server connections");
-    let (state, states) = watch::channel(SessionState::Connecting { last_error: None });
-    let (reports, reported) = mpsc::channel(session::REPORTS);
-    let (close, ended) = (CancellationToken::new(), CancellationToken::new());
-    let configured = CancellationToken::new();
-    let parts = Parts {
-        addresses: Arc::new(config.addresses),
-        port: config.grpc_port,
-        login,
-        token,
-        dialer: Arc::new(Dialer {
-            tls,
-            routes,
-            spawner: scope.spawner(),
-        }),
-        timing: config.timing,
-        metrics: Arc::clone(&metrics),
-        facts: Arc::clone(&facts),
-        state,
-        reports: reported,
-        configured: configured.clone(),
-        close: close.clone(),
-        scope,
-        _ended: ended.clone().drop_guard(),
-    };
-    let settings = Settings {
-        watch: !config.server_watch_disabled,
-        credential,
-        silence: config.timing.silence,
-        spread: config.timing.files / 3,
-    };
-    let machine = Machine::new(settings, Box::new(rand::random::<f64>));
-    spawner.spawn(
-        "server session",
-        driver::run(parts, machine, spawner.token()),
-    );
-    Ok(Session {
-        state: states,
-        reports,
-        configured,
-        close,
-        ended,
-        metrics,
-        facts,
-    })
+    let (driver, session) = Driver::new(config, spawner, registry)?;
+    spawner.spawn("server session", driver.run());
+    Ok(session)
 }

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-pub(crate) use self::event::{Action, Credential, Event, Features, Settings, State, View};
-use self::event::{Activity, Held, Then};
+pub(crate) use self::event::{Action, Event, Features, Settings, State};
+use self::event::{Activity, Then};
 use self::servers::Servers;
 use self::token::{SETTLE, TokenState};
 use crate::error::{ErrorKind, SessionError};
@@ -46,13 +46,16 @@ pub(crate) type Random = Box<dyn FnMut() -> f64 + Send>;
 pub(crate) struct Machine {
     settings: Settings,
     random: Random,
-    state: State,
-    servers: Servers,
+    pub(crate) state: State,
+    pub(crate) servers: Servers,
     token: TokenState,
     /// Between rounds.
     backoff: Backoff,
     /// Dials for the connection in use, or since it was lost.
-    attempts: u64,
+    pub(crate) attempts: u64,
+    /// Of the connection in use, or of the last one; 0 before the first.
+    pub(crate) generation: u64,
+    connected_at: Duration,
     /// The connected server sends its list.
     watches: bool,
     /// When the connected server's silence has lasted long enough.
@@ -61,12 +64,7 @@ pub(crate) struct Machine {
     replacement_at: Option<Duration>,
     replacement_backoff: Backoff,
     /// When the wait ends that is under way.
-    resume_at: Duration,
-    generation: u64,
-    /// There has been a connection.
-    established: bool,
-    /// The proxy has its configuration.
-    configured: bool,
+    pub(crate) resume_at: Duration,
     now: Duration,
     out: Vec<Action>,
 }
@@ -77,30 +75,19 @@ impl Machine {
             random,
             state: State::Idle,
             servers: Servers::new(),
-            token: TokenState::new(settings.credential),
+            token: TokenState::new(settings.login),
             backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
             attempts: 0,
+            generation: 0,
+            connected_at: Duration::ZERO,
             watches: false,
             silent_at: Duration::ZERO,
             replacement_at: None,
             replacement_backoff: Backoff::new(REPLACEMENTS),
             resume_at: Duration::ZERO,
-            generation: 0,
-            established: false,
-            configured: false,
             now: Duration::ZERO,
             out: Vec::new(),
             settings,
-        }
-    }
-
-    pub(crate) fn view(&self) -> View {
-        View {
-            state: self.state,
-            generation: self.generation,
-            attempts: self.attempts,
-            servers: self.servers.iter().collect(),
-            resume_at: matches!(self.state, State::BackingOff(_)).then_some(self.resume_at),
         }
     }
 
@@ -109,9 +96,7 @@ impl Machine {
         self.now = now;
         match (self.state, event) {
             (State::Closed, _) => {}
-            (State::LoggingOut { awaiting_login }, event) => {
-                self.logging_out(awaiting_login, event)
-            }
+            (State::LoggingOut, event) => self.logging_out(event),
             (_, Event::Shutdown) => self.shut_down(),
             (_, Event::Configured) => self.configured(),
             (state, Event::FilesChanged { tls, bearer }) => self.files_changed(state, tls, bearer),
@@ -123,7 +108,9 @@ impl Machine {
                 self.checked(server, result)
             }
             (State::BackingOff(then), Event::Timer) => self.resume(then),
-            (State::Connected { held, activity }, event) => self.connected(held, activity, event),
+            (State::Connected { server, activity }, event) => {
+                self.connected(server, activity, event)
+            }
             // Whatever comes too late for the state is about something that has been given up.
             _ => {}
         }
@@ -132,11 +119,8 @@ impl Machine {
 
     /// The proxy serves without servers from now on.
     fn configured(&mut self) {
-        if !self.configured {
-            self.configured = true;
-            self.backoff = Backoff::new(BackoffPolicy::SERVER);
-            self.token.proxy_configured();
-        }
+        self.backoff = Backoff::new(BackoffPolicy::SERVER);
+        self.token.proxy_configured();
     }
 
     /// What was rejected with the files of before may be accepted now.
@@ -147,11 +131,11 @@ impl Machine {
         }
         match state {
             State::Connected {
-                held,
-                activity: activity @ (Activity::Watching | Activity::Waiting),
-            } if tls => self.arm(held, activity),
+                server,
+                activity: Activity::Waiting,
+            } if tls => self.arm(server),
             State::BackingOff(then @ (Then::Resolve | Then::Login(_)))
-                if tls || (bearer && self.token.is_needed()) =>
+                if tls || (bearer && self.token.needed) =>
             {
                 self.backoff.reset();
                 self.token.forget_rejections();
@@ -235,24 +219,29 @@ impl Machine {
         self.servers.reached(server, result.is_ok());
         match result {
             Err(error) => self.server_failed(server, error),
-            Ok(()) if self.token.is_needed() => self.go(State::LoggingIn(server), Action::Login),
+            Ok(()) if self.token.needed => self.go(State::LoggingIn(server), Action::Login),
             Ok(()) => self.check(server),
         }
     }
 
-    /// On to the next server of the round; after the last one, back off.
     fn server_failed(&mut self, server: SocketAddr, error: SessionError) {
         let permanent = matches!(error.kind, ErrorKind::Untrusted | ErrorKind::Rejected);
         self.servers.failed(server, permanent);
-        let left = self.servers.next(0.0).is_some();
-        if !left && !self.established && self.servers.have_all_failed_permanently() {
-            return self.fail(error);
-        }
-        self.out.push(Action::PublishConnecting(error));
-        if left {
-            self.wait_briefly(Then::Dial);
+        let hopeless =
+            self.servers.next(0.0).is_none() && self.servers.have_all_failed_permanently();
+        if hopeless && self.generation == 0 {
+            self.fail(error);
         } else {
-            self.end_round();
+            self.go_on(error, Then::Dial);
+        }
+    }
+
+    /// On to the next server of the round; after the last one, back off.
+    fn go_on(&mut self, error: SessionError, then: Then) {
+        self.out.push(Action::PublishConnecting(error));
+        match self.servers.next(0.0) {
+            Some(_) => self.wait_briefly(then),
+            None => self.end_round(),
         }
     }
 }
@@ -274,7 +263,7 @@ impl Machine {
             Err(error) => error,
         };
         match error.kind {
-            ErrorKind::Invalid if !self.established => self.fail(error),
+            ErrorKind::Invalid if self.generation == 0 => self.fail(error),
             ErrorKind::Invalid | ErrorKind::Rejected => self.rejected(server, error),
             _ => self.server_failed(server, error),
         }
@@ -283,12 +272,12 @@ impl Machine {
     fn checked(&mut self, server: SocketAddr, result: Result<Features, SessionError>) {
         let error = match result {
             Ok(features) => {
-                let since = self.now;
-                return self.connect(Held { server, since }, features);
+                self.connected_at = self.now;
+                return self.connect(server, features);
             }
             Err(error) => error,
         };
-        if error.kind != ErrorKind::Rejected || self.settings.credential != Credential::Login {
+        if error.kind != ErrorKind::Rejected || !self.settings.login {
             return self.server_failed(server, error);
         }
         match self.token.next_check() {
@@ -304,11 +293,11 @@ impl Machine {
     fn rejected(&mut self, server: SocketAddr, error: SessionError) {
         if !self.token.rejected() {
             self.log_in_again(server, error);
-        } else if self.established {
+        } else if self.generation == 0 {
+            self.fail(error);
+        } else {
             // Another server may see it differently.
             self.server_failed(server, error);
-        } else {
-            self.fail(error);
         }
     }
 
@@ -322,133 +311,112 @@ impl Machine {
 
 /// The connection in use: how it is watched over, and when it is left.
 impl Machine {
-    fn connect(&mut self, held: Held, features: Features) {
-        self.established = true;
-        self.servers.reached(held.server, true);
+    fn connect(&mut self, server: SocketAddr, features: Features) {
+        self.servers.reached(server, true);
         self.token.accepted();
         self.watches = self.settings.watch && features.watch;
         self.generation += 1;
         self.out.push(Action::PublishConnected {
             generation: self.generation,
         });
-        self.attend(held);
+        self.attend(server);
     }
 
     /// Watches over the connection from now on.
-    fn attend(&mut self, held: Held) {
-        self.heard();
+    fn attend(&mut self, server: SocketAddr) {
         if self.watches {
             self.out.push(Action::OpenWatch);
-            self.arm(held, Activity::Watching);
-        } else {
-            self.arm(held, Activity::Waiting);
         }
+        self.heard(server);
     }
 
     /// The server has said something.
-    fn heard(&mut self) {
+    fn heard(&mut self, server: SocketAddr) {
         let patience = self.settings.silence.mul_f64(0.75 + 0.5 * self.draw());
         self.silent_at = self.now + patience;
+        self.arm(server);
     }
 
     /// Waits for whatever is due first: a feature check, or a replacement.
-    fn arm(&mut self, held: Held, activity: Activity) {
+    fn arm(&mut self, server: SocketAddr) {
         let due = self
             .replacement_at
             .map_or(self.silent_at, |due| due.min(self.silent_at));
         let delay = due.saturating_sub(self.now);
-        self.pursue(held, activity, Action::StartTimer(delay));
+        self.pursue(server, Activity::Waiting, Action::StartTimer(delay));
     }
 
-    fn pursue(&mut self, held: Held, activity: Activity, action: Action) {
-        self.go(State::Connected { held, activity }, action);
+    fn pursue(&mut self, server: SocketAddr, activity: Activity, action: Action) {
+        self.go(State::Connected { server, activity }, action);
     }
 
-    fn connected(&mut self, held: Held, activity: Activity, event: Event) {
+    fn connected(&mut self, server: SocketAddr, activity: Activity, event: Event) {
+        let waiting = activity == Activity::Waiting;
         match (activity, event) {
             (_, Event::CallFailed { generation, error }) => {
                 // Servers may need a moment to find a new token.
                 let excused = error.kind == ErrorKind::Rejected && self.token.is_fresh(self.now);
                 if generation == self.generation && !excused {
-                    self.leave(held, activity, error);
+                    self.leave(server, error);
                 }
             }
             (Activity::DialingReplacement | Activity::CheckingReplacement, event) => {
-                self.replacing(held, event);
+                self.replacing(server, event);
             }
-            (Activity::Watching | Activity::Probing, Event::Servers(servers)) => {
+            (_, Event::Servers(servers)) => {
                 if !servers.is_empty() {
-                    self.servers.list(&servers, held.server);
+                    self.servers.list(&servers, server);
                 }
-                if activity == Activity::Watching {
-                    self.heard();
-                    self.arm(held, activity);
+                if waiting {
+                    self.heard(server);
                 }
             }
-            (Activity::Watching | Activity::Probing, Event::WatchEnded(error)) => {
-                if error.kind != ErrorKind::Unsupported {
-                    return self.leave(held, activity, error);
-                }
-                self.stop(activity);
+            (_, Event::WatchEnded(error)) if error.kind == ErrorKind::Unsupported => {
                 self.watches = false;
-                self.heard();
-                self.arm(held, Activity::Waiting);
-            }
-            (Activity::Watching | Activity::Waiting, Event::Timer) => {
-                self.time_has_come(held, activity);
-            }
-            (Activity::Probing | Activity::Polling, Event::Features(result)) => {
-                // The check is over: there is nothing to cancel.
-                let activity = match activity {
-                    Activity::Probing => Activity::Watching,
-                    _ => Activity::Waiting,
-                };
-                match result {
-                    Ok(_) => {
-                        self.token.accepted();
-                        self.heard();
-                        self.arm(held, activity);
-                    }
-                    Err(error) => self.leave(held, activity, error),
+                if waiting {
+                    self.heard(server);
                 }
+            }
+            (Activity::Waiting, Event::Timer) => self.time_has_come(server),
+            (Activity::Checking, Event::Features(Ok(_))) => {
+                self.token.accepted();
+                self.heard(server);
+            }
+            (Activity::Checking, Event::Features(Err(error))) | (_, Event::WatchEnded(error)) => {
+                self.leave(server, error);
             }
             _ => {}
         }
     }
 
-    fn time_has_come(&mut self, held: Held, activity: Activity) {
+    fn time_has_come(&mut self, server: SocketAddr) {
         if self.replacement_at.is_some_and(|due| due <= self.now) {
-            self.stop(activity);
             self.replacement_at = None;
-            let dial = Action::DialReplacement(held.server);
-            return self.pursue(held, Activity::DialingReplacement, dial);
+            let dial = Action::DialReplacement(server);
+            self.pursue(server, Activity::DialingReplacement, dial);
+        } else if self.silent_at > self.now {
+            self.arm(server);
+        } else {
+            self.pursue(server, Activity::Checking, Action::CheckFeatures);
         }
-        if self.silent_at > self.now {
-            return self.arm(held, activity);
-        }
-        let checking = match activity {
-            Activity::Watching => Activity::Probing,
-            _ => Activity::Polling,
-        };
-        self.pursue(held, checking, Action::CheckFeatures);
     }
 
     /// The connection is no longer good.
-    fn leave(&mut self, held: Held, activity: Activity, error: SessionError) {
-        self.stop(activity);
-        if activity.is_replacing() {
+    fn leave(&mut self, server: SocketAddr, error: SessionError) {
+        if let State::Connected {
+            activity: Activity::DialingReplacement | Activity::CheckingReplacement,
+            ..
+        } = self.state
+        {
             // Still due, unless the session dials again, which reads the files.
             self.replacement_at = Some(self.now);
-            self.out.push(Action::Abandon);
         }
         self.attempts = 0;
-        if self.now.saturating_sub(held.since) >= WORKING {
+        if self.now.saturating_sub(self.connected_at) >= WORKING {
             self.backoff.reset();
             self.servers.clear_round();
         }
-        let server = held.server;
-        let rejected = error.kind == ErrorKind::Rejected;
-        if rejected && self.settings.credential == Credential::Login {
+        if error.kind == ErrorKind::Rejected && self.settings.login {
             if !self.token.doubt(self.now) {
                 return self.log_in_again(server, error);
             }
@@ -456,57 +424,38 @@ impl Machine {
             return self.check(server);
         }
         self.servers.lost(server, error.kind);
-        self.out.push(Action::PublishConnecting(error));
-        if self.servers.next(0.0).is_none() {
-            self.end_round();
-        } else if self.servers.are_stale(self.now) {
-            self.wait_briefly(Then::Resolve);
-        } else {
-            self.wait_briefly(Then::Dial);
-        }
-    }
-
-    /// Ends what watches over the connection.
-    fn stop(&mut self, activity: Activity) {
-        if !matches!(activity, Activity::Watching | Activity::Waiting) {
-            self.out.push(Action::CancelOperation);
-        }
-        if matches!(activity, Activity::Watching | Activity::Probing) {
-            self.out.push(Action::CloseWatch);
-        }
+        let then = match self.servers.are_stale(self.now) {
+            true => Then::Resolve,
+            false => Then::Dial,
+        };
+        self.go_on(error, then);
     }
 }
 
 /// Replacing the connection in use. Until its replacement has been checked, users notice nothing.
 impl Machine {
-    fn replacing(&mut self, held: Held, event: Event) {
+    fn replacing(&mut self, server: SocketAddr, event: Event) {
         match event {
             Event::Dialed(Ok(())) => {
-                self.pursue(held, Activity::CheckingReplacement, Action::CheckFeatures);
+                self.pursue(server, Activity::CheckingReplacement, Action::CheckFeatures);
             }
             Event::Features(Ok(features)) => {
-                self.out.push(Action::Adopt);
                 self.replacement_backoff.reset();
-                self.connect(held, features);
+                self.connect(server, features);
             }
             // The connection in use has the same token.
             Event::Features(Err(error)) if error.kind == ErrorKind::Rejected => {
-                self.leave(held, Activity::CheckingReplacement, error);
+                self.leave(server, error);
             }
             Event::Dialed(Err(error)) | Event::Features(Err(error)) => {
-                self.not_replaced(held, error);
+                let random = self.draw();
+                let delay = self.replacement_backoff.next(random);
+                self.replacement_at = Some(self.now + delay);
+                self.out.push(Action::ReplacementFailed(error));
+                self.attend(server);
             }
             _ => {}
         }
-    }
-
-    fn not_replaced(&mut self, held: Held, error: SessionError) {
-        let random = self.draw();
-        let delay = self.replacement_backoff.next(random);
-        self.replacement_at = Some(self.now + delay);
-        self.out.push(Action::Abandon);
-        self.out.push(Action::ReplacementFailed(error));
-        self.attend(held);
     }
 }
 
@@ -514,50 +463,30 @@ impl Machine {
 impl Machine {
     fn shut_down(&mut self) {
         self.out.push(Action::PublishClosed);
+        self.out.push(Action::StartTimer(LOGOUT));
         match self.state {
-            State::LoggingIn(_) => {
-                // The server may have made a token already: only its answer can tell which.
-                let state = State::LoggingOut {
-                    awaiting_login: true,
-                };
-                return self.go(state, Action::StartTimer(LOGOUT));
-            }
-            State::Connected { activity, .. } => self.stop(activity),
-            State::Resolving | State::Dialing(_) | State::CheckingFeatures(_) => {
-                self.out.push(Action::CancelOperation);
-            }
-            _ => {}
+            // The server may have made a token already: only its answer can tell which.
+            State::LoggingIn(_) => self.state = State::LoggingOut,
+            _ => self.log_out(),
         }
-        if self.token.is_held() {
-            self.out.push(Action::StartTimer(LOGOUT));
-        }
-        self.log_out();
     }
 
     fn log_out(&mut self) {
-        if !self.token.is_held() {
-            return self.go(State::Closed, Action::Finish);
+        if !self.token.held {
+            self.state = State::Closed;
+            return;
         }
         let servers = self.servers.iter().take(LOGOUT_SERVERS).collect();
-        let state = State::LoggingOut {
-            awaiting_login: false,
-        };
-        self.go(state, Action::Logout(servers));
+        self.go(State::LoggingOut, Action::Logout(servers));
     }
 
-    fn logging_out(&mut self, awaiting_login: bool, event: Event) {
+    fn logging_out(&mut self, event: Event) {
         match event {
-            Event::LoggedIn(result) if awaiting_login => {
-                if result.is_ok() {
-                    self.token.logged_in(self.now);
-                }
+            Event::LoggedIn(result) => {
+                self.token.held |= result.is_ok();
                 self.log_out();
             }
-            Event::LoggedOut if !awaiting_login => self.go(State::Closed, Action::Finish),
-            Event::Timer => {
-                self.out.push(Action::CancelOperation);
-                self.go(State::Closed, Action::Finish);
-            }
+            Event::LoggedOut | Event::Timer => self.state = State::Closed,
             _ => {}
         }
     }

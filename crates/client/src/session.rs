@@ -10,9 +10,9 @@ use tonic::Status;
 
 use crate::connection::Connection;
 use crate::error::{ErrorClass, ErrorKind, SessionError, classify};
-use crate::facts::{Facts, SessionSnapshot};
 use crate::machine::Event;
 use crate::metrics::Metrics;
+use crate::snapshot::SessionSnapshot;
 
 /// Reports that wait for the session. More of them would say the same.
 pub(crate) const REPORTS: usize = 16;
@@ -46,10 +46,8 @@ pub struct Session {
     pub(crate) configured: CancellationToken,
     /// Asks for the end.
     pub(crate) close: CancellationToken,
-    /// Cancelled at the end.
-    pub(crate) ended: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) snapshot: watch::Sender<SessionSnapshot>,
 }
 
 impl Session {
@@ -85,7 +83,7 @@ impl Session {
     /// Details of the state now, for status pages and metrics.
     #[must_use]
     pub fn snapshot(&self) -> SessionSnapshot {
-        self.facts.snapshot()
+        self.snapshot.borrow().clone()
     }
 
     /// The state now and its changes. The channel is closed when the session has ended.
@@ -100,7 +98,8 @@ impl Session {
     pub fn report(&self, connection: &Connection, status: &Status) {
         self.metrics.error(status.code());
         let mut error = SessionError::call(connection.server, "a call", status);
-        self.facts.failed(&error);
+        self.snapshot
+            .send_modify(|snapshot| snapshot.failed(&error));
         error.kind = match classify(status) {
             ErrorClass::Credentials => ErrorKind::Rejected,
             ErrorClass::ThisServer => ErrorKind::Server,
@@ -122,10 +121,9 @@ impl Session {
     /// deadline; the logout takes 5 s at most.
     pub async fn close(&self, deadline: Duration) {
         self.close.cancel();
-        if tokio::time::timeout(deadline, self.ended.cancelled())
-            .await
-            .is_err()
-        {
+        let mut state = self.state.clone();
+        let ended = async { while state.changed().await.is_ok() {} };
+        if tokio::time::timeout(deadline, ended).await.is_err() {
             tracing::warn!(
                 target: "server-connection-manager",
                 ?deadline,

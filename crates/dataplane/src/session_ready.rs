@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use legate_client::{Session, SessionSnapshot, SessionState, Stage};
 use legate_runtime::{Readiness, ReadyHandle, ReadyState, Spawner};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// The component's name.
 const NAME: &str = "session";
@@ -84,8 +84,9 @@ fn reason(error: Option<String>, snapshot: &SessionSnapshot) -> String {
         Stage::LoggingIn => write!(text, "logging in at {server}"),
         Stage::Checking => write!(text, "asking {server} what it can do"),
         Stage::Waiting => {
-            let left = snapshot.next_attempt.unwrap_or_default();
-            write!(text, "trying again in {} s", left.as_secs_f64().ceil())
+            let left = snapshot.next_attempt.map(|at| at - Instant::now());
+            let left = left.unwrap_or_default().as_secs_f64().ceil();
+            write!(text, "trying again in {left} s")
         }
         Stage::Connected | Stage::Failed | Stage::Closed => {
             write!(text, "{}", snapshot.stage.as_str())

@@ -156,26 +156,27 @@ fn component(component: Component) -> Value {
 
 /// The session with the servers.
 fn session(snapshot: &SessionSnapshot) -> Value {
+    let age = |at: Instant| seconds(at.elapsed());
     let time = |at: Option<SystemTime>| at.and_then(|at| timestamp::format(at).ok());
     json!({
         "state": snapshot.stage.as_str(),
-        "state_age": seconds(snapshot.stage_age),
+        "state_age": age(snapshot.stage_since),
         // Until the next attempt, while it is waiting for that.
-        "next_attempt": snapshot.next_attempt.map(seconds),
+        "next_attempt": snapshot.next_attempt.map(|at| seconds(at - Instant::now())),
         "server": snapshot.server,
         "known_servers": snapshot.servers,
         // Since the server last said something to the session itself.
-        "heard": snapshot.heard.map(seconds),
+        "heard": snapshot.heard.map(age),
         // It may have been repaired since. The code is the gRPC status, when a server answered.
         "last_error": snapshot.last_error.as_ref().map(|last| json!({
             "error": last.error.to_string(),
             "code": last.error.code.map(|code| format!("{code:?}")),
-            "age": seconds(last.age),
+            "age": age(last.at),
         })),
         "logins": snapshot.logins,
         // The token's public name, when it came from a login.
         "accessor_id": snapshot.accessor_id.as_deref(),
-        "token_age": snapshot.token_age.map(seconds),
+        "token_age": snapshot.token_since.map(age),
         // Until the token is replaced, where its lifetime is known.
         "bearer_expires": time(snapshot.bearer_expires),
         "client_certificate_expires": time(snapshot.client_certificate_expires),

@@ -8,93 +8,100 @@ use legate_model::Secret;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
+use super::{Driver, Outcome};
 use crate::calls;
-use crate::config::LoginConfig;
 use crate::connection::Token;
-use crate::dial::Dialer;
+use crate::error::describe;
 use crate::machine::LOGOUT;
 
 /// How many tokens are kept for a logout; more than one or two at a time are not expected.
 const TOKENS: usize = 16;
 
-/// Tokens to log out at the next opportunity, so that they do not stay until they expire.
-#[derive(Default)]
-pub(super) struct Unwanted(Vec<Secret>);
-
-impl Unwanted {
-    pub(super) fn add(&mut self, token: &Token) {
-        if self.0.len() < TOKENS {
-            self.0.push(token.secret().clone());
+impl Driver {
+    /// Keeps a token for the next logout.
+    pub(super) fn discard(&mut self, token: Token) {
+        if self.unwanted.len() < TOKENS {
+            self.unwanted.push(token.secret);
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-pub(super) struct Logout {
-    /// Not logged out yet.
-    tokens: Vec<Secret>,
-    datacenter: String,
-    last_error: String,
-}
-
-impl Logout {
-    /// Of all tokens in `unwanted`, which is empty then.
-    pub(super) fn new(unwanted: &mut Unwanted, login: &LoginConfig) -> Self {
-        Self {
-            tokens: std::mem::take(&mut unwanted.0),
-            datacenter: login.datacenter.clone(),
-            last_error: "no server is known".to_owned(),
+    /// Logs out replaced tokens, unless the connection is gone too.
+    pub(super) fn log_out_replaced(&mut self) {
+        let (Some(link), Some(login)) = (&self.link, &self.login) else {
+            return;
+        };
+        if self.unwanted.is_empty() || link.lost.is_cancelled() {
+            return;
         }
+        let mut tokens = std::mem::take(&mut self.unwanted);
+        let (channel, datacenter) = (link.channel.clone(), login.datacenter.clone());
+        self.scope.spawn("logout of a replaced token", async move {
+            // Most often the server has deleted them already: that is why they were replaced.
+            let done = timeout(LOGOUT, log_out(&channel, &mut tokens, &datacenter)).await;
+            if done.is_err() {
+                tracing::debug!(target: "server-connection-manager", "a replaced ACL token was not logged out");
+            }
+            Ok::<_, Infallible>(())
+        });
     }
 
-    pub(super) async fn of_replaced(mut self, channel: Channel) -> Result<(), Infallible> {
-        // Most often the server has deleted them already: that is why they were replaced.
-        if timeout(LOGOUT, self.at(&channel)).await.is_err() {
-            tracing::debug!(target: "server-connection-manager", "a replaced ACL token was not logged out");
-        }
-        Ok(())
-    }
-
-    /// Logs out on the connection there is, or else at the first server that answers. The
+    /// Logs out on the connection there is, or else at the first of these servers that answers. The
     /// machine's timer bounds it.
-    pub(super) async fn at_the_end(
-        mut self,
-        channel: Option<Channel>,
-        servers: Vec<(SocketAddr, Option<Arc<str>>)>,
-        dialer: &Dialer,
-    ) {
-        if let Some(channel) = channel {
-            self.at(&channel).await;
+    pub(super) fn log_out(&mut self, servers: Vec<SocketAddr>) {
+        let Some(login) = self.login.clone() else {
+            return;
+        };
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.accessor_id = None;
+            snapshot.token_since = None;
+        });
+        if let Some(token) = self.token.take() {
+            self.discard(token);
         }
-        for (server, host) in servers {
-            if self.tokens.is_empty() {
-                break;
+        let mut tokens = std::mem::take(&mut self.unwanted);
+        let channel = self.link.take().map(|link| link.channel);
+        let servers = servers.into_iter();
+        let servers: Vec<_> = servers
+            .map(|server| (server, self.hosts.of(server)))
+            .collect();
+        let dialer = Arc::clone(&self.dialer);
+        self.begin(async move {
+            let mut outcome = Err("no server is known".to_owned());
+            if let Some(channel) = channel {
+                outcome = log_out(&channel, &mut tokens, &login.datacenter).await;
             }
-            match dialer.dial(server, host.as_deref()).await {
-                Ok(link) => self.at(&link.channel).await,
-                Err(error) => self.last_error = error.text,
+            for (server, host) in servers {
+                if outcome.is_ok() {
+                    break;
+                }
+                outcome = match dialer.dial(server, host.as_deref()).await {
+                    Ok(link) => log_out(&link.channel, &mut tokens, &login.datacenter).await,
+                    Err(error) => Err(error.text),
+                };
             }
-        }
-        if self.tokens.is_empty() {
-            tracing::info!(target: "server-connection-manager", "ACL auth method logout succeeded");
-        } else {
-            let error = self.last_error;
-            tracing::error!(target: "server-connection-manager", error, "ACL auth method logout failed");
-        }
-    }
-
-    async fn at(&mut self, channel: &Channel) {
-        while let Some(token) = self.tokens.last().cloned() {
-            match calls::logout(channel.clone(), token, self.datacenter.clone()).await {
-                Ok(()) => drop(self.tokens.pop()),
-                Err(status) => {
-                    self.last_error = crate::error::describe(&status);
-                    return;
+            match outcome {
+                Ok(()) => {
+                    tracing::info!(target: "server-connection-manager", "ACL auth method logout succeeded");
+                }
+                Err(error) => {
+                    tracing::error!(target: "server-connection-manager", error, "ACL auth method logout failed");
                 }
             }
-        }
+            Outcome::LoggedOut
+        });
     }
+}
+
+/// Logs out the tokens one after the other, and takes out those that are.
+async fn log_out(
+    channel: &Channel,
+    tokens: &mut Vec<Secret>,
+    datacenter: &str,
+) -> Result<(), String> {
+    while let Some(token) = tokens.last() {
+        let logout = calls::logout(channel.clone(), token.clone(), datacenter.to_owned());
+        logout.await.map_err(|status| describe(&status))?;
+        tokens.pop();
+    }
+    Ok(())
 }

@@ -5,19 +5,12 @@ use std::time::Duration;
 
 use crate::error::SessionError;
 
-/// Where the token comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Credential {
-    None,
-    Static,
-    Login,
-}
-
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Whether servers are asked for the server list.
     pub(crate) watch: bool,
-    pub(crate) credential: Credential,
+    /// Whether the token comes from a login.
+    pub(crate) login: bool,
     /// After so much silence, give or take a quarter, a server is asked for a sign of life.
     pub(crate) silence: Duration,
     /// Changed files are acted upon within this time, not by everybody at once.
@@ -63,63 +56,48 @@ pub(crate) enum Action {
     Resolve,
     /// In place of the connection that was used before.
     Dial(SocketAddr),
-    /// To replace the connection in use, which stays in use until [`Action::Adopt`].
+    /// To replace the connection in use, which stays in use, without its watch, until another one
+    /// is published.
     DialReplacement(SocketAddr),
     /// In place of the token that was used before.
     Login,
     /// On the replacement, where there is one.
     CheckFeatures,
-    /// The replacement becomes the connection in use.
-    Adopt,
-    /// The replacement is closed.
-    Abandon,
-    /// Forget the operation that is under way.
-    CancelOperation,
     OpenWatch,
-    CloseWatch,
     /// Replaces the timer that is running.
     StartTimer(Duration),
+    /// The replacement, where there is one, becomes the connection in use.
     PublishConnected {
         generation: u64,
     },
+    /// No connection is in use, nor being replaced; whatever was under way on it has been given up.
     PublishConnecting(SessionError),
     PublishFailed(SessionError),
+    /// A login that is under way goes on; all else has been given up.
     PublishClosed,
     /// A round has failed.
     RoundFailed {
         /// A server could be connected to, but not those that only the servers' list names.
         list_misleads: bool,
     },
-    /// The connection in use stays; the attempt to replace it has failed.
+    /// The connection in use stays. The replacement is closed.
     ReplacementFailed(SessionError),
     /// Log out at the current connection, or at the first of these that can be reached.
     Logout(Vec<SocketAddr>),
-    /// Nothing follows.
-    Finish,
 }
 
 /// What the session does with the connection in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// The server list is watched; the timer runs.
-    Watching,
-    /// The watch has been silent: a feature check is under way as well.
-    Probing,
-    /// There is no watch; the timer runs until the next feature check.
+    /// The timer runs until the server has been silent for too long, or a replacement is due.
     Waiting,
-    /// A feature check is under way.
-    Polling,
+    /// A feature check is under way, because the server has been silent.
+    Checking,
     /// A connection to the same server is being opened, to replace the one in use. There is no
     /// watch until that has ended.
     DialingReplacement,
     /// A feature check on the replacement is under way.
     CheckingReplacement,
-}
-
-impl Activity {
-    pub(super) fn is_replacing(self) -> bool {
-        matches!(self, Self::DialingReplacement | Self::CheckingReplacement)
-    }
 }
 
 /// What follows a delay.
@@ -131,42 +109,20 @@ pub(crate) enum Then {
     CheckFeatures(SocketAddr),
 }
 
-/// A connection that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) server: SocketAddr,
-    pub(crate) since: Duration,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
-    #[default]
     Idle,
     Resolving,
     Dialing(SocketAddr),
     LoggingIn(SocketAddr),
     CheckingFeatures(SocketAddr),
     Connected {
-        held: Held,
+        server: SocketAddr,
         activity: Activity,
     },
     BackingOff(Then),
     Failed,
     /// Shut down; a login that was under way may have to be undone first.
-    LoggingOut {
-        awaiting_login: bool,
-    },
+    LoggingOut,
     Closed,
-}
-
-/// What the machine shows of itself.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct View {
-    pub(crate) state: State,
-    pub(crate) generation: u64,
-    /// Dials for the connection in use, or since it was lost.
-    pub(crate) attempts: u64,
-    pub(crate) servers: Vec<SocketAddr>,
-    /// When a wait ends.
-    pub(crate) resume_at: Option<Duration>,
 }

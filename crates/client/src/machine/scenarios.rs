@@ -11,11 +11,15 @@ use super::servers::NAMES;
 use super::token::{CALM, FRESH_CHECKS};
 use super::*;
 
+/// Whether the token comes from a login.
+pub(super) const LOGIN: bool = true;
+pub(super) const NO_LOGIN: bool = false;
+
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
 
 pub(super) const SETTINGS: Settings = Settings {
     watch: true,
-    credential: Credential::None,
+    login: NO_LOGIN,
     silence: SILENCE,
     spread: Duration::from_secs(10),
 };
@@ -38,14 +42,8 @@ struct Story {
 
 impl Story {
     /// Starts and resolves to servers 1 to `servers`; chance always picks the first.
-    fn begin(credential: Credential, servers: u8) -> Self {
-        Self::with(
-            Settings {
-                credential,
-                ..SETTINGS
-            },
-            servers,
-        )
+    fn begin(login: bool, servers: u8) -> Self {
+        Self::with(Settings { login, ..SETTINGS }, servers)
     }
 
     fn with(settings: Settings, servers: u8) -> Self {
@@ -128,7 +126,7 @@ impl Story {
 
 #[test]
 fn a_failed_server_is_followed_by_the_next_and_only_a_failed_round_backs_off() {
-    let mut story = Story::begin(Credential::None, 3);
+    let mut story = Story::begin(NO_LOGIN, 3);
     let mut dialed = Vec::new();
     for _ in 0..2 {
         dialed.push(story.dialed().unwrap());
@@ -153,28 +151,25 @@ fn a_failed_server_is_followed_by_the_next_and_only_a_failed_round_backs_off() {
 
 #[test]
 fn a_token_that_every_server_rejects_ends_the_session_after_one_round() {
-    for credential in [Credential::Static, Credential::None] {
-        let mut story = Story::begin(credential, 2);
-        story.event(Event::Dialed(Ok(())));
-        story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
-        story.did(|action| matches!(action, Action::PublishConnecting(_)));
-        story.timer().event(Event::Dialed(Ok(())));
-        story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
-        story.did(|action| matches!(action, Action::PublishFailed(_)));
-        assert_eq!(story.machine.state, State::Failed);
-    }
+    let mut story = Story::begin(NO_LOGIN, 2);
+    story.event(Event::Dialed(Ok(())));
+    story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
+    story.did(|action| matches!(action, Action::PublishConnecting(_)));
+    story.timer().event(Event::Dialed(Ok(())));
+    story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
+    story.did(|action| matches!(action, Action::PublishFailed(_)));
+    assert_eq!(story.machine.state, State::Failed);
 }
 
 #[test]
 fn a_static_token_that_has_worked_is_tried_elsewhere() {
-    let mut story = Story::begin(Credential::Static, 2);
+    let mut story = Story::begin(NO_LOGIN, 2);
     story.connect();
     let generation = 1;
     story.event(Event::CallFailed {
         generation,
         error: failure(ErrorKind::Rejected),
     });
-    story.did(|action| matches!(action, Action::CloseWatch));
     story.timer();
     story
         .event(Event::Dialed(Ok(())))
@@ -185,14 +180,14 @@ fn a_static_token_that_has_worked_is_tried_elsewhere() {
 
 #[test]
 fn untrusted_servers_end_the_session_after_one_round() {
-    let mut story = Story::begin(Credential::None, 2);
+    let mut story = Story::begin(NO_LOGIN, 2);
     story
         .event(Event::Dialed(Err(failure(ErrorKind::Untrusted))))
         .timer();
     story.event(Event::Dialed(Err(failure(ErrorKind::Untrusted))));
     story.did(|action| matches!(action, Action::PublishFailed(error) if error.kind == ErrorKind::Untrusted));
 
-    let mut story = Story::begin(Credential::None, 2);
+    let mut story = Story::begin(NO_LOGIN, 2);
     story
         .event(Event::Dialed(Err(failure(ErrorKind::Server))))
         .timer();
@@ -202,7 +197,7 @@ fn untrusted_servers_end_the_session_after_one_round() {
 
 #[test]
 fn a_refused_login_is_tried_three_times_with_growing_delays() {
-    let mut story = Story::begin(Credential::Login, 1);
+    let mut story = Story::begin(LOGIN, 1);
     story.event(Event::Dialed(Ok(())));
     for delay in [500, 750] {
         story.event(Event::LoggedIn(Err(failure(ErrorKind::Rejected))));
@@ -215,7 +210,7 @@ fn a_refused_login_is_tried_three_times_with_growing_delays() {
 
 #[test]
 fn an_unknown_auth_method_ends_the_session_at_once() {
-    let mut story = Story::begin(Credential::Login, 1);
+    let mut story = Story::begin(LOGIN, 1);
     story
         .event(Event::Dialed(Ok(())))
         .event(Event::LoggedIn(Err(failure(ErrorKind::Invalid))));
@@ -224,7 +219,7 @@ fn an_unknown_auth_method_ends_the_session_at_once() {
 
 #[test]
 fn a_fresh_token_gets_two_seconds_to_be_found() {
-    let mut story = Story::begin(Credential::Login, 1);
+    let mut story = Story::begin(LOGIN, 1);
     story
         .event(Event::Dialed(Ok(())))
         .event(Event::LoggedIn(Ok(())));
@@ -244,7 +239,7 @@ fn a_fresh_token_gets_two_seconds_to_be_found() {
 
 #[test]
 fn an_expired_token_is_replaced_on_the_same_connection() {
-    let mut story = Story::begin(Credential::Login, 2);
+    let mut story = Story::begin(LOGIN, 2);
     story.connect();
     story.now += CALM;
     story.event(Event::CallFailed {
@@ -273,7 +268,7 @@ fn an_expired_token_is_replaced_on_the_same_connection() {
 
 #[test]
 fn logins_refused_after_the_first_connection_never_end_the_session() {
-    let mut story = Story::begin(Credential::Login, 1);
+    let mut story = Story::begin(LOGIN, 1);
     story.connect();
     story.now += CALM;
     story.event(Event::CallFailed {
@@ -302,7 +297,7 @@ fn logins_refused_after_the_first_connection_never_end_the_session() {
 
 #[test]
 fn only_the_current_connection_can_be_reported() {
-    let mut story = Story::begin(Credential::None, 2);
+    let mut story = Story::begin(NO_LOGIN, 2);
     story.connect();
     let first = story.machine.state;
     story.event(Event::CallFailed {
@@ -320,7 +315,7 @@ fn only_the_current_connection_can_be_reported() {
     assert_ne!(
         State::Dialing(next),
         State::Dialing(match first {
-            State::Connected { held, .. } => held.server,
+            State::Connected { server, .. } => server,
             state => panic!("{state:?}"),
         })
     );
@@ -337,7 +332,7 @@ fn servers_that_shed_load_are_not_hammered() {
 
 /// Of three servers that end every connection at once.
 fn dials_in_an_hour(configured: bool) -> u32 {
-    let mut story = Story::begin(Credential::None, 3);
+    let mut story = Story::begin(NO_LOGIN, 3);
     if configured {
         story.machine.handle(story.now, Event::Configured);
     }
@@ -363,7 +358,7 @@ fn dials_in_an_hour(configured: bool) -> u32 {
 
 #[test]
 fn a_server_without_a_list_is_polled() {
-    let mut story = Story::begin(Credential::None, 1);
+    let mut story = Story::begin(NO_LOGIN, 1);
     story.event(Event::Dialed(Ok(())));
     story.event(Event::Features(Ok(Features { watch: false })));
     for _ in 0..3 {
@@ -381,7 +376,7 @@ fn a_server_without_a_list_is_polled() {
 
 #[test]
 fn a_list_that_is_not_served_is_replaced_by_polling() {
-    let mut story = Story::begin(Credential::None, 1);
+    let mut story = Story::begin(NO_LOGIN, 1);
     story
         .connect()
         .event(Event::WatchEnded(failure(ErrorKind::Unsupported)));
@@ -390,21 +385,20 @@ fn a_list_that_is_not_served_is_replaced_by_polling() {
 
 #[test]
 fn a_login_under_way_at_shutdown_is_undone() {
-    let mut story = Story::begin(Credential::Login, 1);
+    let mut story = Story::begin(LOGIN, 1);
     story.event(Event::Dialed(Ok(()))).event(Event::Shutdown);
     story.did(|action| matches!(action, Action::PublishClosed));
     assert_eq!(story.delay(), LOGOUT);
     story
         .event(Event::LoggedIn(Ok(())))
         .did(|action| matches!(action, Action::Logout(_)));
-    story
-        .event(Event::LoggedOut)
-        .did(|action| matches!(action, Action::Finish));
+    story.event(Event::LoggedOut);
+    assert_eq!(story.machine.state, State::Closed);
 }
 
 #[test]
 fn a_failed_session_logs_out_too() {
-    let mut story = Story::begin(Credential::Login, 1);
+    let mut story = Story::begin(LOGIN, 1);
     story.event(Event::Dialed(Ok(())));
     for _ in 0..3 {
         story.event(Event::LoggedIn(Ok(()))).timer();

@@ -22,8 +22,8 @@ struct Entry {
     attempt: Option<u64>,
     /// When it was last heard of.
     update: u64,
-    configured: bool,
-    listed: bool,
+    /// Whether it is from each [`Origin`].
+    from: [bool; 2],
     /// The last attempt to connect failed.
     out_of_reach: bool,
 }
@@ -34,10 +34,7 @@ impl Entry {
     }
 
     fn is_from(self, origin: Origin) -> bool {
-        match origin {
-            Origin::Configured => self.configured,
-            Origin::List => self.listed,
-        }
+        self.from[origin as usize]
     }
 }
 
@@ -51,7 +48,7 @@ enum Origin {
 }
 
 /// Known servers, and the round that is under way.
-pub(super) struct Servers {
+pub(crate) struct Servers {
     entries: BTreeMap<SocketAddr, Entry>,
     /// Which servers are tried first.
     first: Origin,
@@ -106,28 +103,20 @@ impl Servers {
     fn replace(&mut self, servers: &[SocketAddr], origin: Origin) {
         self.clock += 1;
         for (server, entry) in &mut self.entries {
-            let stays = servers.contains(server);
-            match origin {
-                Origin::Configured => entry.configured = stays,
-                Origin::List => entry.listed = stays,
-            }
+            entry.from[origin as usize] = servers.contains(server);
         }
         for server in servers {
             let entry = self.entries.entry(*server).or_default();
             entry.update = self.clock;
-            match origin {
-                Origin::Configured => entry.configured = true,
-                Origin::List => entry.listed = true,
-            }
+            entry.from[origin as usize] = true;
         }
-        self.entries
-            .retain(|_, entry| entry.configured || entry.listed);
+        self.entries.retain(|_, entry| entry.from != [false; 2]);
     }
 
     /// Whether this server was reached by an address that the servers' list does not hold.
     fn is_detached(&self, server: SocketAddr) -> bool {
-        let listed = self.entries.get(&server).is_some_and(|entry| entry.listed);
-        !listed && self.entries.values().any(|entry| entry.listed)
+        let listed = |entry: &Entry| entry.is_from(Origin::List);
+        !self.entries.get(&server).is_some_and(listed) && self.entries.values().any(listed)
     }
 
     /// The next server of this round. Addresses that only the servers themselves use are not tried
@@ -198,8 +187,8 @@ impl Servers {
     /// Ends the round. Whether servers could be connected to, but not those that only the servers'
     /// list names.
     pub(super) fn end_round(&mut self) -> bool {
-        let mut only_listed = self.entries.values().filter(|entry| !entry.configured);
-        let list_misleads = self.reached && only_listed.any(|entry| entry.out_of_reach);
+        let misleads = |entry: &Entry| entry.out_of_reach && !entry.is_from(Origin::Configured);
+        let list_misleads = self.reached && self.entries.values().any(misleads);
         self.clear_round();
         list_misleads
     }
@@ -217,7 +206,7 @@ impl Servers {
         entry.is_some_and(|entry| entry.out_of_reach && !entry.is_from(self.first))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SocketAddr> {
         self.entries.keys().copied()
     }
 }

@@ -148,7 +148,7 @@ impl World {
                 self.operation = None;
                 self.token |= result.is_ok();
             }
-            Event::WatchEnded(_) => {}
+            Event::WatchEnded(_) => self.watching = false,
             Event::Configured => self.configured = true,
             Event::Shutdown => self.shut_down = true,
             _ => {}
@@ -162,6 +162,7 @@ impl World {
         for action in actions {
             self.perform(action)?;
         }
+        self.finished = self.machine.state == State::Closed;
         prop_assert!(
             self.goes_on(),
             "nothing happens by itself any more in {:?}",
@@ -187,14 +188,12 @@ impl World {
             State::CheckingFeatures(_) => runs(Operation::Features),
             State::BackingOff(_) => waits,
             State::Connected { activity, .. } => match activity {
-                Activity::Watching | Activity::Waiting => waits,
-                Activity::Probing | Activity::Polling | Activity::CheckingReplacement => {
-                    runs(Operation::Features)
-                }
+                Activity::Waiting => waits,
+                Activity::Checking | Activity::CheckingReplacement => runs(Operation::Features),
                 Activity::DialingReplacement => runs(Operation::Dial { replacement: true }),
             },
             // The logout and the login before it end in time.
-            State::LoggingOut { .. } => self.operation.is_some() && self.timer.is_some(),
+            State::LoggingOut => self.operation.is_some() && self.timer.is_some(),
             State::Closed => self.finished,
         }
     }
@@ -228,7 +227,6 @@ impl World {
     }
 
     fn perform(&mut self, action: Action) -> Result<(), TestCaseError> {
-        prop_assert!(!self.finished, "after the end: {action:?}");
         match action {
             Action::Resolve => self.start(Operation::Resolve)?,
             Action::Dial(_) => {
@@ -238,6 +236,7 @@ impl World {
             }
             Action::DialReplacement(_) => {
                 prop_assert!(self.connected && self.link && !self.replacement);
+                self.watching = false;
                 self.start(Operation::Dial { replacement: true })?;
             }
             Action::Login => {
@@ -248,24 +247,9 @@ impl World {
                 prop_assert!(self.link);
                 self.start(Operation::Features)?;
             }
-            Action::Adopt => {
-                prop_assert!(self.replacement);
-                self.replacement = false;
-                self.adopted += 1;
-            }
-            Action::Abandon => self.replacement = false,
-            Action::CancelOperation => {
-                let login = self.operation == Some(Operation::Login);
-                prop_assert!(!login || self.shut_down, "a token would be lost");
-                self.operation = None;
-            }
             Action::OpenWatch => {
                 prop_assert!(!self.watching && self.connected && self.link);
                 self.watching = true;
-            }
-            Action::CloseWatch => {
-                prop_assert!(self.watching);
-                self.watching = false;
             }
             Action::StartTimer(delay) => {
                 prop_assert!(delay <= Duration::from_secs(90), "{delay:?}");
@@ -282,10 +266,6 @@ impl World {
                 self.logouts += 1;
                 self.start(Operation::Logout)?;
             }
-            Action::Finish => {
-                self.finished = true;
-                prop_assert!(!self.watching);
-            }
         }
         Ok(())
     }
@@ -294,7 +274,8 @@ impl World {
         match action {
             Action::PublishConnected { generation } => {
                 prop_assert!(generation > self.generation && !self.failed && !self.shut_down);
-                prop_assert!(self.link && !self.replacement);
+                prop_assert!(self.link && self.operation.is_none() && !self.watching);
+                self.adopted += u32::from(std::mem::take(&mut self.replacement));
                 self.generation = generation;
                 if !self.connected {
                     self.connected_at = self.now;
@@ -302,12 +283,19 @@ impl World {
                 self.connected = true;
             }
             Action::PublishConnecting(_) => {
-                prop_assert!(!self.failed && !self.shut_down && !self.watching);
+                prop_assert!(!self.failed && !self.shut_down);
+                let login = self.operation == Some(Operation::Login);
+                prop_assert!(!login, "a token would be lost");
+                self.operation = None;
+                self.give_up();
                 self.left += u32::from(self.connected);
                 self.worked = self.connected && self.now - self.connected_at >= WORKING;
                 self.connected = false;
             }
-            Action::ReplacementFailed(_) => prop_assert!(self.connected),
+            Action::ReplacementFailed(_) => {
+                prop_assert!(self.connected && self.operation.is_none() && !self.watching);
+                self.replacement = false;
+            }
             Action::PublishFailed(_) => {
                 prop_assert_eq!(
                     self.generation,
@@ -321,10 +309,18 @@ impl World {
             Action::PublishClosed => {
                 prop_assert!(self.shut_down);
                 self.connected = false;
+                self.operation = self.operation.filter(|it| *it == Operation::Login);
+                self.give_up();
             }
             action => panic!("{action:?}"),
         }
         Ok(())
+    }
+
+    /// What watches over the connection, or is to replace it, ends with it.
+    fn give_up(&mut self) {
+        self.watching = false;
+        self.replacement = false;
     }
 }
 
@@ -339,14 +335,9 @@ fn kinds() -> impl Strategy<Value = ErrorKind> {
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    let credential = prop_oneof![
-        Just(Credential::None),
-        Just(Credential::Static),
-        Just(Credential::Login)
-    ];
-    (any::<bool>(), credential).prop_map(|(watch, credential)| Settings {
+    any::<(bool, bool)>().prop_map(|(watch, login)| Settings {
         watch,
-        credential,
+        login,
         ..SETTINGS
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-use super::{Credential, FAILOVER};
+use super::FAILOVER;
 
 /// Between a login and the first use of its token: servers need a moment to replicate it.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
@@ -30,9 +30,9 @@ pub(super) struct TokenState {
     backoff: Backoff,
     last_login: Option<Duration>,
     /// The driver has a token that must be logged out.
-    held: bool,
+    pub(super) held: bool,
     /// A login is due.
-    needed: bool,
+    pub(super) needed: bool,
     /// The token has been accepted.
     proven: bool,
     /// When it was rejected and then accepted all the same.
@@ -43,27 +43,17 @@ pub(super) struct TokenState {
 }
 
 impl TokenState {
-    pub(super) fn new(credential: Credential) -> Self {
+    pub(super) fn new(login: bool) -> Self {
         Self {
             backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
             last_login: None,
             held: false,
-            needed: credential == Credential::Login,
+            needed: login,
             proven: false,
             doubted: None,
             checks: 0,
             rejections: 0,
         }
-    }
-
-    /// Whether a login is due.
-    pub(super) fn is_needed(&self) -> bool {
-        self.needed
-    }
-
-    /// Whether there is a token that must be logged out.
-    pub(super) fn is_held(&self) -> bool {
-        self.held
     }
 
     /// The proxy has its configuration: logins may wait longer from now on.

@@ -139,8 +139,8 @@ fn expiry(path: &Path) -> Option<SystemTime> {
 fn session_families(snapshot: &SessionSnapshot) -> Vec<MetricFamily> {
     let state = |stage: Stage| (stage.as_str(), f64::from(u8::from(stage == snapshot.stage)));
     let connections = u32::try_from(snapshot.generation).unwrap_or(u32::MAX);
-    let age = |name: &str, help: &str, age: Option<Duration>| {
-        gauge(name, help, age.map(|age| age.as_secs_f64()))
+    let age = |name: &str, help: &str, since: Option<Instant>| {
+        gauge(name, help, since.map(|at| at.elapsed().as_secs_f64()))
     };
     vec![
         gauges(
@@ -157,7 +157,7 @@ fn session_families(snapshot: &SessionSnapshot) -> Vec<MetricFamily> {
         age(
             "session_state_age_seconds",
             "Seconds that the session has been in its state.",
-            Some(snapshot.stage_age),
+            Some(snapshot.stage_since),
         ),
         age(
             "consul_last_message_age_seconds",
@@ -167,7 +167,7 @@ fn session_families(snapshot: &SessionSnapshot) -> Vec<MetricFamily> {
         age(
             "token_age_seconds",
             "Age of the token of the last login, in seconds.",
-            snapshot.token_age,
+            snapshot.token_since,
         ),
         gauge(
             "bearer_token_expiry_timestamp_seconds",
@@ -238,19 +238,20 @@ mod tests {
         assert!(value > seconds(SystemTime::now()), "{text}");
     }
 
-    #[test]
-    fn a_session_shows_its_state_and_its_token() {
+    #[tokio::test(start_paused = true)]
+    async fn a_session_shows_its_state_and_its_token() {
+        let now = Instant::now();
         let snapshot = SessionSnapshot {
             stage: Stage::Connected,
-            stage_age: Duration::from_secs(3),
+            stage_since: now - Duration::from_secs(3),
             next_attempt: None,
             server: None,
             generation: 2,
             attempts: 1,
-            heard: Some(Duration::from_millis(500)),
+            heard: Some(now - Duration::from_millis(500)),
             last_error: None,
             accessor_id: None,
-            token_age: Some(Duration::from_secs(60)),
+            token_since: Some(now - Duration::from_secs(60)),
             logins: 1,
             bearer_expires: Some(UNIX_EPOCH + Duration::from_secs(5)),
             client_certificate_expires: None,

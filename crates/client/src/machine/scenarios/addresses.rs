@@ -115,7 +115,7 @@ fn a_balancer_whose_servers_shed_load_is_not_hammered() {
 
 #[test]
 fn servers_that_know_each_other_by_the_configured_addresses_are_next_to_each_other() {
-    let mut story = Story::begin(Credential::None, 2);
+    let mut story = Story::begin(NO_LOGIN, 2);
     story.connect();
     story.event(Event::Servers(vec![server(1), server(2), server(3)]));
     story.event(lost(&story)).timer();
@@ -137,19 +137,19 @@ fn servers_that_know_each_other_by_the_configured_addresses_are_next_to_each_oth
 
 #[test]
 fn configured_addresses_stand_in_for_a_list_that_leads_nowhere() {
-    let mut story = Story::begin(Credential::None, 2);
+    let mut story = Story::begin(NO_LOGIN, 2);
     story.connect();
-    let State::Connected { held, .. } = story.machine.state else {
+    let State::Connected { server: used, .. } = story.machine.state else {
         panic!("{:?}", story.machine.state);
     };
     // The list holds the server in use and one that is not there.
-    story.event(Event::Servers(vec![held.server, server(9)]));
+    story.event(Event::Servers(vec![used, server(9)]));
     story.event(lost(&story)).timer();
     assert_eq!(story.dialed(), Some(server(9)));
     story
         .event(Event::Dialed(Err(failure(ErrorKind::Server))))
         .timer();
-    let other = if held.server == server(1) {
+    let other = if used == server(1) {
         server(2)
     } else {
         server(1)
@@ -181,7 +181,7 @@ fn names_that_were_looked_up_long_ago_are_looked_up_again() {
 #[test]
 fn a_server_that_goes_away_says_nothing_against_the_list() {
     for listed in [1, 3] {
-        let mut story = Story::begin(Credential::None, 1);
+        let mut story = Story::begin(NO_LOGIN, 1);
         story.connect();
         story.event(Event::Servers((1..=listed).map(server).collect()));
         story.now += WORKING;

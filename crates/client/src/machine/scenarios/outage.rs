@@ -65,10 +65,6 @@ impl Network {
                 }
                 Action::CheckFeatures if silent => ANSWER,
                 Action::CheckFeatures => Duration::ZERO,
-                Action::CancelOperation => {
-                    self.operation = None;
-                    continue;
-                }
                 Action::StartTimer(delay) => {
                     self.timer = Some(Instant::now() + delay);
                     continue;
@@ -78,6 +74,7 @@ impl Network {
                     continue;
                 }
                 Action::PublishConnecting(_) => {
+                    self.operation = None;
                     if self.connected.len() > self.lost.len() {
                         self.lost.push(now);
                     }
@@ -190,7 +187,7 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
 
 #[test]
 fn an_hour_of_trouble_is_forgotten_after_seconds_of_work() {
-    let mut story = Story::begin(Credential::None, 1);
+    let mut story = Story::begin(NO_LOGIN, 1);
     story.event(Event::Configured);
     story.event(Event::Dialed(Err(failure(ErrorKind::Server))));
     while story.now < Duration::from_secs(3600) {

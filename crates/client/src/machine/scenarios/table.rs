@@ -1,6 +1,5 @@
 //! Every kind of failure at every stage, and what follows.
 
-use super::super::event::Held;
 use super::*;
 
 /// Where a failure happens. The first group is before the first connection.
@@ -59,9 +58,8 @@ const KINDS: [ErrorKind; 5] = [
 ];
 
 /// The rules, in one place.
-fn rule(stage: Stage, kind: ErrorKind, credential: Credential) -> Follows {
+fn rule(stage: Stage, kind: ErrorKind, login: bool) -> Follows {
     use ErrorKind::{Invalid, Rejected, Unsupported};
-    let login = credential == Credential::Login;
     match (stage, kind) {
         (Stage::FirstLogin, Invalid) => Follows::Over,
         (Stage::FirstLogin, Rejected) => Follows::LoginAgain,
@@ -86,11 +84,10 @@ fn rule(stage: Stage, kind: ErrorKind, credential: Credential) -> Follows {
 }
 
 /// A session in the middle of this stage; `None` where there is no such stage.
-fn reach(stage: Stage, credential: Credential) -> Option<Story> {
-    let login = credential == Credential::Login;
+fn reach(stage: Stage, login: bool) -> Option<Story> {
     let watch = stage != Stage::Poll;
     let settings = Settings {
-        credential,
+        login,
         watch,
         ..SETTINGS
     };
@@ -113,11 +110,7 @@ fn reach(stage: Stage, credential: Credential) -> Option<Story> {
         }
         _ => story.connect(),
     };
-    let State::Connected {
-        held: Held { server: used, .. },
-        ..
-    } = story.machine.state
-    else {
+    let State::Connected { server: used, .. } = story.machine.state else {
         panic!("{:?}", story.machine.state);
     };
     go_on(&mut story, stage, used);
@@ -196,15 +189,15 @@ fn fail(story: &mut Story, stage: Stage, kind: ErrorKind) -> Follows {
 #[test]
 fn every_kind_of_failure_at_every_stage_has_its_consequence() {
     let mut rows = 0;
-    for credential in [Credential::None, Credential::Static, Credential::Login] {
+    for login in [NO_LOGIN, LOGIN] {
         for stage in STAGES {
             for kind in KINDS {
-                let Some(mut story) = reach(stage, credential) else {
+                let Some(mut story) = reach(stage, login) else {
                     continue;
                 };
                 let follows = fail(&mut story, stage, kind);
-                let row = format!("{kind:?} at {stage:?} with {credential:?}");
-                assert_eq!(follows, rule(stage, kind, credential), "{row}");
+                let row = format!("{kind:?} at {stage:?} with login: {login}");
+                assert_eq!(follows, rule(stage, kind, login), "{row}");
                 rows += 1;
                 if follows != Follows::Over && follows != Follows::Stay {
                     story.heal(&row);
@@ -212,13 +205,13 @@ fn every_kind_of_failure_at_every_stage_has_its_consequence() {
             }
         }
     }
-    assert_eq!(rows, 5 * (10 + 10 + 12));
+    assert_eq!(rows, 5 * (10 + 12));
 }
 
 #[test]
 fn a_failed_replacement_is_repeated_later() {
     for stage in [Stage::ReplacingDial, Stage::ReplacingCheck] {
-        let mut story = reach(stage, Credential::Login).unwrap();
+        let mut story = reach(stage, LOGIN).unwrap();
         fail(&mut story, stage, ErrorKind::Server);
         story.did(|action| matches!(action, Action::ReplacementFailed(_)));
         story.did(|action| matches!(action, Action::OpenWatch));
