@@ -18,10 +18,7 @@ const EXEC: &str = "exec=";
 ///
 /// As text, a command is shown without its arguments: those of cloud look-ups hold credentials.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Addresses(Source);
-
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Addresses {
     /// DNS names, all of whose A and AAAA records are servers, and IP addresses. Names that do not
     /// resolve are left out as long as one does.
     Hosts(Vec<String>),
@@ -33,14 +30,10 @@ pub(crate) enum Source {
 impl Addresses {
     /// Names and IP addresses; none when a command finds them.
     pub(crate) fn hosts(&self) -> &[String] {
-        match &self.0 {
-            Source::Hosts(hosts) => hosts,
-            Source::Exec(_) => &[],
+        match self {
+            Self::Hosts(hosts) => hosts,
+            Self::Exec(_) => &[],
         }
-    }
-
-    pub(crate) fn source(&self) -> &Source {
-        &self.0
     }
 }
 
@@ -57,7 +50,7 @@ impl FromStr for Addresses {
                 let text = "-addresses is exec= without a command: write exec=COMMAND ARGUMENTS";
                 return Err(AddressesError(text.to_owned()));
             }
-            return Ok(Self(Source::Exec(words)));
+            return Ok(Self::Exec(words));
         }
         let mut hosts = Vec::new();
         let separator = |character: char| character == ',' || character.is_whitespace();
@@ -72,7 +65,7 @@ impl FromStr for Addresses {
                         exec=COMMAND";
             return Err(AddressesError(text.to_owned()));
         }
-        Ok(Self(Source::Hosts(hosts)))
+        Ok(Self::Hosts(hosts))
     }
 }
 
@@ -114,9 +107,9 @@ fn host(item: &str) -> Result<String, String> {
 
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Source::Hosts(hosts) => f.write_str(&hosts.join(",")),
-            Source::Exec(words) => {
+        match self {
+            Self::Hosts(hosts) => f.write_str(&hosts.join(",")),
+            Self::Exec(words) => {
                 let hidden = if words.len() > 1 { " ***" } else { "" };
                 let program = words.first().map(String::as_str).unwrap_or_default();
                 write!(f, "{EXEC}{program}{hidden}")
@@ -165,11 +158,11 @@ mod tests {
         let command: Addresses = "exec=discover -q  addrs exec=twice".parse().unwrap();
         assert_eq!(
             command,
-            Addresses(Source::Exec(
+            Addresses::Exec(
                 ["discover", "-q", "addrs", "exec=twice"]
                     .map(String::from)
                     .to_vec()
-            ))
+            )
         );
         assert!(command.hosts().is_empty());
     }
@@ -210,7 +203,7 @@ mod tests {
         }
         assert_eq!(
             " 10.0.0.1, ".parse::<Addresses>().unwrap(),
-            Addresses(Source::Hosts(vec!["10.0.0.1".into()]))
+            Addresses::Hosts(vec!["10.0.0.1".into()])
         );
         assert_eq!("a b".parse::<Addresses>().unwrap().to_string(), "a,b");
         assert_eq!(hosts("[::1]"), ["::1"]);
@@ -235,7 +228,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused_and_hosts_read_back_the_same(text in "(exec=)?\\PC{0,40}") {
-            if let Ok(parsed @ Addresses(Source::Hosts(_))) = text.parse() {
+            if let Ok(parsed @ Addresses::Hosts(_)) = text.parse() {
                 prop_assert_eq!(parsed.to_string().parse::<Addresses>().unwrap(), parsed);
             }
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use legate_runtime::{CancellationToken, Spawner};
+use legate_runtime::{BoxError, CancellationToken, Spawner};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs};
@@ -24,7 +24,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::error::{ErrorKind, SessionError, text_of};
 use crate::greeting::Greeting;
-use crate::http_proxy::{Routes, Via};
+use crate::http_proxy::{HttpProxy, Via};
 use crate::tls::Tls;
 
 /// How long a connection may take, with its tunnel and TLS handshake.
@@ -59,7 +59,7 @@ pub(crate) struct Link {
 /// Opens connections. Their tasks run in the spawner's scope and end with its token.
 pub(crate) struct Dialer {
     pub(crate) tls: Option<Tls>,
-    pub(crate) routes: Option<Routes>,
+    pub(crate) proxy: Option<HttpProxy>,
     pub(crate) spawner: Spawner,
 }
 
@@ -95,10 +95,8 @@ impl Dialer {
     }
 
     async fn open(&self, server: SocketAddr, host: Option<&str>) -> io::Result<Box<dyn Stream>> {
-        let via = match &self.routes {
-            Some(routes) => routes.to(server, host).map_err(io::Error::other)?,
-            None => None,
-        };
+        let via = self.proxy.as_ref().map(|proxy| proxy.to(server, host));
+        let via = via.transpose().map_err(io::Error::other)?.flatten();
         let stream: Box<dyn Stream> = match via {
             None => Box::new(connect(server).await?),
             Some(via) => Box::new(tunnel(via, server).await.map_err(|error| {
@@ -169,7 +167,7 @@ impl Dialer {
     }
 }
 
-async fn tunnel(via: &Via, server: SocketAddr) -> io::Result<impl Stream + use<>> {
+async fn tunnel(via: &Via, server: SocketAddr) -> Result<impl Stream + use<>, BoxError> {
     via.tunnel(connect(via.authority()).await?, server).await
 }
 
@@ -390,10 +388,9 @@ mod tests {
     #[tokio::test]
     async fn a_proxy_that_cannot_be_used_is_named() {
         let scope = Scope::new("test");
-        let proxy = crate::HttpProxy::new("socks5://proxy:1080", "").unwrap();
         let dialer = Dialer {
             tls: None,
-            routes: Some(Routes::new(&proxy, 8502)),
+            proxy: HttpProxy::new("socks5://proxy:1080", "", 8502),
             spawner: scope.spawner(),
         };
         let server = SocketAddr::from(([192, 0, 2, 1], 8502));

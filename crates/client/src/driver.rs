@@ -32,7 +32,6 @@ use crate::config::{ClientConfig, ConfigError, Credentials, LoginConfig};
 use crate::connection::{AuthenticatedChannel, Connection, Token};
 use crate::dial::{Dialer, Link};
 use crate::error::{ErrorKind, SessionError};
-use crate::http_proxy::Routes;
 use crate::machine::{Action, Event, Features, Machine, Settings, State};
 use crate::metrics::{Metrics, observe};
 use crate::resolve::{Found, resolve};
@@ -140,9 +139,7 @@ impl Driver {
         let scope = spawner.child_with_own_token("server connections");
         let dialer = Dialer {
             tls,
-            routes: config
-                .proxy
-                .map(|proxy| Routes::new(&proxy, config.grpc_port)),
+            proxy: config.proxy,
             spawner: scope.spawner(),
         };
         let snapshot = watch::Sender::new(SessionSnapshot::new());

@@ -4,16 +4,15 @@
 //! is spoken to without TLS.
 
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 
 use http::header::{HOST, PROXY_AUTHORIZATION};
-use http::{HeaderValue, Method, Request, Uri};
+use http::{Request, Uri};
 use hyper::client::conn::http1;
 use hyper::upgrade::Upgraded;
-use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
+use legate_runtime::BoxError;
 use tokio::net::TcpStream;
 
 /// Port of a proxy whose URL names none.
@@ -25,65 +24,38 @@ const PORT: u16 = 80;
 /// with the host that led to it: an address, a network (`10.0.0.0/8`), a domain with what is below
 /// it (`example.com`, `.example.com` and `*.example.com` are the same), each with or without a
 /// port, or `*` for everybody.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct HttpProxy {
-    url: String,
-    except: String,
+    via: Result<Via, String>,
+    /// Who is not intercepted by it is reached directly.
+    intercepted: Matcher,
 }
+
+/// The proxy that leads to a server. Its credentials are not shown.
+#[derive(Debug)]
+pub(crate) struct Via(Intercept);
 
 impl HttpProxy {
-    /// From the values of `HTTPS_PROXY` and `NO_PROXY`; `None` when the first is empty. A proxy
-    /// that cannot be used is an error of the connections that need it, not of those that do not.
+    /// From the values of `HTTPS_PROXY` and `NO_PROXY`, on the way to servers of this port; `None`
+    /// when there is no proxy, or nobody is reached through it. A proxy that cannot be used is an
+    /// error of the connections that need it, not of those that do not.
     #[must_use]
-    pub fn new(https_proxy: &str, no_proxy: &str) -> Option<Self> {
+    pub fn new(https_proxy: &str, no_proxy: &str, port: u16) -> Option<Self> {
         let url = https_proxy.trim();
-        (!url.is_empty()).then(|| Self {
-            url: url.to_owned(),
-            except: no_proxy.to_owned(),
-        })
-    }
-}
-
-impl fmt::Debug for HttpProxy {
-    /// Without the URL, which may hold a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpProxy")
-            .field("except", &self.except)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The way to servers of one port.
-pub(crate) struct Routes {
-    via: Result<Via, String>,
-    exceptions: Matcher,
-    /// Nobody is reached through the proxy.
-    unused: bool,
-}
-
-/// The proxy that leads to a server.
-#[derive(Clone, Debug)]
-pub(crate) struct Via {
-    proxy: Uri,
-    authorization: Option<HeaderValue>,
-}
-
-impl Routes {
-    pub(crate) fn new(proxy: &HttpProxy, port: u16) -> Self {
-        let entries: Vec<&str> = proxy
-            .except
+        let entries: Vec<&str> = no_proxy
             .split(',')
             .filter_map(|entry| except(entry.trim(), port))
             .collect();
-        Self {
-            via: via(&proxy.url),
-            unused: entries.contains(&"*"),
-            // Who is not intercepted by any proxy is an exception.
-            exceptions: Matcher::builder()
+        if url.is_empty() || entries.contains(&"*") {
+            return None;
+        }
+        Some(Self {
+            via: via(url),
+            intercepted: Matcher::builder()
                 .https("http://proxy")
                 .no(entries.join(","))
                 .build(),
-        }
+        })
     }
 
     /// The proxy that leads to a server; `None` when it is reached directly.
@@ -103,15 +75,12 @@ impl Routes {
         };
         let excepted = |name: &str| {
             let uri = format!("https://{name}/").parse::<Uri>();
-            uri.is_ok_and(|uri| self.exceptions.intercept(&uri).is_none())
+            uri.is_ok_and(|uri| self.intercepted.intercept(&uri).is_none())
         };
-        if self.unused || ip.is_loopback() || excepted(&address) || host.is_some_and(excepted) {
+        if ip.is_loopback() || excepted(&address) || host.is_some_and(excepted) {
             return Ok(None);
         }
-        match &self.via {
-            Ok(via) => Ok(Some(via)),
-            Err(reason) => Err(reason.clone()),
-        }
+        self.via.as_ref().map(Some).map_err(String::clone)
     }
 }
 
@@ -121,10 +90,7 @@ fn via(url: &str) -> Result<Via, String> {
         return Err("HTTPS_PROXY is not the URL of a proxy: write http://HOST:PORT".to_owned());
     };
     match via.uri().scheme_str() {
-        Some("http") => Ok(Via {
-            proxy: via.uri().clone(),
-            authorization: via.basic_auth().cloned(),
-        }),
+        Some("http") => Ok(Via(via)),
         scheme => Err(format!(
             "HTTPS_PROXY names a proxy of the kind {:?}, and only http:// is possible; write the servers into \
              NO_PROXY to reach them directly",
@@ -157,9 +123,9 @@ fn except(entry: &str, port: u16) -> Option<&str> {
 impl Via {
     /// Host and port of the proxy.
     pub(crate) fn authority(&self) -> (&str, u16) {
-        let host = self.proxy.host().unwrap_or_default();
+        let host = self.0.uri().host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        (host, self.proxy.port_u16().unwrap_or(PORT))
+        (host, self.0.uri().port_u16().unwrap_or(PORT))
     }
 
     /// Asks the proxy, over a connection to it, for a tunnel to the server.
@@ -167,39 +133,23 @@ impl Via {
         &self,
         stream: TcpStream,
         server: SocketAddr,
-    ) -> io::Result<TokioIo<Upgraded>> {
+    ) -> Result<TokioIo<Upgraded>, BoxError> {
         let server = SocketAddr::new(server.ip(), server.port()).to_string();
-        let mut request = Request::builder()
-            .method(Method::CONNECT)
-            .uri(&server)
-            .header(HOST, &server);
-        if let Some(authorization) = &self.authorization {
+        let mut request = Request::connect(&server).header(HOST, &server);
+        if let Some(authorization) = self.0.basic_auth() {
             request = request.header(PROXY_AUTHORIZATION, authorization);
         }
-        let request = request.body(String::new()).map_err(io::Error::other)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(io::Error::other)?;
+        let request = request.body(String::new())?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let exchange = async move {
-            let response = sender
-                .send_request(request)
-                .await
-                .map_err(io::Error::other)?;
-            if !response.status().is_success() {
-                let status = response.status();
-                return Err(io::Error::other(format!(
-                    "it answers CONNECT with {status}"
-                )));
+            let response = sender.send_request(request).await?;
+            match response.status() {
+                status if status.is_success() => Ok(hyper::upgrade::on(response).await?),
+                status => Err(format!("it answers CONNECT with {status}").into()),
             }
-            hyper::upgrade::on(response).await.map_err(io::Error::other)
         };
-        let (mut exchange, connection) = (pin!(exchange), pin!(connection.with_upgrades()));
-        let upgraded = tokio::select! {
-            biased;
-            upgraded = &mut exchange => upgraded,
-            // Its outcome is the exchange's as well.
-            _ = connection => exchange.await,
-        };
+        // What the connection fails with, the exchange fails with as well.
+        let (upgraded, _) = tokio::join!(exchange, connection.with_upgrades());
         upgraded.map(TokioIo::new)
     }
 }
@@ -217,19 +167,22 @@ mod tests {
 
     const PORT: u16 = 8502;
 
-    fn routes(proxy: &str, except: &str) -> Routes {
-        Routes::new(&HttpProxy::new(proxy, except).unwrap(), PORT)
+    fn routes(proxy: &str, except: &str) -> Option<HttpProxy> {
+        HttpProxy::new(proxy, except, PORT)
     }
 
     #[track_caller]
-    fn through(routes: &Routes, ip: &str, host: Option<&str>) -> bool {
+    fn through(routes: &Option<HttpProxy>, ip: &str, host: Option<&str>) -> bool {
         let server = SocketAddr::new(ip.parse().unwrap(), PORT);
-        routes.to(server, host).unwrap().is_some()
+        let via = routes
+            .as_ref()
+            .map(|routes| routes.to(server, host).unwrap());
+        via.flatten().is_some()
     }
 
     #[test]
     fn loopback_is_never_proxied_and_others_are() {
-        assert!(HttpProxy::new("  ", "").is_none());
+        assert!(routes("  ", "").is_none());
         let routes = routes("http://proxy:3128", "");
         for ip in ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"] {
             assert!(!through(&routes, ip, None), "{ip}");
@@ -287,13 +240,10 @@ mod tests {
         ] {
             let via = via(url).unwrap();
             assert_eq!(via.authority(), (host, port), "{url}");
-            assert!(via.authorization.is_none());
+            assert!(via.0.basic_auth().is_none());
         }
         let with_user = via("http://user:secret@proxy:3128").unwrap();
-        assert_eq!(
-            with_user.authorization.as_ref().unwrap(),
-            "Basic dXNlcjpzZWNyZXQ="
-        );
+        assert_eq!(with_user.0.basic_auth().unwrap(), "Basic dXNlcjpzZWNyZXQ=");
         assert!(
             !format!("{with_user:?} {with_user}").contains("secret"),
             "{with_user:?}"
@@ -306,7 +256,7 @@ mod tests {
                 "{unusable}"
             );
         }
-        let proxy = HttpProxy::new("http://user:secret@proxy", "x").unwrap();
+        let proxy = routes("http://user:secret@proxy", "x").unwrap();
         assert!(!format!("{proxy:?}").contains("secret"));
     }
 

@@ -74,7 +74,7 @@ impl Machine {
         Self {
             random,
             state: State::Idle,
-            servers: Servers::new(),
+            servers: Servers::default(),
             token: TokenState::new(settings.login),
             backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
             attempts: 0,

@@ -14,7 +14,7 @@ use tokio::net::lookup_host;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::addresses::{Addresses, Source, without_zone};
+use crate::addresses::{Addresses, without_zone};
 use crate::error::{ErrorKind, SessionError};
 
 /// How long a name or a command may take.
@@ -31,9 +31,9 @@ pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
 
 /// Addresses of servers.
 pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, SessionError> {
-    let found = match addresses.source() {
-        Source::Hosts(hosts) => look_up_all(hosts, port).await,
-        Source::Exec(words) => print_all(words, port).await.map_err(|reason| {
+    let found = match addresses {
+        Addresses::Hosts(hosts) => look_up_all(hosts, port).await,
+        Addresses::Exec(words) => print_all(words, port).await.map_err(|reason| {
             let program = words.first().map(String::as_str).unwrap_or_default();
             format!("cannot find servers with the command {program:?} (-addresses): {reason}")
         }),

@@ -45,6 +45,18 @@ struct Loaded {
     certificate_expires: Option<SystemTime>,
 }
 
+impl Loaded {
+    fn read(options: &ClientTls) -> Result<Self, TlsError> {
+        Ok(Self {
+            // First, so that a change in between is not missed.
+            stamp: FileStamp::of(files(options)),
+            config: client_config(options)?,
+            unusable: None,
+            certificate_expires: certificate_expires(options),
+        })
+    }
+}
+
 impl Tls {
     /// Reads the files for the first time.
     pub(crate) fn new(options: ClientTls, name: Name) -> Result<Self, TlsError> {
@@ -57,18 +69,10 @@ impl Tls {
             }
             Name::Unverified => {}
         }
-        // The stamp first, so that a change in between is not missed.
-        let stamp = FileStamp::of(files(&options));
-        let loaded = Loaded {
-            config: client_config(&options)?,
-            stamp,
-            unusable: None,
-            certificate_expires: certificate_expires(&options),
-        };
         Ok(Self {
+            loaded: Mutex::new(Loaded::read(&options)?),
             options,
             name,
-            loaded: Mutex::new(loaded),
         })
     }
 
@@ -79,9 +83,8 @@ impl Tls {
 
     /// Whether usable files have changed since the last connection was made with them.
     pub(crate) fn has_changed(&self) -> bool {
-        let stamp = FileStamp::of(files(&self.options));
         let mut loaded = self.loaded();
-        stamp != loaded.stamp && self.reload(&mut loaded, stamp)
+        loaded.stamp != FileStamp::of(files(&self.options)) && self.reload(&mut loaded)
     }
 
     /// When the client certificate expires; `None` without one.
@@ -119,30 +122,27 @@ impl Tls {
     fn current(&self) -> Arc<ClientConfig> {
         let mut loaded = self.loaded();
         if self.has_files() {
-            let stamp = FileStamp::of(files(&self.options));
-            self.reload(&mut loaded, stamp);
+            self.reload(&mut loaded);
         }
         Arc::clone(&loaded.config)
     }
 
-    fn reload(&self, loaded: &mut Loaded, stamp: FileStamp) -> bool {
-        match client_config(&self.options) {
-            Ok(config) => {
-                loaded.config = config;
-                loaded.stamp = stamp;
-                loaded.unusable = None;
-                loaded.certificate_expires = certificate_expires(&self.options);
+    fn reload(&self, loaded: &mut Loaded) -> bool {
+        match Loaded::read(&self.options) {
+            Ok(read) => {
+                *loaded = read;
                 true
             }
             Err(error) => {
                 // Certificate and key are often replaced one after the other.
-                if loaded.unusable.as_ref() != Some(&stamp) {
+                let stamp = Some(FileStamp::of(files(&self.options)));
+                if loaded.unusable != stamp {
                     tracing::warn!(
                         target: "server-connection-manager",
                         %error,
                         "TLS files cannot be read again; going on with what they held before"
                     );
-                    loaded.unusable = Some(stamp);
+                    loaded.unusable = stamp;
                 }
                 false
             }

@@ -288,7 +288,7 @@ fn mode_name(mode: Mode) -> &'static str {
 
 /// The HTTP proxy on the way to servers, from the usual variables; the upper-case name comes first,
 /// as in Go.
-fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
+fn http_proxy(environment: &Environment, port: u16) -> Option<HttpProxy> {
     let either = |upper, lower| {
         let set = |name| environment.get(name).filter(|value| !value.is_empty());
         set(upper).or_else(|| set(lower)).unwrap_or_default()
@@ -296,6 +296,7 @@ fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
     HttpProxy::new(
         either("HTTPS_PROXY", "https_proxy"),
         either("NO_PROXY", "no_proxy"),
+        port,
     )
 }
 
@@ -308,7 +309,7 @@ fn client_config(settings: &Settings) -> Result<ClientConfig, ConfigError> {
         server_watch_disabled: servers.watch_disabled,
         tls: servers.tls.clone(),
         credentials: servers.credentials.clone(),
-        proxy: http_proxy(&settings.environment),
+        proxy: http_proxy(&settings.environment, servers.grpc_port),
         timing: Timing::default(),
     })
 }

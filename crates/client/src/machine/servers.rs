@@ -39,15 +39,17 @@ impl Entry {
 }
 
 /// Where addresses came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Origin {
     /// From resolving the configured addresses.
+    #[default]
     Configured,
     /// From a server's list of servers.
     List,
 }
 
 /// Known servers, and the round that is under way.
+#[derive(Default)]
 pub(crate) struct Servers {
     entries: BTreeMap<SocketAddr, Entry>,
     /// Which servers are tried first.
@@ -63,18 +65,6 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn new() -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            first: Origin::Configured,
-            clock: 0,
-            resolved_at: None,
-            round: BTreeMap::new(),
-            second_chance: None,
-            reached: false,
-        }
-    }
-
     /// Replaces the configured servers, which come first from now on. Servers that stay keep when
     /// they were last tried, but count as unattempted again.
     pub(super) fn configure(&mut self, servers: &[SocketAddr], now: Duration) {
@@ -235,7 +225,7 @@ mod tests {
 
     #[test]
     fn unattempted_first_then_least_recently_tried() {
-        let mut known = Servers::new();
+        let mut known = Servers::default();
         assert_eq!(known.pick(0.0, all), None);
         known.configure(&[server(1), server(2), server(3)], Duration::ZERO);
         assert_eq!(
@@ -260,7 +250,7 @@ mod tests {
 
     #[test]
     fn an_update_gives_everybody_another_turn_but_the_last_one_comes_last() {
-        let mut known = Servers::new();
+        let mut known = Servers::default();
         known.configure(&[server(1), server(2)], Duration::ZERO);
         known.attempt(server(2));
         known.attempt(server(1));
@@ -274,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_list_comes_first_and_configured_servers_stand_in() {
-        let mut known = Servers::new();
+        let mut known = Servers::default();
         known.configure(&[server(1), server(9)], Duration::ZERO);
         known.attempt(server(1));
         known.list(&[server(1), server(2)], server(1));
@@ -290,7 +280,7 @@ mod tests {
 
     #[test]
     fn behind_a_load_balancer_its_own_address_comes_first() {
-        let mut known = Servers::new();
+        let mut known = Servers::default();
         let balancer = server(100);
         known.configure(&[balancer], Duration::ZERO);
         known.attempt(balancer);

@@ -44,7 +44,7 @@ impl Proxy {
     fn client(&self, config: ClientConfig, except: &str) -> Client {
         let url = format!("http://user:pass@{}", self.address);
         Client::start(ClientConfig {
-            proxy: HttpProxy::new(&url, except),
+            proxy: HttpProxy::new(&url, except, config.grpc_port),
             ..config
         })
     }
