@@ -9,7 +9,7 @@ mod logout;
 mod tests;
 
 use std::convert::Infallible;
-use std::future::{Future, pending, ready};
+use std::future::{Future, pending};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::config::{ClientConfig, ConfigError, Credentials, LoginConfig};
 use crate::connection::{AuthenticatedChannel, Connection, Token};
 use crate::dial::{Dialer, Link};
 use crate::error::{ErrorKind, SessionError};
-use crate::machine::{Action, Event, Features, Machine, Settings, State};
+use crate::machine::{Action, Event, Machine, Settings, State};
 use crate::metrics::{Metrics, observe};
 use crate::resolve::{Found, resolve};
 use crate::session::{REPORTS, Session, SessionState};
@@ -42,16 +42,10 @@ use crate::tls::Tls;
 /// How long the tasks of connections may take to end; they only have to notice.
 const STOP: Duration = Duration::from_secs(1);
 
-/// Outcome of an operation, with what the driver keeps of it.
-enum Outcome {
-    Resolved(Result<Found, SessionError>),
-    Dialed(Result<Link, SessionError>),
-    LoggedIn(Result<LoggedIn, SessionError>),
-    Features(Result<Features, SessionError>),
-    LoggedOut,
-}
-
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Keeps what the driver needs of an operation's result, and returns the event that it is.
+type Absorb = Box<dyn FnOnce(&mut Driver) -> Event + Send>;
 
 /// Which host led to which server.
 #[derive(Default)]
@@ -88,7 +82,7 @@ pub(crate) struct Driver {
     machine: Machine,
     started: Instant,
     /// Pending for ever while there is none; so are the timer and the watch.
-    operation: BoxFuture<Outcome>,
+    operation: BoxFuture<Absorb>,
     operation_started: Instant,
     timer: BoxFuture<()>,
     watch: Watch,
@@ -142,7 +136,7 @@ impl Driver {
             proxy: config.proxy,
             spawner: scope.spawner(),
         };
-        let snapshot = watch::Sender::new(SessionSnapshot::new());
+        let snapshot = watch::Sender::new(SessionSnapshot::default());
         let (state, states) = watch::channel(SessionState::Connecting { last_error: None });
         let (reports, reported) = mpsc::channel(REPORTS);
         let (configured, close) = (CancellationToken::new(), spawner.token().child_token());
@@ -236,9 +230,9 @@ impl Driver {
                 self.configured = CancellationToken::new();
                 Some(Event::Configured)
             }
-            outcome = &mut self.operation => {
+            absorb = &mut self.operation => {
                 self.operation = pending().boxed();
-                Some(self.absorb(outcome))
+                Some(absorb(self))
             }
             item = self.watch.next() => Some(self.watched(item)),
             () = &mut self.timer => {
@@ -323,40 +317,6 @@ impl Driver {
         }
     }
 
-    fn begin(&mut self, operation: impl Future<Output = Outcome> + Send + 'static) {
-        self.operation_started = Instant::now();
-        self.operation = operation.boxed();
-    }
-
-    fn resolve(&mut self) {
-        tracing::info!(target: "server-connection-manager", "trying to connect to a Consul server");
-        let (addresses, port) = (Arc::clone(&self.addresses), self.port);
-        self.begin(async move { Outcome::Resolved(resolve(&addresses, port).await) });
-    }
-
-    fn dial(&mut self, server: SocketAddr) {
-        let dialer = Arc::clone(&self.dialer);
-        let host = self.hosts.of(server);
-        self.begin(async move { Outcome::Dialed(dialer.dial(server, host.as_deref()).await) });
-    }
-
-    fn log_in(&mut self) {
-        let (Some(link), Some(login)) = (&self.link, &self.login) else {
-            return self.begin(ready(Outcome::LoggedIn(Err(no_connection()))));
-        };
-        let login = calls::login(link.clone(), Arc::clone(login), Clock::system().now());
-        self.begin(login.map(Outcome::LoggedIn));
-    }
-
-    fn check_features(&mut self) {
-        let Some(link) = self.replacement.as_ref().or(self.link.as_ref()) else {
-            return self.begin(ready(Outcome::Features(Err(no_connection()))));
-        };
-        let (token, login) = (self.token.clone(), self.login.clone());
-        let check = calls::features(link.clone(), token, login, self.answer);
-        self.begin(check.map(Outcome::Features));
-    }
-
     fn publish_connected(&mut self, generation: u64) {
         self.link = self.replacement.take().or_else(|| self.link.take());
         let Some(link) = &self.link else { return };
@@ -385,45 +345,26 @@ impl Driver {
     }
 }
 
-/// From what happened to events: keeps what the driver needs of it, counts and logs.
+/// Operations, and what the driver keeps, counts and logs of their results.
 impl Driver {
-    fn absorb(&mut self, outcome: Outcome) -> Event {
-        match outcome {
-            Outcome::Resolved(result) => Event::Resolved(result.map(|found| self.resolved(found))),
-            Outcome::Dialed(result) => {
-                Event::Dialed(self.counted(result).map(|link| self.dialed(link)))
-            }
-            Outcome::LoggedIn(result) => {
-                let result = self.counted(result).inspect_err(|error| {
-                    tracing::error!(
-                        target: "server-connection-manager",
-                        %error,
-                        "ACL auth method login failed"
-                    );
-                });
-                Event::LoggedIn(result.map(|login| self.logged_in(login)))
-            }
-            Outcome::Features(result) => {
-                Event::Features(self.counted(result).inspect(|_| self.heard()))
-            }
-            Outcome::LoggedOut => Event::LoggedOut,
-        }
+    fn begin<T: Send + 'static>(
+        &mut self,
+        operation: impl Future<Output = T> + Send + 'static,
+        absorb: impl FnOnce(&mut Self, T) -> Event + Send + 'static,
+    ) {
+        self.operation_started = Instant::now();
+        let operation = operation
+            .map(|result| -> Absorb { Box::new(move |driver: &mut Self| absorb(driver, result)) });
+        self.operation = operation.boxed();
     }
 
-    fn counted<T>(&self, result: Result<T, SessionError>) -> Result<T, SessionError> {
-        if let Err(SessionError {
-            code: Some(code), ..
-        }) = &result
-        {
-            self.metrics.error(*code);
-        }
-        result
-    }
-
-    fn heard(&self) {
-        let now = Instant::now();
-        self.snapshot
-            .send_modify(|snapshot| snapshot.heard = Some(now));
+    fn resolve(&mut self) {
+        tracing::info!(target: "server-connection-manager", "trying to connect to a Consul server");
+        let (addresses, port) = (Arc::clone(&self.addresses), self.port);
+        let found = async move { resolve(&addresses, port).await };
+        self.begin(found, |driver, found| {
+            Event::Resolved(found.map(|found| driver.resolved(found)))
+        });
     }
 
     fn resolved(&mut self, found: Found) -> Vec<SocketAddr> {
@@ -432,6 +373,14 @@ impl Driver {
         tracing::info!(target: "server-connection-manager", addresses = ?servers, "discovered Consul servers");
         self.hosts.found = found;
         servers
+    }
+
+    fn dial(&mut self, server: SocketAddr) {
+        let (dialer, host) = (Arc::clone(&self.dialer), self.hosts.of(server));
+        let link = async move { dialer.dial(server, host.as_deref()).await };
+        self.begin(link, |driver, link| {
+            Event::Dialed(driver.counted(link).map(|link| driver.dialed(link)))
+        });
     }
 
     fn dialed(&mut self, link: Link) {
@@ -446,6 +395,24 @@ impl Driver {
             self.hosts.current = self.hosts.of(link.server);
             self.link = Some(link);
         }
+    }
+
+    fn log_in(&mut self) {
+        let parts = self.link.clone().zip(self.login.clone());
+        let login = async move {
+            let (link, login) = parts.ok_or_else(no_connection)?;
+            calls::login(link, login, Clock::system().now()).await
+        };
+        self.begin(login, |driver, login| {
+            let login = driver.counted(login).inspect_err(|error| {
+                tracing::error!(
+                    target: "server-connection-manager",
+                    %error,
+                    "ACL auth method login failed"
+                );
+            });
+            Event::LoggedIn(login.map(|login| driver.logged_in(login)))
+        });
     }
 
     fn logged_in(&mut self, login: LoggedIn) {
@@ -469,6 +436,34 @@ impl Driver {
         }
     }
 
+    fn check_features(&mut self) {
+        let link = self.replacement.clone().or_else(|| self.link.clone());
+        let (token, login, answer) = (self.token.clone(), self.login.clone(), self.answer);
+        let features = async move {
+            let link = link.ok_or_else(no_connection)?;
+            calls::features(link, token, login, answer).await
+        };
+        self.begin(features, |driver, features| {
+            Event::Features(driver.counted(features).inspect(|_| driver.heard()))
+        });
+    }
+
+    fn counted<T>(&self, result: Result<T, SessionError>) -> Result<T, SessionError> {
+        if let Some(code) = result.as_ref().err().and_then(|error| error.code) {
+            self.metrics.error(code);
+        }
+        result
+    }
+
+    fn heard(&self) {
+        let now = Instant::now();
+        self.snapshot
+            .send_modify(|snapshot| snapshot.heard = Some(now));
+    }
+}
+
+/// The servers' list.
+impl Driver {
     fn watched(&mut self, item: Option<Result<WatchServersResponse, Status>>) -> Event {
         let status = match item {
             Some(Ok(list)) => {

@@ -64,17 +64,18 @@ async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, String> {
         }
     }
     if found.is_empty() {
-        let reasons: Vec<String> = match failed.as_slice() {
-            [(_, reason)] => vec![reason.clone()],
-            several => several
-                .iter()
-                .map(|(host, reason)| format!("{host}: {reason}"))
-                .collect(),
+        let reasons = match failed.as_slice() {
+            [(_, reason)] => reason.clone(),
+            several => {
+                let several = several
+                    .iter()
+                    .map(|(host, reason)| format!("{host}: {reason}"));
+                several.collect::<Vec<_>>().join("; ")
+            }
         };
+        let hosts = hosts.join(",");
         return Err(format!(
-            "cannot find servers: {:?} (-addresses) does not resolve: {}",
-            hosts.join(","),
-            reasons.join("; ")
+            "cannot find servers: {hosts:?} (-addresses) does not resolve: {reasons}"
         ));
     }
     for (host, reason) in failed {

@@ -12,9 +12,10 @@ use crate::error::SessionError;
 use crate::machine::{Machine, State};
 
 /// What a session is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Looking up the configured addresses.
+    #[default]
     Finding,
     /// Connecting to a server.
     Dialing,
@@ -73,12 +74,12 @@ pub struct LastError {
 }
 
 /// Details of a session at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionSnapshot {
     /// What the session is doing.
     pub stage: Stage,
-    /// Since when.
-    pub stage_since: Instant,
+    /// Since when; `None` before it has begun.
+    pub stage_since: Option<Instant>,
     /// When the next attempt comes, while it is waiting for that.
     pub next_attempt: Option<Instant>,
     /// The server of this stage.
@@ -106,31 +107,11 @@ pub struct SessionSnapshot {
 }
 
 impl SessionSnapshot {
-    /// Of a session that starts now.
-    pub(crate) fn new() -> Self {
-        Self {
-            stage: Stage::Finding,
-            stage_since: Instant::now(),
-            next_attempt: None,
-            server: None,
-            generation: 0,
-            attempts: 0,
-            heard: None,
-            last_error: None,
-            accessor_id: None,
-            token_since: None,
-            logins: 0,
-            bearer_expires: None,
-            client_certificate_expires: None,
-            servers: Vec::new(),
-        }
-    }
-
     /// Takes over what the machine knows, whose time counts from `start`.
     pub(crate) fn follow(&mut self, machine: &Machine, start: Instant) {
         let stage = Stage::of(machine.state);
-        if stage != (self.stage, self.server) {
-            self.stage_since = Instant::now();
+        if self.stage_since.is_none() || stage != (self.stage, self.server) {
+            self.stage_since = Some(Instant::now());
         }
         (self.stage, self.server) = stage;
         if self.stage != Stage::Connected {

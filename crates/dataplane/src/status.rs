@@ -160,7 +160,7 @@ fn session(snapshot: &SessionSnapshot) -> Value {
     let time = |at: Option<SystemTime>| at.and_then(|at| timestamp::format(at).ok());
     json!({
         "state": snapshot.stage.as_str(),
-        "state_age": age(snapshot.stage_since),
+        "state_age": snapshot.stage_since.map(age),
         // Until the next attempt, while it is waiting for that.
         "next_attempt": snapshot.next_attempt.map(|at| seconds(at - Instant::now())),
         "server": snapshot.server,

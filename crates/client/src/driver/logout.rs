@@ -8,11 +8,11 @@ use legate_model::Secret;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use super::{Driver, Outcome};
+use super::Driver;
 use crate::calls;
 use crate::connection::Token;
 use crate::error::describe;
-use crate::machine::LOGOUT;
+use crate::machine::{Event, LOGOUT};
 
 /// How many tokens are kept for a logout; more than one or two at a time are not expected.
 const TOKENS: usize = 16;
@@ -65,7 +65,7 @@ impl Driver {
             .map(|server| (server, self.hosts.of(server)))
             .collect();
         let dialer = Arc::clone(&self.dialer);
-        self.begin(async move {
+        let logout = async move {
             let mut outcome = Err("no server is known".to_owned());
             if let Some(channel) = channel {
                 outcome = log_out(&channel, &mut tokens, &login.datacenter).await;
@@ -87,8 +87,8 @@ impl Driver {
                     tracing::error!(target: "server-connection-manager", error, "ACL auth method logout failed");
                 }
             }
-            Outcome::LoggedOut
-        });
+        };
+        self.begin(logout, |_, ()| Event::LoggedOut);
     }
 }
 

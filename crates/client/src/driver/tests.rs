@@ -28,11 +28,11 @@ async fn an_operation_without_a_connection_fails_and_is_not_waited_for() {
         let mut driver = driver();
         driver.perform(action.clone());
         let outcome = tokio::time::timeout(Duration::from_secs(3600), &mut driver.operation);
-        let failed = match outcome.await {
-            Ok(Outcome::LoggedIn(result)) => result.is_err(),
-            Ok(Outcome::Features(result)) => result.is_err(),
-            _ => false,
-        };
+        let absorb = outcome.await.unwrap();
+        let failed = matches!(
+            absorb(&mut driver),
+            Event::LoggedIn(Err(_)) | Event::Features(Err(_))
+        );
         assert!(failed, "{action:?}");
     }
 }

@@ -37,8 +37,8 @@ pub(super) struct TokenState {
     proven: bool,
     /// When it was rejected and then accepted all the same.
     doubted: Option<Duration>,
-    /// Further feature checks before a rejected token is believed to be bad.
-    checks: u32,
+    /// Feature checks in a row that have rejected it.
+    failed_checks: u32,
     rejections: u32,
 }
 
@@ -51,7 +51,7 @@ impl TokenState {
             needed: login,
             proven: false,
             doubted: None,
-            checks: 0,
+            failed_checks: 0,
             rejections: 0,
         }
     }
@@ -84,26 +84,23 @@ impl TokenState {
 
     /// A server is about to be asked whether it accepts the token.
     pub(super) fn begin_checks(&mut self) {
-        self.checks = self.allowed_checks();
-    }
-
-    fn allowed_checks(&self) -> u32 {
-        match self.proven {
-            true => PROVEN_CHECKS,
-            false => FRESH_CHECKS,
-        }
+        self.failed_checks = 0;
     }
 
     /// The server has not found the token: how long to wait before it is asked again, or `None`
     /// when it is believed.
     pub(super) fn next_check(&mut self) -> Option<Duration> {
-        if self.checks == 0 {
+        let allowed = match self.proven {
+            true => PROVEN_CHECKS,
+            false => FRESH_CHECKS,
+        };
+        if self.failed_checks == allowed {
             self.proven = false;
             return None;
         }
-        let doublings = self.allowed_checks().saturating_sub(self.checks).min(2);
-        self.checks -= 1;
-        Some(SETTLE * 2_u32.pow(doublings))
+        let delay = SETTLE * 2_u32.pow(self.failed_checks.min(2));
+        self.failed_checks += 1;
+        Some(delay)
     }
 
     /// The credentials, or the token they gave, are rejected. Whether that is believed.

@@ -157,7 +157,7 @@ fn session_families(snapshot: &SessionSnapshot) -> Vec<MetricFamily> {
         age(
             "session_state_age_seconds",
             "Seconds that the session has been in its state.",
-            Some(snapshot.stage_since),
+            snapshot.stage_since,
         ),
         age(
             "consul_last_message_age_seconds",
@@ -243,19 +243,12 @@ mod tests {
         let now = Instant::now();
         let snapshot = SessionSnapshot {
             stage: Stage::Connected,
-            stage_since: now - Duration::from_secs(3),
-            next_attempt: None,
-            server: None,
+            stage_since: Some(now - Duration::from_secs(3)),
             generation: 2,
-            attempts: 1,
             heard: Some(now - Duration::from_millis(500)),
-            last_error: None,
-            accessor_id: None,
             token_since: Some(now - Duration::from_secs(60)),
-            logins: 1,
             bearer_expires: Some(UNIX_EPOCH + Duration::from_secs(5)),
-            client_certificate_expires: None,
-            servers: Vec::new(),
+            ..SessionSnapshot::default()
         };
         let text = page(&session_families(&snapshot), Format::Text);
         for line in [
