@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 
 use crate::bearer;
 use crate::config::LoginConfig;
-use crate::connection::{AuthenticatedChannel, Token};
+use crate::connection::{AuthenticatedChannel, Token, authenticated};
 use crate::dial::Link;
 use crate::error::{ErrorKind, SessionError, describe, kind};
 use crate::machine::Features;
@@ -45,7 +45,7 @@ pub(crate) async fn features(
     time: Duration,
 ) -> Result<Features, SessionError> {
     let server = link.server;
-    let channel = AuthenticatedChannel::new(link.channel.clone(), token.as_ref());
+    let channel = authenticated(link.channel.clone(), token.as_ref());
     let mut client = DataplaneServiceClient::new(channel);
     let call = client.get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {});
     let status = match timeout(time, call).await {

@@ -2,18 +2,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use http::{HeaderValue, Request, Response};
 use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
 use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use legate_api::dns::dns_service_client::DnsServiceClient;
 use legate_api::metadata;
 use legate_model::Secret;
-use tonic::body::Body;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::transport::channel::ResponseFuture;
-use tower::Service;
+use tonic::{Request, Status};
 
 /// Largest message that is accepted, 512 MiB: the configuration of a large mesh is much smaller.
 pub(crate) const MAX_MESSAGE: usize = 512 * 1024 * 1024;
@@ -22,7 +21,7 @@ pub(crate) const MAX_MESSAGE: usize = 512 * 1024 * 1024;
 #[derive(Clone)]
 pub(crate) struct Token {
     pub(crate) secret: Secret,
-    header: HeaderValue,
+    header: MetadataValue<Ascii>,
     /// Public name of a token from a login.
     pub(crate) accessor: Option<Arc<str>>,
 }
@@ -30,7 +29,7 @@ pub(crate) struct Token {
 impl Token {
     /// `None` when the secret has characters that a header cannot hold.
     pub(crate) fn new(secret: Secret, accessor: Option<&str>) -> Option<Self> {
-        let mut header = HeaderValue::try_from(secret.expose()).ok()?;
+        let mut header: MetadataValue<Ascii> = secret.expose().parse().ok()?;
         header.set_sensitive(true);
         Some(Self {
             secret,
@@ -63,7 +62,7 @@ impl Connection {
         Self {
             generation,
             server,
-            channel: AuthenticatedChannel::new(channel, token),
+            channel: authenticated(channel, token),
         }
     }
 
@@ -87,39 +86,26 @@ impl Connection {
     }
 }
 
-/// A channel that adds `x-consul-token` to every call that does not carry one already. Without a
-/// token it adds nothing. Clones share the connection.
-#[derive(Clone, Debug)]
-pub struct AuthenticatedChannel {
-    channel: Channel,
-    token: Option<HeaderValue>,
+/// A channel that adds the token to calls. Clones share the connection.
+pub type AuthenticatedChannel = InterceptedService<Channel, Authenticate>;
+
+/// Adds `x-consul-token` to every call that does not carry one already. Without a token it adds
+/// nothing.
+#[derive(Clone)]
+pub struct Authenticate(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Authenticate {
+    fn call(&mut self, mut call: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0
+            && !call.metadata().contains_key(metadata::TOKEN)
+        {
+            call.metadata_mut().insert(metadata::TOKEN, token.clone());
+        }
+        Ok(call)
+    }
 }
 
-impl AuthenticatedChannel {
-    pub(crate) fn new(channel: Channel, token: Option<&Token>) -> Self {
-        Self {
-            channel,
-            token: token.map(|token| token.header.clone()),
-        }
-    }
-}
-
-impl Service<Request<Body>> for AuthenticatedChannel {
-    type Response = Response<Body>;
-    type Error = tonic::transport::Error;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::poll_ready(&mut self.channel, cx)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if let Some(token) = &self.token {
-            request
-                .headers_mut()
-                .entry(metadata::TOKEN)
-                .or_insert_with(|| token.clone());
-        }
-        Service::call(&mut self.channel, request)
-    }
+pub(crate) fn authenticated(channel: Channel, token: Option<&Token>) -> AuthenticatedChannel {
+    let token = token.map(|token| token.header.clone());
+    InterceptedService::new(channel, Authenticate(token))
 }

@@ -29,7 +29,7 @@ use crate::addresses::Addresses;
 use crate::bearer;
 use crate::calls::{self, LoggedIn, Watch};
 use crate::config::{ClientConfig, ConfigError, Credentials, LoginConfig};
-use crate::connection::{AuthenticatedChannel, Connection, Token};
+use crate::connection::{Connection, Token, authenticated};
 use crate::dial::{Dialer, Link};
 use crate::error::{ErrorKind, SessionError};
 use crate::machine::{Action, Event, Machine, Settings, State};
@@ -148,7 +148,7 @@ impl Driver {
             metrics: Arc::clone(&metrics),
             snapshot: snapshot.clone(),
         };
-        // An interval of nothing is none.
+        // An interval of zero is refused.
         let period = config.timing.files.max(Duration::from_millis(1));
         let mut files = interval_at(Instant::now() + period, period);
         files.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -215,7 +215,10 @@ impl Driver {
         let used = used.filter(|_| matches!(self.machine.state, State::Connected { .. }));
         let lost = async {
             match used {
-                Some(link) => link.lost.cancelled().await,
+                Some(link) => {
+                    link.lost.cancelled().await;
+                    link.server
+                }
                 None => pending().await,
             }
         };
@@ -240,11 +243,9 @@ impl Driver {
                 Some(Event::Timer)
             }
             Some(report) = self.reports.recv() => Some(report),
-            () = lost => Some(Event::CallFailed {
+            server = lost => Some(Event::CallFailed {
                 generation: self.machine.generation,
-                error: self.link.as_ref().map_or_else(no_connection, |link| {
-                    SessionError::lost(link.server)
-                }),
+                error: SessionError::lost(server),
             }),
             _ = self.files.tick() => self.changed_files(),
         }
@@ -279,8 +280,7 @@ impl Driver {
             Action::CheckFeatures => self.check_features(),
             Action::OpenWatch => {
                 if let Some(link) = &self.link {
-                    let channel = link.channel.clone();
-                    let channel = AuthenticatedChannel::new(channel, self.token.as_ref());
+                    let channel = authenticated(link.channel.clone(), self.token.as_ref());
                     self.watch = calls::watch(channel);
                 }
             }
