@@ -155,7 +155,7 @@ async fn a_session_that_is_refused_is_no_outage() {
     setup.disconnected().await;
     until("the token is refused", || {
         let state = setup.session.state();
-        format!("{state:?}").contains("TokenRejected")
+        format!("{state:?}").contains("rejects the ACL token")
     })
     .await;
     assert_eq!(declined(&client.ask(&query).await, &query), NO_SERVER);
