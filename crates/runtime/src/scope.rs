@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -162,21 +163,24 @@ impl Spawner {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        let name = name.into();
+        // One type for all tasks: tokio's part of a task would be compiled for each of them.
+        let task = task.map(|outcome| outcome.map_err(Into::into)).boxed();
+        self.start(name.into(), task);
+    }
+
+    fn start(&self, name: Cow<'static, str>, task: BoxFuture<'static, Result<(), BoxError>>) {
         let Some(entry) = Shared::enter(&self.shared, name.clone()) else {
             tracing::debug!(scope = self.shared.name, task = %name, "scope has ended: task not started");
             return;
         };
         let kill = self.shared.kill.clone();
-        // What is awaited here would otherwise be in the task once for each place it moves through.
-        let task = Box::pin(task);
         let run = async move {
             let outcome = AssertUnwindSafe(kill.run_until_cancelled(task))
                 .catch_unwind()
                 .await;
             let cause = match outcome {
                 Ok(None | Some(Ok(()))) => return,
-                Ok(Some(Err(error))) => TaskCause::Failed(error.into()),
+                Ok(Some(Err(error))) => TaskCause::Failed(error),
                 Err(panic) => TaskCause::Panicked(panic_text(panic.as_ref())),
             };
             entry.fail(cause);
