@@ -70,12 +70,12 @@ pub(crate) fn note(expires: Option<SystemTime>, now: SystemTime) -> String {
     }
 }
 
-/// The stamp of a bearer token's file; `None` for a token that cannot change.
-pub(crate) fn stamp(bearer: &Bearer) -> Option<FileStamp> {
-    match bearer {
+/// The stamp of a bearer token's file; a token that is in none never changes.
+pub(crate) fn stamp(bearer: &Bearer) -> FileStamp {
+    FileStamp::of(match bearer {
         Bearer::Token(_) => None,
-        Bearer::File(path) => Some(FileStamp::of([path.as_path()])),
-    }
+        Bearer::File(path) => Some(path.as_path()),
+    })
 }
 
 #[cfg(test)]

@@ -155,9 +155,7 @@ impl Driver {
         let driver = Self {
             addresses: Arc::new(config.addresses),
             port: config.grpc_port,
-            bearer: login
-                .as_ref()
-                .and_then(|login| bearer::stamp(&login.bearer)),
+            bearer: login.as_ref().map(|login| bearer::stamp(&login.bearer)),
             login,
             dialer: Arc::new(dialer),
             answer: config.timing.answer,

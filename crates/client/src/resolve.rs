@@ -1,7 +1,7 @@
 //! Resolves the configured addresses to addresses of servers, once. The machine decides when.
 //! It never keeps results.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::process::{ExitStatus, Stdio};
@@ -89,11 +89,11 @@ async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, String> {
     Ok(found)
 }
 
-async fn look_up(host: &str, port: u16) -> Result<BTreeSet<SocketAddr>, String> {
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok([SocketAddr::new(ip, port)].into());
+        return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let found: BTreeSet<_> = match timeout(DEADLINE, lookup_host((host, port))).await {
+    let found: Vec<_> = match timeout(DEADLINE, lookup_host((host, port))).await {
         Ok(Ok(found)) => found.collect(),
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err(format!("no answer within {DEADLINE:?}")),
@@ -106,14 +106,10 @@ async fn look_up(host: &str, port: u16) -> Result<BTreeSet<SocketAddr>, String> 
 
 /// The servers that a command prints.
 async fn print_all(words: &[String], port: u16) -> Result<Found, String> {
-    let output = match timeout(DEADLINE, run(words)).await {
-        Ok(output) => output?,
-        Err(_) => {
-            return Err(format!("it did not end within {DEADLINE:?} and was killed"));
-        }
-    };
-    let found = parse(&output, port).await?;
-    Ok(found.into_iter().map(|server| (server, None)).collect())
+    match timeout(DEADLINE, run(words)).await {
+        Ok(output) => parse(&output?, port).await,
+        Err(_) => Err(format!("it did not end within {DEADLINE:?} and was killed")),
+    }
 }
 
 /// Runs the command to its end and returns what it printed.
@@ -184,8 +180,8 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 }
 
 /// Reads IP addresses separated by white space, each perhaps in double quotes.
-async fn parse(output: &str, port: u16) -> Result<BTreeSet<SocketAddr>, String> {
-    let mut found = BTreeSet::new();
+async fn parse(output: &str, port: u16) -> Result<Found, String> {
+    let mut found = Found::new();
     for word in output.split_whitespace() {
         let word = word
             .strip_prefix('"')
@@ -195,7 +191,8 @@ async fn parse(output: &str, port: u16) -> Result<BTreeSet<SocketAddr>, String> 
             return Err(format!("it printed {word:?}, which is not an IP address"));
         }
         // The system knows its interfaces, which zones name.
-        found.extend(look_up(word, port).await?);
+        let servers = look_up(word, port).await?;
+        found.extend(servers.into_iter().map(|server| (server, None)));
     }
     if found.is_empty() {
         return Err("it printed no addresses".to_owned());

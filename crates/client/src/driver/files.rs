@@ -23,10 +23,10 @@ impl Driver {
             return false;
         };
         let stamp = bearer::stamp(&login.bearer);
-        if stamp == self.bearer {
+        if self.bearer.as_ref() == Some(&stamp) {
             return false;
         }
-        self.bearer = stamp;
+        self.bearer = Some(stamp);
         // A file that is just being replaced is found by the next check.
         let Ok(token) = bearer::read(&login.bearer) else {
             return false;
