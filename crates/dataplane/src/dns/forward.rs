@@ -10,9 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_api::metadata;
-use legate_client::{
-    Connection, ErrorClass, ErrorKind, Session, SessionError, SessionState, classify,
-};
+use legate_client::{Connection, ErrorClass, Session, SessionError, SessionState, classify};
 use legate_runtime::CancellationToken;
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -204,7 +202,8 @@ fn unconnected(error: &dyn Display, is_outage: bool) -> ForwardError {
 
 /// Whether servers are there, but refuse the session.
 fn is_refusal(error: &SessionError) -> bool {
-    error.code.is_some() && matches!(error.kind, ErrorKind::Rejected | ErrorKind::Invalid)
+    use legate_client::ErrorKind::{Invalid, Rejected};
+    error.code.is_some() && matches!(error.kind, Rejected | Invalid)
 }
 
 /// Whether to wait for another connection, to ask a second time, or to do so only if there is one
@@ -246,6 +245,8 @@ mod tests {
 
     #[test]
     fn an_outage_is_when_no_server_has_said_anything() {
+        use legate_client::ErrorKind::{Rejected, Server};
+
         let server = ([127, 0, 0, 1], 8502).into();
         let is_outage = |code| failed(server, &Status::new(code, "")).is_outage;
         assert!(is_outage(Code::Unavailable));
@@ -257,9 +258,9 @@ mod tests {
             let text = String::new();
             is_refusal(&SessionError { kind, code, text })
         };
-        assert!(!is_refusal(ErrorKind::Server, Some(Code::Unavailable)));
-        assert!(is_refusal(ErrorKind::Rejected, Some(Code::Unauthenticated)));
-        let unreadable_bearer_token = is_refusal(ErrorKind::Rejected, None);
+        assert!(!is_refusal(Server, Some(Code::Unavailable)));
+        assert!(is_refusal(Rejected, Some(Code::Unauthenticated)));
+        let unreadable_bearer_token = is_refusal(Rejected, None);
         assert!(!unreadable_bearer_token, "no server was asked");
     }
 
