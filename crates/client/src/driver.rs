@@ -345,6 +345,7 @@ impl Driver {
 
 /// Operations, and what the driver keeps, counts and logs of their results.
 impl Driver {
+    /// Begins an operation in place of the one before; `absorb` makes an event of its result.
     fn begin<T: Send + 'static>(
         &mut self,
         operation: impl Future<Output = T> + Send + 'static,
