@@ -20,12 +20,13 @@ use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::supervision::Report;
 use legate_runtime::{Clock, Readiness, Scope, TaskError};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::dns::{DnsOptions, DnsProxy, Limits};
 use crate::leave::Drainer;
-use crate::lifecycle::{LifecycleListener, LifecycleParts};
+use crate::lifecycle::{self, EnvoyControls, LifecycleParts};
 use crate::reaper;
 use crate::relay::{Listener, RelayMetrics};
 use crate::restart::Restarter;
@@ -122,14 +123,14 @@ pub async fn run(
 
 /// Without a sidecar nothing depends on this server, and Consul's dataplane has none then: a port
 /// that a sidecar on the same host has is no reason not to answer DNS.
-fn bind_lifecycle(settings: &Settings) -> anyhow::Result<Option<LifecycleListener>> {
-    match LifecycleListener::bind(settings.lifecycle.bind) {
+fn bind_lifecycle(settings: &Settings) -> anyhow::Result<Option<TcpListener>> {
+    match lifecycle::bind(settings.lifecycle.bind) {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if settings.mode == Mode::DnsProxy => {
             tracing::warn!(%error, "going on without health, status and metrics over HTTP");
             Ok(None)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 
@@ -167,7 +168,7 @@ impl Process {
     ) -> anyhow::Result<Option<T>> {
         tokio::select! {
             biased;
-            _ = self.signals.at_least(Urgency::Release) => Ok(None),
+            _ = self.signals.beyond(Urgency::None) => Ok(None),
             error = self.scope.failed() => Err(error.into()),
             value = work => Ok(Some(value)),
         }
@@ -176,23 +177,22 @@ impl Process {
     /// Answers lifecycle requests from now on.
     fn serve_lifecycle(
         &self,
-        listener: LifecycleListener,
+        listener: TcpListener,
         status: StatusSource,
         restarter: Option<Restarter>,
     ) {
         let parts = LifecycleParts {
             settings: self.settings.lifecycle.clone(),
-            readiness: self.readiness.clone(),
             status,
             telemetry: self.telemetry.clone(),
             stop: self.stop.clone(),
-            drainer: restarter.as_ref().map(|_| {
+            envoy: restarter.map(|restarter| {
                 let admin = AdminClient::new(self.settings.envoy.admin);
-                Drainer::new(admin, self.work.spawner())
+                let drainer = Drainer::new(admin, self.work.spawner());
+                EnvoyControls { restarter, drainer }
             }),
-            restarter,
         };
-        listener.serve(parts, &self.work.spawner());
+        lifecycle::serve(listener, parts, &self.work.spawner());
     }
 
     fn status(&self, envoy: Option<watch::Receiver<Report>>) -> StatusSource {
@@ -244,7 +244,7 @@ impl Process {
     }
 
     /// The whole life of a process that only answers DNS.
-    async fn answer_dns(&mut self, lifecycle: Option<LifecycleListener>) -> anyhow::Result<()> {
+    async fn answer_dns(&mut self, lifecycle: Option<TcpListener>) -> anyhow::Result<()> {
         let ready = self.readiness.register("dns");
         ready.pending("no server is connected yet");
         if let Some(lifecycle) = lifecycle {

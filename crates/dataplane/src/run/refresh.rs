@@ -58,10 +58,7 @@ pub(super) struct Refresh {
 impl Refresh {
     /// Runs until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Infallible> {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.work() => {}
-        }
+        stop.run_until_cancelled(self.work()).await;
         self.exposition.stop().await;
         Ok(())
     }
@@ -82,7 +79,8 @@ impl Refresh {
                 tokio::select! {
                     Some(request) = self.requests.recv() => {
                         let outcome = self.restart("POST /restart").await;
-                        request.answer(outcome);
+                        // Whoever asked may have gone.
+                        let _ = request.send(outcome.map(|()| self.handle.report()));
                     }
                     () = self.signals.restart() => {
                         // A failure is logged.

@@ -9,15 +9,15 @@ use legate_envoy::supervision::{
     self, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
 };
 use legate_runtime::ReadyHandle;
+use tokio::net::TcpListener;
 
 use super::Process;
 use super::desired::{self, Configured, Desired};
-use super::ending::{End, judge, more_urgent};
+use super::ending::{Ending, judge};
 use super::exposition::Exposition;
 use super::refresh::Refresh;
 use super::state_dir::{self, StateDir};
 use crate::bootstrap;
-use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use crate::restart;
 use crate::signals::Urgency;
@@ -39,7 +39,7 @@ impl Sidecar {
     pub(super) async fn run(
         self,
         process: &mut Process,
-        lifecycle: Option<LifecycleListener>,
+        lifecycle: Option<TcpListener>,
     ) -> anyhow::Result<()> {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
@@ -70,8 +70,7 @@ impl Sidecar {
             xds,
         });
         // Whoever asked for a new Envoy before there was one gets it now.
-        let mut signals = process.signals.clone();
-        signals.forget_restarts();
+        process.signals.forget_restarts();
         let looked = Some(desired.stamp());
         let configured = desired.configure(&params)?;
         let exposition = expose(process, &configured).await?;
@@ -83,7 +82,7 @@ impl Sidecar {
             params,
             handle: handle.clone(),
             requests,
-            signals,
+            signals: process.signals.clone(),
             current: configured.envoy.clone(),
             looked,
             found: None,
@@ -112,12 +111,9 @@ async fn parameters(
         return Ok(None);
     };
     process.telemetry.stages().reached(Stage::Bootstrap);
-    let GetEnvoyBootstrapParamsResponse {
-        namespace,
-        partition,
-        ..
-    } = &params;
-    process.start_dns(namespace, partition).await?;
+    process
+        .start_dns(&params.namespace, &params.partition)
+        .await?;
     Ok(Some(params))
 }
 
@@ -132,20 +128,13 @@ async fn expose(process: &Process, configured: &Configured) -> anyhow::Result<Ex
 
 /// Says once, when everything is ready, how long that took.
 fn announce_ready(process: &Process) {
-    let (readiness, stages) = (
-        process.readiness.clone(),
-        process.telemetry.stages().clone(),
-    );
-    let stop = process.work.token();
-    process.work.spawn("readiness", async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = readiness.wait_ready() => {
-                stages.reached(Stage::Ready);
-                tracing::info!("ready: {stages}");
-            }
-        }
-        Ok::<_, std::convert::Infallible>(())
+    let readiness = process.readiness.clone();
+    let stages = process.telemetry.stages().clone();
+    let spawner = process.work.spawner();
+    spawner.spawn_until_stop("readiness", async move {
+        readiness.wait_ready().await;
+        stages.reached(Stage::Ready);
+        tracing::info!("ready: {stages}");
     });
 }
 
@@ -219,33 +208,37 @@ impl Process {
         ready: &ReadyHandle,
     ) -> anyhow::Result<()> {
         let (host, options) = host(self, state);
-        let settings = &self.settings;
         let mut seen = handle.watch();
         let running = supervision::run(host, envoy, options, controls);
         tokio::pin!(running);
+        let settings = &self.settings;
         let dump = settings.lifecycle.dump_envoy_config;
-        let outlives = state.is_some();
-        let mut end = End::new(
-            handle.clone(),
-            outlives,
-            dump.then(|| AdminClient::new(settings.envoy.admin)),
-        );
+        let mut ending = Ending {
+            handle,
+            outlives: state.is_some(),
+            dump: dump.then(|| AdminClient::new(settings.envoy.admin)),
+            spawner: self.work.spawner(),
+        };
+        let mut asked = Urgency::None;
         let mut failure = None;
         let ended = loop {
             tokio::select! {
                 ended = &mut running => break ended?,
                 error = self.scope.failed(), if failure.is_none() => {
                     // An Envoy that serves is worth more than a clean end.
-                    if outlives && seen.borrow().ready() {
+                    if ending.outlives && seen.borrow().ready() {
                         tracing::warn!("envoy serves on, for the next dataplane to adopt");
-                        handle.release();
+                        ending.handle.release();
                     } else {
-                        end.shut_down(&error);
+                        tracing::debug!(%error, "ending Envoy");
+                        ending.handle.stop();
                     }
                     failure = Some(error);
                 }
-                urgency = more_urgent(&mut self.signals, end.urgency) => end.ask(urgency),
-                () = end.dumped() => {}
+                urgency = self.signals.beyond(asked) => {
+                    asked = urgency;
+                    ending.ask(urgency);
+                }
                 Ok(()) = seen.changed() => {
                     self.telemetry.stages().reached(Stage::Envoy);
                     show(ready, &seen.borrow_and_update());
