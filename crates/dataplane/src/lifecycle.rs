@@ -23,17 +23,14 @@ use crate::settings;
 use crate::settings::lifecycle_paths::{TCP_CHECK, matches};
 use crate::signals::{StopSender, Urgency};
 use crate::status::{StatusSource, reasons};
-use crate::telemetry::Telemetry;
 
 /// What the server answers from.
 #[derive(Debug, Clone)]
 pub struct LifecycleParts {
     /// Paths and times.
     pub settings: settings::Lifecycle,
-    /// The status document, and what has to be ready.
+    /// The status document, what has to be ready, and metrics.
     pub status: StatusSource,
-    /// The dataplane's own metrics.
-    pub telemetry: Telemetry,
     /// Requests the end of the dataplane.
     pub stop: StopSender,
     /// Changes Envoy; absent where none is run.
@@ -104,7 +101,7 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
         ("/status", _) => axum::Json(parts.status.document().await).into_response(),
         ("/metrics", _) => {
             let content_type = [(header::CONTENT_TYPE, CONTENT_TYPE)];
-            (content_type, parts.telemetry.render()).into_response()
+            (content_type, parts.status.telemetry.render()).into_response()
         }
         _ => match path.strip_prefix(TCP_CHECK).map(str::parse) {
             Some(Ok(port)) => accepts(port).await.into_response(),

@@ -3,8 +3,8 @@
 
 use std::ffi::{OsStr, OsString};
 
-use super::SettingsError;
 use super::table::{Kind, SETTINGS};
+use super::types::SettingsError;
 use super::values::{Source, Values};
 
 /// Reads the arguments, without the program's name. What follows the flags is for Envoy, and

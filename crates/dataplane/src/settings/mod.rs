@@ -36,7 +36,9 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use legate_envoy::bootstrap::XdsAddress;
-pub use types::{Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Settings, Telemetry};
+pub use types::{
+    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Settings, SettingsError, Telemetry,
+};
 pub use usage::usage;
 
 use anyhow::{anyhow, bail, ensure};
@@ -73,21 +75,6 @@ pub enum Invocation {
         /// What the user should know, for the log.
         warnings: Vec<String>,
     },
-}
-
-/// Why there are no settings to run with. Texts that people and scripts know from the original are
-/// kept word for word.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// `-h` or `-help`: the usage is asked for.
-    #[error("flag: help requested")]
-    Help,
-    /// The command line cannot be read; the usage belongs with this message.
-    #[error("{0}")]
-    Flag(String),
-    /// A setting, or several together, cannot be used; the message names them and their source.
-    #[error(transparent)]
-    Invalid(#[from] anyhow::Error),
 }
 
 /// Reads everything: `arguments` without the program's name, the environment, and the files that

@@ -180,3 +180,18 @@ impl fmt::Debug for Environment {
             .finish()
     }
 }
+
+/// Why there are no settings to run with. Texts that people and scripts know from the original are
+/// kept word for word.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// `-h` or `-help`: the usage is asked for.
+    #[error("flag: help requested")]
+    Help,
+    /// The command line cannot be read; the usage belongs with this message.
+    #[error("{0}")]
+    Flag(String),
+    /// A setting, or several together, cannot be used; the message names them and their source.
+    #[error(transparent)]
+    Invalid(#[from] anyhow::Error),
+}

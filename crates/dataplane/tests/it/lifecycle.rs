@@ -87,10 +87,9 @@ async fn start(startup_grace: Duration) -> Setup {
             admin: "127.0.0.1:19000".parse().unwrap(),
             envoy: Some(seen),
             readiness,
-            stages: telemetry.stages().clone(),
+            telemetry,
             counter: ConnectionCounter::default(),
         },
-        telemetry,
         stop,
         envoy: Some(EnvoyControls {
             restarter,
