@@ -4,7 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
 
 use crate::relay::status::label;
 
@@ -95,18 +97,13 @@ impl Section {
             "types" => items.iter().map(resource_type).collect(),
             _ => items.to_vec(),
         };
-        let mut columns = Map::new();
-        for (key, value) in items.iter().flat_map(fields) {
-            if plain(key, value).is_some() {
-                columns.insert(key.to_owned(), Value::Null);
-            }
-        }
-        let columns = Value::Object(columns);
-        let columns: Vec<&str> = fields(&columns).iter().map(|(key, _)| *key).collect();
-        let mut rows = vec![columns.iter().map(|key| name(key)).collect()];
+        let cells = items.iter().flat_map(fields);
+        let plain_cells = cells.filter(|(key, value)| plain(key, value).is_some());
+        let columns: BTreeSet<_> = plain_cells.map(|(key, _)| (place(key), key)).collect();
+        let mut rows = vec![columns.iter().map(|(_, key)| name(key)).collect()];
         for item in items.iter().filter(|item| item.is_object()) {
-            let cell = |key: &&str| plain(key, &item[*key]).unwrap_or_default();
-            let row: Vec<String> = columns.iter().map(cell).collect();
+            let cells = columns.iter().map(|(_, key)| plain(key, &item[*key]));
+            let row: Vec<String> = cells.map(Option::unwrap_or_default).collect();
             for (key, value) in fields(item) {
                 if value.is_object() || value.is_array() {
                     let of = row.first().map(String::as_str).unwrap_or_default();
@@ -119,12 +116,12 @@ impl Section {
     }
 
     fn text(&self) -> String {
-        let mut text = columns(&self.entries);
+        let mut text = aligned(&self.entries);
         for (name, rows) in &self.tables {
             if !name.is_empty() {
                 text += &format!("\n  {name}\n");
             }
-            text += &columns(rows);
+            text += &aligned(rows);
         }
         text
     }
@@ -157,9 +154,13 @@ fn resource_type(kind: &Value) -> Value {
 fn fields(value: &Value) -> Vec<(&str, &Value)> {
     let fields = value.as_object().into_iter().flatten();
     let mut fields: Vec<_> = fields.map(|(key, value)| (key.as_str(), value)).collect();
-    let place = |key| FIRST.split(' ').position(|first| first == key);
-    fields.sort_by_key(|(key, _)| place(*key).unwrap_or(usize::MAX));
+    fields.sort_by_key(|(key, _)| place(key));
     fields
+}
+
+fn place(key: &str) -> usize {
+    let place = FIRST.split(' ').position(|first| first == key);
+    place.unwrap_or(usize::MAX)
 }
 
 /// A key for people.
@@ -227,7 +228,7 @@ fn age(seconds: f64) -> String {
 }
 
 /// Rows in columns, each as wide as its widest cell.
-fn columns(rows: &[Vec<String>]) -> String {
+fn aligned(rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         widths.resize(widths.len().max(row.len()), 0);

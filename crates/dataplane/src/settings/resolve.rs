@@ -20,9 +20,6 @@ use super::types::{
 };
 use super::values::Values;
 
-const DEFAULT_MERGE_PORT: u16 = 20100;
-const DEFAULT_GRACEFUL_PORT: u16 = 20300;
-
 /// Every proxy of a mesh asks, so that none may ask often.
 const MIN_BOOTSTRAP_REFRESH: Duration = Duration::from_secs(10);
 
@@ -304,7 +301,7 @@ fn telemetry(values: &Values) -> anyhow::Result<Telemetry> {
         scrape_path: scrape_path
             .context("-telemetry-prom-scrape-path must not be empty")?
             .to_owned(),
-        merge_port: port_or(values, Item::PromMergePort, DEFAULT_MERGE_PORT)?,
+        merge_port: port_or_default(values, Item::PromMergePort)?,
         bind: match values.text(Item::PromBindAddr) {
             // Set to nothing, it is as good as not set.
             "" => Ipv6Addr::UNSPECIFIED.into(),
@@ -362,7 +359,7 @@ pub(super) fn lifecycle(values: &Values) -> anyhow::Result<Lifecycle> {
         "" | "localhost" => Ipv4Addr::LOCALHOST.into(),
         _ => address(values, Item::GracefulAddr)?,
     };
-    let port = port_or(values, Item::GracefulPort, DEFAULT_GRACEFUL_PORT)?;
+    let port = port_or_default(values, Item::GracefulPort)?;
     Ok(Lifecycle {
         bind: SocketAddr::new(ip, port),
         shutdown_path,
@@ -428,11 +425,12 @@ fn port(values: &Values, item: Item) -> anyhow::Result<u16> {
     port.with_context(|| format!("{item} {value} is not a port: use 0 to 65535"))
 }
 
-fn port_or(values: &Values, item: Item, instead_of_zero: u16) -> anyhow::Result<u16> {
-    Ok(match port(values, item)? {
-        0 => instead_of_zero,
-        port => port,
-    })
+/// Set to 0, it is as good as not set.
+fn port_or_default(values: &Values, item: Item) -> anyhow::Result<u16> {
+    match port(values, item)? {
+        0 => port(&Values::default(), item),
+        port => Ok(port),
+    }
 }
 
 fn count(values: &Values, item: Item) -> anyhow::Result<u32> {
