@@ -193,7 +193,7 @@ mod tests {
             parsed(&format!(
                 r#"{{"telemetry":{{"prometheus":{{"retentionTime":{json}}}}}}}"#
             ))
-            .map(|values| values.duration(Item::PromRetentionTime))
+            .map(|values| values.duration(Item::PromRetentionTime).unwrap().as_nanos())
         };
         assert_eq!(retention("\"1m\""), Ok(60_000_000_000));
         assert_eq!(retention("1500"), Ok(1500));

@@ -126,7 +126,7 @@ fn question(mut values: Values) -> anyhow::Result<Invocation> {
         [false, true, false] => Invocation::Restart(addresses),
         [false, false, true] => Invocation::Drain {
             addresses,
-            accept: Duration::from_nanos(values.duration(Item::Drain).try_into().unwrap_or(0)),
+            accept: values.duration(Item::Drain).unwrap_or_default(),
         },
         _ => bail!("-status, -restart and -drain are questions of their own: ask one at a time"),
     })
@@ -171,7 +171,7 @@ fn read_ids(values: &mut Values) -> anyhow::Result<()> {
 /// Where Envoy's admin interface is, as far as flags and variables tell; the file is not read, so
 /// that the probe stays quick and needs no mounted file.
 fn health_addresses(values: &Values) -> anyhow::Result<Vec<SocketAddr>> {
-    let address = resolve::socket(values, Item::AdminBindAddress, Item::AdminBindPort)?;
+    let address = values.socket(Item::AdminBindAddress, Item::AdminBindPort)?;
     Ok(match values.source(Item::AdminBindAddress) {
         Source::Default => loopback(address.port()).to_vec(),
         _ => on_host(address),

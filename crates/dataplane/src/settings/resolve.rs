@@ -3,10 +3,9 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use legate_client::{Bearer, ClientConfig, Credentials, HttpProxy, LoginConfig, Timing, TlsConfig};
 use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::process::{DrainStrategy, EnvoyLog};
@@ -18,7 +17,7 @@ use super::table::Item;
 use super::types::{
     Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Settings, Telemetry,
 };
-use super::values::Values;
+use super::values::{Values, parse_ip};
 
 /// Every proxy of a mesh asks, so that none may ask often.
 const MIN_BOOTSTRAP_REFRESH: Duration = Duration::from_secs(10);
@@ -68,7 +67,7 @@ pub(super) fn resolve(
     let settings = Settings {
         mode,
         servers: ClientConfig {
-            grpc_port: port(values, Item::GrpcPort)?,
+            grpc_port: values.port(Item::GrpcPort)?,
             server_watch_disabled: values.bool(Item::ServerWatchDisabled),
             tls: server_tls(values)?,
             addresses: addresses.parse()?,
@@ -165,9 +164,9 @@ fn xds(values: &Values) -> anyhow::Result<XdsAddress> {
         ensure!(!path.is_empty(), "envoy xDS bind address not specified");
         return Ok(XdsAddress::Unix(path.into()));
     }
-    let ip = ip(address).filter(IpAddr::is_loopback);
+    let ip = parse_ip(address).filter(IpAddr::is_loopback);
     let ip = ip.context("non-local xDS bind address not allowed")?;
-    let port = port(values, Item::XdsBindPort)?;
+    let port = values.port(Item::XdsBindPort)?;
     Ok(XdsAddress::Tcp(SocketAddr::new(ip, port)))
 }
 
@@ -176,7 +175,7 @@ fn dns(values: &Values, mode: Mode) -> anyhow::Result<Option<SocketAddr>> {
         return Ok(None);
     }
     let text = values.text(Item::DnsBindAddr);
-    let ip = ip(text);
+    let ip = parse_ip(text);
     ensure!(
         mode == Mode::DnsProxy || ip.is_some_and(|ip| ip.is_loopback()),
         "non-local DNS proxy bind address not allowed when running as a sidecar"
@@ -184,7 +183,7 @@ fn dns(values: &Values, mode: Mode) -> anyhow::Result<Option<SocketAddr>> {
     let ip = ip.with_context(|| {
         format!("failed to create dns server: error parsing specified dns bind addr '{text}'")
     })?;
-    Ok(Some(SocketAddr::new(ip, port(values, Item::DnsBindPort)?)))
+    Ok(Some(SocketAddr::new(ip, values.port(Item::DnsBindPort)?)))
 }
 
 fn credentials(values: &Values, warnings: &mut Vec<String>) -> anyhow::Result<Credentials> {
@@ -223,7 +222,7 @@ fn credentials(values: &Values, warnings: &mut Vec<String>) -> anyhow::Result<Cr
         "login" => {
             let token = secret(Item::LoginBearerToken).map(Bearer::Token);
             let bearer =
-                token.or_else(|| path(values, Item::LoginBearerTokenPath).map(Bearer::File));
+                token.or_else(|| values.path(Item::LoginBearerTokenPath).map(Bearer::File));
             let bearer = bearer.context(
                 "bearer token (or path to a file containing a bearer token) is required for login",
             )?;
@@ -248,13 +247,13 @@ fn server_tls(values: &Values) -> anyhow::Result<Option<TlsConfig>> {
     if values.bool(Item::TlsDisabled) {
         return Ok(None);
     }
-    let (certificate, key) = (path(values, Item::TlsCert), path(values, Item::TlsKey));
+    let (certificate, key) = (values.path(Item::TlsCert), values.path(Item::TlsKey));
     ensure!(
         certificate.is_some() == key.is_some(),
         "-tls-cert and -tls-key go together: one of them is missing"
     );
     Ok(Some(TlsConfig {
-        ca: path(values, Item::CaCerts),
+        ca: values.path(Item::CaCerts),
         client_certificate: certificate.zip(key),
         server_name: values.some_text(Item::TlsServerName).map(str::to_owned),
         insecure_skip_verify: values.bool(Item::TlsInsecureSkipVerify),
@@ -275,9 +274,11 @@ fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
 }
 
 fn telemetry(values: &Values) -> anyhow::Result<Telemetry> {
-    let ca = path(values, Item::PromCaCertsPath).or_else(|| path(values, Item::PromCaCertsFile));
-    let certificate = path(values, Item::PromCertFile);
-    let prometheus_tls = match (ca, certificate, path(values, Item::PromKeyFile)) {
+    let ca = values
+        .path(Item::PromCaCertsPath)
+        .or_else(|| values.path(Item::PromCaCertsFile));
+    let certificate = values.path(Item::PromCertFile);
+    let prometheus_tls = match (ca, certificate, values.path(Item::PromKeyFile)) {
         (Some(ca), Some(certificate), Some(key)) => Some(PrometheusTls {
             ca,
             certificate,
@@ -288,7 +289,7 @@ fn telemetry(values: &Values) -> anyhow::Result<Telemetry> {
             "Must provide -telemetry-prom-ca-certs-path, -telemetry-prom-cert-file, and -telemetry-prom-key-file to enable TLS for prometheus metrics"
         ),
     };
-    let retention = duration(values, Item::PromRetentionTime);
+    let retention = values.duration(Item::PromRetentionTime);
     let retention = retention.filter(|time| !time.is_zero());
     let scrape_path = values.some_text(Item::PromScrapePath);
     Ok(Telemetry {
@@ -301,11 +302,11 @@ fn telemetry(values: &Values) -> anyhow::Result<Telemetry> {
         scrape_path: scrape_path
             .context("-telemetry-prom-scrape-path must not be empty")?
             .to_owned(),
-        merge_port: port_or_default(values, Item::PromMergePort)?,
+        merge_port: values.port_or_default(Item::PromMergePort)?,
         bind: match values.text(Item::PromBindAddr) {
             // Set to nothing, it is as good as not set.
             "" => Ipv6Addr::UNSPECIFIED.into(),
-            _ => address(values, Item::PromBindAddr)?,
+            _ => values.address(Item::PromBindAddr)?,
         },
     })
 }
@@ -313,23 +314,24 @@ fn telemetry(values: &Values) -> anyhow::Result<Telemetry> {
 fn envoy(values: &Values, extra_args: Vec<OsString>) -> anyhow::Result<Envoy> {
     let is_ready_bound =
         values.some_text(Item::ReadyBindAddress).is_some() && values.int(Item::ReadyBindPort) != 0;
-    let ready = is_ready_bound.then(|| socket(values, Item::ReadyBindAddress, Item::ReadyBindPort));
+    let ready = is_ready_bound.then(|| values.socket(Item::ReadyBindAddress, Item::ReadyBindPort));
     let strategy = values.text(Item::EnvoyDrainStrategy);
-    let refresh = duration(values, Item::EnvoyBootstrapRefresh)
+    let refresh = values
+        .duration(Item::EnvoyBootstrapRefresh)
         .filter(|period| period.is_zero() || *period >= MIN_BOOTSTRAP_REFRESH);
     Ok(Envoy {
-        admin: socket(values, Item::AdminBindAddress, Item::AdminBindPort)?,
+        admin: values.socket(Item::AdminBindAddress, Item::AdminBindPort)?,
         ready: ready.transpose()?,
-        concurrency: count(values, Item::EnvoyConcurrency)?,
-        drain_time: seconds(values, Item::EnvoyDrainTime)?,
+        concurrency: values.count(Item::EnvoyConcurrency)?,
+        drain_time: values.seconds(Item::EnvoyDrainTime)?,
         drain_strategy: DrainStrategy::parse(strategy).with_context(|| {
             format!("unknown -envoy-drain-strategy {strategy:?}: use immediate or gradual")
         })?,
-        executable: path(values, Item::EnvoyExecutablePath),
+        executable: values.path(Item::EnvoyExecutablePath),
         hot_restart: values.bool(Item::EnvoyHotRestart),
         bootstrap_refresh: refresh
             .context("-envoy-bootstrap-refresh-interval must be 0 (never) or at least 10s")?,
-        state_dir: path(values, Item::EnvoyStateDir),
+        state_dir: values.path(Item::EnvoyStateDir),
         extra_args,
     })
 }
@@ -357,15 +359,15 @@ pub(super) fn lifecycle(values: &Values) -> anyhow::Result<Lifecycle> {
     let ip = match values.text(Item::GracefulAddr) {
         // What binds today keeps binding; other names would need a resolver at start.
         "" | "localhost" => Ipv4Addr::LOCALHOST.into(),
-        _ => address(values, Item::GracefulAddr)?,
+        _ => values.address(Item::GracefulAddr)?,
     };
-    let port = port_or_default(values, Item::GracefulPort)?;
+    let port = values.port_or_default(Item::GracefulPort)?;
     Ok(Lifecycle {
         bind: SocketAddr::new(ip, port),
         shutdown_path,
         startup_path,
-        startup_grace: seconds(values, Item::StartupGracePeriod)?,
-        shutdown_grace: seconds(values, Item::ShutdownGracePeriod)?,
+        startup_grace: values.seconds(Item::StartupGracePeriod)?,
+        shutdown_grace: values.seconds(Item::ShutdownGracePeriod)?,
         drain_listeners,
         end_when_idle,
         dump_envoy_config: values.bool(Item::DumpEnvoyConfigOnExit),
@@ -397,59 +399,4 @@ fn check_paths(shutdown: &str, startup: &str) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// An IP address, in brackets or not.
-fn ip(text: &str) -> Option<IpAddr> {
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    bare.unwrap_or(text).parse().ok()
-}
-
-pub(super) fn socket(values: &Values, ip: Item, port_item: Item) -> anyhow::Result<SocketAddr> {
-    Ok(SocketAddr::new(
-        address(values, ip)?,
-        port(values, port_item)?,
-    ))
-}
-
-fn address(values: &Values, item: Item) -> anyhow::Result<IpAddr> {
-    let text = values.text(item);
-    ip(text).ok_or_else(|| anyhow!("{item} {text:?} is not an IP address"))
-}
-
-fn port(values: &Values, item: Item) -> anyhow::Result<u16> {
-    let value = values.int(item);
-    let port = u16::try_from(value).ok();
-    port.with_context(|| format!("{item} {value} is not a port: use 0 to 65535"))
-}
-
-/// Set to 0, it is as good as not set.
-fn port_or_default(values: &Values, item: Item) -> anyhow::Result<u16> {
-    match port(values, item)? {
-        0 => port(&Values::default(), item),
-        port => Ok(port),
-    }
-}
-
-fn count(values: &Values, item: Item) -> anyhow::Result<u32> {
-    let value = values.int(item);
-    let count = u32::try_from(value).ok();
-    count.with_context(|| format!("{item} {value} is out of range: use 0 to 4294967295"))
-}
-
-fn seconds(values: &Values, item: Item) -> anyhow::Result<Duration> {
-    Ok(Duration::from_secs(count(values, item)?.into()))
-}
-
-/// `None` for a negative one.
-fn duration(values: &Values, item: Item) -> Option<Duration> {
-    u64::try_from(values.duration(item))
-        .ok()
-        .map(Duration::from_nanos)
-}
-
-fn path(values: &Values, item: Item) -> Option<PathBuf> {
-    values.some_text(item).map(PathBuf::from)
 }

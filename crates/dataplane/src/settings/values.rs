@@ -1,7 +1,12 @@
-//! What the sources say, before it means anything: each value is a text that its setting takes, with
-//! the strongest source that gave one.
+//! What the sources say: each value is a text that its setting takes, with the strongest source that
+//! gave one. It is read as a number, an address and so on; what it means is decided elsewhere.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
 
 use super::go;
 use super::table::{Item, Kind};
@@ -87,16 +92,59 @@ impl Values {
         go::parse_bool(self.text(item)).unwrap_or_default()
     }
 
-    /// Nanoseconds.
-    pub(super) fn duration(&self, item: Item) -> i64 {
-        go::parse_duration(self.text(item)).unwrap_or_default()
-    }
-
     pub(super) fn pairs(&self, item: Item) -> BTreeMap<String, String> {
         let pairs = self.0.iter().filter(|((of, _), _)| *of == item);
         let pairs = pairs.map(|((_, name), (_, value))| (name.clone(), value.clone()));
         pairs.collect()
     }
+    /// `None` for a negative one.
+    pub(super) fn duration(&self, item: Item) -> Option<Duration> {
+        let nanoseconds = go::parse_duration(self.text(item)).unwrap_or_default();
+        u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+    }
+
+    pub(super) fn path(&self, item: Item) -> Option<PathBuf> {
+        self.some_text(item).map(PathBuf::from)
+    }
+
+    pub(super) fn socket(&self, ip: Item, port: Item) -> anyhow::Result<SocketAddr> {
+        Ok(SocketAddr::new(self.address(ip)?, self.port(port)?))
+    }
+
+    pub(super) fn address(&self, item: Item) -> anyhow::Result<IpAddr> {
+        let text = self.text(item);
+        parse_ip(text).with_context(|| format!("{item} {text:?} is not an IP address"))
+    }
+
+    pub(super) fn port(&self, item: Item) -> anyhow::Result<u16> {
+        let value = self.int(item);
+        let port = u16::try_from(value);
+        port.map_err(|_| anyhow!("{item} {value} is not a port: use 0 to 65535"))
+    }
+
+    /// Set to 0, it is as good as not set.
+    pub(super) fn port_or_default(&self, item: Item) -> anyhow::Result<u16> {
+        match self.port(item)? {
+            0 => Values::default().port(item),
+            port => Ok(port),
+        }
+    }
+
+    pub(super) fn count(&self, item: Item) -> anyhow::Result<u32> {
+        let value = self.int(item);
+        let count = u32::try_from(value);
+        count.map_err(|_| anyhow!("{item} {value} is out of range: use 0 to 4294967295"))
+    }
+
+    pub(super) fn seconds(&self, item: Item) -> anyhow::Result<Duration> {
+        Ok(Duration::from_secs(self.count(item)?.into()))
+    }
+}
+
+/// An IP address, in brackets or not.
+pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
+    let inner = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    inner.unwrap_or(text).parse().ok()
 }
 
 #[cfg(test)]
