@@ -15,7 +15,7 @@ use crate::http_proxy::HttpProxy;
 use crate::tls::Name;
 
 /// Everything a session needs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Hosts of servers, or a command that prints them.
     pub addresses: Addresses,

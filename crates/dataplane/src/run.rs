@@ -13,14 +13,14 @@ mod sidecar;
 mod state_dir;
 
 use anyhow::anyhow;
-use legate_client::connect;
+use legate_client::{ClientConfig, ConfigError, HttpProxy, Timing, connect};
 use legate_runtime::{Readiness, Scope};
 use tokio::time::Instant;
 
 use crate::lifecycle;
 use crate::reaper;
 use crate::session_ready;
-use crate::settings::{Mode, Settings};
+use crate::settings::{Environment, Mode, Settings};
 use crate::signals::{Signals, StopSender};
 use crate::telemetry::{Stage, Telemetry};
 
@@ -52,9 +52,10 @@ pub async fn run(
         Mode::DnsProxy => None,
     };
     let connection = scope.spawner().child("session");
+    let config = client_config(&settings)?;
     let spawner = connection.spawner();
     reaper::start(&spawner);
-    let session = connect(settings.servers.clone(), &spawner, telemetry.registry())?;
+    let session = connect(config, &spawner, telemetry.registry())?;
     telemetry.observe_session(session.clone());
     telemetry.stages().reached(Stage::Listen);
     let mut process = Process {
@@ -113,4 +114,31 @@ fn mode_name(mode: Mode) -> &'static str {
         Mode::Sidecar => "sidecar",
         Mode::DnsProxy => "dns-proxy",
     }
+}
+
+/// The HTTP proxy on the way to servers, from the usual variables; the upper-case name comes first,
+/// as in Go.
+fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
+    let either = |upper, lower| {
+        let set = |name| environment.get(name).filter(|value| !value.is_empty());
+        set(upper).or_else(|| set(lower)).unwrap_or_default()
+    };
+    HttpProxy::new(
+        either("HTTPS_PROXY", "https_proxy"),
+        either("NO_PROXY", "no_proxy"),
+    )
+}
+
+/// The settings that the session needs.
+fn client_config(settings: &Settings) -> Result<ClientConfig, ConfigError> {
+    let servers = &settings.servers;
+    Ok(ClientConfig {
+        addresses: servers.addresses.parse()?,
+        grpc_port: servers.grpc_port,
+        server_watch_disabled: servers.watch_disabled,
+        tls: servers.tls.clone(),
+        credentials: servers.credentials.clone(),
+        proxy: http_proxy(&settings.environment),
+        timing: Timing::default(),
+    })
 }

@@ -37,7 +37,8 @@ use std::time::Duration;
 
 pub use legate_envoy::bootstrap::XdsAddress;
 pub use types::{
-    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Settings, SettingsError, Telemetry,
+    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, SettingsError,
+    Telemetry,
 };
 pub use usage::usage;
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use legate_client::{Bearer, ClientConfig, Credentials, HttpProxy, LoginConfig, Timing, TlsConfig};
+use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
 use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::process::{DrainStrategy, EnvoyLog};
 use legate_model::Secret;
@@ -15,7 +15,7 @@ use legate_runtime::logging::Level;
 use super::lifecycle_paths;
 use super::table::Item;
 use super::types::{
-    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Settings, Telemetry,
+    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, Telemetry,
 };
 use super::values::{Values, parse_ip};
 
@@ -66,14 +66,12 @@ pub(super) fn resolve(
     );
     let settings = Settings {
         mode,
-        servers: ClientConfig {
+        servers: Servers {
+            addresses: addresses.to_owned(),
             grpc_port: values.port(Item::GrpcPort)?,
-            server_watch_disabled: values.bool(Item::ServerWatchDisabled),
+            watch_disabled: values.bool(Item::ServerWatchDisabled),
             tls: server_tls(values)?,
-            addresses: addresses.parse()?,
             credentials,
-            proxy: http_proxy(&environment),
-            timing: Timing::default(),
         },
         proxy,
         logging: EnvoyLog {
@@ -258,19 +256,6 @@ fn server_tls(values: &Values) -> anyhow::Result<Option<TlsConfig>> {
         server_name: values.some_text(Item::TlsServerName).map(str::to_owned),
         insecure_skip_verify: values.bool(Item::TlsInsecureSkipVerify),
     }))
-}
-
-/// The HTTP proxy on the way to servers, from the usual variables; the upper-case name comes first,
-/// as in Go.
-fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
-    let either = |upper, lower| {
-        let set = |name| environment.get(name).filter(|value| !value.is_empty());
-        set(upper).or_else(|| set(lower)).unwrap_or_default()
-    };
-    HttpProxy::new(
-        either("HTTPS_PROXY", "https_proxy"),
-        either("NO_PROXY", "no_proxy"),
-    )
 }
 
 fn telemetry(values: &Values) -> anyhow::Result<Telemetry> {

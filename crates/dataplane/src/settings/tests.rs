@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use legate_client::{Bearer, ClientConfig, Credentials, LoginConfig, Timing, TlsConfig};
+use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
 use legate_envoy::process::EnvoyLog;
 use serde_json::json;
 use tempfile::TempDir;
@@ -87,14 +87,12 @@ fn defaults_are_those_of_the_original() {
     let settings = settings(&[]);
     let expected = Settings {
         mode: Mode::Sidecar,
-        servers: ClientConfig {
-            addresses: "10.0.0.1".parse().unwrap(),
+        servers: Servers {
+            addresses: "10.0.0.1".to_owned(),
             grpc_port: 8502,
-            server_watch_disabled: false,
+            watch_disabled: false,
             tls: Some(TlsConfig::default()),
             credentials: Credentials::None,
-            proxy: None,
-            timing: Timing::default(),
         },
         proxy: Proxy {
             id: "web".to_owned(),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_client::ClientConfig;
+use legate_client::{Credentials, TlsConfig};
 use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::process::{DrainStrategy, EnvoyLog};
 use serde::Serialize;
@@ -20,7 +20,7 @@ pub struct Settings {
     /// What this process does (`-mode`).
     pub mode: Mode,
     /// Where the servers are and how to reach them.
-    pub servers: ClientConfig,
+    pub servers: Servers,
     /// Which proxy this is.
     pub proxy: Proxy,
     /// Level (`-log-level`) and format (`-log-json`) of the log, Envoy's as well.
@@ -47,6 +47,21 @@ pub enum Mode {
     Sidecar,
     /// Answer DNS only.
     DnsProxy,
+}
+
+/// Where the servers are and how to reach them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Servers {
+    /// `-addresses` as written: host names, IP addresses, or `exec=COMMAND ARGS`. Never empty.
+    pub addresses: String,
+    /// `-grpc-port`: the port of every server. Never 0.
+    pub grpc_port: u16,
+    /// `-server-watch-disabled`: keep to the addresses given and never ask servers for more.
+    pub watch_disabled: bool,
+    /// TLS towards the servers; `None` when `-tls-disabled`.
+    pub tls: Option<TlsConfig>,
+    /// How to authenticate.
+    pub credentials: Credentials,
 }
 
 /// Which proxy this is. An empty string means that the server chooses.

@@ -202,11 +202,9 @@ fn trial_of(flag: &str) -> Option<Case> {
 
 fn servers(flag: &str) -> Option<Case> {
     Some(match flag {
-        "addresses" => case(TEXTS, &[], |s| s.servers.addresses.to_string()),
+        "addresses" => case(TEXTS, &[], |s| s.servers.addresses.clone()),
         "grpc-port" => case(NUMBERS, &[], |s| s.servers.grpc_port.to_string()),
-        "server-watch-disabled" => case(SWITCHED_ON, &[], |s| {
-            s.servers.server_watch_disabled.to_string()
-        }),
+        "server-watch-disabled" => case(SWITCHED_ON, &[], |s| s.servers.watch_disabled.to_string()),
         "tls-disabled" => case(SWITCHED_ON, &[], |s| s.servers.tls.is_none().to_string()),
         "ca-certs" => case(PATHS, &[], |s| path(server_tls(s).ca)),
         "tls-cert" => case(PATHS, &["-tls-key=/k"], |s| {
