@@ -139,20 +139,18 @@ fn flags(values: &Values, items: impl IntoIterator<Item = Item>) -> String {
 }
 
 fn sidecar_basics(values: &Values, proxy: &Proxy) -> anyhow::Result<()> {
-    let given = |item| values.some_text(item).is_some();
-    ensure!(!proxy.id.is_empty(), "proxy ID not specified");
-    ensure!(
-        given(Item::AdminBindAddress),
-        "envoy admin bind address not specified"
-    );
-    ensure!(
-        values.int(Item::AdminBindPort) != 0,
-        "envoy admin bind port not specified"
-    );
-    ensure!(
-        given(Item::XdsBindAddr),
-        "envoy xDS bind address not specified"
-    );
+    let empty = |item| values.some_text(item).is_none();
+    for (missing, what) in [
+        (proxy.id.is_empty(), "proxy ID"),
+        (empty(Item::AdminBindAddress), "envoy admin bind address"),
+        (
+            values.int(Item::AdminBindPort) == 0,
+            "envoy admin bind port",
+        ),
+        (empty(Item::XdsBindAddr), "envoy xDS bind address"),
+    ] {
+        ensure!(!missing, "{what} not specified");
+    }
     Ok(())
 }
 
@@ -188,19 +186,16 @@ fn credentials(values: &Values, warnings: &mut Vec<String>) -> anyhow::Result<Cr
     let text = |item| values.text(item).to_owned();
     let secret = |item| values.some_text(item).map(Secret::new);
     let kind = values.text(Item::CredentialType);
+    let login = [
+        Item::LoginAuthMethod,
+        Item::LoginBearerToken,
+        Item::LoginBearerTokenPath,
+    ];
     // Credentials of a kind that is not asked for: most likely the kind was forgotten.
-    for (of, items) in [
-        ("static", &[Item::StaticToken][..]),
-        (
-            "login",
-            &[
-                Item::LoginAuthMethod,
-                Item::LoginBearerToken,
-                Item::LoginBearerTokenPath,
-            ],
-        ),
+    for (of, unused) in [
+        ("static", flags(values, [Item::StaticToken])),
+        ("login", flags(values, login)),
     ] {
-        let unused = flags(values, items.iter().copied());
         if of != kind && !unused.is_empty() {
             warnings.push(format!(
                 "{unused} is ignored: it needs -credential-type={of}"
