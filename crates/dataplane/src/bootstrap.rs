@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
 use legate_api::dataplane::{GetEnvoyBootstrapParamsRequest, GetEnvoyBootstrapParamsResponse};
 use legate_api::json::from_struct;
@@ -37,11 +38,6 @@ const REFUSED: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(1),
 };
 
-/// Why there are no bootstrap parameters, and what to look at.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ParamsError(String);
-
 /// Asks servers for the proxy's parameters until one answers or they keep refusing. That they do not
 /// know the proxy is no refusal for as long as `registration`.
 ///
@@ -52,14 +48,13 @@ pub async fn fetch(
     session: &Session,
     proxy: &Proxy,
     registration: Duration,
-) -> Result<GetEnvoyBootstrapParamsResponse, ParamsError> {
+) -> anyhow::Result<GetEnvoyBootstrapParamsResponse> {
     let began = Instant::now();
     let mut usual = Backoff::new(BackoffPolicy::UNCONFIGURED);
     let mut refused = Backoff::new(REFUSED);
     let (mut refusals, mut final_refusals) = (0_u32, 0);
     loop {
-        let connection = session.connected().await;
-        let connection = connection.map_err(|error| ParamsError(error.to_string()))?;
+        let connection = session.connected().await?;
         let status = match ask(&connection, proxy).await {
             Ok(params) => return Ok(params),
             Err(status) => status,
@@ -130,27 +125,27 @@ fn is_refusal(status: &Status) -> bool {
     }
 }
 
-fn refusal_error(server: SocketAddr, proxy: &Proxy, status: &Status) -> ParamsError {
+fn refusal_error(server: SocketAddr, proxy: &Proxy, status: &Status) -> anyhow::Error {
     let (id, message) = (&proxy.id, status.message());
     let node = match proxy.node_id.is_empty() {
         true => &proxy.node_name,
         false => &proxy.node_id,
     };
-    ParamsError(match status.code() {
-        Code::NotFound => format!(
+    match status.code() {
+        Code::NotFound => anyhow!(
             "server {server} does not know the proxy {id:?} on the node {node:?}: {message}; check \
              -proxy-id and -proxy-node-name, and that the proxy is registered on that node"
         ),
-        Code::PermissionDenied | Code::Unauthenticated => format!(
+        Code::PermissionDenied | Code::Unauthenticated => anyhow!(
             "server {server} does not let this token see the proxy {id:?}: {message}; the token \
              (-credential-type, -static-token, -login-auth-method) needs service:read on the \
              proxy's service"
         ),
-        code => format!(
+        code => anyhow!(
             "server {server} refuses bootstrap parameters for the proxy {id:?} on the node {node:?} \
              (-proxy-id, -proxy-node-name): {code:?}: {message}"
         ),
-    })
+    }
 }
 
 /// Puts parameters and settings together.

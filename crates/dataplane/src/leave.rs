@@ -2,13 +2,12 @@
 //! after a while new ones are refused, so that callers turn to other pods. Outbound connections are
 //! not touched, and nothing ends: that is asked for later, by a signal.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use legate_envoy::admin::{AdminClient, AdminError};
 use legate_runtime::Spawner;
+use tokio::sync::Mutex;
 
 /// Longest time for which connections are still accepted: pods that end have no more.
 pub const LONGEST: Duration = Duration::from_secs(60);
@@ -18,8 +17,8 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 pub struct Drainer {
     admin: AdminClient,
     spawner: Spawner,
-    /// Connections are still accepted, for as long as the last request said.
-    accepts: Arc<AtomicBool>,
+    /// Locked while connections are still accepted, for as long as the last request said.
+    accepting: Arc<Mutex<()>>,
 }
 
 impl Drainer {
@@ -28,7 +27,7 @@ impl Drainer {
         Drainer {
             admin,
             spawner,
-            accepts: Arc::default(),
+            accepting: Arc::default(),
         }
     }
 
@@ -39,35 +38,24 @@ impl Drainer {
     /// # Errors
     /// When Envoy does not confirm; then it can be asked again.
     pub async fn drain(&self, accept: Duration) -> Result<(), AdminError> {
-        if self.accepts.swap(true, Ordering::AcqRel) {
+        let Ok(accepting) = Arc::clone(&self.accepting).try_lock_owned() else {
             return Ok(());
-        }
-        let accepting = Accepting(Arc::clone(&self.accepts));
+        };
         tracing::info!(?accept, "draining inbound connections");
         self.admin.drain_listeners().await?;
         if accept.is_zero() {
             return self.admin.close_inbound_listeners().await;
         }
-        let (admin, stop) = (self.admin, self.spawner.token());
-        self.spawner.spawn("close inbound listeners", async move {
-            let pause = tokio::time::sleep(accept.min(LONGEST));
-            if stop.run_until_cancelled(pause).await.is_some()
-                && let Err(error) = admin.close_inbound_listeners().await
-            {
+        let admin = self.admin;
+        let close = async move {
+            tokio::time::sleep(accept.min(LONGEST)).await;
+            if let Err(error) = admin.close_inbound_listeners().await {
                 tracing::warn!(%error, "inbound connections are still accepted");
             }
             drop(accepting);
-            Ok::<_, Infallible>(())
-        });
+        };
+        self.spawner
+            .spawn_until_stop("close inbound listeners", close);
         Ok(())
-    }
-}
-
-/// Ends with the request that it is for, also when whoever asked goes away.
-struct Accepting(Arc<AtomicBool>);
-
-impl Drop for Accepting {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use legate_dataplane::running::{self, AskError, HEALTH_TIMEOUT};
+use legate_dataplane::running::{self, Answer, HEALTH_TIMEOUT};
 use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
 use legate_dataplane::signals;
 use legate_runtime::logging::{self, LogOptions};
@@ -40,9 +40,11 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Status { addresses, json }) => match running::status(&addresses) {
             Ok(status) => {
-                let page = if json { status.json() } else { status.text() };
-                out(page.trim_end());
-                ExitCode::from(u8::from(!status.is_ready()))
+                match json {
+                    true => out(&format!("{status:#}")),
+                    false => out(running::text(&status).trim_end()),
+                }
+                ExitCode::from(u8::from(!running::is_ready(&status)))
             }
             Err(error) => nobody(&error),
         },
@@ -126,7 +128,7 @@ fn last_line(message: &str) -> String {
 }
 
 /// Prints what a dataplane says to a request.
-fn answered(answer: Result<Result<String, String>, AskError>) -> ExitCode {
+fn answered(answer: anyhow::Result<Answer>) -> ExitCode {
     match answer {
         Ok(Ok(text)) => {
             out(&text);
@@ -141,7 +143,7 @@ fn answered(answer: Result<Result<String, String>, AskError>) -> ExitCode {
 }
 
 /// Nobody is there to ask, which is another thing than an answer that is not good.
-fn nobody(error: &AskError) -> ExitCode {
+fn nobody(error: &anyhow::Error) -> ExitCode {
     err(&error.to_string());
     ExitCode::from(2)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use legate_runtime::{BoxError, Spawner};
+use legate_runtime::Spawner;
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpid};
@@ -22,15 +22,14 @@ pub(crate) fn start(spawner: &Spawner) {
     if getpid() != Pid::from_raw(1) {
         return;
     }
-    let stop = spawner.token();
-    spawner.spawn("reaper", async move {
+    spawner.spawn_until_stop("reaper", async {
         let mut looks = interval(PERIOD);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut orphans = Orphans::default();
-        while stop.run_until_cancelled(looks.tick()).await.is_some() {
+        loop {
+            looks.tick().await;
             orphans.look(zombies());
         }
-        Ok::<(), BoxError>(())
     });
 }
 

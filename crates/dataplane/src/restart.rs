@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use legate_envoy::supervision::{EpochReport, EpochState, Report};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -13,41 +14,20 @@ const WAITING: usize = 8;
 /// How long one who asks waits for the new Envoy before the answer is that it is under way.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// A new Envoy serves.
-    Serves(String),
-    /// It goes on, and takes longer than anyone waits.
-    UnderWay(String),
-    /// There will be no new Envoy, and the reason; the one that runs goes on.
-    Refused(String),
-    /// Too many requests wait already, or everything is about to end.
-    Unavailable(String),
-}
+/// A request. It is answered before it is fulfilled: with the supervisor's report right after the
+/// supervisor was asked for a new Envoy, or with why it was not. What the report shows from then on
+/// comes of that.
+pub type Request = oneshot::Sender<Result<Report, String>>;
+
+/// What became of a request, as the lifecycle server answers it. Only [`StatusCode::OK`] means that a
+/// new Envoy serves.
+pub type Outcome = (StatusCode, String);
 
 /// Asks for a new Envoy.
 #[derive(Debug, Clone)]
 pub struct Restarter {
     requests: mpsc::Sender<Request>,
     report: watch::Receiver<Report>,
-}
-
-/// A request; it is answered before it is fulfilled.
-#[derive(Debug)]
-pub struct Request {
-    answer: oneshot::Sender<Result<Report, String>>,
-    report: watch::Receiver<Report>,
-}
-
-impl Request {
-    /// Tells whether the supervisor was asked for a new Envoy, or why not. Call it right after the
-    /// supervisor was asked: what its report shows from then on comes of that.
-    pub fn answer(self, answer: Result<(), String>) {
-        let answer = answer.map(|()| self.report.borrow().clone());
-        // Whoever asked may have gone.
-        let _ = self.answer.send(answer);
-    }
 }
 
 /// A connected pair, for a supervisor with this report.
@@ -64,14 +44,9 @@ impl Restarter {
         if let Some(outcome) = impossible(&report.borrow()) {
             return outcome;
         }
-        let (answer, answered) = oneshot::channel();
-        let request = Request {
-            answer,
-            report: self.report.clone(),
-        };
+        let (request, answered) = oneshot::channel();
         if self.requests.try_send(request).is_err() {
-            let reason = "too many requests wait already, or the dataplane ends";
-            return Outcome::Unavailable(reason.to_owned());
+            return unavailable("too many requests wait already, or the dataplane ends");
         }
         let asked = async {
             let before = match answered.await {
@@ -79,7 +54,7 @@ impl Restarter {
                 // A stop may have come first.
                 Ok(Err(reason)) => {
                     let impossible = impossible(&report.borrow());
-                    return impossible.unwrap_or(Outcome::Refused(reason));
+                    return impossible.unwrap_or((StatusCode::CONFLICT, reason));
                 }
                 Err(_) => return ending(),
             };
@@ -94,13 +69,17 @@ impl Restarter {
         };
         match timeout(PATIENCE, asked).await {
             Ok(outcome) => outcome,
-            Err(_) => Outcome::UnderWay(waiting(&self.report.borrow())),
+            Err(_) => (StatusCode::ACCEPTED, waiting(&self.report.borrow())),
         }
     }
 }
 
+fn unavailable(reason: &str) -> Outcome {
+    (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned())
+}
+
 fn ending() -> Outcome {
-    Outcome::Unavailable("the dataplane ends".to_owned())
+    unavailable("the dataplane ends")
 }
 
 /// Why there can be no new Envoy at a time.
@@ -109,8 +88,8 @@ fn impossible(now: &Report) -> Option<Outcome> {
         return Some(ending());
     }
     // One that was adopted has not been started here.
-    (now.starts == 0 && now.epochs.is_empty())
-        .then(|| Outcome::Unavailable("Envoy has not been started yet".to_owned()))
+    let never_started = now.starts == 0 && now.epochs.is_empty();
+    never_started.then(|| unavailable("Envoy has not been started yet"))
 }
 
 /// What became of a request that was made when the report was `before`.
@@ -124,9 +103,8 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
             Some(epoch) => format!("; epoch {} (pid {}) goes on", epoch.epoch, epoch.pid),
             None => String::new(),
         };
-        return Some(Outcome::Refused(format!(
-            "the new Envoy did not get to serve: {reason}{running}"
-        )));
+        let text = format!("the new Envoy did not get to serve: {reason}{running}");
+        return Some((StatusCode::CONFLICT, text));
     }
     let same =
         |one: &EpochReport, other: &EpochReport| (one.pid, one.since) == (other.pid, other.since);
@@ -151,7 +129,7 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     if let Some(obstacle) = &now.obstacle {
         text += &format!("; it was a plain restart: {obstacle}");
     }
-    Some(Outcome::Serves(text))
+    Some((StatusCode::OK, text))
 }
 
 fn waiting(report: &Report) -> String {
@@ -206,7 +184,8 @@ mod tests {
         let (sender, report) = watch::channel(first);
         let (restarter, mut requests) = channel(report);
         let fulfil = async {
-            requests.recv().await.unwrap().answer(answer);
+            let answer = answer.map(|()| sender.borrow().clone());
+            requests.recv().await.unwrap().send(answer).unwrap();
             for step in steps {
                 tokio::task::yield_now().await;
                 sender.send_replace(step);
@@ -228,17 +207,17 @@ mod tests {
         taken.epochs[1].state = EpochState::Serving;
         let outcome = restart(Ok(()), vec![starting, taken]).await;
         let expected = "epoch 1 (pid 11) serves, epoch 0 (pid 10) is draining";
-        assert_eq!(outcome, Outcome::Serves(expected.to_owned()));
+        assert_eq!(outcome, (StatusCode::OK, expected.to_owned()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn refusals_are_told_with_their_reason() {
         let outcome = restart(Err("no such file".to_owned()), Vec::new()).await;
-        assert_eq!(outcome, Outcome::Refused("no such file".to_owned()));
+        assert_eq!(outcome, (StatusCode::CONFLICT, "no such file".to_owned()));
         let mut refused = running();
         (refused.refusal, refused.refusals) = (Some("bad field".to_owned()), 1);
         // The epoch of before is known by its start as well as by its number.
-        let Outcome::Refused(text) = restart(Ok(()), vec![refused]).await else {
+        let (StatusCode::CONFLICT, text) = restart(Ok(()), vec![refused]).await else {
             panic!("it was refused")
         };
         assert!(
@@ -252,7 +231,7 @@ mod tests {
         let mut draining = running();
         draining.epochs[0].state = EpochState::Draining;
         draining.epochs.push(epoch(1, 11, EpochState::Serving));
-        let Outcome::UnderWay(text) = restart_from(draining, Ok(()), Vec::new()).await else {
+        let (StatusCode::ACCEPTED, text) = restart_from(draining, Ok(()), Vec::new()).await else {
             panic!("it takes longer")
         };
         assert!(
@@ -262,7 +241,7 @@ mod tests {
         // Nor one that makes room.
         let mut retiring = running();
         retiring.epochs[0].state = EpochState::Draining;
-        let Outcome::UnderWay(text) = restart(Ok(()), vec![retiring]).await else {
+        let (StatusCode::ACCEPTED, text) = restart(Ok(()), vec![retiring]).await else {
             panic!("it takes longer")
         };
         assert!(
@@ -272,7 +251,7 @@ mod tests {
         // Once it has been started nobody waits for the other any more.
         let mut starting = running();
         starting.epochs.push(epoch(1, 11, EpochState::Starting));
-        let Outcome::UnderWay(text) = restart(Ok(()), vec![starting]).await else {
+        let (StatusCode::ACCEPTED, text) = restart(Ok(()), vec![starting]).await else {
             panic!("it takes longer")
         };
         assert!(text.contains("does not serve yet"), "{text}");
@@ -286,7 +265,7 @@ mod tests {
         taken.epochs[0].state = EpochState::Draining;
         taken.epochs[1].state = EpochState::Serving;
         let outcome = restart_from(starting, Ok(()), vec![taken]).await;
-        assert!(matches!(outcome, Outcome::Serves(_)), "{outcome:?}");
+        assert!(matches!(outcome, (StatusCode::OK, _)), "{outcome:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -299,7 +278,7 @@ mod tests {
             let request = requests.recv().await.unwrap();
             // It came to serve while servers were asked, and is replaced all the same.
             sender.send_replace(running());
-            request.answer(Ok(()));
+            request.send(Ok(sender.borrow().clone())).unwrap();
             tokio::task::yield_now().await;
             sender.send_replace(Report {
                 epochs: vec![
@@ -311,14 +290,14 @@ mod tests {
         };
         let (outcome, ()) = tokio::join!(restarter.restart(), fulfil);
         let expected = "epoch 1 (pid 11) serves, epoch 0 (pid 10) is draining";
-        assert_eq!(outcome, Outcome::Serves(expected.to_owned()));
+        assert_eq!(outcome, (StatusCode::OK, expected.to_owned()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_before_the_first_start_or_after_the_end_began() {
         let (sender, report) = watch::channel(Report::default());
         let (restarter, mut requests) = channel(report);
-        let Outcome::Unavailable(text) = restarter.restart().await else {
+        let (StatusCode::SERVICE_UNAVAILABLE, text) = restarter.restart().await else {
             panic!("there is none yet")
         };
         assert!(text.contains("not been started yet"), "{text}");
@@ -334,7 +313,7 @@ mod tests {
         let fulfil = async {
             let request = requests.recv().await.unwrap();
             sender.send_replace(stopping);
-            request.answer(Err("a stop is final".to_owned()));
+            request.send(Err("a stop is final".to_owned())).unwrap();
         };
         let (outcome, ()) = tokio::join!(restarter.restart(), fulfil);
         assert_eq!(outcome, ending());
@@ -345,7 +324,8 @@ mod tests {
         let (sender, report) = watch::channel(running());
         let (restarter, requests) = channel(report);
         drop(requests);
-        assert!(matches!(restarter.restart().await, Outcome::Unavailable(_)));
+        let (status, _) = restarter.restart().await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         sender.send_replace(Report {
             stopping: true,
             ..running()

@@ -9,6 +9,7 @@ mod page;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::{Context, anyhow, ensure};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use legate_runtime::http_client::{Body, HttpError, send};
@@ -16,6 +17,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::restart;
+
+pub use self::page::text;
 
 /// How long a question may take, all addresses together.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,87 +33,46 @@ const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
 /// Largest answer that is read, in bytes: the status grows with what Envoy says in rejections.
 const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 
-/// Nobody answered who could know, and what to check.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct AskError(String);
-
-impl AskError {
-    fn stranger(address: SocketAddr, path: &str, reason: impl std::fmt::Display) -> AskError {
-        AskError(format!(
-            "what answers at http://{address}{path} is no dataplane ({reason}): check -graceful-addr, \
-             -graceful-port and -config-file"
-        ))
-    }
-}
-
-/// Envoy's admin interface does not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("Error connecting to Envoy admin endpoint: Get \"http://{address}/ready\": {source}")]
-pub struct HealthError {
-    address: SocketAddr,
-    source: HttpError,
-}
-
-/// What a running dataplane tells of itself.
-#[derive(Debug)]
-pub struct Status(Value);
-
-impl Status {
-    /// A document that was fetched in another way.
-    #[must_use]
-    pub fn from_document(document: Value) -> Status {
-        Status(document)
-    }
-
-    /// Whether it is ready. A document that does not say so is one of a dataplane that is not.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.0["ready"] == Value::Bool(true)
-    }
-
-    /// Text for people.
-    #[must_use]
-    pub fn text(&self) -> String {
-        page::text(&self.0)
-    }
-
-    /// The document, with line breaks.
-    #[must_use]
-    pub fn json(&self) -> String {
-        format!("{:#}", self.0)
-    }
-}
+/// What a dataplane says to a request: an error is why it refuses it.
+pub type Answer = Result<String, String>;
 
 /// What the admin interface of Envoy answers to `/ready`, at the first of `addresses` that can be
 /// connected to: 200 to 399 when Envoy serves.
 ///
 /// # Errors
 /// When there is no answer in time.
-pub fn envoy_health(
-    addresses: &[SocketAddr],
-    timeout: Duration,
-) -> Result<StatusCode, HealthError> {
-    let (address, answer) = ask(addresses, Method::GET, "/ready", timeout);
-    let answer = answer.map_err(|source| HealthError { address, source });
-    answer.map(|(status, _)| status)
+pub fn envoy_health(addresses: &[SocketAddr], timeout: Duration) -> anyhow::Result<StatusCode> {
+    let (address, answer) = ask(addresses, Method::GET, "/ready", timeout)?;
+    let url = format!("http://{address}/ready");
+    let (status, _) = answer.map_err(|error| {
+        anyhow!("Error connecting to Envoy admin endpoint: Get \"{url}\": {error}")
+    })?;
+    Ok(status)
 }
 
-/// Asks for the status at the first of `addresses` that can be connected to.
+/// The status document of the first of `addresses` that can be connected to.
 ///
 /// # Errors
 /// When nobody answers in time, or with something else than a status document.
-pub fn status(addresses: &[SocketAddr]) -> Result<Status, AskError> {
+pub fn status(addresses: &[SocketAddr]) -> anyhow::Result<Value> {
     let (address, status, body) = ask_dataplane(addresses, Method::GET, "/status", ASK_TIMEOUT)?;
-    let stranger = |reason| AskError::stranger(address, "/status", reason);
-    if status != StatusCode::OK {
-        return Err(stranger(format!("HTTP status {status}")));
-    }
+    let stranger = |reason: String| stranger(address, "/status", &reason);
+    ensure!(
+        status == StatusCode::OK,
+        stranger(format!("HTTP status {status}"))
+    );
     match serde_json::from_slice(&body) {
-        Ok(document @ Value::Object(_)) => Ok(Status(document)),
+        Ok(document @ Value::Object(_)) => Ok(document),
         Ok(_) => Err(stranger("its status is no object".to_owned())),
         Err(error) => Err(stranger(format!("its status is no JSON: {error}"))),
     }
+}
+
+/// Whether a dataplane with this status is ready. A document that does not say so is one of a
+/// dataplane that is not.
+#[must_use]
+pub fn is_ready(status: &Value) -> bool {
+    status["ready"] == true
 }
 
 /// Asks for a new Envoy in place of the running one. The result is what the dataplane says, and an
@@ -118,7 +80,7 @@ pub fn status(addresses: &[SocketAddr]) -> Result<Status, AskError> {
 ///
 /// # Errors
 /// When nobody answers in time. Whether a new Envoy is started is then not known: `-status` tells.
-pub fn restart(addresses: &[SocketAddr]) -> Result<Result<String, String>, AskError> {
+pub fn restart(addresses: &[SocketAddr]) -> anyhow::Result<Answer> {
     let unknown = "start a new Envoy: it is too old, or it has none because it only answers DNS";
     post(addresses, "/restart", RESTART_TIMEOUT, unknown)
 }
@@ -128,10 +90,7 @@ pub fn restart(addresses: &[SocketAddr]) -> Result<Result<String, String>, AskEr
 ///
 /// # Errors
 /// When nobody answers in time.
-pub fn drain(
-    addresses: &[SocketAddr],
-    accept: Duration,
-) -> Result<Result<String, String>, AskError> {
+pub fn drain(addresses: &[SocketAddr], accept: Duration) -> anyhow::Result<Answer> {
     let path = format!("/drain?accept_ms={}", accept.as_millis());
     post(addresses, &path, ASK_TIMEOUT, "drain: it is too old")
 }
@@ -143,7 +102,7 @@ fn post(
     path: &str,
     timeout: Duration,
     unknown: &str,
-) -> Result<Result<String, String>, AskError> {
+) -> anyhow::Result<Answer> {
     let (address, status, body) = ask_dataplane(addresses, Method::POST, path, timeout)?;
     let text = page::printable(&String::from_utf8_lossy(&body));
     let status = status.as_u16();
@@ -159,26 +118,34 @@ fn post(
     })
 }
 
+/// The answer of the first address that can be connected to, and which that is.
 fn ask_dataplane(
     addresses: &[SocketAddr],
     method: Method,
     path: &str,
     timeout: Duration,
-) -> Result<(SocketAddr, StatusCode, Bytes), AskError> {
-    let (address, answer) = ask(addresses, method, path, timeout);
+) -> anyhow::Result<(SocketAddr, StatusCode, Bytes)> {
+    let (address, answer) = ask(addresses, method, path, timeout)?;
     match answer {
         Ok((status, body)) => Ok((address, status, body)),
         Err(error @ (HttpError::NotHttp(_) | HttpError::TooLarge(_))) => {
-            Err(AskError::stranger(address, path, error))
+            Err(stranger(address, path, &error.to_string()))
         }
-        Err(error) => Err(AskError(format!(
+        Err(error) => Err(anyhow!(
             "no dataplane answers at http://{address}{path}: {error}; if one runs, give the \
              -graceful-addr, -graceful-port or -config-file that it was started with"
-        ))),
+        )),
     }
 }
 
-type Answer = Result<(StatusCode, Bytes), HttpError>;
+fn stranger(address: SocketAddr, path: &str, reason: &str) -> anyhow::Error {
+    anyhow!(
+        "what answers at http://{address}{path} is no dataplane ({reason}): check -graceful-addr, \
+         -graceful-port and -config-file"
+    )
+}
+
+type Reply = Result<(StatusCode, Bytes), HttpError>;
 
 /// The answer of the first address that can be connected to, or the error of the first of all.
 fn ask(
@@ -186,15 +153,10 @@ fn ask(
     method: Method,
     path: &str,
     timeout: Duration,
-) -> (SocketAddr, Answer) {
-    let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+) -> anyhow::Result<(SocketAddr, Reply)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return (nowhere, Err(HttpError::Connect(error))),
-    };
+        .build()?;
     legate_runtime::block_on(runtime, async {
         let deadline = Instant::now() + timeout;
         let mut failed = None;
@@ -204,17 +166,14 @@ fn ask(
                     failed.get_or_insert((address, Err(error)));
                 }
                 // Whoever was asked is not asked again elsewhere: it may be the same dataplane.
-                answer => return (address, answer),
+                reply => return Ok((address, reply)),
             }
         }
-        failed.unwrap_or_else(|| {
-            let error = std::io::Error::other("no address to ask");
-            (nowhere, Err(HttpError::Connect(error)))
-        })
+        failed.context("no address to ask")
     })
 }
 
-async fn exchange(address: SocketAddr, method: Method, path: &str, deadline: Instant) -> Answer {
+async fn exchange(address: SocketAddr, method: Method, path: &str, deadline: Instant) -> Reply {
     let request = Request::builder().method(method).uri(path);
     let reply = send(address, request.body(Body::default())?, deadline).await?;
     Ok((reply.status, reply.body(ANSWER_LIMIT, deadline).await?))

@@ -4,7 +4,6 @@
 //! It never makes a proxy that serves unready: once everything else has been ready, traffic goes on
 //! without servers, and so does this component. It tells the session so.
 
-use std::convert::Infallible;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -21,17 +20,11 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Registers the component, and keeps it up to date until the scope of `spawner` stops.
 pub fn watch(session: Session, readiness: &Readiness, spawner: &Spawner) {
     let handle = readiness.register(NAME);
-    let (readiness, stop) = (readiness.clone(), spawner.token());
-    spawner.spawn("session readiness", async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = follow(&session, readiness, &handle) => {}
-        }
-        Ok::<_, Infallible>(())
-    });
+    let follow = follow(session, readiness.clone(), handle);
+    spawner.spawn_until_stop("session readiness", follow);
 }
 
-async fn follow(session: &Session, mut readiness: Readiness, handle: &ReadyHandle) {
+async fn follow(session: Session, mut readiness: Readiness, handle: ReadyHandle) {
     let mut states = session.subscribe();
     let mut has_served = false;
     loop {

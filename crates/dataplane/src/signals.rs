@@ -2,17 +2,20 @@
 //! a new Envoy. Reading operating-system signals is a task of `main.rs`; tests send the requests
 //! themselves.
 
+use std::convert::Infallible;
 use std::future::Future;
+use std::io;
+use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How urgently the process shall end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// Nobody asked.
-    #[default]
     None,
     /// End, and leave Envoy to the next dataplane where it can live on (SIGUSR2); graceful
     /// elsewhere.
@@ -23,104 +26,85 @@ pub enum Urgency {
     Now,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Requests {
-    urgency: Urgency,
-    /// How often a new Envoy was asked for.
-    restarts: u64,
-}
-
 /// Sends requests.
 #[derive(Debug, Clone)]
-pub struct StopSender(watch::Sender<Requests>);
+pub struct StopSender {
+    urgency: watch::Sender<Urgency>,
+    restart: Arc<Notify>,
+}
 
 impl StopSender {
     /// Raises the urgency by one step, as each further signal does.
     pub fn escalate(&self) -> Urgency {
-        // Copied out first: the channel must not be borrowed while it is written to.
-        let current = self.0.borrow().urgency;
-        self.request(match current {
-            Urgency::None | Urgency::Release => Urgency::Graceful,
-            Urgency::Graceful | Urgency::Now => Urgency::Now,
-        })
-    }
-
-    /// Raises the urgency to `urgency`; it never falls. Returns what holds now.
-    pub fn request(&self, urgency: Urgency) -> Urgency {
-        self.raise(urgency);
-        self.0.borrow().urgency
+        self.urgency.send_modify(|urgency| {
+            *urgency = match urgency {
+                Urgency::None | Urgency::Release => Urgency::Graceful,
+                Urgency::Graceful | Urgency::Now => Urgency::Now,
+            };
+        });
+        *self.urgency.borrow()
     }
 
     /// Raises the urgency to `urgency`; it never falls. Returns whether it was lower before.
-    pub fn raise(&self, urgency: Urgency) -> bool {
-        self.0.send_if_modified(|requests| {
-            let rises = urgency > requests.urgency;
-            if rises {
-                requests.urgency = urgency;
-            }
+    pub fn request(&self, urgency: Urgency) -> bool {
+        self.urgency.send_if_modified(|present| {
+            let rises = urgency > *present;
+            *present = urgency.max(*present);
             rises
         })
     }
 
     /// Asks for a new Envoy with the configuration of now (SIGHUP).
     pub fn restart(&self) {
-        self.0.send_modify(|requests| requests.restarts += 1);
+        self.restart.notify_one();
     }
 }
 
-/// Receives requests. Clones see the same requests, also those sent before the clone.
+/// Receives requests. Clones see the same urgency, also what was asked for before the clone; a request
+/// for a new Envoy is seen by one of them.
 #[derive(Debug, Clone)]
 pub struct Signals {
-    requests: watch::Receiver<Requests>,
-    restarts: u64,
+    urgency: watch::Receiver<Urgency>,
+    restart: Arc<Notify>,
 }
 
 impl Signals {
     /// What was asked so far.
     pub fn urgency(&self) -> Urgency {
-        self.requests.borrow().urgency
+        *self.urgency.borrow()
     }
 
-    /// Waits until at least `urgency` was asked for, also when that was before this call. Pending
+    /// Waits until more than `urgency` was asked for, also when that was before this call. Pending
     /// for ever when the sender is gone without having asked.
-    pub async fn at_least(&mut self, urgency: Urgency) -> Urgency {
-        let asked = |requests: &Requests| requests.urgency >= urgency;
-        let asked = self.requests.wait_for(asked).await;
-        match asked.map(|requests| requests.urgency) {
-            Ok(urgency) => urgency,
+    pub async fn beyond(&mut self, urgency: Urgency) -> Urgency {
+        let asked = self.urgency.wait_for(|asked| *asked > urgency).await;
+        match asked.map(|asked| *asked) {
+            Ok(asked) => asked,
             Err(_) => std::future::pending().await,
         }
     }
 
     /// Counts what was asked so far as done: the Envoy that is about to be started is a new one.
-    pub fn forget_restarts(&mut self) {
-        self.restarts = self.requests.borrow().restarts;
+    pub fn forget_restarts(&self) {
+        self.restart().now_or_never();
     }
 
     /// Waits until a new Envoy was asked for since the last time; several requests may count as
-    /// one. Pending for ever when the sender is gone. Cancel safe.
-    pub async fn restart(&mut self) {
-        let seen = self.restarts;
-        let requested = self
-            .requests
-            .wait_for(|requests| requests.restarts != seen)
-            .await;
-        let restarts = requested.map(|requests| requests.restarts);
-        match restarts {
-            Ok(restarts) => self.restarts = restarts,
-            Err(_) => std::future::pending().await,
-        }
+    /// one. Cancel safe.
+    pub async fn restart(&self) {
+        self.restart.notified().await;
     }
 }
 
 /// A connected pair.
 pub fn channel() -> (StopSender, Signals) {
-    let (sender, requests) = watch::channel(Requests::default());
-    let signals = Signals {
-        requests,
-        restarts: 0,
+    let (sender, urgency) = watch::channel(Urgency::None);
+    let restart = Arc::new(Notify::new());
+    let stop = StopSender {
+        urgency: sender,
+        restart: Arc::clone(&restart),
     };
-    (StopSender(sender), signals)
+    (stop, Signals { urgency, restart })
 }
 
 /// Turns signals into requests: the first SIGINT or SIGTERM is graceful, any further one means now;
@@ -133,7 +117,7 @@ pub fn channel() -> (StopSender, Signals) {
 pub fn from_process(
     sender: StopSender,
     stop: CancellationToken,
-) -> std::io::Result<impl Future<Output = std::io::Result<()>> + Send + 'static> {
+) -> io::Result<impl Future<Output = Result<(), Infallible>> + Send + 'static> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
@@ -178,23 +162,23 @@ mod tests {
     async fn urgency_only_rises_and_is_seen_by_late_receivers() {
         let (sender, mut signals) = channel();
         assert!(
-            timeout(Duration::from_secs(60), signals.at_least(Urgency::Graceful))
+            timeout(Duration::from_secs(60), signals.beyond(Urgency::None))
                 .await
                 .is_err()
         );
         assert_eq!(sender.escalate(), Urgency::Graceful);
         let mut late = signals.clone();
-        assert_eq!(signals.at_least(Urgency::Graceful).await, Urgency::Graceful);
+        assert_eq!(signals.beyond(Urgency::Release).await, Urgency::Graceful);
         assert!(
-            timeout(Duration::from_secs(60), signals.at_least(Urgency::Now))
+            timeout(Duration::from_secs(60), signals.beyond(Urgency::Graceful))
                 .await
                 .is_err()
         );
         assert_eq!(sender.escalate(), Urgency::Now);
-        assert_eq!(sender.request(Urgency::Graceful), Urgency::Now);
+        assert!(!sender.request(Urgency::Graceful));
         assert_eq!(sender.escalate(), Urgency::Now);
         drop(sender);
-        assert_eq!(late.at_least(Urgency::Graceful).await, Urgency::Now);
+        assert_eq!(late.beyond(Urgency::Release).await, Urgency::Now);
     }
 
     #[tokio::test(start_paused = true)]
@@ -212,8 +196,8 @@ mod tests {
         sender.restart();
         signals.restart().await;
         assert_eq!(signals.urgency(), Urgency::None);
-        assert_eq!(sender.request(Urgency::Release), Urgency::Release);
-        assert_eq!(signals.at_least(Urgency::Release).await, Urgency::Release);
+        assert!(sender.request(Urgency::Release));
+        assert_eq!(signals.beyond(Urgency::None).await, Urgency::Release);
         assert_eq!(sender.escalate(), Urgency::Graceful);
     }
 
@@ -222,7 +206,7 @@ mod tests {
         let (sender, mut signals) = channel();
         drop(sender);
         assert!(
-            timeout(Duration::from_secs(60), signals.at_least(Urgency::Graceful))
+            timeout(Duration::from_secs(60), signals.beyond(Urgency::None))
                 .await
                 .is_err()
         );

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::relay::Relay;
 use crate::settings::Proxy;
-use crate::telemetry::Stages;
+use crate::telemetry::Telemetry;
 
 pub use self::connections::ConnectionCounter;
 
@@ -39,8 +39,8 @@ pub struct StatusSource {
     pub envoy: Option<watch::Receiver<Report>>,
     /// What has to be ready.
     pub readiness: Readiness,
-    /// How the start went.
-    pub stages: Stages,
+    /// How the start went, and the dataplane's own metrics.
+    pub telemetry: Telemetry,
     /// Counts the connections of Envoys.
     pub counter: ConnectionCounter,
 }
@@ -75,19 +75,13 @@ impl StatusSource {
             Some(relay) => timeout(RELAY_ANSWER, relay.status()).await.ok().flatten(),
             None => None,
         };
-        let stages = self.stages.all().into_iter();
+        let stages = self.telemetry.stages().all().into_iter();
         let stages = stages.map(|(stage, elapsed)| (stage, elapsed.as_secs_f64()));
         let mut document = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "ready": self.readiness.is_ready(),
             "components": list(self.readiness.report(), component),
-            "proxy": {
-                "id": self.proxy.id,
-                "node_name": self.proxy.node_name,
-                "node_id": self.proxy.node_id,
-                "namespace": self.proxy.namespace,
-                "partition": self.proxy.partition,
-            },
+            "proxy": self.proxy,
             "session": session(&self.session.snapshot()),
             "relay": relay,
             "envoy": self.envoy().await,

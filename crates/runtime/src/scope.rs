@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -190,6 +191,23 @@ impl Spawner {
             reason = "this is the place that owns what it spawns: the entry joins it"
         )]
         drop(tokio::spawn(run));
+    }
+
+    /// Starts a task that cannot fail, and that is dropped at its next await point when the scope
+    /// starts to stop.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn spawn_until_stop<F>(&self, name: impl Into<Cow<'static, str>>, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.token();
+        self.spawn(name, async move {
+            stop.run_until_cancelled(task).await;
+            Ok::<_, Infallible>(())
+        });
     }
 
     /// A place in the scope for something that ends by itself, or `None` when the scope has ended.

@@ -1,18 +1,16 @@
 //! How Envoy is brought to its end, and what that means for the process.
 
-use std::future::Future;
 use std::io::Write;
-use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::bail;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::supervision::{Ended, EnvoyConfig, Handle, Outcome};
-use legate_runtime::TaskError;
+use legate_runtime::{Spawner, TaskError};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::signals::{Signals, Urgency};
+use crate::signals::Urgency;
 
 /// How long reading and writing Envoy's configuration may take: its end waits for that, and the
 /// whole end of a pod is given 30 s by default.
@@ -53,39 +51,20 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<
     Ok(())
 }
 
-type Dump = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// How far the end of Envoy has got.
-pub(super) struct End {
-    handle: Handle<EnvoyConfig>,
-    /// What was asked for last.
-    pub(super) urgency: Urgency,
+/// How Envoy is brought to its end.
+pub(super) struct Ending {
+    pub(super) handle: Handle<EnvoyConfig>,
     /// Whether Envoy can live on without this process.
-    outlives: bool,
-    /// Set when the configuration has to be written first.
-    admin: Option<AdminClient>,
-    dump: Option<Dump>,
+    pub(super) outlives: bool,
+    /// Set when the configuration has to be written to standard output first.
+    pub(super) dump: Option<AdminClient>,
+    /// For what is done before the end.
+    pub(super) spawner: Spawner,
 }
 
-impl End {
-    /// With `admin`, Envoy's configuration is written to standard output before it ends.
-    pub(super) fn new(
-        handle: Handle<EnvoyConfig>,
-        outlives: bool,
-        admin: Option<AdminClient>,
-    ) -> End {
-        End {
-            handle,
-            urgency: Urgency::None,
-            outlives,
-            admin,
-            dump: None,
-        }
-    }
-
+impl Ending {
     /// Does what is asked for now.
     pub(super) fn ask(&mut self, urgency: Urgency) {
-        self.urgency = urgency;
         match urgency {
             Urgency::None => return,
             Urgency::Now => return self.handle.kill(),
@@ -93,39 +72,18 @@ impl End {
             Urgency::Release | Urgency::Graceful => {}
         }
         tracing::info!("initiating shutdown");
-        match self.admin.take() {
+        match self.dump.take() {
             Some(admin) => {
                 tracing::info!("writing Envoy's configuration to standard output");
-                self.dump = Some(Box::pin(dump(admin)));
+                let handle = self.handle.clone();
+                self.spawner
+                    .spawn_until_stop("configuration dump", async move {
+                        dump(admin).await;
+                        handle.stop();
+                    });
             }
             None => self.handle.stop(),
         }
-    }
-
-    /// Without what failed Envoy is of no more use.
-    pub(super) fn shut_down(&self, error: &TaskError) {
-        tracing::debug!(%error, "ending Envoy");
-        self.handle.stop();
-    }
-
-    /// Ends Envoy when its configuration has been written.
-    pub(super) async fn dumped(&mut self) {
-        match &mut self.dump {
-            Some(dump) => dump.await,
-            None => std::future::pending().await,
-        }
-        self.dump = None;
-        self.handle.stop();
-    }
-}
-
-/// The next request that asks for more than the last.
-pub(super) async fn more_urgent(signals: &mut Signals, last: Urgency) -> Urgency {
-    match last {
-        Urgency::None => signals.at_least(Urgency::Release).await,
-        Urgency::Release => signals.at_least(Urgency::Graceful).await,
-        Urgency::Graceful => signals.at_least(Urgency::Now).await,
-        Urgency::Now => std::future::pending().await,
     }
 }
 

@@ -16,7 +16,7 @@ use legate_runtime::CancellationToken;
 use legate_runtime::file_stamp::FileStamp;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 
 use super::desired::{Configured, Desired};
 use super::exposition::Exposition;
@@ -58,10 +58,7 @@ pub(super) struct Refresh {
 impl Refresh {
     /// Runs until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Infallible> {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.work() => {}
-        }
+        stop.run_until_cancelled(self.work()).await;
         self.exposition.stop().await;
         Ok(())
     }
@@ -70,30 +67,26 @@ impl Refresh {
         let mut looks = interval_at(Instant::now() + LOOK, LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let period = self.desired.settings.envoy.bootstrap_refresh;
+        let next_question = || Instant::now() + varied(period, rand::random());
+        let mut question = next_question();
         loop {
-            let question = async {
-                match period.is_zero() {
-                    true => std::future::pending().await,
-                    false => sleep(varied(period, rand::random())).await,
+            tokio::select! {
+                Some(request) = self.requests.recv() => {
+                    let outcome = self.restart("POST /restart").await;
+                    // Whoever asked may have gone.
+                    let _ = request.send(outcome.map(|()| self.handle.report()));
                 }
-            };
-            tokio::pin!(question);
-            let asked = loop {
-                tokio::select! {
-                    Some(request) = self.requests.recv() => {
-                        let outcome = self.restart("POST /restart").await;
-                        request.answer(outcome);
-                    }
-                    () = self.signals.restart() => {
-                        // A failure is logged.
-                        let _ = self.restart("SIGHUP").await;
-                    }
-                    _ = looks.tick() => self.look().await,
-                    () = &mut question => break self.ask().await,
+                () = self.signals.restart() => {
+                    // A failure is logged.
+                    let _ = self.restart("SIGHUP").await;
                 }
-            };
-            if asked {
-                self.look().await;
+                _ = looks.tick() => self.look().await,
+                () = sleep_until(question), if !period.is_zero() => {
+                    if self.ask().await {
+                        self.look().await;
+                    }
+                    question = next_question();
+                }
             }
         }
     }
@@ -191,29 +184,23 @@ impl Refresh {
     /// Asks a server for the proxy's parameters of now; answers whether they are others.
     async fn ask(&mut self) -> bool {
         let proxy = &self.desired.settings.proxy;
-        match timeout(
-            ANSWER,
-            bootstrap::fetch(&self.session, proxy, Duration::ZERO),
-        )
-        .await
-        {
-            Ok(Ok(params)) => {
-                let changed = params != self.params;
-                self.params = params;
-                if changed {
-                    self.looked = None;
-                }
-                changed
-            }
+        let fetched = bootstrap::fetch(&self.session, proxy, Duration::ZERO);
+        let params = match timeout(ANSWER, fetched).await {
+            Ok(Ok(params)) => params,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the parameters of before are used");
-                false
+                return false;
             }
             Err(_) => {
                 tracing::info!("no server answers now, the parameters of before are used");
-                false
+                return false;
             }
+        };
+        let changed = params != self.params;
+        if changed {
+            (self.params, self.looked) = (params, None);
         }
+        changed
     }
 }
 

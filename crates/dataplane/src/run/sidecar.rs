@@ -5,73 +5,106 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::admin::AdminClient;
+use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::supervision::{
     self, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
 };
-use legate_runtime::ReadyHandle;
+use legate_runtime::{Clock, ReadyHandle};
+use tokio::net::TcpListener;
 
-use super::Process;
 use super::desired::{self, Configured, Desired};
-use super::ending::{End, judge, more_urgent};
+use super::ending::{Ending, judge};
 use super::exposition::Exposition;
+use super::ports;
+use super::process::Process;
 use super::refresh::Refresh;
 use super::state_dir::{self, StateDir};
 use crate::bootstrap;
-use crate::lifecycle::LifecycleListener;
+use crate::leave::Drainer;
+use crate::lifecycle::{self, EnvoyControls};
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use crate::restart;
+use crate::settings::Settings;
 use crate::signals::Urgency;
 use crate::status::state;
-use crate::telemetry::Stage;
+use crate::telemetry::{Stage, Telemetry};
 
 /// By how much an older epoch of Envoy may outlive the time after which it ends by itself.
 const HAND_OVER_MARGIN: Duration = Duration::from_secs(5);
 
 /// What a sidecar has before there is a session.
 pub(super) struct Sidecar {
-    pub(super) listener: Listener,
-    pub(super) metrics: RelayMetrics,
+    lifecycle: TcpListener,
+    listener: Listener,
+    metrics: RelayMetrics,
     /// The folder of Envoys that outlive the dataplane.
-    pub(super) state: Option<StateDir>,
+    state: Option<StateDir>,
 }
 
 impl Sidecar {
-    pub(super) async fn run(
-        self,
-        process: &mut Process,
-        lifecycle: Option<LifecycleListener>,
-    ) -> anyhow::Result<()> {
+    /// Takes what can be had without a server.
+    ///
+    /// # Errors
+    /// Names the setting of the first thing that cannot be had.
+    pub(super) async fn prepare(
+        settings: &Settings,
+        telemetry: &Telemetry,
+    ) -> anyhow::Result<Self> {
+        // The folder comes first: who has it is the better word for why a port is taken, too.
+        let state = StateDir::take(settings).await?;
+        let lifecycle = lifecycle::bind(settings.lifecycle.bind)?;
+        Desired::executable(settings)?;
+        // One that is adopted has them already.
+        if !state.as_ref().is_some_and(|state| state.occupied) {
+            ports::check(&settings.envoy).await?;
+        }
+        let listener = Listener::bind(&settings.xds).await?;
+        match listener.address() {
+            XdsAddress::Tcp(address) => tracing::info!(%address, "starting envoy xDS server"),
+            XdsAddress::Unix(path) => {
+                tracing::info!(address = %path.display(), "starting envoy xDS server");
+            }
+        }
+        Ok(Self {
+            lifecycle,
+            listener,
+            metrics: RelayMetrics::register(telemetry.registry(), Clock::system())?,
+            state,
+        })
+    }
+
+    /// Runs until its end is asked for, or Envoy's.
+    pub(super) async fn run(self, process: &mut Process) -> anyhow::Result<()> {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
         let state = self.state.as_ref();
         let (handle, controls) = supervision::handle();
         let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.listener.address().clone();
+        let spawner = process.work.spawner();
         let parts = RelayParts {
             listener: self.listener,
             session: process.session.clone(),
             readiness: process.readiness.register("configuration"),
             metrics: self.metrics,
         };
-        let relay = Relay::start(parts, &process.work.spawner());
-        let mut source = process.status(Some(handle.watch()));
-        source.relay = Some(relay);
-        if let Some(lifecycle) = lifecycle {
-            process.serve_lifecycle(lifecycle, source, Some(restarter));
-        }
-        if process.connect().await?.is_none() {
-            return process.end_left(state, (handle, controls), &ready).await;
-        }
+        let relay = Relay::start(parts, &spawner);
+        let admin = AdminClient::new(process.settings.envoy.admin);
+        let drainer = Drainer::new(admin, spawner);
+        process.serve_lifecycle(
+            self.lifecycle,
+            process.status(Some(relay), Some(handle.watch())),
+            Some(EnvoyControls { restarter, drainer }),
+        );
         let Some(params) = parameters(process).await? else {
-            return process.end_left(state, (handle, controls), &ready).await;
+            return end_left(process, state, (handle, controls), &ready).await;
         };
         let desired = Arc::new(Desired {
             settings: process.settings.clone(),
             xds,
         });
         // Whoever asked for a new Envoy before there was one gets it now.
-        let mut signals = process.signals.clone();
-        signals.forget_restarts();
+        process.signals.forget_restarts();
         let looked = Some(desired.stamp());
         let configured = desired.configure(&params)?;
         let exposition = expose(process, &configured).await?;
@@ -83,7 +116,7 @@ impl Sidecar {
             params,
             handle: handle.clone(),
             requests,
-            signals,
+            signals: process.signals.clone(),
             current: configured.envoy.clone(),
             looked,
             found: None,
@@ -93,31 +126,27 @@ impl Sidecar {
         process.work.spawn("envoy configuration", refresh.run(stop));
         // Nobody has asked for an end of what the last dataplane left.
         let envoy = configured.envoy.hot_only();
-        process
-            .supervise(state, envoy, (handle, controls), &ready)
-            .await
+        supervise(process, state, envoy, (handle, controls), &ready).await
     }
 }
 
-/// The proxy's parameters, and DNS, which follows from them. `None` when a stop is asked for
-/// meanwhile.
+/// Connects, and asks for the proxy's parameters; starts DNS, which follows from them. `None` when
+/// a stop is asked for meanwhile.
 async fn parameters(
     process: &mut Process,
 ) -> anyhow::Result<Option<GetEnvoyBootstrapParamsResponse>> {
+    if !process.connect().await? {
+        return Ok(None);
+    }
     let (session, proxy) = (process.session.clone(), process.settings.proxy.clone());
-    let fetched = process
-        .unless_stopped(bootstrap::fetch(&session, &proxy, bootstrap::REGISTRATION))
-        .await?;
-    let Some(params) = fetched.transpose()? else {
+    let fetched = bootstrap::fetch(&session, &proxy, bootstrap::REGISTRATION);
+    let Some(params) = process.unless_stopped(fetched).await?.transpose()? else {
         return Ok(None);
     };
     process.telemetry.stages().reached(Stage::Bootstrap);
-    let GetEnvoyBootstrapParamsResponse {
-        namespace,
-        partition,
-        ..
-    } = &params;
-    process.start_dns(namespace, partition).await?;
+    process
+        .start_dns(&params.namespace, &params.partition)
+        .await?;
     Ok(Some(params))
 }
 
@@ -132,20 +161,13 @@ async fn expose(process: &Process, configured: &Configured) -> anyhow::Result<Ex
 
 /// Says once, when everything is ready, how long that took.
 fn announce_ready(process: &Process) {
-    let (readiness, stages) = (
-        process.readiness.clone(),
-        process.telemetry.stages().clone(),
-    );
-    let stop = process.work.token();
-    process.work.spawn("readiness", async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = readiness.wait_ready() => {
-                stages.reached(Stage::Ready);
-                tracing::info!("ready: {stages}");
-            }
-        }
-        Ok::<_, std::convert::Infallible>(())
+    let readiness = process.readiness.clone();
+    let stages = process.telemetry.stages().clone();
+    let spawner = process.work.spawner();
+    spawner.spawn_until_stop("readiness", async move {
+        readiness.wait_ready().await;
+        stages.reached(Stage::Ready);
+        tracing::info!("ready: {stages}");
     });
 }
 
@@ -190,73 +212,74 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
 /// Both ends of a supervisor.
 type Supervisor = (supervision::Handle<EnvoyConfig>, Controls<EnvoyConfig>);
 
-impl Process {
-    /// Ends the Envoys that a former dataplane left, where this one is asked to end before it
-    /// could adopt them: whoever ends a service means all of it.
-    async fn end_left(
-        &mut self,
-        state: Option<&StateDir>,
-        supervisor: Supervisor,
-        ready: &ReadyHandle,
-    ) -> anyhow::Result<()> {
-        let (handle, left) = (&supervisor.0, state.is_some_and(|state| state.occupied));
-        // Before supervision begins, so that it starts nothing.
-        match self.signals.urgency() {
-            Urgency::Graceful if left => handle.stop(),
-            Urgency::Now if left => handle.kill(),
-            _ => return Ok(()),
-        }
-        let envoy = desired::none(&self.settings)?;
-        self.supervise(state, envoy, supervisor, ready).await
+/// Ends the Envoys that a former dataplane left, where this one is asked to end before it
+/// could adopt them: whoever ends a service means all of it.
+async fn end_left(
+    process: &mut Process,
+    state: Option<&StateDir>,
+    supervisor: Supervisor,
+    ready: &ReadyHandle,
+) -> anyhow::Result<()> {
+    let (handle, left) = (&supervisor.0, state.is_some_and(|state| state.occupied));
+    // Before supervision begins, so that it starts nothing.
+    match process.signals.urgency() {
+        Urgency::Graceful if left => handle.stop(),
+        Urgency::Now if left => handle.kill(),
+        _ => return Ok(()),
     }
-
-    /// Keeps Envoy running until that was asked to end, or makes no sense any more.
-    async fn supervise(
-        &mut self,
-        state: Option<&StateDir>,
-        envoy: EnvoyConfig,
-        (handle, controls): Supervisor,
-        ready: &ReadyHandle,
-    ) -> anyhow::Result<()> {
-        let (host, options) = host(self, state);
-        let settings = &self.settings;
-        let mut seen = handle.watch();
-        let running = supervision::run(host, envoy, options, controls);
-        tokio::pin!(running);
-        let dump = settings.lifecycle.dump_envoy_config;
-        let outlives = state.is_some();
-        let mut end = End::new(
-            handle.clone(),
-            outlives,
-            dump.then(|| AdminClient::new(settings.envoy.admin)),
-        );
-        let mut failure = None;
-        let ended = loop {
-            tokio::select! {
-                ended = &mut running => break ended?,
-                error = self.scope.failed(), if failure.is_none() => {
-                    // An Envoy that serves is worth more than a clean end.
-                    if outlives && seen.borrow().ready() {
-                        tracing::warn!("envoy serves on, for the next dataplane to adopt");
-                        handle.release();
-                    } else {
-                        end.shut_down(&error);
-                    }
-                    failure = Some(error);
-                }
-                urgency = more_urgent(&mut self.signals, end.urgency) => end.ask(urgency),
-                () = end.dumped() => {}
-                Ok(()) = seen.changed() => {
-                    self.telemetry.stages().reached(Stage::Envoy);
-                    show(ready, &seen.borrow_and_update());
-                }
-            }
-        };
-        ready.failed("Envoy has exited");
-        judge(ended, failure)
-    }
+    let envoy = desired::none(&process.settings)?;
+    supervise(process, state, envoy, supervisor, ready).await
 }
 
+/// Keeps Envoy running until that was asked to end, or makes no sense any more.
+async fn supervise(
+    process: &mut Process,
+    state: Option<&StateDir>,
+    envoy: EnvoyConfig,
+    (handle, controls): Supervisor,
+    ready: &ReadyHandle,
+) -> anyhow::Result<()> {
+    let (host, options) = host(process, state);
+    let mut seen = handle.watch();
+    let running = supervision::run(host, envoy, options, controls);
+    tokio::pin!(running);
+    let settings = &process.settings;
+    let dump = settings.lifecycle.dump_envoy_config;
+    let mut ending = Ending {
+        handle,
+        outlives: state.is_some(),
+        dump: dump.then(|| AdminClient::new(settings.envoy.admin)),
+        spawner: process.work.spawner(),
+    };
+    let mut asked = Urgency::None;
+    let mut failure = None;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut running => break ended?,
+            error = process.scope.failed(), if failure.is_none() => {
+                // An Envoy that serves is worth more than a clean end.
+                if ending.outlives && seen.borrow().ready() {
+                    tracing::warn!("envoy serves on, for the next dataplane to adopt");
+                    ending.handle.release();
+                } else {
+                    tracing::debug!(%error, "ending Envoy");
+                    ending.handle.stop();
+                }
+                failure = Some(error);
+            }
+            urgency = process.signals.beyond(asked) => {
+                asked = urgency;
+                ending.ask(urgency);
+            }
+            Ok(()) = seen.changed() => {
+                process.telemetry.stages().reached(Stage::Envoy);
+                show(ready, &seen.borrow_and_update());
+            }
+        }
+    };
+    ready.failed("Envoy has exited");
+    judge(ended, failure)
+}
 /// Whether Envoy serves, and if not, why.
 fn show(ready: &ReadyHandle, report: &Report) {
     if report.ready() {

@@ -68,7 +68,7 @@ impl StateDir {
             bail!(
                 "{} is in use by {}; give every sidecar a folder of its own",
                 folder(),
-                holder(&mut lock)
+                holder(&lock)
             );
         }
         let own = format!("process {}, the sidecar of {owner}\n", std::process::id());
@@ -144,11 +144,8 @@ async fn locked(file: &File) -> io::Result<bool> {
 }
 
 /// What the holder of the lock wrote into it.
-fn holder(lock: &mut File) -> String {
-    let mut text = String::new();
-    let read = lock.take(HOLDER_LIMIT).read_to_string(&mut text);
-    match (read, text.lines().next()) {
-        (Ok(_), Some(holder)) => holder.to_owned(),
-        _ => "another process".to_owned(),
-    }
+fn holder(lock: &File) -> String {
+    let text = io::read_to_string(lock.take(HOLDER_LIMIT)).unwrap_or_default();
+    let holder = text.lines().next();
+    holder.unwrap_or("another process").to_owned()
 }

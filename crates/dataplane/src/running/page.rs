@@ -4,7 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
 
 use crate::relay::status::label;
 
@@ -12,50 +14,33 @@ use crate::relay::status::label;
 const ITEMS: usize = 12;
 
 /// Keys that come before the others.
-const FIRST: [&str; 15] = [
-    "components",
-    "proxy",
-    "session",
-    "relay",
-    "name",
-    "type",
-    "epoch",
-    "pid",
-    "id",
-    "state",
-    "state_age",
-    "next_attempt",
-    "missing",
-    "error",
-    "server",
-];
+const FIRST: &str = "components proxy session relay name type epoch pid id state state_age \
+                     next_attempt missing error server";
 
-/// The page.
-pub(super) fn text(document: &Value) -> String {
+/// The page: a status document as text for people.
+#[must_use]
+pub fn text(document: &Value) -> String {
     let version = plain("version", &document["version"]);
     let version = version.map(|it| format!(" {it}")).unwrap_or_default();
     let state = match document["ready"] == true {
         true => "is ready",
         false => "is NOT READY",
     };
-    let mut page = format!("legate-dataplane{version} {state}\n");
     let (mut heading, mut sections) = (Section::default(), String::new());
     for (key, value) in fields(document) {
-        match value {
-            _ if ["version", "ready"].contains(&key) => {}
-            Value::Array(_) | Value::Object(_) => {
-                let mut section = Section::default();
-                section.add("", key, value);
-                if !section.is_empty() {
-                    sections += &format!("\n{}\n", name(key));
-                    section.print(&mut sections);
-                }
+        if value.is_array() || value.is_object() {
+            let mut section = Section::default();
+            section.add("", key, value);
+            let text = section.text();
+            if !text.is_empty() {
+                sections += &format!("\n{}\n{text}", name(key));
             }
-            _ => heading.add(&name(key), key, value),
+        } else if !["version", "ready"].contains(&key) {
+            heading.add(&name(key), key, value);
         }
     }
-    heading.print(&mut page);
-    page + &sections
+    let heading = heading.text();
+    format!("legate-dataplane{version} {state}\n{heading}{sections}")
 }
 
 /// One part of the document.
@@ -112,18 +97,13 @@ impl Section {
             "types" => items.iter().map(resource_type).collect(),
             _ => items.to_vec(),
         };
-        let mut columns = Map::new();
-        for (key, value) in items.iter().flat_map(fields) {
-            if plain(key, value).is_some() {
-                columns.insert(key.to_owned(), Value::Null);
-            }
-        }
-        let columns = Value::Object(columns);
-        let columns: Vec<&str> = fields(&columns).iter().map(|(key, _)| *key).collect();
-        let mut rows = vec![columns.iter().map(|key| name(key)).collect()];
+        let cells = items.iter().flat_map(fields);
+        let plain_cells = cells.filter(|(key, value)| plain(key, value).is_some());
+        let columns: BTreeSet<_> = plain_cells.map(|(key, _)| (place(key), key)).collect();
+        let mut rows = vec![columns.iter().map(|(_, key)| name(key)).collect()];
         for item in items.iter().filter(|item| item.is_object()) {
-            let cell = |key: &&str| plain(key, &item[*key]).unwrap_or_default();
-            let row: Vec<String> = columns.iter().map(cell).collect();
+            let cells = columns.iter().map(|(_, key)| plain(key, &item[*key]));
+            let row: Vec<String> = cells.map(Option::unwrap_or_default).collect();
             for (key, value) in fields(item) {
                 if value.is_object() || value.is_array() {
                     let of = row.first().map(String::as_str).unwrap_or_default();
@@ -135,18 +115,15 @@ impl Section {
         self.tables.push((table.to_owned(), rows));
     }
 
-    fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.tables.is_empty()
-    }
-
-    fn print(&self, page: &mut String) {
-        print(&self.entries, page);
+    fn text(&self) -> String {
+        let mut text = aligned(&self.entries);
         for (name, rows) in &self.tables {
             if !name.is_empty() {
-                *page += &format!("\n  {name}\n");
+                text += &format!("\n  {name}\n");
             }
-            print(rows, page);
+            text += &aligned(rows);
         }
+        text
     }
 }
 
@@ -177,9 +154,13 @@ fn resource_type(kind: &Value) -> Value {
 fn fields(value: &Value) -> Vec<(&str, &Value)> {
     let fields = value.as_object().into_iter().flatten();
     let mut fields: Vec<_> = fields.map(|(key, value)| (key.as_str(), value)).collect();
-    let place = |key| FIRST.iter().position(|first| *first == key);
-    fields.sort_by_key(|(key, _)| place(*key).unwrap_or(FIRST.len()));
+    fields.sort_by_key(|(key, _)| place(key));
     fields
+}
+
+fn place(key: &str) -> usize {
+    let place = FIRST.split(' ').position(|first| first == key);
+    place.unwrap_or(usize::MAX)
 }
 
 /// A key for people.
@@ -200,21 +181,17 @@ fn joined(whole: &str, key: &str) -> String {
 
 /// A plain value as text. The key says whether it is a duration, and from or until when.
 fn plain(key: &str, value: &Value) -> Option<String> {
-    let ends = |ends: &[&str]| ends.iter().any(|end| key.ends_with(end));
-    let (until, since) = (
-        key.starts_with("next_") || ends(&["renewal"]),
-        ends(&["seconds_ago", "heard"]),
-    );
+    let ends = |ends: [&str; 2]| ends.iter().any(|end| key.ends_with(end));
     match value {
-        Value::Number(number) if until || since || ends(&["seconds", "age"]) => {
+        Value::Number(number) => {
             let age = age(number.as_f64().unwrap_or_default());
-            Some(match (until, since) {
-                (true, _) => format!("in {age}"),
-                (_, true) => format!("{age} ago"),
-                _ => age,
+            Some(match key {
+                _ if key.starts_with("next_") => format!("in {age}"),
+                _ if ends(["seconds_ago", "heard"]) => format!("{age} ago"),
+                _ if ends(["seconds", "age"]) => age,
+                _ => number.to_string(),
             })
         }
-        Value::Number(number) => Some(number.to_string()),
         Value::String(text) => Some(printable(text)).filter(|text| !text.is_empty()),
         Value::Bool(true) => Some("yes".to_owned()),
         Value::Bool(false) => Some("no".to_owned()),
@@ -233,24 +210,25 @@ fn age(seconds: f64) -> String {
     if seconds < 1.0 {
         return format!("{}ms", (seconds * 1000.0) as u64);
     }
-    let seconds = seconds as u64;
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-    let units = [
-        (days, 'd'),
-        (hours, 'h'),
-        (minutes, 'm'),
-        (seconds % 60, 's'),
-    ];
-    let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(3);
-    let shown = units.iter().skip(first).take(2);
-    let shown = shown.filter(|(count, _)| *count > 0);
-    shown
-        .map(|(count, unit)| format!("{count}{unit}"))
-        .collect()
+    let mut rest = seconds as u64;
+    let units = [(86_400, 'd'), (3600, 'h'), (60, 'm'), (1, 's')];
+    let whole = rest;
+    let shown = units
+        .iter()
+        .skip_while(|(length, _)| whole < *length)
+        .take(2);
+    let mut text = String::new();
+    for (length, unit) in shown {
+        if rest >= *length {
+            text += &format!("{}{unit}", rest / length);
+        }
+        rest %= length;
+    }
+    text
 }
 
 /// Rows in columns, each as wide as its widest cell.
-fn print(rows: &[Vec<String>], page: &mut String) {
+fn aligned(rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         widths.resize(widths.len().max(row.len()), 0);
@@ -258,12 +236,14 @@ fn print(rows: &[Vec<String>], page: &mut String) {
             *width = (*width).max(cell.chars().count());
         }
     }
+    let mut text = String::new();
     for row in rows {
         let cells = row.iter().zip(&widths);
         let line: String = cells
             .map(|(cell, width)| format!("  {cell:<width$}"))
             .collect();
-        *page += line.trim_end();
-        page.push('\n');
+        text += line.trim_end();
+        text.push('\n');
     }
+    text
 }

@@ -1,60 +1,40 @@
 //! Settings from environment variables. A variable that is set and empty counts as not set.
 
-use super::table::{Kind, SETTINGS};
-use super::types::Environment;
-use super::values::{Source, Value, Values};
-use super::{SettingsError, invalid};
+use anyhow::{Context, anyhow};
 
-/// `DP_..._META1` to `META9` carry one pair each.
-const PAIR_SLOTS: std::ops::RangeInclusive<u8> = 1..=9;
+use super::table::{Kind, SETTINGS, Setting};
+use super::types::Environment;
+use super::values::{Source, Values};
 
 /// Reads every setting that has a variable.
-pub(super) fn parse(environment: &Environment) -> Result<Values, SettingsError> {
-    let mut values = Values::default();
+pub(super) fn read(environment: &Environment, values: &mut Values) -> anyhow::Result<()> {
     for setting in SETTINGS {
-        let Some(name) = setting.env else { continue };
-        if setting.kind == Kind::Pairs {
-            for slot in PAIR_SLOTS {
-                let name = format!("{name}{slot}");
-                if let Some(text) = read(environment, &name)? {
-                    let pair = Value::parse(setting.kind, text).map_err(|reason| {
-                        invalid(format!("error in environment variable {name}: {reason}"))
-                    })?;
-                    values.put(setting.key, Source::Environment, pair);
-                }
-            }
-        } else if let Some(text) = read(environment, name)? {
-            let value = Value::parse(setting.kind, text).map_err(|_| {
-                let kind = original_type(setting.kind);
-                invalid(format!(
-                    "unable to parse environment variable {name}={text} as *{kind}"
-                ))
+        for name in variables(setting) {
+            let value = environment.get_os(&name).filter(|value| !value.is_empty());
+            let Some(value) = value else { continue };
+            let text = value.to_str();
+            let text =
+                text.with_context(|| format!("environment variable {name} is not valid UTF-8"))?;
+            let put = values.put(setting.key, Source::Environment, text);
+            put.map_err(|reason| {
+                let kind = match setting.kind {
+                    Kind::Int => "int",
+                    Kind::Duration => "main.Duration",
+                    Kind::Bool => "bool",
+                    _ => return anyhow!("error in environment variable {name}: {reason}"),
+                };
+                anyhow!("unable to parse environment variable {name}={text} as *{kind}")
             })?;
-            values.put(setting.key, Source::Environment, value);
         }
     }
-    Ok(values)
+    Ok(())
 }
 
-fn read<'a>(environment: &'a Environment, name: &str) -> Result<Option<&'a str>, SettingsError> {
-    match environment.get_os(name) {
-        None => Ok(None),
-        Some(value) if value.is_empty() => Ok(None),
-        Some(value) => match value.to_str() {
-            Some(text) => Ok(Some(text)),
-            None => Err(invalid(format!(
-                "environment variable {name} is not valid UTF-8"
-            ))),
-        },
-    }
-}
-
-fn original_type(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Int => "int",
-        Kind::Bool => "bool",
-        Kind::Duration => "main.Duration",
-        Kind::Text | Kind::Secret | Kind::Pairs => "string",
+/// The variables of a setting: `DP_..._META1` to `META9` carry one pair each.
+fn variables(setting: &Setting) -> Vec<String> {
+    match (setting.env, setting.kind) {
+        (Some(name), Kind::Pairs) => (1..=9).map(|slot| format!("{name}{slot}")).collect(),
+        (name, _) => name.into_iter().map(str::to_owned).collect(),
     }
 }
 
@@ -65,6 +45,12 @@ mod tests {
 
     use super::super::table::Item;
     use super::*;
+
+    fn parse(environment: &Environment) -> Result<Values, anyhow::Error> {
+        let mut values = Values::default();
+        read(environment, &mut values)?;
+        Ok(values)
+    }
 
     fn parsed(variables: &[(&str, &str)]) -> Result<Values, String> {
         let variables = variables

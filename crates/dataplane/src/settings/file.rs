@@ -1,38 +1,32 @@
 //! Settings from a JSON file: keys in any case, `null` like absent, the last of doubled keys
 //! wins. A key that no setting has is refused, because it is most likely a misspelt one.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use anyhow::anyhow;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
-use super::table::{IGNORED_FILE_KEYS, Kind, SETTINGS, Setting};
-use super::values::{Source, Value, Values};
-use super::{SettingsError, go, invalid};
+use super::go;
+use super::table::{IGNORED_FILE_KEY, Item, Kind, SETTINGS};
+use super::values::{Source, Values};
 
 /// Reads the file.
-pub(super) fn load(path: &Path) -> Result<Values, SettingsError> {
+pub(super) fn read(path: &Path, values: &mut Values) -> anyhow::Result<()> {
     let file = path.display();
-    let bytes = std::fs::read(path)
-        .map_err(|error| invalid(format!("open {file}: {}", go::os_error(&error))))?;
-    let mut values = Values::default();
-    serde_json::from_slice(&bytes)
-        .map_err(|error| error.to_string())
-        .and_then(|document| walk("", document, &mut values))
-        .map_err(|reason| invalid(format!("config file {file}: {reason}")))?;
-    Ok(values)
+    let bytes =
+        std::fs::read(path).map_err(|error| anyhow!("open {file}: {}", go::os_error(&error)))?;
+    let document = serde_json::from_slice(&bytes).map_err(|error| error.to_string());
+    let taken = document.and_then(|document| walk("", document, values));
+    taken.map_err(|reason| anyhow!("config file {file}: {reason}"))
 }
 
-/// Reads the object under a key, or the whole document where the key is empty. Errors begin with
-/// the key.
-fn walk(under: &str, object: &RawValue, values: &mut Values) -> Result<(), String> {
-    let place = match under {
-        "" => "the whole document",
-        key => key,
-    };
+/// Takes the object whose keys have this prefix: that of a group ends in a dot, the whole document has
+/// none. Errors begin with the key.
+fn walk(prefix: &str, object: &RawValue, values: &mut Values) -> Result<(), String> {
+    let place = prefix.strip_suffix('.').unwrap_or("the whole document");
     if !object.get().starts_with('{') {
         return match parse(place, object)? {
             Json::Null => Ok(()),
@@ -41,25 +35,16 @@ fn walk(under: &str, object: &RawValue, values: &mut Values) -> Result<(), Strin
     }
     let Entries(entries) = parse(place, object)?;
     for (name, value) in entries {
-        let key = match under {
-            "" => name,
-            group => format!("{group}.{name}"),
-        };
-        match find(&key) {
-            Place::Ignored => {}
-            Place::Group => walk(&key, value, values)?,
-            Place::Setting(setting) => match parse(&key, value)? {
-                Json::Null => {}
-                value => {
-                    let value = typed(setting.kind, value);
-                    let value = value.map_err(|reason| format!("{key}: {reason}"))?;
-                    values.put(setting.key, Source::File, value);
-                }
-            },
-            Place::Nowhere => {
-                let known = siblings(under);
-                return Err(format!("unknown key {key}; known here: {known}"));
-            }
+        let (key, group) = (format!("{prefix}{name}"), format!("{prefix}{name}."));
+        let is = |known: &str| known.eq_ignore_ascii_case(&key);
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.file.is_some_and(is)) {
+            let taken = take(setting.key, parse(&key, value)?, values);
+            taken.map_err(|reason| format!("{key}: {reason}"))?;
+        } else if !names(&group).is_empty() {
+            walk(&group, value, values)?;
+        } else if !is(IGNORED_FILE_KEY) {
+            let known = names(prefix).join(", ");
+            return Err(format!("unknown key {key}; known here: {known}"));
         }
     }
     Ok(())
@@ -69,100 +54,60 @@ fn parse<'a, T: Deserialize<'a>>(key: &str, value: &'a RawValue) -> Result<T, St
     serde_json::from_str(value.get()).map_err(|error| format!("{key}: {error}"))
 }
 
-enum Place {
-    Setting(&'static Setting),
-    Group,
-    Ignored,
-    Nowhere,
-}
-
-fn find(key: &str) -> Place {
-    if IGNORED_FILE_KEYS
-        .iter()
-        .any(|ignored| ignored.eq_ignore_ascii_case(key))
-    {
-        return Place::Ignored;
-    }
-    for setting in SETTINGS {
-        let Some(full) = setting.file else { continue };
-        if full.eq_ignore_ascii_case(key) {
-            return Place::Setting(setting);
-        }
-        let is_group = full.get(..key.len()).is_some_and(|start| {
-            start.eq_ignore_ascii_case(key) && full[key.len()..].starts_with('.')
-        });
-        if is_group {
-            return Place::Group;
-        }
-    }
-    Place::Nowhere
-}
-
-/// The names that can stand directly under a group, each once.
-fn siblings(under: &str) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for full in SETTINGS.iter().filter_map(|setting| setting.file) {
-        let below = if under.is_empty() {
-            Some(full)
-        } else {
-            full.get(..under.len())
-                .filter(|start| start.eq_ignore_ascii_case(under))
-                .and_then(|_| full[under.len()..].strip_prefix('.'))
+/// The names that can follow a prefix, each once.
+fn names(prefix: &str) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for key in SETTINGS.iter().filter_map(|setting| setting.file) {
+        let below = match key.split_at_checked(prefix.len()) {
+            Some((start, rest)) if start.eq_ignore_ascii_case(prefix) => rest.split('.').next(),
+            _ => None,
         };
-        let name = below.and_then(|below| below.split('.').next());
-        names.extend(name.filter(|name| !names.contains(name)));
+        names.extend(below.filter(|name| !names.contains(name)));
     }
-    names.join(", ")
+    names
 }
 
-fn typed(kind: Kind, value: Json) -> Result<Value, String> {
-    let what = match kind {
-        Kind::Text | Kind::Secret => "a string",
-        Kind::Int => "an integer",
-        Kind::Bool => "true or false",
-        Kind::Duration => return duration(&value).map(Value::Duration),
-        Kind::Pairs => "an object of strings",
-    };
-    Ok(match (kind, value) {
-        (Kind::Text | Kind::Secret, Json::String(text)) => Value::Text(text),
-        (Kind::Int, Json::Number(number)) if number.is_i64() => {
-            Value::Int(number.as_i64().unwrap_or_default())
-        }
-        (Kind::Bool, Json::Bool(flag)) => Value::Bool(flag),
-        (Kind::Pairs, Json::Object(entries)) => Value::Pairs(pairs(entries)?),
-        (_, other) => return Err(expected(what, &other)),
-    })
-}
-
-fn pairs(entries: serde_json::Map<String, Json>) -> Result<BTreeMap<String, String>, String> {
-    let text = |(name, value)| match value {
-        Json::String(text) => Ok((name, text)),
-        // Like a missing value in the original: the empty string.
-        Json::Null => Ok((name, String::new())),
-        other => Err(expected(&format!("a string for {name}"), &other)),
-    };
-    entries.into_iter().map(text).collect()
-}
-
-/// Text with units, or a number of nanoseconds.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the fraction of a nanosecond is dropped on purpose"
-)]
-fn duration(value: &Json) -> Result<i64, String> {
-    match value {
-        Json::String(text) => go::parse_duration(text),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(nanoseconds), _) => Ok(nanoseconds),
-            // 2^63 is the first value that does not fit, and exact as a float.
-            (_, Some(nanoseconds)) if nanoseconds.abs() < 9_223_372_036_854_775_808.0 => {
-                Ok(nanoseconds as i64)
+/// Takes the value of a setting.
+fn take(item: Item, value: Json, values: &mut Values) -> Result<(), String> {
+    let kind = item.setting().kind;
+    let text = match (kind, value) {
+        (_, Json::Null) => return Ok(()),
+        (Kind::Text | Kind::Secret | Kind::Duration, Json::String(text)) => text,
+        (Kind::Int, Json::Number(number)) if number.is_i64() => number.to_string(),
+        (Kind::Bool, Json::Bool(flag)) => flag.to_string(),
+        (Kind::Duration, Json::Number(number)) => format!("{}ns", nanoseconds(&number)?),
+        (Kind::Duration, other) => return Err(format!("invalid duration: {}", describe(&other))),
+        (Kind::Pairs, Json::Object(entries)) => {
+            for (name, value) in entries {
+                let value = match value {
+                    Json::String(text) => text,
+                    // Like a missing value in the original: the empty string.
+                    Json::Null => String::new(),
+                    other => return Err(expected(&format!("a string for {name}"), &other)),
+                };
+                values.put_named(item, &name, Source::File, &value);
             }
-            _ => Err(format!(
-                "invalid duration: {number} nanoseconds are too many"
-            )),
-        },
-        other => Err(format!("invalid duration: {}", describe(other))),
+            return Ok(());
+        }
+        (Kind::Text | Kind::Secret, other) => return Err(expected("a string", &other)),
+        (Kind::Int, other) => return Err(expected("an integer", &other)),
+        (Kind::Bool, other) => return Err(expected("true or false", &other)),
+        (Kind::Pairs, other) => return Err(expected("an object of strings", &other)),
+    };
+    values.put(item, Source::File, &text)
+}
+
+/// A duration without a unit. The fraction of a nanosecond is dropped.
+fn nanoseconds(number: &serde_json::Number) -> Result<i64, String> {
+    match (number.as_i64(), number.as_f64()) {
+        (Some(nanoseconds), _) => Ok(nanoseconds),
+        // 2^63 is the first value that does not fit, and exact as a float.
+        (_, Some(nanoseconds)) if nanoseconds.abs() < 9_223_372_036_854_775_808.0 => {
+            Ok(nanoseconds as i64)
+        }
+        _ => Err(format!(
+            "invalid duration: {number} nanoseconds are too many"
+        )),
     }
 }
 
@@ -215,6 +160,12 @@ mod tests {
     use super::super::table::Item;
     use super::*;
 
+    fn load(path: &Path) -> anyhow::Result<Values> {
+        let mut values = Values::default();
+        read(path, &mut values)?;
+        Ok(values)
+    }
+
     fn parsed(json: &str) -> Result<Values, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
@@ -242,7 +193,7 @@ mod tests {
             parsed(&format!(
                 r#"{{"telemetry":{{"prometheus":{{"retentionTime":{json}}}}}}}"#
             ))
-            .map(|values| values.duration(Item::PromRetentionTime))
+            .map(|values| values.duration(Item::PromRetentionTime).unwrap().as_nanos())
         };
         assert_eq!(retention("\"1m\""), Ok(60_000_000_000));
         assert_eq!(retention("1500"), Ok(1500));
@@ -265,7 +216,7 @@ mod tests {
             ))
             .map(|values| values.pairs(Item::LoginMeta).len())
         };
-        assert_eq!(meta(r#"{"a": "1", "B": ""}"#), Ok(2));
+        assert_eq!(meta(r#"{"a": "1", "B": "", "a=b": "="}"#), Ok(3));
         assert!(meta(r#"{"a": 1}"#).unwrap_err().contains("a string for a"));
         assert!(meta("[]").unwrap_err().contains("an object of strings"));
     }
@@ -295,6 +246,11 @@ mod tests {
                 "unknown key consul.grpcprot; known here: addresses, grpcPort",
             ),
             (r#"{"consul":{"nope":null}}"#, "unknown key consul.nope"),
+            (
+                r#"{"":{"mode":"sidecar"}}"#,
+                "unknown key ; known here: mode",
+            ),
+            (r#"{"mode":{}}"#, "mode: expected a string, found an object"),
             (
                 r#"{"extraArgs":[]}"#,
                 "unknown key extraArgs; known here: mode, consul, proxy, service",

@@ -3,28 +3,22 @@
 
 use std::ffi::{OsStr, OsString};
 
-use super::SettingsError;
-use super::go::quote;
-use super::table::Kind;
-use super::values::{Source, Value, Values, by_flag};
+use super::table::{Kind, SETTINGS};
+use super::types::SettingsError;
+use super::values::{Source, Values};
 
-/// What the command line says.
-#[derive(Default)]
-#[cfg_attr(test, derive(Debug))]
-pub(super) struct CommandLine {
-    pub(super) values: Values,
-    /// Everything after the flags: arguments for Envoy.
-    pub(super) rest: Vec<OsString>,
-}
-
-/// Reads the arguments, without the program's name.
-pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, SettingsError> {
-    let mut line = CommandLine::default();
-    let mut arguments = arguments.into_iter().enumerate().peekable();
+/// Reads the arguments, without the program's name. What follows the flags is for Envoy, and
+/// returned.
+pub(super) fn read(
+    arguments: impl IntoIterator<Item = OsString>,
+    values: &mut Values,
+) -> Result<Vec<OsString>, SettingsError> {
+    let mut arguments = (1..).zip(arguments);
+    let mut rest = Vec::new();
     while let Some((position, argument)) = arguments.next() {
         let text = utf8(position, &argument, named(&argument))?;
         if text.len() < 2 || !text.starts_with('-') {
-            line.rest.push(argument);
+            rest.push(argument);
             break;
         }
         if text == "--" {
@@ -38,7 +32,7 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, SettingsErr
             Some((name, value)) => (name, Some(value)),
             None => (name, None),
         };
-        let Some(setting) = by_flag(name) else {
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.flag == name) else {
             return Err(match name {
                 "h" | "help" => SettingsError::Help,
                 _ => wrong(format!("flag provided but not defined: -{name}")),
@@ -49,24 +43,25 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, SettingsErr
             (Some(value), _) => value,
             (None, Kind::Bool) => "true",
             (None, _) => {
-                let (position, argument) = arguments
-                    .next()
-                    .ok_or_else(|| wrong(format!("flag needs an argument: -{name}")))?;
-                next = utf8(position, &argument, Some(format!("-{name}")))?.to_owned();
-                &next
+                next = arguments.next();
+                let Some((position, argument)) = &next else {
+                    return Err(wrong(format!("flag needs an argument: -{name}")));
+                };
+                utf8(*position, argument, Some(format!("-{name}")))?
             }
         };
-        let parsed = Value::parse(setting.kind, value).map_err(|reason| {
-            let value = quote(value);
-            wrong(match setting.kind {
-                Kind::Bool => format!("invalid boolean value {value} for -{name}: {reason}"),
-                _ => format!("invalid value {value} for flag -{name}: {reason}"),
-            })
+        let put = values.put(setting.key, Source::Flag, value);
+        put.map_err(|reason| match setting.kind {
+            Kind::Bool => wrong(format!(
+                "invalid boolean value {value:?} for -{name}: {reason}"
+            )),
+            _ => wrong(format!(
+                "invalid value {value:?} for flag -{name}: {reason}"
+            )),
         })?;
-        line.values.put(setting.key, Source::Flag, parsed);
     }
-    line.rest.extend(arguments.map(|(_, argument)| argument));
-    Ok(line)
+    rest.extend(arguments.map(|(_, argument)| argument));
+    Ok(rest)
 }
 
 fn wrong(message: String) -> SettingsError {
@@ -77,7 +72,6 @@ fn wrong(message: String) -> SettingsError {
 /// and the flag that they belong to.
 fn utf8(position: usize, argument: &OsStr, flag: Option<String>) -> Result<&str, SettingsError> {
     argument.to_str().ok_or_else(|| {
-        let position = position + 1;
         let flag = flag.map(|flag| format!(" ({flag})")).unwrap_or_default();
         wrong(format!("argument {position}{flag} is not valid UTF-8"))
     })
@@ -98,6 +92,18 @@ mod tests {
 
     use super::super::table::Item;
     use super::*;
+
+    #[derive(Debug)]
+    struct CommandLine {
+        values: Values,
+        rest: Vec<OsString>,
+    }
+
+    fn parse(arguments: Vec<OsString>) -> Result<CommandLine, SettingsError> {
+        let mut values = Values::default();
+        let rest = read(arguments, &mut values)?;
+        Ok(CommandLine { values, rest })
+    }
 
     fn line(arguments: &[&str]) -> Result<CommandLine, SettingsError> {
         parse(arguments.iter().map(OsString::from).collect())

@@ -1,6 +1,8 @@
 //! Literals as the original's flags and file take them: the grammar and the error texts of Go's
 //! standard library, so that scripts which match on either keep working.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use legate_model::duration::GoDuration;
 
 /// `true` and `false` in Go's spellings.
@@ -9,75 +11,43 @@ pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err(format!(
-            "strconv.ParseBool: parsing {}: invalid syntax",
-            quote(text)
+            "strconv.ParseBool: parsing {text:?}: invalid syntax"
         )),
     }
 }
 
 /// A decimal integer with an optional sign.
 pub(super) fn parse_int(text: &str) -> Result<i64, String> {
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let well_formed = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let reason = if well_formed {
-        "value out of range"
-    } else {
-        "invalid syntax"
-    };
-    match text.parse() {
-        Ok(value) if well_formed => Ok(value),
-        _ => Err(format!("strconv.Atoi: parsing {}: {reason}", quote(text))),
-    }
+    text.parse().map_err(|error: ParseIntError| {
+        let reason = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        format!("strconv.Atoi: parsing {text:?}: {reason}")
+    })
 }
 
 /// A duration like `1h2m`, in nanoseconds. It may be negative.
 pub(super) fn parse_duration(text: &str) -> Result<i64, String> {
-    let parsed = text.parse::<GoDuration>();
-    parsed
-        .map(GoDuration::as_nanos)
-        .map_err(|_| not_a_duration(text))
+    let parsed = text.parse().map(GoDuration::as_nanos);
+    parsed.map_err(|_| not_a_duration(text))
 }
 
 /// What Go says of a text that is not a duration.
 fn not_a_duration(text: &str) -> String {
     const UNITS: [&str; 8] = ["ns", "us", "\u{b5}s", "\u{3bc}s", "ms", "s", "m", "h"];
-    let shown = quote(text);
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let is_number = |c: char| c == '.' || c.is_ascii_digit();
     let mut units = unsigned.split(is_number).filter(|unit| !unit.is_empty());
     match units.find(|unit| !UNITS.contains(unit)) {
         Some(unit) if unsigned.starts_with(is_number) => {
-            format!("time: unknown unit {} in duration {shown}", quote(unit))
+            format!("time: unknown unit {unit:?} in duration {text:?}")
         }
         None if unsigned.ends_with(|c: char| c.is_ascii_digit()) => {
-            format!("time: missing unit in duration {shown}")
+            format!("time: missing unit in duration {text:?}")
         }
-        _ => format!("time: invalid duration {shown}"),
+        _ => format!("time: invalid duration {text:?}"),
     }
-}
-
-/// Text in double quotes with Go's escapes.
-pub(super) fn quote(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\u{7}' => quoted.push_str("\\a"),
-            '\u{8}' => quoted.push_str("\\b"),
-            '\u{c}' => quoted.push_str("\\f"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\u{b}' => quoted.push_str("\\v"),
-            c if c.is_ascii_control() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 /// What the operating system says, in the lower case and without the number that people know
@@ -101,7 +71,7 @@ mod tests {
             assert_eq!(parse_int(text), Ok(value));
         }
         for text in ["", "abc", "0x10", "1_000", " 1", "1 ", "8502.0", "+", "--1"] {
-            let expected = format!("strconv.Atoi: parsing {}: invalid syntax", quote(text));
+            let expected = format!("strconv.Atoi: parsing {text:?}: invalid syntax");
             assert_eq!(parse_int(text), Err(expected));
         }
         let error = parse_int("9223372036854775808").unwrap_err();
@@ -160,14 +130,6 @@ mod tests {
         ] {
             assert_eq!(parse_duration(text), Err(error.to_owned()));
         }
-    }
-
-    #[test]
-    fn quoting() {
-        assert_eq!(
-            quote("a\"b\\c\nd\u{1}\u{7f}é\u{85}"),
-            r#""a\"b\\c\nd\x01\x7fé\u0085""#
-        );
     }
 
     proptest! {

@@ -32,17 +32,19 @@ mod values;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 pub use legate_envoy::bootstrap::XdsAddress;
 pub use types::{
-    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, Telemetry,
+    Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, SettingsError,
+    Telemetry,
 };
 pub use usage::usage;
 
+use anyhow::{anyhow, bail, ensure};
 use table::Item;
-use values::{Source, Value, Values};
+use values::{Source, Values};
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -76,25 +78,6 @@ pub enum Invocation {
     },
 }
 
-/// Why there are no settings to run with. Texts that people and scripts know from the original are
-/// kept word for word.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
-    /// `-h` or `-help`: the usage is asked for.
-    #[error("flag: help requested")]
-    Help,
-    /// The command line cannot be read; the usage belongs with this message.
-    #[error("{0}")]
-    Flag(String),
-    /// A setting, or several together, cannot be used; the message names them and their source.
-    #[error("{0}")]
-    Invalid(String),
-}
-
-fn invalid(message: impl Into<String>) -> SettingsError {
-    SettingsError::Invalid(message.into())
-}
-
 /// Reads everything: `arguments` without the program's name, the environment, and the files that
 /// either of them names.
 ///
@@ -104,9 +87,9 @@ pub fn load(
     arguments: impl IntoIterator<Item = OsString>,
     environment: Environment,
 ) -> Result<Invocation, SettingsError> {
-    let mut values = environment::parse(&environment)?;
-    let line = flags::parse(arguments.into_iter().collect())?;
-    values.merge(line.values);
+    let mut values = Values::default();
+    environment::read(&environment, &mut values)?;
+    let extra_args = flags::read(arguments, &mut values)?;
     if values.bool(Item::Version) {
         return Ok(Invocation::Version);
     }
@@ -114,22 +97,21 @@ pub fn load(
         return Ok(Invocation::CheckHealth(health_addresses(&values)?));
     }
     if values.bool(Item::Status) || values.bool(Item::Restart) || values.given(Item::Drain) {
-        return question(values);
+        return Ok(question(values)?);
     }
     read_ids(&mut values)?;
-    resolve::check_level(&values)?;
-    if read_file(&mut values)? {
-        read_ids(&mut values)?;
-    }
-    let resolved = resolve::resolve(&values, line.rest, environment)?;
+    resolve::level(&values)?;
+    read_file(&mut values)?;
+    read_ids(&mut values)?;
+    let (settings, warnings) = resolve::resolve(&values, extra_args, environment)?;
     Ok(Invocation::Run {
-        settings: Box::new(resolved.settings),
-        warnings: resolved.warnings,
+        settings: Box::new(settings),
+        warnings,
     })
 }
 
 /// What is asked of a running dataplane; nothing but its address matters.
-fn question(mut values: Values) -> Result<Invocation, SettingsError> {
+fn question(mut values: Values) -> anyhow::Result<Invocation> {
     // The variable is about the log of the process that runs here, too.
     let json = values.source(Item::LogJson) == Source::Flag && values.bool(Item::LogJson);
     read_file(&mut values)?;
@@ -138,51 +120,50 @@ fn question(mut values: Values) -> Result<Invocation, SettingsError> {
         values.bool(Item::Restart),
         values.given(Item::Drain),
     ];
-    let addresses = lifecycle_addresses(&values)?;
+    // Where the dataplane that runs with these settings answers.
+    let addresses = on_host(resolve::lifecycle(&values)?.bind);
     Ok(match asked {
         [true, false, false] => Invocation::Status { addresses, json },
         [false, true, false] => Invocation::Restart(addresses),
         [false, false, true] => Invocation::Drain {
             addresses,
-            accept: Duration::from_nanos(values.duration(Item::Drain).try_into().unwrap_or(0)),
+            accept: values.duration(Item::Drain).unwrap_or_default(),
         },
-        _ => {
-            return Err(invalid(
-                "-status, -restart and -drain are questions of their own: ask one at a time",
-            ));
-        }
+        _ => bail!("-status, -restart and -drain are questions of their own: ask one at a time"),
     })
 }
 
 /// Adds what the configuration file says, when there is one.
-fn read_file(values: &mut Values) -> Result<bool, SettingsError> {
-    let Some(path) = values.some_text(Item::ConfigFile).map(PathBuf::from) else {
-        return Ok(false);
+fn read_file(values: &mut Values) -> anyhow::Result<()> {
+    let Some(path) = values.some_text(Item::ConfigFile).map(str::to_owned) else {
+        return Ok(());
     };
-    if !path.as_os_str().as_encoded_bytes().ends_with(b".json") {
-        return Err(invalid("invalid config file format. Should be a json file"));
-    }
-    values.merge(file::load(&path)?);
-    Ok(true)
+    ensure!(
+        path.ends_with(".json"),
+        "invalid config file format. Should be a json file"
+    );
+    file::read(Path::new(&path), values)
 }
 
 /// Puts the content of id files in place of ids that came from a weaker source. What was read
 /// once is not read again, because the id then has the path's own source.
-fn read_ids(values: &mut Values) -> Result<(), SettingsError> {
+fn read_ids(values: &mut Values) -> anyhow::Result<()> {
     for (id, path) in [
         (Item::ServiceId, Item::ServiceIdPath),
         (Item::ProxyId, Item::ProxyIdPath),
     ] {
-        if let Some(file) = resolve::id_file(values, id, path) {
-            let text = std::fs::read_to_string(&file).map_err(|error| {
-                let (flag, error) = (path.setting().flag, go::os_error(&error));
-                let file = file.display();
-                invalid(format!(
-                    "failed to read given -{flag}: open {file}: {error}"
-                ))
+        let Some(file) = values.some_text(path) else {
+            continue;
+        };
+        // Flags and variables are one place: an id from either stands against a path from either.
+        let place = |item| values.source(item).min(Source::Environment);
+        if place(path) > place(id) {
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                let error = go::os_error(&error);
+                anyhow!("failed to read given {path}: open {file}: {error}")
             })?;
             // An id has no blanks at its ends; a newline is what editors and `echo` leave there.
-            values.put(id, values.source(path), Value::Text(text.trim().to_owned()));
+            values.put_named(id, "", values.source(path), text.trim());
         }
     }
     Ok(())
@@ -190,36 +171,25 @@ fn read_ids(values: &mut Values) -> Result<(), SettingsError> {
 
 /// Where Envoy's admin interface is, as far as flags and variables tell; the file is not read, so
 /// that the probe stays quick and needs no mounted file.
-fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, SettingsError> {
-    let address = resolve::socket(values, Item::AdminBindAddress, Item::AdminBindPort)?;
-    Ok(
-        if values.source(Item::AdminBindAddress) == Source::Default {
-            let port = address.port();
-            vec![
-                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
-                SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port),
-            ]
-        } else {
-            on_host(address)
-        },
-    )
-}
-
-/// Where the dataplane that runs with these settings answers questions.
-fn lifecycle_addresses(values: &Values) -> Result<Vec<SocketAddr>, SettingsError> {
-    Ok(on_host(resolve::lifecycle(values)?.bind))
+fn health_addresses(values: &Values) -> anyhow::Result<Vec<SocketAddr>> {
+    let address = values.socket(Item::AdminBindAddress, Item::AdminBindPort)?;
+    Ok(match values.source(Item::AdminBindAddress) {
+        Source::Default => loopback(address.port()).to_vec(),
+        _ => on_host(address),
+    })
 }
 
 /// Where to reach, on this host, what listens there.
 fn on_host(address: SocketAddr) -> Vec<SocketAddr> {
-    let loopback = |ip: IpAddr| SocketAddr::new(ip, address.port());
-    let (v4, v6) = (
-        loopback(Ipv4Addr::LOCALHOST.into()),
-        loopback(Ipv6Addr::LOCALHOST.into()),
-    );
+    let [v4, v6] = loopback(address.port());
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => vec![v4],
         IpAddr::V6(ip) if ip.is_unspecified() => vec![v6, v4],
         _ => vec![address],
     }
+}
+
+fn loopback(port: u16) -> [SocketAddr; 2] {
+    let hosts: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    hosts.map(|host| SocketAddr::new(host, port))
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use legate_client::{Credentials, TlsConfig};
 use legate_envoy::bootstrap::XdsAddress;
-use legate_envoy::process::EnvoyLog;
+use legate_envoy::process::{DrainStrategy, EnvoyLog};
+use serde::Serialize;
 
 /// All settings, after merging flags, environment, file and defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,13 +23,11 @@ pub struct Settings {
     pub servers: Servers,
     /// Which proxy this is.
     pub proxy: Proxy,
-    /// Level (`-log-level`, default info) and format (`-log-json`) of the log, Envoy's as well.
+    /// Level (`-log-level`) and format (`-log-json`) of the log, Envoy's as well.
     pub logging: EnvoyLog,
-    /// Where Envoy finds the xDS relay (`-xds-bind-addr`, `-xds-bind-port`; default an ephemeral
-    /// port on 127.0.0.1).
+    /// Where Envoy finds the xDS relay (`-xds-bind-addr`, `-xds-bind-port`).
     pub xds: XdsAddress,
-    /// Where to answer DNS (`-consul-dns-bind-addr`, `-consul-dns-bind-port`); `None` when the
-    /// port is -1, the default.
+    /// Where to answer DNS, if anywhere (`-consul-dns-bind-addr`, `-consul-dns-bind-port`).
     pub dns: Option<SocketAddr>,
     /// What is measured and where it is offered.
     pub telemetry: Telemetry,
@@ -55,7 +54,7 @@ pub enum Mode {
 pub struct Servers {
     /// `-addresses` as written: host names, IP addresses, or `exec=COMMAND ARGS`. Never empty.
     pub addresses: String,
-    /// `-grpc-port`: the port of every server (default 8502). Never 0.
+    /// `-grpc-port`: the port of every server. Never 0.
     pub grpc_port: u16,
     /// `-server-watch-disabled`: keep to the addresses given and never ask servers for more.
     pub watch_disabled: bool,
@@ -66,7 +65,7 @@ pub struct Servers {
 }
 
 /// Which proxy this is. An empty string means that the server chooses.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Proxy {
     /// `-proxy-node-name`.
     pub node_name: String,
@@ -83,22 +82,19 @@ pub struct Proxy {
 /// What is measured and where it is offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
-    /// `-telemetry-use-central-config` (default true): honour the telemetry keys of the proxy's
-    /// configuration.
+    /// `-telemetry-use-central-config`: honour the telemetry keys of the proxy's configuration.
     pub use_central_config: bool,
-    /// `-telemetry-prom-retention-time` (default 60 s). Never zero.
+    /// `-telemetry-prom-retention-time`. Never zero.
     pub retention: Duration,
     /// TLS of the Prometheus listener: all three parts or none.
     pub prometheus_tls: Option<PrometheusTls>,
     /// `-telemetry-prom-service-metrics-url`: the application's metrics.
     pub service_metrics_url: Option<String>,
-    /// `-telemetry-prom-scrape-path` (default `/metrics`). Never empty.
+    /// `-telemetry-prom-scrape-path`. Never empty.
     pub scrape_path: String,
-    /// `-telemetry-prom-merge-port` (default 20100, also for 0): where the merged metrics are
-    /// served.
+    /// `-telemetry-prom-merge-port`: where the merged metrics are served. Never 0.
     pub merge_port: u16,
-    /// `-telemetry-prom-bind-addr` (default `::`, all addresses of both families): where the
-    /// merged metrics and those of the dataplane are served.
+    /// `-telemetry-prom-bind-addr`: where the merged metrics and those of the dataplane are served.
     pub bind: IpAddr,
 }
 
@@ -116,22 +112,22 @@ pub struct PrometheusTls {
 /// The Envoy process and its own listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envoy {
-    /// `-envoy-admin-bind-address` and `-envoy-admin-bind-port` (default 127.0.0.1:19000).
+    /// `-envoy-admin-bind-address` and `-envoy-admin-bind-port`.
     pub admin: SocketAddr,
     /// `-envoy-ready-bind-address` and `-envoy-ready-bind-port`; `None` unless both are given.
     pub ready: Option<SocketAddr>,
-    /// `-envoy-concurrency` (default 2): worker threads.
+    /// `-envoy-concurrency`: worker threads.
     pub concurrency: u32,
-    /// `-envoy-drain-time-seconds` (default 30 s).
+    /// `-envoy-drain-time-seconds`.
     pub drain_time: Duration,
-    /// `-envoy-drain-strategy` (default immediate).
-    pub drain_strategy: legate_envoy::process::DrainStrategy,
+    /// `-envoy-drain-strategy`.
+    pub drain_strategy: DrainStrategy,
     /// `-envoy-executable-path`; `None` means the first `envoy` on `$PATH`.
     pub executable: Option<PathBuf>,
-    /// `-envoy-hot-restart` (default true): let a new Envoy take over from the old one.
+    /// `-envoy-hot-restart`: let a new Envoy take over from the old one.
     pub hot_restart: bool,
-    /// `-envoy-bootstrap-refresh-interval` (default 5 min): how often a server is asked for the
-    /// bootstrap parameters again; zero for never.
+    /// `-envoy-bootstrap-refresh-interval`: how often a server is asked for the bootstrap
+    /// parameters again; zero for never.
     pub bootstrap_refresh: Duration,
     /// `-envoy-state-dir`: where the state of Envoys is kept that outlive the dataplane; `None`
     /// when they do not.
@@ -140,26 +136,23 @@ pub struct Envoy {
     pub extra_args: Vec<OsString>,
 }
 
-/// Start and end of the process's life.
+/// Start and end of the process's life. No path overlaps another one of the lifecycle server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifecycle {
-    /// `-graceful-addr` and `-graceful-port` (default 127.0.0.1:20300, also for port 0).
+    /// `-graceful-addr` and `-graceful-port`. The port is never 0.
     pub bind: SocketAddr,
-    /// `-graceful-shutdown-path` (default `/graceful_shutdown`). Starts with `/` and overlaps no
-    /// other path of the lifecycle server.
+    /// `-graceful-shutdown-path`. Starts with `/`.
     pub shutdown_path: String,
-    /// `-graceful-startup-path` (default `/graceful_startup`). Starts with `/` and overlaps no
-    /// other path of the lifecycle server.
+    /// `-graceful-startup-path`. Starts with `/`.
     pub startup_path: String,
-    /// `-startup-grace-period-seconds` (default 0): how long the startup path waits for Envoy.
+    /// `-startup-grace-period-seconds`: how long the startup path waits for Envoy.
     pub startup_grace: Duration,
-    /// `-shutdown-grace-period-seconds` (default 0): how long Envoy keeps serving after a stop
-    /// was asked for.
+    /// `-shutdown-grace-period-seconds`: how long Envoy keeps serving after a stop was asked for.
     pub shutdown_grace: Duration,
     /// `-shutdown-drain-listeners`: drain inbound listeners during that time.
     pub drain_listeners: bool,
-    /// `-shutdown-end-when-idle` (default false): end that time early, as soon as nothing is
-    /// connected to Envoy. Only together with `drain_listeners`.
+    /// `-shutdown-end-when-idle`: end that time early, as soon as nothing is connected to Envoy.
+    /// Only together with `drain_listeners`.
     pub end_when_idle: bool,
     /// `-dump-envoy-config-on-exit`: write Envoy's configuration to standard output first.
     pub dump_envoy_config: bool,
@@ -201,4 +194,19 @@ impl fmt::Debug for Environment {
             .entries(self.0.keys().map(|name| (name, "***")))
             .finish()
     }
+}
+
+/// Why there are no settings to run with. Texts that people and scripts know from the original are
+/// kept word for word.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// `-h` or `-help`: the usage is asked for.
+    #[error("flag: help requested")]
+    Help,
+    /// The command line cannot be read; the usage belongs with this message.
+    #[error("{0}")]
+    Flag(String),
+    /// A setting, or several together, cannot be used; the message names them and their source.
+    #[error(transparent)]
+    Invalid(#[from] anyhow::Error),
 }

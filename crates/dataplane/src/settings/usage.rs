@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use super::go::quote;
 use super::table::{Kind, SETTINGS, Setting};
 
 /// The text that `-h` and errors in flags show, in the layout of Go's `flag` package.
@@ -28,7 +27,7 @@ pub fn usage() -> String {
         match (setting.kind, setting.default) {
             (_, None) | (Kind::Bool, Some("false")) | (Kind::Int, Some("0")) => {}
             (Kind::Text | Kind::Secret, Some(default)) => {
-                let _ = write!(text, " (default {})", quote(default));
+                let _ = write!(text, " (default {default:?})");
             }
             (_, Some(default)) => {
                 let _ = write!(text, " (default {default})");

@@ -1,40 +1,15 @@
-//! Values of settings before they mean anything: what one source says, and the layers of all
-//! sources on top of each other.
+//! What the sources say: each value is a text that its setting takes, with the strongest source that
+//! gave one. It is read as a number, an address and so on; what it means is decided elsewhere.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
 
 use super::go;
-use super::table::{Item, Kind, SETTINGS, Setting};
-
-/// A parsed value. It may be a secret, so it has no `Debug` outside of tests.
-#[derive(Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(Debug))]
-pub(super) enum Value {
-    Text(String),
-    Int(i64),
-    Bool(bool),
-    /// Nanoseconds, possibly negative.
-    Duration(i64),
-    Pairs(BTreeMap<String, String>),
-}
-
-impl Value {
-    /// Reads a value as a flag or a variable gives it.
-    pub(super) fn parse(kind: Kind, text: &str) -> Result<Self, String> {
-        Ok(match kind {
-            Kind::Text | Kind::Secret => Self::Text(text.to_owned()),
-            Kind::Int => Self::Int(go::parse_int(text)?),
-            Kind::Bool => Self::Bool(go::parse_bool(text)?),
-            Kind::Duration => Self::Duration(go::parse_duration(text)?),
-            Kind::Pairs => {
-                let Some((key, value)) = text.split_once('=') else {
-                    return Err(format!("Missing \"=\" value in argument: {text}"));
-                };
-                Self::Pairs(BTreeMap::from([(key.to_owned(), value.to_owned())]))
-            }
-        })
-    }
-}
+use super::table::{Item, Kind};
 
 /// Where a value comes from; a later one wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,106 +20,136 @@ pub(super) enum Source {
     Flag,
 }
 
-/// Values of some settings, each with the strongest source that gave one.
-#[derive(Clone, Default)]
+/// The values of all sources. Of [`Kind::Pairs`] each value has its own name, of all others the empty
+/// one. They may be secrets, so there is no `Debug` outside of tests.
+#[derive(Default)]
 #[cfg_attr(test, derive(Debug))]
-pub(super) struct Values(BTreeMap<Item, (Source, Value)>);
+pub(super) struct Values(BTreeMap<(Item, String), (Source, String)>);
 
 impl Values {
-    /// Adds a value: it replaces one of a weaker or the same source, pairs replace one by one.
-    pub(super) fn put(&mut self, key: Item, source: Source, value: Value) {
-        let Some((present, old)) = self.0.get_mut(&key) else {
-            self.0.insert(key, (source, value));
-            return;
-        };
-        let stronger = source >= *present;
-        match (old, value) {
-            (Value::Pairs(old), Value::Pairs(new)) => {
-                for (name, value) in new {
-                    if stronger || !old.contains_key(&name) {
-                        old.insert(name, value);
-                    }
-                }
+    /// Takes a value as a flag or a variable gives it.
+    pub(super) fn put(&mut self, item: Item, source: Source, text: &str) -> Result<(), String> {
+        match item.setting().kind {
+            Kind::Text | Kind::Secret => {}
+            Kind::Int => drop(go::parse_int(text)?),
+            Kind::Bool => drop(go::parse_bool(text)?),
+            Kind::Duration => drop(go::parse_duration(text)?),
+            Kind::Pairs => {
+                let Some((name, value)) = text.split_once('=') else {
+                    return Err(format!("Missing \"=\" value in argument: {text}"));
+                };
+                self.put_named(item, name, source, value);
+                return Ok(());
             }
-            (old, new) if stronger => *old = new,
-            _ => {}
         }
-        *present = source.max(*present);
+        self.put_named(item, "", source, text);
+        Ok(())
     }
 
-    /// Adds all values of another source.
-    pub(super) fn merge(&mut self, other: Self) {
-        for (key, (source, value)) in other.0 {
-            self.put(key, source, value);
+    /// Takes a value that is known to be right, unless a stronger source gave one.
+    pub(super) fn put_named(&mut self, item: Item, name: &str, source: Source, value: &str) {
+        let entry = self.0.entry((item, name.to_owned()));
+        let present = entry.or_insert((source, String::new()));
+        if source >= present.0 {
+            *present = (source, value.to_owned());
         }
+    }
+
+    fn get(&self, item: Item) -> Option<&(Source, String)> {
+        self.0.get(&(item, String::new()))
     }
 
     /// The strongest source that gave the setting a value, an empty one included.
-    pub(super) fn source(&self, key: Item) -> Source {
-        self.0
-            .get(&key)
+    pub(super) fn source(&self, item: Item) -> Source {
+        self.get(item)
             .map_or(Source::Default, |(source, _)| *source)
     }
 
     /// Whether any source gave a value.
-    pub(super) fn given(&self, key: Item) -> bool {
-        self.0.contains_key(&key)
+    pub(super) fn given(&self, item: Item) -> bool {
+        self.get(item).is_some()
     }
 
-    pub(super) fn text(&self, key: Item) -> &str {
-        match self.0.get(&key) {
-            Some((_, Value::Text(text))) => text,
-            _ => key.setting().default.unwrap_or_default(),
+    /// The value, or the declared default. That defaults can be read, and that every setting is read
+    /// as what it is declared to be, is tested.
+    pub(super) fn text(&self, item: Item) -> &str {
+        match self.get(item) {
+            Some((_, text)) => text,
+            None => item.setting().default.unwrap_or_default(),
         }
     }
 
     /// The text, unless it is empty.
-    pub(super) fn some_text(&self, key: Item) -> Option<&str> {
-        Some(self.text(key)).filter(|text| !text.is_empty())
+    pub(super) fn some_text(&self, item: Item) -> Option<&str> {
+        Some(self.text(item)).filter(|text| !text.is_empty())
     }
 
-    pub(super) fn int(&self, key: Item) -> i64 {
-        match self.get(key) {
-            Some(Value::Int(number)) => number,
-            _ => 0,
+    pub(super) fn int(&self, item: Item) -> i64 {
+        go::parse_int(self.text(item)).unwrap_or_default()
+    }
+
+    pub(super) fn bool(&self, item: Item) -> bool {
+        go::parse_bool(self.text(item)).unwrap_or_default()
+    }
+
+    pub(super) fn pairs(&self, item: Item) -> BTreeMap<String, String> {
+        let pairs = self.0.iter().filter(|((of, _), _)| *of == item);
+        let pairs = pairs.map(|((_, name), (_, value))| (name.clone(), value.clone()));
+        pairs.collect()
+    }
+    /// `None` for a negative one.
+    pub(super) fn duration(&self, item: Item) -> Option<Duration> {
+        let nanoseconds = go::parse_duration(self.text(item)).unwrap_or_default();
+        u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+    }
+
+    pub(super) fn path(&self, item: Item) -> Option<PathBuf> {
+        self.some_text(item).map(PathBuf::from)
+    }
+
+    pub(super) fn socket(&self, ip: Item, port: Item) -> anyhow::Result<SocketAddr> {
+        Ok(SocketAddr::new(self.address(ip)?, self.port(port)?))
+    }
+
+    pub(super) fn address(&self, item: Item) -> anyhow::Result<IpAddr> {
+        let text = self.text(item);
+        parse_ip(text).with_context(|| format!("{item} {text:?} is not an IP address"))
+    }
+
+    pub(super) fn port(&self, item: Item) -> anyhow::Result<u16> {
+        let value = self.int(item);
+        let port = u16::try_from(value);
+        port.map_err(|_| anyhow!("{item} {value} is not a port: use 0 to 65535"))
+    }
+
+    /// Set to 0, it is as good as not set.
+    pub(super) fn port_or_default(&self, item: Item) -> anyhow::Result<u16> {
+        match self.port(item)? {
+            0 => Values::default().port(item),
+            port => Ok(port),
         }
     }
 
-    pub(super) fn bool(&self, key: Item) -> bool {
-        matches!(self.get(key), Some(Value::Bool(true)))
+    pub(super) fn count(&self, item: Item) -> anyhow::Result<u32> {
+        let value = self.int(item);
+        let count = u32::try_from(value);
+        count.map_err(|_| anyhow!("{item} {value} is out of range: use 0 to 4294967295"))
     }
 
-    /// Nanoseconds.
-    pub(super) fn duration(&self, key: Item) -> i64 {
-        match self.get(key) {
-            Some(Value::Duration(nanoseconds)) => nanoseconds,
-            _ => 0,
-        }
-    }
-
-    pub(super) fn pairs(&self, key: Item) -> BTreeMap<String, String> {
-        match self.get(key) {
-            Some(Value::Pairs(pairs)) => pairs,
-            _ => BTreeMap::new(),
-        }
-    }
-
-    /// The value, or the declared default. That defaults parse, and that every setting is read as
-    /// what it is declared to be, is tested.
-    fn get(&self, key: Item) -> Option<Value> {
-        let Setting { kind, default, .. } = key.setting();
-        let given = self.0.get(&key).map(|(_, value)| value.clone());
-        given.or_else(|| Value::parse(*kind, (*default)?).ok())
+    pub(super) fn seconds(&self, item: Item) -> anyhow::Result<Duration> {
+        Ok(Duration::from_secs(self.count(item)?.into()))
     }
 }
 
-/// The setting behind a flag.
-pub(super) fn by_flag(name: &str) -> Option<&'static Setting> {
-    SETTINGS.iter().find(|setting| setting.flag == name)
+/// An IP address, in brackets or not.
+pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
+    let inner = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    inner.unwrap_or(text).parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::{SETTINGS, Setting};
     use super::*;
 
     #[test]
@@ -152,11 +157,8 @@ mod tests {
         for (position, setting) in SETTINGS.iter().enumerate() {
             assert_eq!(setting.key as usize, position);
             if let Some(default) = setting.default {
-                assert!(
-                    Value::parse(setting.kind, default).is_ok(),
-                    "-{}",
-                    setting.flag
-                );
+                let put = Values::default().put(setting.key, Source::Flag, default);
+                assert_eq!(put, Ok(()), "-{}", setting.flag);
             }
             assert!(!setting.doc.ends_with('.'), "-{}", setting.flag);
             let unique = |of: fn(&Setting) -> Option<&'static str>| {
@@ -171,20 +173,19 @@ mod tests {
 
     #[test]
     fn the_stronger_source_wins_in_any_order() {
-        let text = |text: &str| Value::Text(text.to_owned());
         let mut values = Values::default();
-        values.put(Item::Addresses, Source::Flag, text(""));
-        values.put(Item::Addresses, Source::File, text("file"));
-        values.put(Item::Addresses, Source::Environment, text("env"));
+        let mut put = |source, text| values.put(Item::Addresses, source, text).unwrap();
+        put(Source::Flag, "");
+        put(Source::File, "file");
+        put(Source::Environment, "env");
         assert_eq!(values.text(Item::Addresses), "");
-        values.put(Item::Addresses, Source::Flag, text("last"));
+        values.put(Item::Addresses, Source::Flag, "last").unwrap();
         assert_eq!(values.text(Item::Addresses), "last");
         assert_eq!(values.source(Item::Addresses), Source::Flag);
     }
 
     #[test]
     fn pairs_merge_key_by_key() {
-        let pairs = |text: &str| Value::parse(Kind::Pairs, text).unwrap();
         let mut values = Values::default();
         for (source, pair) in [
             (Source::Flag, "a=flag"),
@@ -193,7 +194,7 @@ mod tests {
             (Source::Environment, "c=env=2"),
             (Source::Flag, "c="),
         ] {
-            values.put(Item::LoginMeta, source, pairs(pair));
+            values.put(Item::LoginMeta, source, pair).unwrap();
         }
         let expected = [("a", "flag"), ("b", "file"), ("c", "")];
         let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use legate_client::{ClientConfig, Credentials};
 use legate_dataplane::leave::Drainer;
-use legate_dataplane::lifecycle::{LifecycleListener, LifecycleParts};
+use legate_dataplane::lifecycle::{self, EnvoyControls, LifecycleParts};
 use legate_dataplane::restart;
 use legate_dataplane::settings::{Lifecycle, Proxy};
 use legate_dataplane::signals::{self, Signals, Urgency};
@@ -61,8 +61,8 @@ async fn start(startup_grace: Duration) -> Setup {
     let (stop, signals) = signals::channel();
     let (report, seen) = watch::channel(Report::default());
     let (restarter, restarts) = restart::channel(seen.clone());
-    let listener = LifecycleListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = listener.address();
+    let listener = lifecycle::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
     let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = AdminClient::new(admin.local_addr().unwrap());
     let parts = LifecycleParts {
@@ -77,7 +77,6 @@ async fn start(startup_grace: Duration) -> Setup {
             end_when_idle: false,
             dump_envoy_config: false,
         },
-        readiness: readiness.clone(),
         status: StatusSource {
             proxy: Proxy {
                 id: "web-proxy".to_owned(),
@@ -88,15 +87,16 @@ async fn start(startup_grace: Duration) -> Setup {
             admin: "127.0.0.1:19000".parse().unwrap(),
             envoy: Some(seen),
             readiness,
-            stages: telemetry.stages().clone(),
+            telemetry,
             counter: ConnectionCounter::default(),
         },
-        telemetry,
         stop,
-        restarter: Some(restarter),
-        drainer: Some(Drainer::new(client, scope.spawner())),
+        envoy: Some(EnvoyControls {
+            restarter,
+            drainer: Drainer::new(client, scope.spawner()),
+        }),
     };
-    listener.serve(parts, &scope.spawner());
+    lifecycle::serve(listener, parts, &scope.spawner());
     Setup {
         address,
         envoy,
@@ -179,7 +179,7 @@ async fn a_graceful_shutdown_is_asked_for_and_answered_at_once() {
             (200, String::new())
         );
     }
-    let urgency = timeout(PATIENCE, setup.signals.at_least(Urgency::Graceful))
+    let urgency = timeout(PATIENCE, setup.signals.beyond(Urgency::None))
         .await
         .unwrap();
     assert_eq!(
@@ -209,9 +209,7 @@ async fn a_graceful_startup_waits_until_ready_but_never_fails() {
 #[tokio::test]
 async fn a_taken_port_names_the_setting() {
     let setup = start(Duration::ZERO).await;
-    let error = LifecycleListener::bind(setup.address)
-        .unwrap_err()
-        .to_string();
+    let error = lifecycle::bind(setup.address).unwrap_err().to_string();
     assert!(error.contains("-graceful-port"), "{error}");
 }
 
@@ -234,16 +232,14 @@ async fn a_restart_is_asked_for_with_post_and_answered_when_the_new_envoy_serves
     setup.report.send_replace(before.clone());
     let mut restarts = std::mem::replace(&mut setup.restarts, mpsc::channel(1).1);
     let fulfil = async {
-        restarts.recv().await.unwrap().answer(Ok(()));
+        let request = restarts.recv().await.unwrap();
+        request.send(Ok(before.clone())).unwrap();
         let mut after = before;
         after.epochs[0].state = EpochState::Draining;
         after.epochs.push(epoch(1, 11, EpochState::Serving));
         setup.report.send_replace(after);
-        restarts
-            .recv()
-            .await
-            .unwrap()
-            .answer(Err("no such file".to_owned()));
+        let request = restarts.recv().await.unwrap();
+        request.send(Err("no such file".to_owned())).unwrap();
     };
     let ask = async {
         let served = setup.ask("POST", "/restart").await;

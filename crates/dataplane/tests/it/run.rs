@@ -330,7 +330,7 @@ async fn a_stop_before_any_server_answers_is_no_error() {
     let mut setup = setup(WAIT_FOR_EVER).await;
     setup.server.stop().await;
     let (outcome, ()) = setup
-        .run(async |stop| assert_eq!(stop.request(Urgency::Graceful), Urgency::Graceful))
+        .run(async |stop| assert!(stop.request(Urgency::Graceful)))
         .await;
     outcome.unwrap();
 }

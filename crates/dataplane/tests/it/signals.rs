@@ -7,14 +7,16 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_testkit::fake_server::FakeServer;
 use legate_testkit::network::free_port;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
+use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::{sleep, timeout};
 
@@ -48,6 +50,7 @@ impl Dataplane {
             .arg(format!("-envoy-executable-path={}", program.display()))
             .arg(format!("-envoy-admin-bind-port={}", free_port()))
             .arg(format!("-graceful-port={}", free_port()))
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -148,4 +151,40 @@ async fn the_second_signal_kills_an_envoy_that_takes_its_time() {
     let (status, log) = dataplane.end().await;
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("killing envoy"), "{log}");
+}
+
+#[tokio::test]
+async fn envoys_configuration_is_written_before_it_ends() {
+    let server = FakeServer::plaintext().await;
+    let params = GetEnvoyBootstrapParamsResponse {
+        identity: "web".to_owned(),
+        ..GetEnvoyBootstrapParamsResponse::default()
+    };
+    server.script().bootstrap_params(params);
+    let (host, port) = (server.address().ip().to_string(), server.address().port());
+    let envoy = legate_testkit::envoy::binary();
+    let envoy = format!("exec {} \"$@\"", envoy.display());
+    let variables = [("DP_DUMP_ENVOY_CONFIG_ON_EXIT", Path::new("true"))];
+    let mut dataplane = Dataplane::with(&host, port, &envoy, &variables);
+    let mut output = dataplane.child.stdout.take().unwrap();
+    dataplane.until("starting main dispatch loop").await;
+    dataplane.signal(Signal::SIGTERM);
+    dataplane.until("writing Envoy's configuration").await;
+    let mut text = Vec::new();
+    let written = async {
+        loop {
+            let read = output.read_buf(&mut text).await.unwrap();
+            assert!(read > 0, "{}", String::from_utf8_lossy(&text));
+            if let Ok(dump) = serde_json::from_slice::<Value>(&text) {
+                return dump;
+            }
+        }
+    };
+    let dump = timeout(PATIENCE, written).await.expect("it is written");
+    let bootstrap = &dump["configs"][0]["bootstrap"];
+    assert_eq!(bootstrap["node"]["id"], "web");
+    // Nobody waits for the grace period of a proxy that may be ready.
+    dataplane.signal(Signal::SIGTERM);
+    let (status, log) = dataplane.end().await;
+    assert_eq!(status.code(), Some(0), "{log}");
 }

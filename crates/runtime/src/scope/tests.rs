@@ -38,6 +38,21 @@ async fn stop_asks_waits_and_joins() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_until_the_stop_is_dropped_then_and_nobody_waits_or_complains() {
+    let scope = Scope::new("test");
+    let gone = Arc::new(AtomicBool::new(false));
+    let guard = OnDrop(Arc::clone(&gone));
+    scope.spawner().spawn_until_stop("endless", async move {
+        let _guard = guard;
+        std::future::pending::<()>().await;
+    });
+    let started = tokio::time::Instant::now();
+    scope.stop(DEADLINE).await.unwrap();
+    assert!(gone.load(Ordering::SeqCst));
+    assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn stop_drops_and_names_what_outlives_the_deadline() {
     let scope = Scope::new("test");
     let gone = Arc::new(AtomicBool::new(false));

@@ -4,7 +4,7 @@
 use std::time::SystemTime;
 
 use clap::Args;
-use legate_dataplane::running::Status;
+use legate_dataplane::running;
 use serde_json::{Value, json};
 
 use super::{Target, connected, server};
@@ -72,7 +72,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
             format!("{document:#}\n")
         }
         Output::Text => {
-            let mut text = Status::from_document(status).text();
+            let mut text = running::text(&status);
             text += &certificates(&certs, SystemTime::now());
             text += &section("listeners", &listeners, &["NAME", "ADDRESS"], listener_rows);
             let header = ["NAME", "HEALTHY", "ENDPOINTS"];

@@ -2,6 +2,7 @@
 //! here independently of the declarations.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json};
 
