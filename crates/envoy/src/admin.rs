@@ -69,7 +69,7 @@ impl ServerInfo {
 /// A call to Envoy's admin interface failed: where, what was asked, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("envoy admin {0}")]
-pub struct AdminError(String);
+pub struct AdminError(pub(crate) String);
 
 /// Calls the admin interface of one Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

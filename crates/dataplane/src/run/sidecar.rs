@@ -199,13 +199,13 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
         on_restart: Some(Box::new(move |kind| telemetry.envoy_restarted(kind))),
         ..Options::default()
     };
-    let mut host = EnvoyHost::new(AdminClient::new(envoy.admin), hot, state.is_some());
     if let Some(state) = state {
         options.snapshot = Some(state.file(state_dir::SNAPSHOT));
         options.pid_file = Some(state.file(state_dir::PID_FILE));
         options.owner = Some(state.owner.clone());
-        host = host.logging_to(state.file(state_dir::LOG));
     }
+    let log = state.map(|state| state.file(state_dir::LOG));
+    let host = EnvoyHost::new(AdminClient::new(envoy.admin), hot, log);
     (host, options)
 }
 

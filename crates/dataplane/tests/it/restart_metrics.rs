@@ -93,7 +93,7 @@ impl Place {
             parent_shutdown: Duration::from_secs(2),
             ..HotRestart::new(Duration::ZERO)
         };
-        EnvoyHost::new(AdminClient::new(self.admin), Some(hot), false)
+        EnvoyHost::new(AdminClient::new(self.admin), Some(hot), None)
     }
 
     /// The merged page, as somebody sees it who asks like that.
@@ -277,7 +277,7 @@ async fn a_plain_restart_begins_anew_and_is_counted_as_one() {
     let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
     metrics(place, &telemetry, &scope).await;
     let (handle, controls) = handle();
-    let host = EnvoyHost::new(AdminClient::new(place.admin), None, false);
+    let host = EnvoyHost::new(AdminClient::new(place.admin), None, None);
     let running = run(host, place.config(), counting(&telemetry), controls);
     let answered = Cell::new(0);
     let scenario = async {

@@ -13,7 +13,7 @@ use legate_api::type_url::CLUSTER;
 use legate_dataplane::run::run;
 use legate_dataplane::settings::{self, Environment, Invocation, Mode, Settings};
 use legate_dataplane::signals::{self, StopSender, Urgency};
-use legate_envoy::supervision::Identity;
+use legate_envoy::process::Identity;
 use legate_runtime::Scope;
 use legate_testkit::fake_server::{Call, FakeServer};
 use legate_testkit::network::free_port;

@@ -1,10 +1,10 @@
 //! Envoy's command line. What the user says after `--` wins over what the settings say, because
 //! Envoy refuses an option that is given twice.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 use super::document::Document;
-use super::{Family, Launch, Restart, SpawnError};
+use super::{BaseId, Launch, Place, SpawnError};
 
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
@@ -23,17 +23,14 @@ const HOT_RESTART_OPTIONS: [&str; 7] = [
 /// The arguments, the document first.
 pub(super) fn arguments(
     launch: &Launch,
-    restart: &Restart,
+    place: Option<&Place>,
     document: &Document,
 ) -> Result<Vec<OsString>, SpawnError> {
     let extra = &launch.extra_args;
     check(extra, document)?;
     let mut arguments = document.arguments();
     let mut option = |names: &[&str], value: Option<&str>| {
-        if !names
-            .iter()
-            .any(|name| extra.iter().any(|argument| is_option(argument, name)))
-        {
+        if given(extra, names).is_none() {
             arguments.push(names[0].into());
             arguments.extend(value.map(OsString::from));
         }
@@ -43,36 +40,32 @@ pub(super) fn arguments(
     } else {
         PLAIN_FORMAT
     };
+    let drain_seconds = launch.drain_time.as_secs().to_string();
     option(&["--log-format"], Some(format));
     option(&["--log-level", "-l"], Some(launch.log.level.as_str()));
-    if *restart == Restart::Disabled {
+    if place.is_none() {
         option(&["--disable-hot-restart"], None);
     }
     option(&["--concurrency"], Some(&launch.concurrency.to_string()));
-    option(
-        &["--drain-time-s"],
-        Some(&launch.drain_time.as_secs().to_string()),
-    );
+    option(&["--drain-time-s"], Some(&drain_seconds));
     option(&["--drain-strategy"], Some(launch.drain_strategy.as_str()));
-    if let Restart::Hot {
-        epoch,
-        family,
-        parent_shutdown,
-    } = restart
-    {
-        arguments.extend(["--restart-epoch".into(), epoch.to_string().into()]);
-        match family {
-            Family::Known(base_id) => {
-                arguments.extend(["--base-id".into(), base_id.to_string().into()]);
+    if let Some(place) = place {
+        let seconds = place.parent_shutdown.as_secs();
+        arguments.extend(["--restart-epoch".into(), place.epoch.to_string().into()]);
+        match &place.base_id {
+            BaseId::Known(number) => {
+                arguments.extend(["--base-id".into(), number.to_string().into()]);
             }
-            Family::Chosen(file) => arguments.extend([
+            BaseId::Chosen(file) => arguments.extend([
                 "--use-dynamic-base-id".into(),
                 "--base-id-path".into(),
                 file.into(),
             ]),
         }
-        let seconds = parent_shutdown.as_secs().to_string();
-        arguments.extend(["--parent-shutdown-time-s".into(), seconds.into()]);
+        arguments.extend([
+            "--parent-shutdown-time-s".into(),
+            seconds.to_string().into(),
+        ]);
     }
     arguments.extend(extra.iter().cloned());
     Ok(arguments)
@@ -80,40 +73,34 @@ pub(super) fn arguments(
 
 /// The first option of a hot restart among a user's arguments.
 pub(crate) fn hot_restart_option(extra: &[OsString]) -> Option<&'static str> {
-    HOT_RESTART_OPTIONS
-        .into_iter()
-        .find(|name| extra.iter().any(|argument| is_option(argument, name)))
+    given(extra, &HOT_RESTART_OPTIONS)
 }
 
 fn check(extra: &[OsString], document: &Document) -> Result<(), SpawnError> {
-    let given = |name: &str| extra.iter().any(|argument| is_option(argument, name));
-    let reserved = |name: &str, because: &str| {
-        SpawnError(format!(
+    let mut reserved = given(extra, &["--config-yaml"]).map(|name| (name, ""));
+    // Envoy lays an argument's document over a file's, but takes one of each only.
+    if reserved.is_none() && document.is_file() {
+        let because = ", which is too large for an argument and takes its place";
+        reserved = given(extra, &["--config-path", "-c"]).map(|name| (name, because));
+    }
+    match reserved {
+        None => Ok(()),
+        Some((name, because)) => Err(SpawnError(format!(
             "the Envoy argument {name} cannot be combined with the generated bootstrap document{because}; \
              remove it from what follows --"
-        ))
-    };
-    if given("--config-yaml") {
-        return Err(reserved("--config-yaml", ""));
+        ))),
     }
-    // Envoy lays an argument's document over a file's, but takes one of each only.
-    if document.is_file()
-        && let Some(name) = ["--config-path", "-c"].into_iter().find(|name| given(name))
-    {
-        return Err(reserved(
-            name,
-            ", which is too large for an argument and takes its place",
-        ));
-    }
-    Ok(())
 }
 
-/// Whether `argument` gives the option `name`: Envoy also takes option and value as one element
-/// with a space between.
-fn is_option(argument: &OsStr, name: &str) -> bool {
-    argument
-        .to_str()
-        .is_some_and(|argument| argument.split([' ', '=']).next() == Some(name))
+/// The first of these options that an argument gives. Envoy also takes option and value as one
+/// argument with a space between.
+fn given<'a>(extra: &[OsString], names: &[&'a str]) -> Option<&'a str> {
+    let gives = |argument: &OsString, name: &str| {
+        let argument = argument.to_str().unwrap_or_default();
+        argument.split([' ', '=']).next() == Some(name)
+    };
+    let is_given = |name: &&str| extra.iter().any(|argument| gives(argument, name));
+    names.iter().copied().find(is_given)
 }
 
 #[cfg(test)]
@@ -125,11 +112,11 @@ mod tests {
     use legate_runtime::logging::Level;
 
     fn arguments_for(bootstrap: &str, extra: &[&str]) -> Result<Vec<String>, SpawnError> {
-        arguments_as(&Restart::Disabled, bootstrap, extra)
+        arguments_as(None, bootstrap, extra)
     }
 
     fn arguments_as(
-        restart: &Restart,
+        place: Option<&Place>,
         bootstrap: &str,
         extra: &[&str],
     ) -> Result<Vec<String>, SpawnError> {
@@ -146,7 +133,7 @@ mod tests {
             extra_args: extra.iter().map(OsString::from).collect(),
         };
         let document = Document::new(&launch.bootstrap)?;
-        let arguments = arguments(&launch, restart, &document)?;
+        let arguments = arguments(&launch, place, &document)?;
         Ok(arguments
             .into_iter()
             .map(|argument| argument.into_string().unwrap())
@@ -207,13 +194,13 @@ mod tests {
 
     #[test]
     fn a_place_in_a_hot_restart_becomes_options() {
-        let role = |epoch, family| Restart::Hot {
+        let role = |epoch, base_id| Place {
             epoch,
-            family,
+            base_id,
             parent_shutdown: Duration::from_secs(45),
         };
-        let words = |restart| arguments_as(&restart, "{}", &[]).unwrap().join(" ");
-        let first = words(role(0, Family::Chosen("/run/id".into())));
+        let words = |place| arguments_as(Some(&place), "{}", &[]).unwrap().join(" ");
+        let first = words(role(0, BaseId::Chosen("/run/id".into())));
         assert!(
             first.ends_with(
                 "--restart-epoch 0 --use-dynamic-base-id --base-id-path /run/id \
@@ -221,7 +208,7 @@ mod tests {
             ),
             "{first}"
         );
-        let next = words(role(3, Family::Known(77)));
+        let next = words(role(3, BaseId::Known(77)));
         assert!(next.contains("--restart-epoch 3 --base-id 77 "), "{next}");
         assert!(!first.contains("--disable-hot-restart") && !next.contains("dynamic"));
         let extra = ["-l", "debug", "--base-id 4"].map(OsString::from);

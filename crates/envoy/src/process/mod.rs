@@ -1,26 +1,31 @@
-//! The Envoy process: its command line, its start in a process group of its own, and how it
-//! ended. Decides nothing about when to stop; that is the supervisor's.
+//! The Envoy process: its command line, its start, as a child or as one that outlives this program,
+//! and how it ended. Decides nothing about when to stop; that is the supervisor's.
 
 mod arguments;
 mod child;
+mod detached;
 mod document;
 mod exit;
+mod identity;
 mod parent_death;
 mod words;
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use legate_runtime::logging::Level;
+use rustix::process::{Pid, Signal};
 
 pub(crate) use arguments::hot_restart_option;
 pub use child::EnvoyProcess;
-pub(crate) use child::ValidationError;
-pub(crate) use child::run_short;
+pub(crate) use child::{ValidationError, run_short};
+pub use detached::DetachedProcess;
 pub use exit::ExitReason;
+pub use identity::Identity;
 pub use parent_death::tie;
-pub(crate) use words::LogTail;
 
 /// Variables that hold secrets of the dataplane and never reach Envoy.
 const SECRET_VARIABLES: [&str; 2] = [
@@ -28,12 +33,32 @@ const SECRET_VARIABLES: [&str; 2] = [
     "DP_CREDENTIAL_LOGIN_BEARER_TOKEN",
 ];
 
+/// A process that can be supervised. Dropping it ends it.
+pub trait Process: Send {
+    /// Its number.
+    fn pid(&self) -> u32;
+    /// What it can be found by again; nothing when it cannot be looked at.
+    fn identity(&self) -> Option<Identity>;
+    /// Waits for its end. Cancel safe.
+    fn wait(&mut self) -> BoxFuture<'_, ExitReason>;
+    /// Sends it a signal. One that has ended is no error, and nobody else gets the signal.
+    ///
+    /// # Errors
+    /// When the signal cannot be sent.
+    fn signal(&mut self, signal: Signal) -> io::Result<()>;
+    /// The last line that it wrote and that may tell what is wrong, as far as that is known, once it
+    /// has ended.
+    fn last_words(&self) -> Option<String>;
+    /// Lets go of it without ending it, where it can live on.
+    fn detach(self: Box<Self>);
+}
+
 /// How to start Envoy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The program, see [`crate::find_executable`].
     pub executable: PathBuf,
-    /// The bootstrap document, see [`crate::bootstrap::Bootstrap::to_json`].
+    /// The bootstrap document, see [`crate::bootstrap::build`].
     pub bootstrap: String,
     /// Level and format of Envoy's own log.
     pub log: EnvoyLog,
@@ -47,28 +72,23 @@ pub struct Launch {
     pub extra_args: Vec<OsString>,
 }
 
-/// The place of an Envoy in a hot restart.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Restart {
-    /// It shares nothing with any other (`--disable-hot-restart`).
-    #[default]
-    Disabled,
-    /// It takes over from the epoch below its own, and hands over to the one above.
-    Hot {
-        /// Number of its epoch (`--restart-epoch`), one above that of its parent.
-        epoch: u32,
-        /// What parent and child share.
-        family: Family,
-        /// When the parent ends after the child took over, in whole seconds
-        /// (`--parent-shutdown-time-s`).
-        parent_shutdown: Duration,
-    },
+/// The place of an Envoy in a hot restart: it takes over from the epoch below its own, and hands over
+/// to the one above.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Number of its epoch (`--restart-epoch`), one above that of its parent.
+    pub epoch: u32,
+    /// What parent and child share.
+    pub base_id: BaseId,
+    /// When the parent ends after the child took over, in whole seconds
+    /// (`--parent-shutdown-time-s`).
+    pub parent_shutdown: Duration,
 }
 
-/// What parent and child share in a hot restart.
+/// The number that parent and child share in a hot restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Family {
-    /// This base id (`--base-id`).
+pub enum BaseId {
+    /// This one (`--base-id`).
     Known(u32),
     /// One that Envoy chooses and writes to this file (`--use-dynamic-base-id`,
     /// `--base-id-path`); only for epoch 0.
@@ -115,3 +135,15 @@ impl DrainStrategy {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SpawnError(String);
+
+fn number(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// A process that has ended needs no signal.
+fn gone_is_fine(sent: rustix::io::Result<()>) -> io::Result<()> {
+    match sent {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -4,11 +4,10 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 /// Most characters of Envoy's own words that are passed on.
@@ -47,8 +46,8 @@ fn complaint(line: &str) -> Option<String> {
 /// waits when the reader of the dataplane's own standard error is slow.
 #[derive(Debug)]
 pub(super) struct PassedOn {
-    last: Arc<Mutex<Option<String>>>,
-    done: Option<oneshot::Receiver<()>>,
+    /// The thread has the other end.
+    last: watch::Receiver<Option<String>>,
     /// Until when it is waited for.
     until: Option<Instant>,
 }
@@ -56,46 +55,34 @@ pub(super) struct PassedOn {
 impl PassedOn {
     /// Begins to pass on what comes from `errors`.
     pub(super) fn start(errors: impl Read + Send + 'static) -> io::Result<Self> {
-        let last = Arc::new(Mutex::new(None));
-        let (ended, done) = oneshot::channel();
-        let seen = Arc::clone(&last);
+        let (seen, last) = watch::channel(None);
         // It ends when the last process that can write there has, which Envoy's owner kills.
-        let pass = move || {
-            pass_on(BufReader::new(errors), &mut io::stderr(), &seen);
-            drop(ended);
-        };
+        let pass = move || pass_on(BufReader::new(errors), &mut io::stderr(), &seen);
         let thread = Builder::new().name("envoy stderr".to_owned());
         thread.stack_size(STACK).spawn(pass)?;
-        Ok(Self {
-            last,
-            done: Some(done),
-            until: None,
-        })
+        Ok(Self { last, until: None })
     }
 
     /// Waits until everything was passed on, for a short while. Cancel safe.
     pub(super) async fn all(&mut self) {
-        let until = self.until.get_or_insert_with(|| Instant::now() + PATIENCE);
-        if let Some(done) = &mut self.done {
-            let _ = timeout_at(*until, done).await;
-        }
-        self.done = None;
+        let until = *self.until.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let ended = async { while self.last.changed().await.is_ok() {} };
+        let _ = timeout_at(until, ended).await;
     }
 
     pub(super) fn last_words(&self) -> Option<String> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.clone()
+        self.last.borrow().clone()
     }
 }
 
-fn pass_on(mut errors: impl BufRead, out: &mut impl Write, last: &Mutex<Option<String>>) {
+fn pass_on(mut errors: impl BufRead, out: &mut impl Write, last: &watch::Sender<Option<String>>) {
     let mut line = Vec::new();
     // Whole lines, so that no other of the dataplane's comes in between.
     while let Ok(1..) = (&mut errors).take(LINE_LIMIT).read_until(b'\n', &mut line) {
         // Without a reader it has to be read all the same, or Envoy would wait.
         let _ = out.write_all(&line);
         if let Some(complaint) = complaint(&String::from_utf8_lossy(&line)) {
-            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(complaint);
+            last.send_replace(Some(complaint));
         }
         line.clear();
     }
@@ -103,7 +90,7 @@ fn pass_on(mut errors: impl BufRead, out: &mut impl Write, last: &Mutex<Option<S
 
 /// The end of a log file to which an Envoy appends.
 #[derive(Debug)]
-pub(crate) struct LogTail {
+pub(super) struct LogTail {
     path: PathBuf,
     /// What was there before is not this Envoy's.
     from: u64,
@@ -111,14 +98,14 @@ pub(crate) struct LogTail {
 
 impl LogTail {
     /// What is appended from now on.
-    pub(crate) fn from_now(path: &Path) -> Self {
+    pub(super) fn from_now(path: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
             from: std::fs::metadata(path).map_or(0, |file| file.len()),
         }
     }
 
-    pub(crate) fn last_words(&self) -> Option<String> {
+    pub(super) fn last_words(&self) -> Option<String> {
         let mut file = File::open(&self.path).ok()?;
         let length = file.metadata().ok()?.len();
         let from = self.from.max(length.saturating_sub(LOG_LIMIT));
@@ -143,18 +130,17 @@ mod tests {
 
     #[test]
     fn everything_is_passed_on_and_the_reason_is_kept() {
-        let (mut out, last) = (Vec::new(), Mutex::default());
-        pass_on(SAID.as_bytes(), &mut out, &last);
+        let (mut out, (seen, last)) = (Vec::new(), watch::channel(None));
+        pass_on(SAID.as_bytes(), &mut out, &seen);
         assert_eq!(out, SAID.as_bytes());
         let reason = "cannot bind '127.0.0.1:19000': Address already in use";
-        assert_eq!(last.into_inner().unwrap().as_deref(), Some(reason));
+        assert_eq!(last.borrow().as_deref(), Some(reason));
         // A line without end, and one that says nothing of what is wrong.
-        let (mut out, last) = (Vec::new(), Mutex::default());
+        let mut out = Vec::new();
         let long = vec![b'x'; 1024 * 1024];
-        pass_on(long.as_slice(), &mut out, &last);
+        pass_on(long.as_slice(), &mut out, &seen);
         assert_eq!(out, long);
-        let kept = last.into_inner().unwrap().unwrap();
-        assert_eq!(kept.len(), LENGTH);
+        assert_eq!(last.borrow().as_ref().unwrap().len(), LENGTH);
         for harmless in ["[info] all is well", r#"{"@level":"debug"}"#, "  \n"] {
             assert_eq!(complaint(harmless), None);
         }

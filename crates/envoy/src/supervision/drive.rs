@@ -6,22 +6,23 @@ mod timers;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::files::{Entry, FileError, Owner, Snapshot, Stage, StateFile};
-use super::handle::{Controls, Requests, Shutdown};
-use super::host::{Host, Process, Work};
+use super::handle::{Controls, Shutdown};
+use super::host::{Host, Work};
 use super::machine::{
-    Action, Adopted, EpochState, Event, Exit, Machine, Outcome, RestartMode, Run, Start, Timer,
+    Action, Adopted, EpochState, Event, Machine, Outcome, RestartMode, Run, Timer,
 };
 use super::options::{Ended, OnRestart, Options, RestartKind};
 use super::report::{EXITS, EpochReport, ExitRecord, Report};
 use super::resume;
-use crate::process::ExitReason;
+use crate::process::{ExitReason, Process};
 
 use self::timers::Timers;
 
@@ -40,34 +41,26 @@ pub async fn run<H: Host>(
     host: H,
     config: H::Config,
     options: Options,
-    controls: Controls<H::Config>,
+    mut controls: Controls<H::Config>,
 ) -> Result<Ended, FileError> {
-    let Controls {
-        mut requests,
-        report,
-    } = controls;
-    let mut driver = Driver::begin(host, config, options, report).await?;
+    let mut driver = Driver::begin(host, config, options, controls.report.clone()).await?;
     if let Err(error) = driver.write_snapshot() {
         // What was adopted serves on, for a supervisor that can begin.
         driver.detach_all();
         return Err(error);
     }
-    if requests.borrow().shutdown == Shutdown::No {
+    if controls.shutdown() == Shutdown::No {
         let actions = driver.machine.begin();
         driver.perform(actions);
     }
     driver.publish();
-    let mut applied = Applied::default();
     let mut period = interval(SNAPSHOT_PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while driver.machine.outcome().is_none() {
         tokio::select! {
             biased;
-            happening = driver.next() => driver.happened(happening),
-            Ok(()) = requests.changed() => {
-                let requests = requests.borrow_and_update().clone();
-                driver.queue.extend(applied.events(requests));
-            }
+            event = driver.next() => driver.happened(event),
+            requests = controls.requests() => driver.queue.extend(requests),
             _ = period.tick(), if driver.snapshot.is_some() => driver.keep_snapshot(),
         }
         driver.settle();
@@ -75,40 +68,28 @@ pub async fn run<H: Host>(
     Ok(driver.end())
 }
 
-/// Which requests the machine has got already.
-#[derive(Default)]
-struct Applied {
-    updates: u64,
-    restarts: u64,
-}
-
-impl Applied {
-    fn events<C>(&mut self, requests: Requests<C>) -> Vec<Event<C>> {
-        let mut events = Vec::new();
-        if requests.updates != std::mem::replace(&mut self.updates, requests.updates) {
-            events.extend(requests.config.map(Event::Update));
-        }
-        if requests.restarts != std::mem::replace(&mut self.restarts, requests.restarts) {
-            events.push(Event::Restart);
-        }
-        match requests.shutdown {
-            Shutdown::No => {}
-            Shutdown::Release => events.push(Event::Release),
-            Shutdown::Stop => events.push(Event::Stop),
-            Shutdown::Kill => events.push(Event::Kill),
-        }
-        events
-    }
-}
-
-struct Running<H: Host> {
-    process: H::Process,
+struct Running<C> {
+    process: Box<dyn Process>,
     epoch: u32,
     fingerprint: String,
     since: Instant,
     adopted: bool,
-    probe: Option<Work<()>>,
-    idle: Option<Work<()>>,
+    /// What is waited for besides its end: that it serves, or that nobody is connected any more.
+    awaited: Option<Work<Event<C>>>,
+}
+
+impl<C> Running<C> {
+    /// What happens next to it. Cancel safe.
+    async fn next(&mut self, run: Run) -> Event<C> {
+        tokio::select! {
+            biased;
+            reason = self.process.wait() => Event::Exited(run, reason),
+            Some(event) = OptionFuture::from(self.awaited.as_mut()) => {
+                self.awaited = None;
+                event
+            }
+        }
+    }
 }
 
 /// A call of the host that is under way.
@@ -122,34 +103,13 @@ enum Call {
     Admin,
 }
 
-enum Happening<C> {
-    Event(Event<C>),
-    Exited(Run, ExitReason),
-    Refused(u64, String),
-    Validated(u64, Result<(), String>),
-}
-
-/// What happens next to a process. Cancel safe.
-async fn next_of<H: Host>((run, running): (&Run, &mut Running<H>)) -> Happening<H::Config> {
-    tokio::select! {
-        biased;
-        reason = running.process.wait() => Happening::Exited(*run, reason),
-        Some(()) = OptionFuture::from(running.probe.as_mut()) => {
-            Happening::Event(Event::Ready(*run))
-        }
-        Some(()) = OptionFuture::from(running.idle.as_mut()) => {
-            Happening::Event(Event::Idle(*run))
-        }
-    }
-}
-
 struct Driver<H: Host> {
     host: H,
     machine: Machine<H::Config>,
-    running: BTreeMap<Run, Running<H>>,
+    running: BTreeMap<Run, Running<H::Config>>,
     /// At most one of each kind: a new one takes the place of the one before, whose answer would
     /// mean nothing any more.
-    calls: BTreeMap<Call, Work<Option<Happening<H::Config>>>>,
+    calls: BTreeMap<Call, Work<Option<Event<H::Config>>>>,
     timers: Timers,
     queue: VecDeque<Event<H::Config>>,
     state: Report,
@@ -178,18 +138,15 @@ impl<H: Host> Driver<H> {
             Some(path) => resume::adopt(&mut host, Snapshot::load(path)?).await,
             None => Vec::new(),
         };
-        let adopted: Vec<Adopted> = found
-            .iter()
-            .map(|(entry, _)| Adopted {
-                epoch: entry.epoch,
-                current: entry.fingerprint == wanted,
-            })
-            .collect();
-        let has_run = !found.is_empty();
+        let adopted = found.iter().map(|(entry, _)| Adopted {
+            epoch: entry.epoch,
+            current: entry.fingerprint == wanted,
+        });
+        let adopted: Vec<Adopted> = adopted.collect();
         let machine = Machine::new(options.policy, config, &adopted);
         // The machine has just made epochs of them, in this order.
-        let runs: Vec<Run> = machine.epochs().iter().map(|epoch| epoch.run).collect();
-        let running = runs.into_iter().zip(found).map(|(run, (entry, process))| {
+        let runs = machine.epochs().iter().map(|epoch| epoch.run);
+        let running = runs.zip(found).map(|(run, (entry, process))| {
             tracing::info!(epoch = entry.epoch, pid = process.pid(), "adopted envoy");
             let running = Running {
                 process,
@@ -197,13 +154,13 @@ impl<H: Host> Driver<H> {
                 fingerprint: entry.fingerprint,
                 since: Instant::now(),
                 adopted: true,
-                probe: None,
-                idle: None,
+                awaited: None,
             };
             (run, running)
         });
-        let driver = Self {
+        Ok(Self {
             running: running.collect(),
+            has_run: !adopted.is_empty(),
             host,
             machine,
             calls: BTreeMap::new(),
@@ -219,133 +176,113 @@ impl<H: Host> Driver<H> {
                 .map(|path| StateFile::new("snapshot", path)),
             owner: options.owner,
             on_restart: options.on_restart,
-            has_run,
             decided: None,
-        };
-        Ok(driver)
+        })
     }
 
     /// What happens next. Cancel safe.
-    async fn next(&mut self) -> Happening<H::Config> {
+    async fn next(&mut self) -> Event<H::Config> {
         loop {
             let (call, answer) = {
-                let mut lives: FuturesUnordered<_> = self.running.iter_mut().map(next_of).collect();
+                let lives = self.running.iter_mut();
+                let mut lives: FuturesUnordered<_> =
+                    lives.map(|(run, running)| running.next(*run)).collect();
                 let calls = self.calls.iter_mut();
                 let mut answers: FuturesUnordered<_> = calls
-                    .map(|(call, work)| async { (*call, work.await) })
+                    .map(|(call, work)| work.map(|answer| (*call, answer)))
                     .collect();
                 tokio::select! {
                     biased;
-                    Some(happening) = lives.next() => return happening,
+                    Some(event) = lives.next() => return event,
                     Some(answered) = answers.next() => answered,
-                    timer = self.timers.next() => return Happening::Event(Event::Elapsed(timer)),
+                    timer = self.timers.next() => return Event::Elapsed(timer),
                 }
             };
             self.calls.remove(&call);
             // Nothing follows from some.
-            if let Some(happening) = answer {
-                return happening;
+            if let Some(event) = answer {
+                return event;
             }
         }
     }
 
-    fn happened(&mut self, happening: Happening<H::Config>) {
-        match happening {
-            Happening::Event(event) => {
-                if let Event::Ready(run) = event
-                    && let Some(running) = self.running.get_mut(&run)
-                {
-                    running.probe = None;
-                    tracing::info!(
-                        epoch = running.epoch,
-                        pid = running.process.pid(),
-                        "envoy serves"
-                    );
-                    self.host.serves(running.epoch);
+    /// Has the machine decide about it later, and notes what others are shown of it.
+    fn happened(&mut self, event: Event<H::Config>) {
+        match &event {
+            Event::Ready(run) => {
+                if let Some(running) = self.running.get(run) {
+                    let (epoch, pid) = (running.epoch, running.process.pid());
+                    tracing::info!(epoch, pid, "envoy serves");
+                    self.host.serves(epoch);
                     self.state.refusal = None;
                 }
-                if let Event::Idle(run) = event
-                    && let Some(running) = self.running.get_mut(&run)
-                {
-                    running.idle = None;
-                    tracing::info!(
-                        epoch = running.epoch,
-                        "nothing is connected to envoy any more, so that its drain ends now"
-                    );
-                }
-                if let Event::Checked(_, Some(mode)) = event {
-                    self.decided = Some(mode);
-                }
-                self.queue.push_back(event);
             }
-            Happening::Exited(run, reason) => self.exited(run, reason),
-            Happening::Refused(serial, reason) => {
+            Event::Idle(run) => tracing::info!(
+                epoch = self.running.get(run).map(|running| running.epoch),
+                "nothing is connected to envoy any more, so that its drain ends now"
+            ),
+            Event::Checked(_, Ok(mode)) => self.decided = Some(*mode),
+            Event::Checked(_, Err(reason)) => {
                 tracing::error!(%reason, "the new configuration is refused; envoy runs on with the old one");
-                self.state.refuse(reason);
-                self.queue.push_back(Event::Checked(serial, None));
+                self.state.refuse(reason.clone());
             }
-            Happening::Validated(serial, result) => {
-                self.queue
-                    .push_back(Event::Validated(serial, result.is_ok()));
-                if let Err(reason) = result {
-                    tracing::error!(%reason, "envoy refuses its configuration");
-                    self.state.refuse(reason);
-                }
+            Event::Validated(_, Err(reason)) => {
+                tracing::error!(%reason, "envoy refuses its configuration");
+                self.state.refuse(reason.clone());
             }
+            Event::Exited(run, reason) => self.exited(*run, reason),
+            _ => {}
         }
+        self.queue.push_back(event);
     }
 
-    fn exited(&mut self, run: Run, reason: ExitReason) {
+    fn exited(&mut self, run: Run, reason: &ExitReason) {
         let Some(running) = self.running.remove(&run) else {
             return;
         };
         let epoch = self.machine.epochs().iter().find(|epoch| epoch.run == run);
         let state = epoch.map_or(EpochState::Killed, |epoch| epoch.state);
-        let record = ExitRecord {
-            epoch: running.epoch,
-            pid: running.process.pid(),
-            reason,
-            expected: self.machine.stopping() || state.leaves(),
-            lived: running.since.elapsed(),
-            at: Instant::now(),
-        };
-        let (epoch, pid, lived) = (record.epoch, record.pid, record.lived);
-        if record.expected {
-            tracing::info!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited");
+        let (epoch, pid, lived) = (
+            running.epoch,
+            running.process.pid(),
+            running.since.elapsed(),
+        );
+        let expected = self.machine.stopping() || state.leaves();
+        if expected {
+            tracing::info!(epoch, pid, ?lived, %reason, "envoy process exited");
         } else {
             let words = running.process.last_words();
             tracing::error!(
-                epoch, pid, ?lived, reason = %record.reason, said = words,
+                epoch, pid, ?lived, %reason, said = words,
                 "envoy process exited unexpectedly"
             );
             // What it says of a configuration that it refuses says more.
             if state == EpochState::Starting && !self.machine.refused() {
-                self.state.refuse(match words {
-                    Some(words) => format!("epoch {epoch} {}: {words}", record.reason),
-                    None => format!("epoch {epoch} {}", record.reason),
-                });
+                let words = words.map(|words| format!(": {words}")).unwrap_or_default();
+                self.state.refuse(format!("epoch {epoch} {reason}{words}"));
             }
         }
-        let exit = match &record.reason {
-            ExitReason::Code(0) => Exit::Clean,
-            ExitReason::Code(_) | ExitReason::Unobserved(_) => Exit::Failed,
-            ExitReason::Signal(_) => Exit::Killed,
-        };
-        self.queue.push_back(Event::Exited(run, exit));
         while self.state.exits.len() >= EXITS {
             self.state.exits.pop_front();
         }
-        self.state.exits.push_back(record);
+        self.state.exits.push_back(ExitRecord {
+            epoch,
+            pid,
+            reason: reason.clone(),
+            expected,
+            lived,
+            at: Instant::now(),
+        });
     }
 
     /// Lets the machine have everything that has happened.
     fn settle(&mut self) {
         while let Some(event) = self.queue.pop_front() {
             let actions = self.machine.on(event);
+            let machine = &self.machine;
+            self.timers.retain(|timer| machine.waits_for(timer));
             self.perform(actions);
         }
-        let machine = &self.machine;
-        self.timers.retain(|timer| machine.waits_for(timer));
         self.publish();
         // At once: a process that is not in it would be nobody's if this program were killed now.
         // What is let go of stays as it is.
@@ -360,31 +297,31 @@ impl<H: Host> Driver<H> {
                 Action::Check(serial, config) => self.check(serial, &config),
                 Action::Validate(serial, config) => {
                     let validation = self.host.validate(&config);
-                    let call = async move { Some(Happening::Validated(serial, validation.await)) };
-                    self.calls.insert(Call::Validate, Box::pin(call));
+                    let answer = validation.map(move |result| Event::Validated(serial, result));
+                    self.calls.insert(Call::Validate, answer.map(Some).boxed());
                 }
-                Action::Start(start) => self.start(&start),
+                Action::Start(run, epoch, config) => self.start(run, epoch, &config),
                 Action::Drain(_) => {
-                    let drain = self.host.drain();
-                    let call = async move {
-                        if let Err(error) = drain.await {
+                    let drained = self.host.drain().map(|drained| {
+                        if let Err(error) = drained {
                             tracing::warn!(%error, "error while draining Envoy listeners");
                         }
                         // Nothing follows from it: the time to drain runs on.
                         None
-                    };
-                    self.calls.insert(Call::Admin, Box::pin(call));
+                    });
+                    self.calls.insert(Call::Admin, drained.boxed());
                 }
                 Action::AwaitIdle(run) => {
                     if let Some(running) = self.running.get_mut(&run) {
-                        running.idle = Some(self.host.idle());
+                        let idle = self.host.idle().map(move |()| Event::Idle(run));
+                        running.awaited = Some(idle.boxed());
                     }
                 }
                 Action::Quit(run) => self.quit(run),
-                Action::Terminate(run) => self.signal(run, "SIGTERM", H::Process::terminate),
+                Action::Terminate(run) => self.signal(run, "SIGTERM", Signal::TERM),
                 Action::Kill(run) => {
                     tracing::warn!("killing envoy");
-                    self.signal(run, "SIGKILL", H::Process::kill);
+                    self.signal(run, "SIGKILL", Signal::KILL);
                 }
                 Action::CleanUp(epoch) => self.host.clean_up(epoch, self.running.is_empty()),
                 Action::Arm(timer, wait) => self.arm(timer, wait),
@@ -412,31 +349,24 @@ impl<H: Host> Driver<H> {
 
     fn check(&mut self, serial: u64, config: &H::Config) {
         self.state.next_start = None;
-        let serving = self.machine.epochs().last();
-        let running = serving
-            .and_then(|epoch| self.running.get(&epoch.run))
-            .and_then(|running| running.process.identity());
-        let check = self.host.check(config, running);
-        let call = async move {
-            Some(match check.await {
-                Ok(mode) => Happening::Event(Event::Checked(serial, Some(mode))),
-                Err(reason) => Happening::Refused(serial, reason),
-            })
-        };
-        self.calls.insert(Call::Check, Box::pin(call));
+        let newest = self.machine.epochs().last();
+        let running = newest.and_then(|newest| self.running.get(&newest.run));
+        let identity = running.and_then(|running| running.process.identity());
+        let check = self.host.check(config, identity);
+        let answer = check.map(move |checked| Some(Event::Checked(serial, checked)));
+        self.calls.insert(Call::Check, answer.boxed());
     }
 
-    fn start(&mut self, start: &Start<H::Config>) {
+    fn start(&mut self, run: Run, epoch: u32, config: &H::Config) {
         self.state.starts += 1;
         self.state.next_start = None;
-        let epoch = start.epoch;
         // Whoever was to be replaced may have ended by itself since the check.
         let kind = match (self.decided.take(), epoch) {
             (Some(RestartMode::Hot), 1..) => RestartKind::Hot,
             (Some(RestartMode::Cold), 0) => RestartKind::Cold,
             _ => RestartKind::Crash,
         };
-        match self.host.start(start) {
+        match self.host.start(epoch, config) {
             Ok(process) => {
                 tracing::info!(epoch, pid = process.pid(), "started envoy");
                 if std::mem::replace(&mut self.has_run, true)
@@ -444,21 +374,21 @@ impl<H: Host> Driver<H> {
                 {
                     on_restart(kind);
                 }
+                let ready = self.host.ready(epoch).map(move |()| Event::Ready(run));
                 let running = Running {
                     process,
                     epoch,
-                    fingerprint: self.host.fingerprint(&start.config),
+                    fingerprint: self.host.fingerprint(config),
                     since: Instant::now(),
                     adopted: false,
-                    probe: Some(self.host.ready(epoch)),
-                    idle: None,
+                    awaited: Some(ready.boxed()),
                 };
-                self.running.insert(start.run, running);
+                self.running.insert(run, running);
             }
             Err(error) => {
                 tracing::error!(epoch, %error, "envoy could not be started");
                 self.state.refuse(error);
-                self.queue.push_back(Event::SpawnFailed(start.run));
+                self.queue.push_back(Event::SpawnFailed(run));
             }
         }
     }
@@ -466,26 +396,20 @@ impl<H: Host> Driver<H> {
     fn quit(&mut self, run: Run) {
         // Whether somebody is connected does not matter any more.
         if let Some(running) = self.running.get_mut(&run) {
-            running.idle = None;
+            running.awaited = None;
         }
-        let quit = self.host.quit();
-        let call = async move {
-            let error = quit.await.err()?;
+        let quit = self.host.quit().map(move |confirmed| {
+            let error = confirmed.err()?;
             tracing::warn!(%error, "envoy did not confirm that it quits, sending SIGTERM");
-            Some(Happening::Event(Event::QuitFailed(run)))
-        };
-        self.calls.insert(Call::Admin, Box::pin(call));
+            Some(Event::QuitFailed(run))
+        });
+        self.calls.insert(Call::Admin, quit.boxed());
     }
 
-    fn signal(
-        &mut self,
-        run: Run,
-        name: &'static str,
-        send: fn(&mut H::Process) -> std::io::Result<()>,
-    ) {
+    fn signal(&mut self, run: Run, name: &'static str, signal: Signal) {
         if let Some(running) = self.running.get_mut(&run) {
             tracing::debug!(epoch = running.epoch, signal = name, "envoy");
-            if let Err(error) = send(&mut running.process) {
+            if let Err(error) = running.process.signal(signal) {
                 tracing::warn!(%error, signal = name, "envoy could not be signalled");
             }
         }
@@ -496,7 +420,7 @@ impl<H: Host> Driver<H> {
             let seconds = wait.as_secs();
             tracing::info!(seconds, "waiting before terminating dataplane proxy");
         }
-        if matches!(timer, Timer::Crash(_) | Timer::Retry(_)) {
+        if matches!(timer, Timer::Crash | Timer::Retry) {
             tracing::info!(?wait, "waiting before envoy is started again");
             self.state.next_start = Some(Instant::now() + wait);
         }

@@ -2,22 +2,23 @@
 //! that cannot work. Why it cannot is said once.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::config::{EnvoyConfig, Program};
-use super::detached::{DetachedProcess, Envoy};
+use super::config::EnvoyConfig;
 use super::files::Entry;
 use super::host::{Host, Work};
-use super::hot_restart::{self, HotRestart, Obstacle};
-use super::identity::Identity;
-use super::machine::{RestartMode, Start};
+use super::hot_restart::{self, HotRestart};
+use super::machine::RestartMode;
 use super::{headroom, version};
-use crate::admin::AdminClient;
-use crate::process::{Family, Launch, LogTail, Restart, ValidationError};
+use crate::admin::{AdminClient, AdminError};
+use crate::process::{
+    BaseId, DetachedProcess, Identity, Launch, Place, Process, SpawnError, ValidationError,
+};
 
 /// How often a starting Envoy is asked whether it serves.
 const READY_POLL: Duration = Duration::from_millis(50);
@@ -29,94 +30,97 @@ const IDLE_POLL: Duration = Duration::from_secs(1);
 pub struct EnvoyHost {
     admin: AdminClient,
     hot: Option<HotRestart>,
-    /// Whether Envoys live on when this program ends.
-    outlive: bool,
-    /// Where Envoys that live on write.
+    /// Where Envoys write that live on when this program ends.
     log: Option<PathBuf>,
     base_id: Option<u32>,
     /// Whether the running Envoys were started with hot restart.
     hot_capable: bool,
-    logged: Arc<Mutex<Logged>>,
+    /// Why there is no hot restart, as it was logged last.
+    obstacle: watch::Sender<Option<String>>,
+    /// The version of the Envoy that served last.
+    version: watch::Sender<Option<String>>,
     /// Whether the next Envoy's standard error is captured: none has served since the last start.
     capture_errors: bool,
-    headroom: Headroom,
-}
-
-/// Whether there is room for a second Envoy, see [`headroom::for_second_envoy`].
-type Headroom = fn(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle>;
-
-/// What was said in the log already.
-#[derive(Debug, Default)]
-struct Logged {
-    obstacle: Option<Obstacle>,
-    version: Option<String>,
+    /// [`headroom::too_few_threads`]
+    too_few_threads: fn(concurrency: u32) -> Option<String>,
 }
 
 impl EnvoyHost {
     /// A host for Envoys whose admin interface `admin` calls. Without `hot` every restart is a
-    /// plain one. Envoys that `outlive` this program can be adopted by its successor; others are
-    /// ended by the kernel together with the thread that drives this host.
-    pub fn new(admin: AdminClient, hot: Option<HotRestart>, outlive: bool) -> Self {
+    /// plain one. With `log` Envoys append what they write to that file, and outlive this program, so
+    /// that its successor can adopt them; others are ended by the kernel together with the thread
+    /// that drives this host.
+    pub fn new(admin: AdminClient, hot: Option<HotRestart>, log: Option<PathBuf>) -> Self {
         Self {
             admin,
             base_id: None,
             hot,
-            outlive,
-            log: None,
+            log,
             hot_capable: false,
-            logged: Arc::default(),
+            obstacle: watch::Sender::default(),
+            version: watch::Sender::default(),
             capture_errors: false,
-            headroom: headroom::for_second_envoy,
+            too_few_threads: headroom::too_few_threads,
         }
     }
 
-    /// Has Envoys that outlive this program append what they write to this file.
-    #[must_use]
-    pub fn logging_to(mut self, log: PathBuf) -> Self {
-        self.log = Some(log);
-        self
-    }
-
-    fn restart_options(&mut self, start: &Start<EnvoyConfig>) -> Result<Restart, String> {
-        let launch = &start.config.launch;
-        if start.epoch == 0 {
+    fn place(&mut self, epoch: u32, launch: &Launch) -> Result<Option<Place>, String> {
+        if epoch == 0 {
             // One that an earlier family left is not this one's.
             self.remove_base_id_file();
             let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch);
             self.hot_capable = obstacle.is_none();
-            log_obstacle(&self.logged, obstacle);
+            log_obstacle(&self.obstacle, obstacle);
         }
         let Some(hot) = self.hot.as_ref().filter(|_| self.hot_capable) else {
-            return Ok(Restart::Disabled);
+            return Ok(None);
         };
-        let family = match self.base_id {
-            Some(base_id) => {
-                if start.epoch > 0 {
-                    let region = hot_restart::region(&hot.shared_memory, base_id);
+        let base_id = match self.base_id {
+            Some(number) => {
+                if epoch > 0 {
+                    let region = hot_restart::region(&hot.shared_memory, number);
                     let unmarked = hot_restart::unmark(&region)
                         .map_err(|error| format!("{}: {error}", region.display()))?;
                     if unmarked {
                         tracing::info!("an epoch had died while it started; its mark is removed");
                     }
                 }
-                Family::Known(base_id)
+                BaseId::Known(number)
             }
-            None if start.epoch == 0 => Family::Chosen(hot.base_id.clone()),
+            None if epoch == 0 => BaseId::Chosen(hot.base_id.clone()),
             None => return Err("the running Envoy's base id is not known".to_owned()),
         };
-        Ok(Restart::Hot {
-            epoch: start.epoch,
-            family,
+        Ok(Some(Place {
+            epoch,
+            base_id,
             parent_shutdown: hot.parent_shutdown.max(launch.drain_time),
-        })
+        }))
     }
 
-    /// The number that Envoy has chosen, as it wrote it.
-    fn chosen_base_id(&self) -> Option<Result<u32, Obstacle>> {
+    fn spawn(
+        &mut self,
+        launch: &Launch,
+        place: Option<&Place>,
+        first: bool,
+    ) -> Result<Box<dyn Process>, SpawnError> {
+        if let Some(log) = &self.log {
+            return Ok(Box::new(launch.spawn_detached(place, log)?));
+        }
+        // The usual first one costs no thread; it says what is wrong where everything is said.
+        let capture_errors = std::mem::replace(&mut self.capture_errors, true) || !first;
+        Ok(Box::new(launch.spawn(place, capture_errors)?))
+    }
+
+    /// The number that Envoy has chosen, as it wrote it; else why it cannot be read.
+    fn chosen_base_id(&self) -> Option<Result<u32, String>> {
         let path = &self.hot.as_ref()?.base_id;
         let read = fs::read_to_string(path).map_err(|error| error.to_string());
         let number = read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}")));
-        Some(number.map_err(|reason| Obstacle::base_id(path, &reason)))
+        Some(
+            number.map_err(|reason| {
+                format!("Envoy's base id cannot be read from {path:?}: {reason}")
+            }),
+        )
     }
 
     fn remove_base_id_file(&self) {
@@ -125,73 +129,41 @@ impl EnvoyHost {
         }
     }
 
-    /// What keeps `launch` from taking over from the running Envoy, as far as that can be seen
-    /// without running anything; `no_room` when there is no room for both.
-    fn obstacle_to(&self, launch: &Launch, no_room: Option<Obstacle>) -> Option<Obstacle> {
-        let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch)
-            .or(no_room)
-            .or_else(|| (!self.hot_capable).then_some(Obstacle::Running));
-        obstacle.or_else(|| match self.base_id {
-            Some(_) => None,
-            None => {
-                let path = &self.hot.as_ref()?.base_id;
-                Some(Obstacle::base_id(path, "Envoy has not written it"))
-            }
-        })
+    /// Why nobody can take over from the running Envoy, as far as that can be seen without running
+    /// anything.
+    fn running_obstacle(&self) -> Option<String> {
+        if !self.hot_capable {
+            return Some(hot_restart::RUNNING.to_owned());
+        }
+        let unknown = self.base_id.is_none();
+        unknown.then(|| "Envoy has not written its base id".to_owned())
     }
 }
 
 /// Says why hot restart cannot work, unless that was the last thing said about it.
-fn log_obstacle(logged: &Mutex<Logged>, obstacle: Option<Obstacle>) {
-    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+fn log_obstacle(logged: &watch::Sender<Option<String>>, obstacle: Option<String>) {
+    let last = logged.send_replace(obstacle.clone());
     // Who switches it off knows why.
-    if let Some(new) = &obstacle
-        && *new != Obstacle::Off
-        && logged.obstacle.as_ref() != Some(new)
+    if last != obstacle
+        && let Some(reason) = obstacle.filter(|reason| reason != hot_restart::OFF)
     {
-        tracing::info!(reason = %new, "envoy cannot be restarted hot, a plain restart is used");
-    }
-    logged.obstacle = obstacle;
-}
-
-fn log_version(logged: &Mutex<Logged>, version: &str) {
-    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
-    if logged.version.as_deref() != Some(version) {
-        if let Some(warning) = version::untested(version) {
-            tracing::warn!("{warning}");
-        }
-        logged.version = Some(version.to_owned());
+        tracing::info!(
+            reason,
+            "envoy cannot be restarted hot, a plain restart is used"
+        );
     }
 }
 
 impl Host for EnvoyHost {
     type Config = EnvoyConfig;
-    type Process = Envoy;
 
-    fn start(&mut self, start: &Start<EnvoyConfig>) -> Result<Envoy, String> {
-        let (launch, place) = (&start.config.launch, self.restart_options(start)?);
-        if !self.outlive {
-            // The usual first one costs no thread; it says what is wrong where everything is said.
-            let capture_errors =
-                start.epoch > 0 || std::mem::replace(&mut self.capture_errors, true);
-            let process = launch
-                .spawn(&place, capture_errors)
-                .map_err(|error| error.to_string())?;
-            let identity = Identity::of(process.pid());
-            return Ok(Envoy::Child(Box::new(process), identity));
-        }
-        let log = self.log.as_deref().map(LogTail::from_now);
-        let pid = launch
-            .spawn_detached(&place, self.log.as_deref())
-            .map_err(|error| error.to_string())?;
-        match DetachedProcess::started(pid) {
-            Ok(process) => Ok(Envoy::Detached(process.logging_to(log))),
-            Err(reason) => {
-                self.clean_up(start.epoch, start.epoch == 0);
-                let words = log.and_then(|log| log.last_words());
-                Err(words.map_or(reason.clone(), |words| format!("{reason}: {words}")))
-            }
-        }
+    fn start(&mut self, epoch: u32, config: &EnvoyConfig) -> Result<Box<dyn Process>, String> {
+        let place = self.place(epoch, &config.launch)?;
+        let started = self.spawn(&config.launch, place.as_ref(), epoch == 0);
+        started.map_err(|error| {
+            self.clean_up(epoch, epoch == 0);
+            error.to_string()
+        })
     }
 
     fn check(
@@ -199,42 +171,40 @@ impl Host for EnvoyHost {
         config: &EnvoyConfig,
         running: Option<Identity>,
     ) -> Work<Result<RestartMode, String>> {
+        let config = config.clone();
+        let too_few_threads = (self.too_few_threads)(config.launch.concurrency);
+        // An Envoy that checks needs as many threads as one that serves.
+        let can_validate = too_few_threads.is_none();
         let pid = running.as_ref().map(|running| running.pid);
-        let no_room = (self.headroom)(config.launch.concurrency, pid).err();
-        let no_threads = matches!(no_room, Some(Obstacle::Processes { .. }));
-        let obstacle = self.obstacle_to(&config.launch, no_room);
-        let (launch, program) = (config.launch.clone(), config.program.clone());
-        let (logged, hot_only) = (Arc::clone(&self.logged), config.hot_only);
+        let seen = hot_restart::obstacle(self.hot.as_ref(), &config.launch)
+            .or(too_few_threads)
+            .or_else(|| headroom::too_little_memory(pid?))
+            .or_else(|| self.running_obstacle());
+        let logged = self.obstacle.clone();
         Box::pin(async move {
-            // An Envoy that checks needs as many threads as one that serves.
-            if !no_threads {
-                launch.validate().await.map_err(|error| error.to_string())?;
+            if can_validate {
+                let validated = config.launch.validate().await;
+                validated.map_err(|error| error.to_string())?;
             }
-            let obstacle = match obstacle {
+            let obstacle = match seen {
                 Some(obstacle) => Some(obstacle),
-                None => takes_over(&launch.executable, program.as_ref(), running)
-                    .await
-                    .err(),
+                None => incompatible(&config, running).await,
             };
-            match obstacle {
-                Some(obstacle) if hot_only => {
-                    tracing::warn!(
-                        %obstacle,
-                        "envoy runs on as it is, because a restart would cut connections; SIGHUP, \
-                         POST /restart or legate-dataplane -restart does it"
-                    );
-                    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
-                    logged.obstacle = Some(obstacle);
-                    Ok(RestartMode::Deferred)
-                }
-                obstacle => {
-                    let mode = obstacle
-                        .as_ref()
-                        .map_or(RestartMode::Hot, |_| RestartMode::Cold);
-                    log_obstacle(&logged, obstacle);
-                    Ok(mode)
-                }
+            if let Some(obstacle) = obstacle.as_ref().filter(|_| config.hot_only) {
+                tracing::warn!(
+                    obstacle,
+                    "envoy runs on as it is, because a restart would cut connections; SIGHUP, \
+                     POST /restart or legate-dataplane -restart does it"
+                );
+                logged.send_replace(Some(obstacle.clone()));
+                return Ok(RestartMode::Deferred);
             }
+            let mode = match obstacle {
+                Some(_) => RestartMode::Cold,
+                None => RestartMode::Hot,
+            };
+            log_obstacle(&logged, obstacle);
+            Ok(mode)
         })
     }
 
@@ -253,29 +223,30 @@ impl Host for EnvoyHost {
     }
 
     fn ready(&self, epoch: u32) -> Work<()> {
-        let (admin, hot, logged) = (self.admin, self.hot_capable, Arc::clone(&self.logged));
+        let (admin, hot, version) = (self.admin, self.hot_capable, self.version.clone());
         Box::pin(async move {
-            loop {
+            let info = loop {
                 // The parent has the admin interface until its child takes it over.
                 if let Ok(info) = admin.server_info().await
                     && info.live()
                     && (!hot || info.epoch() == epoch)
                 {
-                    return log_version(&logged, &info.version);
+                    break info;
                 }
                 sleep(READY_POLL).await;
+            };
+            let last = version.send_replace(Some(info.version.clone()));
+            if last.as_ref() != Some(&info.version)
+                && let Some(warning) = version::untested(&info.version)
+            {
+                tracing::warn!("{warning}");
             }
         })
     }
 
-    fn drain(&self) -> Work<Result<(), String>> {
+    fn drain(&self) -> Work<Result<(), AdminError>> {
         let admin = self.admin;
-        Box::pin(async move {
-            admin
-                .drain_listeners()
-                .await
-                .map_err(|error| error.to_string())
-        })
+        async move { admin.drain_listeners().await }.boxed()
     }
 
     fn idle(&self) -> Work<()> {
@@ -293,9 +264,9 @@ impl Host for EnvoyHost {
         })
     }
 
-    fn quit(&self) -> Work<Result<(), String>> {
+    fn quit(&self) -> Work<Result<(), AdminError>> {
         let admin = self.admin;
-        Box::pin(async move { admin.quit().await.map_err(|error| error.to_string()) })
+        async move { admin.quit().await }.boxed()
     }
 
     fn serves(&mut self, _epoch: u32) {
@@ -305,7 +276,7 @@ impl Host for EnvoyHost {
         }
         match self.chosen_base_id() {
             Some(Ok(number)) => self.base_id = Some(number),
-            Some(Err(obstacle)) => log_obstacle(&self.logged, Some(obstacle)),
+            Some(Err(obstacle)) => log_obstacle(&self.obstacle, Some(obstacle)),
             None => return,
         }
         self.remove_base_id_file();
@@ -338,59 +309,50 @@ impl Host for EnvoyHost {
         })
     }
 
-    fn adopt(&mut self, entry: &Entry) -> Result<Envoy, String> {
-        let process = DetachedProcess::find(entry.identity.clone());
-        process
-            .map(|process| {
-                let log = self.log.as_deref().map(LogTail::from_now);
-                Envoy::Detached(process.logging_to(log))
-            })
-            .map_err(|reason| reason.to_string())
+    fn adopt(&mut self, entry: &Entry) -> Result<Box<dyn Process>, String> {
+        let log = self
+            .log
+            .as_ref()
+            .ok_or("envoys do not outlive this program")?;
+        let process = DetachedProcess::find(entry.identity.clone(), log)?;
+        Ok(Box::new(process))
     }
 
     fn adopted(&mut self, base_id: Option<u32>) {
         // A supervisor that was killed as soon as Envoy served may not have noted the number.
         let base_id = base_id.or_else(|| self.chosen_base_id()?.ok());
         self.hot_capable = base_id.is_some() && self.hot.is_some();
-        if self.hot_capable {
-            self.base_id = base_id;
-        }
-        let obstacle = match (&self.hot, self.hot_capable) {
-            (_, true) => None,
-            (Some(_), false) => Some(Obstacle::Running),
-            (None, false) => Some(Obstacle::Off),
+        self.base_id = base_id.filter(|_| self.hot_capable);
+        let obstacle = match &self.hot {
+            None => Some(hot_restart::OFF),
+            Some(_) => (!self.hot_capable).then_some(hot_restart::RUNNING),
         };
-        log_obstacle(&self.logged, obstacle);
+        log_obstacle(&self.obstacle, obstacle.map(str::to_owned));
     }
 
     fn obstacle(&self) -> Option<String> {
-        let logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        logged.obstacle.as_ref().map(ToString::to_string)
+        self.obstacle.borrow().clone()
     }
 }
 
-/// Whether a program can take over from the running process.
-async fn takes_over(
-    executable: &Path,
-    program: Option<&Program>,
-    running: Option<Identity>,
-) -> Result<(), Obstacle> {
+/// Why `config` cannot take over from the running process, when its program cannot.
+async fn incompatible(config: &EnvoyConfig, running: Option<Identity>) -> Option<String> {
     let Some(running) = running else {
-        return Err(Obstacle::Running);
+        return Some(hot_restart::RUNNING.to_owned());
     };
-    let same =
-        program.is_some_and(|new| (new.device, new.inode) == (running.device, running.inode));
-    if same {
-        return Ok(());
+    let program = config.program.as_ref();
+    if program.is_some_and(|new| (new.device, new.inode) == (running.device, running.inode)) {
+        return None;
     }
     // What runs may have no name any more.
     let old = PathBuf::from(format!("/proc/{}/exe", running.pid));
-    version::compatible(&old, executable).await
+    version::incompatible(&old, &config.launch.executable).await
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use super::*;
     use crate::process::{DrainStrategy, EnvoyLog};
@@ -410,13 +372,8 @@ mod tests {
             ..HotRestart::new(Duration::ZERO)
         };
         let admin = AdminClient::new("127.0.0.1:1".parse().unwrap());
-        let mut host = EnvoyHost::new(admin, Some(hot), false);
-        host.headroom = |_, _| {
-            Err(Obstacle::Processes {
-                room: 1,
-                needed: 14,
-            })
-        };
+        let mut host = EnvoyHost::new(admin, Some(hot), None);
+        host.too_few_threads = |_| Some("pids.max".to_owned());
         let config = EnvoyConfig::new(Launch {
             executable,
             bootstrap: "{}".to_owned(),
@@ -452,7 +409,7 @@ mod tests {
         );
         // With room it is checked.
         let (mut host, config) = no_room(folder.path());
-        host.headroom = |_, _| Ok(());
+        host.too_few_threads = |_| None;
         let refused = host.check(&config, running).await.unwrap_err();
         assert!(refused.contains("cannot start a thread"), "{refused}");
     }
@@ -482,7 +439,7 @@ mod tests {
         let file = folder.path().join("base-id");
         host.hot.as_mut().unwrap().base_id = file.clone();
         host.adopted(None);
-        assert_eq!(host.obstacle(), Some(Obstacle::Running.to_string()));
+        assert_eq!(host.obstacle(), Some(hot_restart::RUNNING.to_owned()));
         fs::write(&file, "77\n").unwrap();
         host.adopted(None);
         assert_eq!((host.base_id(), host.obstacle()), (Some(77), None));

@@ -5,14 +5,14 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::identity::Identity;
+use crate::process::Identity;
 
 /// The form of the snapshot that is written and understood.
 const VERSION: u32 = 1;
@@ -208,30 +208,20 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
+/// No more than the limit, which cuts a larger one off.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    if file.metadata()?.len() > SIZE_LIMIT {
-        return Ok(Vec::new());
-    }
     let mut text = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, SIZE_LIMIT), &mut text)?;
+    File::open(path)?.take(SIZE_LIMIT).read_to_end(&mut text)?;
     Ok(text)
 }
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = with_ending(path, ".new");
-    // One that a supervisor left which was ended while it wrote.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
     let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        file.write_all(content)?;
+        // Also over one that a supervisor left which was ended while it wrote.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(&new)?.write_all(content)?;
         fs::rename(&new, path)
     };
     write().inspect_err(|_| drop(fs::remove_file(&new)))

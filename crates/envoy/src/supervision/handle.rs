@@ -3,6 +3,7 @@
 
 use tokio::sync::watch;
 
+use super::machine::Event;
 use super::report::Report;
 
 /// The supervisor has ended or is about to; nothing can be started any more.
@@ -19,13 +20,12 @@ pub(super) enum Shutdown {
     Kill,
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct Requests<C> {
-    pub(super) shutdown: Shutdown,
-    pub(super) config: Option<C>,
-    /// How often a configuration was asked for.
-    pub(super) updates: u64,
-    pub(super) restarts: u64,
+/// What was asked for and has not reached the supervisor yet; an end stays.
+#[derive(Debug)]
+struct Requests<C> {
+    shutdown: Shutdown,
+    config: Option<C>,
+    restart: bool,
 }
 
 /// Tells a supervisor what to do and sees what it does.
@@ -38,41 +38,66 @@ pub struct Handle<C> {
 /// The supervisor's end of a [`Handle`].
 #[derive(Debug)]
 pub struct Controls<C> {
-    pub(super) requests: watch::Receiver<Requests<C>>,
+    requests: watch::Sender<Requests<C>>,
+    changed: watch::Receiver<Requests<C>>,
     pub(super) report: watch::Sender<Report>,
 }
 
 /// A connected pair: the handle for those who want something, the controls for [`super::run`].
 pub fn handle<C>() -> (Handle<C>, Controls<C>) {
-    let (requests, received) = watch::channel(Requests {
+    let (requests, changed) = watch::channel(Requests {
         shutdown: Shutdown::No,
         config: None,
-        updates: 0,
-        restarts: 0,
+        restart: false,
     });
     let (report, seen) = watch::channel(Report::default());
-    (
-        Handle {
-            requests,
-            report: seen,
-        },
-        Controls {
-            requests: received,
-            report,
-        },
-    )
+    let handle = Handle {
+        requests: requests.clone(),
+        report: seen,
+    };
+    let controls = Controls {
+        requests,
+        changed,
+        report,
+    };
+    (handle, controls)
 }
 
-impl<C: Clone> Handle<C> {
+impl<C> Controls<C> {
+    /// The end that is asked for.
+    pub(super) fn shutdown(&self) -> Shutdown {
+        self.requests.borrow().shutdown
+    }
+
+    /// What is asked for next. Cancel safe.
+    pub(super) async fn requests(&mut self) -> Vec<Event<C>> {
+        // There always is a sender: its own.
+        let _ = self.changed.changed().await;
+        let mut events = Vec::new();
+        self.requests.send_if_modified(|requests| {
+            events.extend(requests.config.take().map(Event::Update));
+            if std::mem::take(&mut requests.restart) {
+                events.push(Event::Restart);
+            }
+            match requests.shutdown {
+                Shutdown::No => {}
+                Shutdown::Release => events.push(Event::Release),
+                Shutdown::Stop => events.push(Event::Stop),
+                Shutdown::Kill => events.push(Event::Kill),
+            }
+            false
+        });
+        events
+    }
+}
+
+impl<C> Handle<C> {
     /// Wants `config` to run from now on. When it differs from what runs, a new epoch is started.
     ///
     /// # Errors
     /// After a stop.
     pub fn update(&self, config: C) -> Result<(), Stopped> {
-        self.request(|requests| {
-            requests.config = Some(config);
-            requests.updates += 1;
-        })
+        self.request(|requests| requests.config = Some(config))
     }
 
     /// Wants the same configuration to run in a new process.
@@ -80,7 +105,7 @@ impl<C: Clone> Handle<C> {
     /// # Errors
     /// After a stop.
     pub fn restart(&self) -> Result<(), Stopped> {
-        self.request(|requests| requests.restarts += 1)
+        self.request(|requests| requests.restart = true)
     }
 
     /// Asks for an orderly end of everything. Asking again changes nothing.

@@ -5,7 +5,6 @@
 use std::fs;
 use std::path::Path;
 
-use super::hot_restart::Obstacle;
 use crate::cgroup::folders;
 
 /// Threads that an Envoy has besides its workers, with room to spare.
@@ -32,23 +31,26 @@ const MEMORY: Controller = Controller {
     used: ["memory.current", "memory.usage_in_bytes"],
 };
 
-/// Whether a second Envoy with this many workers may be started next to the process `running`, which
-/// the second one is assumed to resemble.
-pub(super) fn for_second_envoy(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle> {
+/// Why there is no room for the threads of a second Envoy with this many workers, not even of one
+/// that only checks.
+pub(super) fn too_few_threads(concurrency: u32) -> Option<String> {
     let needed = u64::from(concurrency) + OWN_THREADS;
-    if let Some(room) = room(&THREADS).filter(|room| *room < needed) {
-        return Err(Obstacle::Processes { room, needed });
-    }
-    let needed = running.and_then(memory_of).unwrap_or_default();
-    match room(&MEMORY) {
-        Some(room) if room < needed => Err(Obstacle::Other(format!(
-            "only {} MiB more memory may be used here (its control group's limit), a second Envoy may \
-             need {} MiB",
-            room / MIB,
-            needed.div_ceil(MIB)
-        ))),
-        _ => Ok(()),
-    }
+    let room = room(&THREADS).filter(|room| *room < needed)?;
+    Some(format!(
+        "only {room} more threads may run here (pids.max), a second Envoy needs {needed}"
+    ))
+}
+
+/// Why there is no room for an Envoy that uses as much memory as the process `running`.
+pub(super) fn too_little_memory(running: u32) -> Option<String> {
+    let needed = memory_of(running)?;
+    let room = room(&MEMORY).filter(|room| *room < needed)?;
+    Some(format!(
+        "only {} MiB more memory may be used here (its control group's limit), a second Envoy may \
+         need {} MiB",
+        room / MIB,
+        needed.div_ceil(MIB)
+    ))
 }
 
 /// How much more may be used in the tightest of the groups that this process belongs to.

@@ -1,57 +1,28 @@
 //! What the driver needs of the world: starting, checking and ending processes. The real one is
 //! [`super::EnvoyHost`]; tests have others.
 
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
+use futures_util::future::BoxFuture;
 
 use super::files::Entry;
-use super::identity::Identity;
-use super::machine::{RestartMode, Start};
-use crate::process::ExitReason;
+use super::machine::RestartMode;
+use crate::admin::AdminError;
+use crate::process::{Identity, Process};
 
 /// A future that a host hands out.
-pub(super) type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// A process that can be supervised.
-pub trait Process: Send {
-    /// Its number.
-    fn pid(&self) -> u32;
-    /// What it can be found by again; nothing when it cannot be looked at.
-    fn identity(&self) -> Option<Identity>;
-    /// Waits for its end. Has to be cancel safe.
-    fn wait(&mut self) -> impl Future<Output = ExitReason> + Send;
-    /// Asks it to end by signal.
-    ///
-    /// # Errors
-    /// When the signal cannot be sent.
-    fn terminate(&mut self) -> io::Result<()>;
-    /// Kills it.
-    ///
-    /// # Errors
-    /// When the signal cannot be sent.
-    fn kill(&mut self) -> io::Result<()>;
-    /// What it said last of what is wrong, as far as that is known, once it has ended.
-    fn last_words(&self) -> Option<String> {
-        None
-    }
-    /// Lets go of it without ending it.
-    fn detach(self);
-}
+pub(super) type Work<T> = BoxFuture<'static, T>;
 
 /// Where processes run. The futures it hands out have to be bounded in time, except
 /// [`Host::ready`] and [`Host::idle`].
 pub trait Host: Send {
     /// What a process runs. Equal configurations need no new process.
     type Config: Clone + PartialEq + Send + Sync + 'static;
-    /// A running process.
-    type Process: Process;
 
-    /// Starts a process. When other epochs run, it takes over from the highest of them.
+    /// Starts a process as that epoch. When other epochs run, it takes over from the highest of
+    /// them.
     ///
     /// # Errors
     /// What went wrong, for people.
-    fn start(&mut self, start: &Start<Self::Config>) -> Result<Self::Process, String>;
+    fn start(&mut self, epoch: u32, config: &Self::Config) -> Result<Box<dyn Process>, String>;
 
     /// Checks while a process runs whether a configuration can work, and how the running
     /// process can be replaced by one with it.
@@ -72,14 +43,14 @@ pub trait Host: Send {
     fn ready(&self, epoch: u32) -> Work<()>;
 
     /// Asks the process that serves to drain its inbound listeners.
-    fn drain(&self) -> Work<Result<(), String>>;
+    fn drain(&self) -> Work<Result<(), AdminError>>;
 
     /// Done when nobody is connected any more to the process that serves, as far as that can be
     /// known; connections to its own admin, metrics and readiness listeners do not count.
     fn idle(&self) -> Work<()>;
 
     /// Asks the process that serves to quit.
-    fn quit(&self) -> Work<Result<(), String>>;
+    fn quit(&self) -> Work<Result<(), AdminError>>;
 
     /// The process of that epoch has become ready.
     fn serves(&mut self, epoch: u32);
@@ -100,7 +71,7 @@ pub trait Host: Send {
     ///
     /// # Errors
     /// When it is not that process any more.
-    fn adopt(&mut self, entry: &Entry) -> Result<Self::Process, String>;
+    fn adopt(&mut self, entry: &Entry) -> Result<Box<dyn Process>, String>;
 
     /// Hot restarts go on from adopted processes, which share this number.
     fn adopted(&mut self, base_id: Option<u32>);

@@ -44,50 +44,26 @@ impl HotRestart {
     }
 }
 
-/// Why Envoy cannot be restarted hot.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Obstacle {
-    /// It is switched off.
-    #[error("it is switched off")]
-    Off,
-    /// The running one was started without hot restart.
-    #[error("the running Envoy was started without hot restart")]
-    Running,
-    /// There is no room for the threads of a second process, not even of one that only checks.
-    #[error("only {room} more threads may run here (pids.max), a second Envoy needs {needed}")]
-    Processes { room: u64, needed: u64 },
-    /// Anything else, in words.
-    #[error("{0}")]
-    Other(String),
-}
-
-impl Obstacle {
-    /// Envoy did not say which number it chose.
-    pub(super) fn base_id(path: &Path, reason: &str) -> Self {
-        Self::Other(format!(
-            "Envoy's base id cannot be read from {path:?}: {reason}"
-        ))
-    }
-}
+/// Why there is no hot restart where it is switched off.
+pub(super) const OFF: &str = "it is switched off";
+/// Why there is none while an Envoy runs that cannot be taken over from.
+pub(super) const RUNNING: &str = "the running Envoy was started without hot restart";
 
 /// What keeps `launch` from being restarted hot at all on this machine.
-pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Obstacle> {
+pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<String> {
     let Some(hot) = hot else {
-        return Some(Obstacle::Off);
+        return Some(OFF.to_owned());
     };
     if let Some(argument) = hot_restart_option(&launch.extra_args) {
-        let reason = format!("the Envoy argument {argument} was given");
-        return Some(Obstacle::Other(reason));
+        return Some(format!("the Envoy argument {argument} was given"));
     }
     if let Some(listener) = udp_listener(&launch.bootstrap) {
-        return Some(Obstacle::Other(format!(
-            "the listener {listener:?} takes UDP"
-        )));
+        return Some(format!("the listener {listener:?} takes UDP"));
     }
     let (path, error) = (&hot.shared_memory, writable(&hot.shared_memory).err()?);
-    Some(Obstacle::Other(format!(
+    Some(format!(
         "{path:?} cannot be written ({error}), and Envoy needs shared memory there"
-    )))
+    ))
 }
 
 /// A name that nobody else has. The number of this process is not enough: containers of a pod share
@@ -213,9 +189,8 @@ mod tests {
             0,
             "no trace of the probe"
         );
-        assert_eq!(obstacle(None, &plain), Some(Obstacle::Off));
-        let said =
-            |hot: &HotRestart, launch: &Launch| obstacle(Some(hot), launch).unwrap().to_string();
+        assert_eq!(obstacle(None, &plain).as_deref(), Some(OFF));
+        let said = |hot: &HotRestart, launch: &Launch| obstacle(Some(hot), launch).unwrap();
         assert!(said(&here, &launch("{}", &["--base-id 3"])).contains("--base-id"));
         let nowhere = HotRestart {
             shared_memory: "/no/such/folder".into(),

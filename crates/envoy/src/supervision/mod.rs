@@ -8,7 +8,6 @@
 
 mod config;
 mod connections;
-mod detached;
 mod drive;
 mod envoys;
 mod files;
@@ -16,7 +15,6 @@ mod handle;
 mod headroom;
 mod host;
 mod hot_restart;
-mod identity;
 mod machine;
 mod options;
 mod report;
@@ -33,7 +31,6 @@ pub use envoys::EnvoyHost;
 pub use files::{FileError, Owner, Snapshot};
 pub use handle::{Controls, Handle, handle};
 pub use hot_restart::{HotRestart, SHARED_MEMORY};
-pub use identity::Identity;
 pub use machine::{EpochState, Outcome};
 pub use options::{Ended, MIN_DRAIN, Options, Policy, RestartKind};
 pub use report::{EpochReport, ExitRecord, Report};

@@ -2,17 +2,18 @@
 
 use super::files::{Entry, Snapshot, Stage};
 use super::host::Host;
+use crate::process::Process;
 
 /// The processes of a snapshot that are taken over, the one that serves last. What does not
 /// serve yet, or cannot serve without another that is gone, is ended.
-pub(super) async fn adopt<H: Host>(
-    host: &mut H,
+pub(super) async fn adopt(
+    host: &mut impl Host,
     snapshot: Option<Snapshot>,
-) -> Vec<(Entry, H::Process)> {
+) -> Vec<(Entry, Box<dyn Process>)> {
     let Some(snapshot) = snapshot else {
         return Vec::new();
     };
-    let mut found: Vec<(Entry, H::Process)> = Vec::new();
+    let mut found: Vec<(Entry, Box<dyn Process>)> = Vec::new();
     for entry in snapshot.processes {
         match host.adopt(&entry) {
             Ok(process) => found.push((entry, process)),

@@ -4,15 +4,19 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use rustix::process::Signal;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::files::{Entry, Stage};
 use super::handle::Stopped;
-use super::host::{Host, Process, Work};
-use super::machine::{RestartMode, Start};
+use super::host::{Host, Work};
+use super::machine::RestartMode;
 use super::*;
-use crate::process::ExitReason;
+use crate::admin::AdminError;
+use crate::process::{ExitReason, Identity, Process};
 
 mod adopting;
 mod draining;
@@ -93,7 +97,7 @@ impl Process for FakeProcess {
         Identity::of(std::process::id())
     }
 
-    async fn wait(&mut self) -> ExitReason {
+    fn wait(&mut self) -> BoxFuture<'_, ExitReason> {
         let dies = self.dies;
         let dies = async move {
             match dies {
@@ -101,44 +105,44 @@ impl Process for FakeProcess {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            Some(reason) = self.ended.recv() => reason,
-            () = dies => ExitReason::Code(1),
-        }
+        let ended = async {
+            tokio::select! {
+                Some(reason) = self.ended.recv() => reason,
+                () = dies => ExitReason::Code(1),
+            }
+        };
+        ended.boxed()
     }
 
-    fn terminate(&mut self) -> io::Result<()> {
-        self.record.push(format!("term {}", self.pid));
-        let _ = self.ends.send(ExitReason::Code(0));
+    fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        let (name, reason) = match signal {
+            Signal::KILL => ("kill", ExitReason::Unobserved("killed".to_owned())),
+            _ => ("term", ExitReason::Code(0)),
+        };
+        self.record.push(format!("{name} {}", self.pid));
+        let _ = self.ends.send(reason);
         Ok(())
     }
 
-    fn kill(&mut self) -> io::Result<()> {
-        self.record.push(format!("kill {}", self.pid));
-        let _ = self.ends.send(ExitReason::Unobserved("killed".to_owned()));
-        Ok(())
+    fn last_words(&self) -> Option<String> {
+        None
     }
 
-    fn detach(self) {
+    fn detach(self: Box<Self>) {
         self.record.push(format!("detach {}", self.pid));
     }
 }
 
 impl Host for Fake {
     type Config = Config;
-    type Process = FakeProcess;
 
-    fn start(&mut self, start: &Start<Config>) -> Result<FakeProcess, String> {
-        self.record
-            .push(format!("start {} {}", start.epoch, start.config.0));
-        if start.config.0 == NO_PROGRAM {
+    fn start(&mut self, epoch: u32, config: &Config) -> Result<Box<dyn Process>, String> {
+        self.record.push(format!("start {epoch} {}", config.0));
+        if config.0 == NO_PROGRAM {
             return Err("no such program".to_owned());
         }
-        Ok(FakeProcess::new(
-            &self.record,
-            100 + start.epoch,
-            start.config.1,
-        ))
+        let process = FakeProcess::new(&self.record, 100 + epoch, config.1);
+        Ok(Box::new(process))
     }
 
     fn check(
@@ -166,7 +170,7 @@ impl Host for Fake {
         Box::pin(sleep(after))
     }
 
-    fn drain(&self) -> Work<Result<(), String>> {
+    fn drain(&self) -> Work<Result<(), AdminError>> {
         self.record.push("drain");
         Box::pin(std::future::pending())
     }
@@ -179,9 +183,9 @@ impl Host for Fake {
         }
     }
 
-    fn quit(&self) -> Work<Result<(), String>> {
+    fn quit(&self) -> Work<Result<(), AdminError>> {
         self.record.push("quit");
-        Box::pin(async { Err("connection refused".to_owned()) })
+        Box::pin(async { Err(AdminError("connection refused".to_owned())) })
     }
 
     fn serves(&mut self, epoch: u32) {
@@ -205,10 +209,12 @@ impl Host for Fake {
         Box::pin(async move { serving })
     }
 
-    fn adopt(&mut self, entry: &Entry) -> Result<FakeProcess, String> {
-        self.adopts
-            .then(|| FakeProcess::new(&self.record, entry.identity.pid, None))
-            .ok_or_else(|| "somebody else".to_owned())
+    fn adopt(&mut self, entry: &Entry) -> Result<Box<dyn Process>, String> {
+        if !self.adopts {
+            return Err("somebody else".to_owned());
+        }
+        let process = FakeProcess::new(&self.record, entry.identity.pid, None);
+        Ok(Box::new(process))
     }
 
     fn adopted(&mut self, base_id: Option<u32>) {

@@ -6,7 +6,6 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::hot_restart::Obstacle;
 use crate::process::run_short;
 
 /// The first and the last minor version of Envoy 1 that the tests run with.
@@ -37,22 +36,22 @@ pub(super) fn untested(text: &str) -> Option<String> {
     }
 }
 
-/// Whether the Envoy at `new` can take over from the one at `old`.
-pub(super) async fn compatible(old: &Path, new: &Path) -> Result<(), Obstacle> {
+/// Why the Envoy at `new` cannot take over from the one at `old`, when it cannot.
+pub(super) async fn incompatible(old: &Path, new: &Path) -> Option<String> {
     let (old, new) = (
         hot_restart_version(old).await,
         hot_restart_version(new).await,
     );
     if old == new && old.is_ok() {
-        return Ok(());
+        return None;
     }
     let text =
         |version: Result<String, String>| version.unwrap_or_else(|why| format!("unknown ({why})"));
-    Err(Obstacle::Other(format!(
+    Some(format!(
         "the new Envoy's hot restart version is {}, the running one's {}",
         text(new),
         text(old)
-    )))
+    ))
 }
 
 async fn hot_restart_version(executable: &Path) -> Result<String, String> {

@@ -45,7 +45,11 @@ async fn first_supervisor() {
         fourth: fourth.parse().unwrap(),
     };
     let folder = PathBuf::from(folder);
-    let host = EnvoyHost::new(place.admin(), Some(hot(&folder)), true);
+    let host = EnvoyHost::new(
+        place.admin(),
+        Some(hot(&folder)),
+        Some(folder.join("envoy.log")),
+    );
     let (_handle, controls) = handle();
     drop(run(host, place.config(), adopting(&folder), controls).await);
 }
@@ -84,7 +88,11 @@ async fn an_envoy_outlives_its_supervisor_and_is_adopted() {
     let folder = folder.path();
     let pid = orphan(place, folder).await;
     let counts = Counts::default();
-    let host = EnvoyHost::new(place.admin(), Some(hot(folder)), true);
+    let host = EnvoyHost::new(
+        place.admin(),
+        Some(hot(folder)),
+        Some(folder.join("envoy.log")),
+    );
     supervise(host, place.config(), adopting(folder), async |supervisor| {
         let scenario = async {
             let report = until(&supervisor, Report::ready).await;
@@ -127,7 +135,11 @@ async fn a_stranger_with_the_number_is_neither_adopted_nor_touched() {
     );
     assert_ne!(text, reused);
     std::fs::write(&path, reused).unwrap();
-    let host = EnvoyHost::new(place.admin(), Some(hot(folder)), true);
+    let host = EnvoyHost::new(
+        place.admin(),
+        Some(hot(folder)),
+        Some(folder.join("envoy.log")),
+    );
     supervise(host, place.config(), adopting(folder), async |supervisor| {
         let report = until(&supervisor, Report::ready).await;
         assert!(!report.epochs[0].adopted && report.starts == 1);

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use legate_envoy::process::Launch;
+use legate_envoy::process::{Identity, Launch};
 use legate_envoy::supervision::{
-    Ended, EnvoyConfig, EnvoyHost, Identity, Options, Outcome, Report, Snapshot, handle, run,
+    Ended, EnvoyConfig, EnvoyHost, Options, Outcome, Report, Snapshot, handle, run,
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -94,7 +94,7 @@ async fn a_pid_file_that_cannot_be_written_is_told_once_and_envoy_runs() {
     fs::write(&blocked, "").unwrap();
     let pid_file = blocked.join("envoy.pid");
     let snapshot = folder.path().join("snapshot.json");
-    let host = EnvoyHost::new(place.admin(), None, false);
+    let host = EnvoyHost::new(place.admin(), None, None);
     let options = with_files(pid_file.clone(), snapshot.clone());
     supervise(host, place.config(), options, async |supervisor| {
         until(&supervisor, Report::ready).await;
@@ -117,7 +117,11 @@ async fn a_pid_file_that_cannot_be_written_is_told_once_and_envoy_runs() {
 /// Leaves an Envoy that serves, and its snapshot.
 async fn release(place: Place, folder: &Path) -> u32 {
     let snapshot = folder.join("snapshot.json");
-    let host = EnvoyHost::new(place.admin(), Some(hot(folder)), true);
+    let host = EnvoyHost::new(
+        place.admin(),
+        Some(hot(folder)),
+        Some(folder.join("envoy.log")),
+    );
     let options = with_files(folder.join("envoy.pid"), snapshot.clone());
     let mut pid = 0;
     let ended = supervise(host, place.config(), options, async |supervisor| {
@@ -141,7 +145,11 @@ async fn a_snapshot_that_cannot_be_written_is_an_error_and_the_envoy_that_runs_s
     let blocked = folder.join("snapshot.json.new");
     fs::create_dir(&blocked).unwrap();
     let begin = async || {
-        let host = EnvoyHost::new(place.admin(), Some(hot(folder)), true);
+        let host = EnvoyHost::new(
+            place.admin(),
+            Some(hot(folder)),
+            Some(folder.join("envoy.log")),
+        );
         let (supervisor, controls) = handle();
         let options = with_files(folder.join("envoy.pid"), snapshot.clone());
         let error = run(host, place.config(), options, controls).await;
@@ -158,7 +166,11 @@ async fn a_snapshot_that_cannot_be_written_is_an_error_and_the_envoy_that_runs_s
     begin().await;
     assert!(place.admin().server_info().await.unwrap().live());
     fs::remove_dir(&blocked).unwrap();
-    let host = EnvoyHost::new(place.admin(), Some(hot(folder)), true);
+    let host = EnvoyHost::new(
+        place.admin(),
+        Some(hot(folder)),
+        Some(folder.join("envoy.log")),
+    );
     let options = with_files(folder.join("envoy.pid"), snapshot.clone());
     supervise(host, place.config(), options, async |supervisor| {
         let report = until(&supervisor, Report::ready).await;
@@ -185,7 +197,11 @@ async fn a_snapshot_that_makes_no_sense_is_kept_aside_and_envoy_starts_afresh() 
         .enumerate()
     {
         fs::write(&snapshot, content).unwrap();
-        let host = EnvoyHost::new(place.admin(), Some(hot(folder)), true);
+        let host = EnvoyHost::new(
+            place.admin(),
+            Some(hot(folder)),
+            Some(folder.join("envoy.log")),
+        );
         let options = with_files(folder.join("envoy.pid"), snapshot.clone());
         supervise(host, place.config(), options, async |supervisor| {
             let report = until(&supervisor, |report| alone(report, 0)).await;
@@ -224,8 +240,8 @@ fn running(place: Place, executable: PathBuf) -> EnvoyConfig {
 }
 
 /// The end of supervision that nobody asked for. The clock has to be paused, the waits are long.
-async fn fails(place: Place, executable: PathBuf, outlive: bool) -> Ended {
-    let host = EnvoyHost::new(place.admin(), None, outlive);
+async fn fails(place: Place, executable: PathBuf, log: Option<PathBuf>) -> Ended {
+    let host = EnvoyHost::new(place.admin(), None, log);
     let (_supervisor, controls) = handle();
     let config = running(place, executable);
     let ended = run(host, config, Options::default(), controls).await;
@@ -256,8 +272,8 @@ async fn a_program_that_cannot_run_here_is_named_with_what_to_look_at() {
         ),
     ];
     for (path, words) in programs {
-        for outlive in [false, true] {
-            let ended = fails(place, path.clone(), outlive).await;
+        for log in [None, Some(folder.join("envoy.log"))] {
+            let ended = fails(place, path.clone(), log).await;
             assert_eq!(ended.outcome, Outcome::Spent);
             assert_eq!((ended.last, ended.refused), (None, false));
             let refusal = ended.refusal.unwrap();
@@ -281,7 +297,7 @@ async fn another_program_takes_over_if_its_hot_restart_version_is_the_same() {
     let (place, folder) = (Place::new(17), tempfile::tempdir().unwrap());
     let same = wrapper(folder.path(), "same", ":");
     let other = wrapper(folder.path(), "other", "echo 99.7; exit");
-    let host = EnvoyHost::new(place.admin(), Some(hot(folder.path())), false);
+    let host = EnvoyHost::new(place.admin(), Some(hot(folder.path())), None);
     let options = Options::default();
     supervise(host, place.config(), options, async |supervisor| {
         until(&supervisor, |report| alone(report, 0)).await;
@@ -329,7 +345,7 @@ async fn an_untested_version_is_warned_of_and_runs() {
     let listener = TcpListener::bind(place.at(ADMIN)).await.unwrap();
     let script = b"#!/bin/sh\ncase \"$*\" in *'--mode validate') exit 0;; esac\nexec sleep 600\n";
     let script = program(folder.path(), "envoy", script, 0o755);
-    let host = EnvoyHost::new(place.admin(), None, false);
+    let host = EnvoyHost::new(place.admin(), None, None);
     let config = running(place, script);
     supervise(host, config, Options::default(), async |supervisor| {
         let scenario = async {

@@ -32,7 +32,7 @@ async fn each_epoch_has_its_own_connections() {
         parent_shutdown: Duration::from_secs(60),
         ..hot(folder.path())
     };
-    let host = EnvoyHost::new(place.admin(), Some(slow), false);
+    let host = EnvoyHost::new(place.admin(), Some(slow), None);
     supervise(
         host,
         place.config(),

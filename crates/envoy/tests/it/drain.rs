@@ -90,7 +90,7 @@ async fn connections_of_clients_count_and_those_for_metrics_and_readiness_do_not
     let place = Place::new(9);
     let ready = ready_address(place).await;
     let echo = TcpListener::bind(place.at(ECHO)).await.unwrap();
-    let host = EnvoyHost::new(place.admin(), None, false);
+    let host = EnvoyHost::new(place.admin(), None, None);
     let config = config(&document(place, ready));
     supervise(host, config, Options::default(), async |supervisor| {
         let scenario = async {
@@ -135,7 +135,7 @@ async fn an_envoy_that_does_not_count_is_not_taken_for_idle() {
     let place = Place::new(10);
     let mut document = place.document();
     document["stats_config"] = json!({ "stats_matcher": { "reject_all": true } });
-    let host = EnvoyHost::new(place.admin(), None, false);
+    let host = EnvoyHost::new(place.admin(), None, None);
     supervise(
         host,
         config(&document),
@@ -180,7 +180,7 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
     let place = Place::new(11);
     let echo = TcpListener::bind(place.at(ECHO)).await.unwrap();
     let ready = ready_address(place).await;
-    let host = EnvoyHost::new(place.admin(), None, false);
+    let host = EnvoyHost::new(place.admin(), None, None);
     // The time of the test is far from either of these.
     let policy = Policy {
         drain: true,
@@ -225,7 +225,7 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
 async fn closed_inbound_listeners_refuse_and_everything_else_goes_on() {
     let place = Place::new(42);
     let echo = TcpListener::bind(place.at(ECHO)).await.unwrap();
-    let host = EnvoyHost::new(place.admin(), None, false);
+    let host = EnvoyHost::new(place.admin(), None, None);
     let mut document = place.document();
     let listeners = &mut document["static_resources"]["listeners"];
     listeners[0]["traffic_direction"] = "INBOUND".into();

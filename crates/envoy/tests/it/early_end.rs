@@ -31,8 +31,11 @@ async fn an_envoy_that_never_serves_says_why_and_leaves_no_shared_memory() {
         let (place, folder) = (Place::new(test), tempfile::tempdir().unwrap());
         let folder = folder.path();
         let _taken = TcpListener::bind(place.at(ADMIN)).await.unwrap();
-        let host = EnvoyHost::new(place.admin(), Some(hot(folder)), outlives);
-        let host = host.logging_to(folder.join("envoy.log"));
+        let host = EnvoyHost::new(
+            place.admin(),
+            Some(hot(folder)),
+            outlives.then(|| folder.join("envoy.log")),
+        );
         let config = noting(place, folder);
         supervise(host, config, Options::default(), async |supervisor| {
             // Two ends are enough, whether Envoys are detached or not.

@@ -58,7 +58,7 @@ async fn restart_often(supervisor: &Supervisor, place: Place, times: u32) {
 async fn fifty_hot_restarts_under_load_fail_no_request() {
     const RESTARTS: u32 = 50;
     let (place, folder) = (Place::new(1), tempfile::tempdir().unwrap());
-    let host = EnvoyHost::new(place.admin(), Some(hot(folder.path())), false);
+    let host = EnvoyHost::new(place.admin(), Some(hot(folder.path())), None);
     let (h1, h2, tcp) = (Counts::default(), Counts::default(), Counts::default());
     let echo = echo(place).await;
     let ended = supervise(
@@ -99,7 +99,7 @@ async fn fifty_hot_restarts_under_load_fail_no_request() {
 #[tokio::test]
 async fn what_cannot_work_leaves_the_running_epoch_alone() {
     let (place, folder) = (Place::new(2), tempfile::tempdir().unwrap());
-    let host = EnvoyHost::new(place.admin(), Some(hot(folder.path())), false);
+    let host = EnvoyHost::new(place.admin(), Some(hot(folder.path())), None);
     let counts = Counts::default();
     supervise(host, place.config(), Options::default(), async |supervisor| {
         let pid = until(&supervisor, Report::ready).await.epochs[0].pid;
@@ -136,7 +136,7 @@ async fn what_cannot_work_leaves_the_running_epoch_alone() {
 
 /// When the next request succeeds after Envoy was killed, a few times over.
 async fn recoveries(hot: Option<HotRestart>, place: Place) -> Vec<Duration> {
-    let host = EnvoyHost::new(place.admin(), hot, false);
+    let host = EnvoyHost::new(place.admin(), hot, None);
     let mut taken = Vec::new();
     supervise(host, place.config(), Options::default(), async |supervisor| {
         until(&supervisor, Report::ready).await;
@@ -184,7 +184,7 @@ async fn a_crash_in_the_middle_of_a_hand_over_is_survived() {
         parent_shutdown: Duration::from_secs(30),
         ..hot(folder.path())
     };
-    let host = EnvoyHost::new(place.admin(), Some(slow), false);
+    let host = EnvoyHost::new(place.admin(), Some(slow), None);
     supervise(
         host,
         place.config(),
@@ -226,7 +226,7 @@ async fn without_shared_memory_a_restart_is_plain_and_says_why() {
         shared_memory: "/no/shared/memory".into(),
         ..hot(folder.path())
     };
-    let host = EnvoyHost::new(place.admin(), Some(nowhere), false);
+    let host = EnvoyHost::new(place.admin(), Some(nowhere), None);
     supervise(
         host,
         place.config(),

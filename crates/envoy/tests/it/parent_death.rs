@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, Restart};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, Process};
 use legate_runtime::logging::Level;
 use tokio::time::Instant;
 
@@ -43,7 +43,7 @@ fn parent() {
             drain_strategy: DrainStrategy::Immediate,
             extra_args: Vec::new(),
         };
-        let mut process = launch.spawn(&Restart::Disabled, false).unwrap();
+        let mut process = launch.spawn(None, false).unwrap();
         process.wait().await;
     });
 }

@@ -6,7 +6,7 @@ use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
-use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, Restart};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, Process};
 use legate_envoy::supervision::{
     self, Ended, EnvoyConfig, EnvoyHost, EpochState, Handle, Options, Outcome, Policy, Report,
 };
@@ -81,7 +81,7 @@ async fn supervise_launch<F: Future<Output = ()>>(
         },
         ..Options::default()
     };
-    let host = EnvoyHost::new(client(port), None, false);
+    let host = EnvoyHost::new(client(port), None, None);
     let (handle, controls) = supervision::handle();
     let requests = requests(handle);
     let run = supervision::run(host, EnvoyConfig::new(launch), options, controls);
@@ -237,9 +237,7 @@ async fn a_document_that_only_cannot_run_here_is_tried_again() {
 #[tokio::test]
 async fn a_dropped_process_is_killed() {
     let port = free_port();
-    let process = launch(&admin_only(port, "web"))
-        .spawn(&Restart::Disabled, false)
-        .unwrap();
+    let process = launch(&admin_only(port, "web")).spawn(None, false).unwrap();
     let pid = Pid::from_raw(i32::try_from(process.pid()).unwrap());
     drop(process);
     let gone = async {
@@ -259,7 +257,7 @@ async fn programs_that_cannot_start_say_what_to_look_at() {
             executable,
             ..launch(&json!({}))
         };
-        let error = launch.spawn(&Restart::Disabled, false).unwrap_err();
+        let error = launch.spawn(None, false).unwrap_err();
         assert!(
             error.to_string().contains("-envoy-executable-path"),
             "{error}"

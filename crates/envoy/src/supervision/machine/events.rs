@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::process::ExitReason;
+
 /// One start of a process; never used twice, other than the number of an epoch.
 pub(crate) type Run = u64;
 
@@ -57,17 +59,6 @@ pub enum RestartMode {
     Deferred,
 }
 
-/// How a process has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// By itself, with code 0.
-    Clean,
-    /// By itself, with another code; or in a way that nobody could see.
-    Failed,
-    /// By a signal.
-    Killed,
-}
-
 /// What happens to processes or to their supervision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event<D> {
@@ -81,17 +72,17 @@ pub(crate) enum Event<D> {
     Kill,
     /// Supervision ends and the processes live on. Final.
     Release,
-    /// A configuration was checked while another process runs: how that can be replaced, or nothing
-    /// when the configuration is refused.
-    Checked(u64, Option<RestartMode>),
+    /// A configuration was checked while another process runs: how that can be replaced, or why the
+    /// configuration is refused.
+    Checked(u64, Result<RestartMode, String>),
     /// A process could not be started.
     SpawnFailed(Run),
     /// A process says that it serves.
     Ready(Run),
     /// A process has ended.
-    Exited(Run, Exit),
-    /// Whether a configuration is one that Envoy takes, or one where that cannot be known.
-    Validated(u64, bool),
+    Exited(Run, ExitReason),
+    /// Why Envoy does not take a configuration, unless it does or that cannot be known.
+    Validated(u64, Result<(), String>),
     /// A process did not confirm that it quits.
     QuitFailed(Run),
     /// Nobody is connected any more to a process that drains.
@@ -115,9 +106,9 @@ pub(crate) enum Timer {
     /// The kernel had its time to end the process.
     Reap(Run),
     /// The wait after a crash is over.
-    Crash(u64),
+    Crash,
     /// The wait after a failed replacement is over.
-    Retry(u64),
+    Retry,
     /// Clients had the time to hear that the process goes away.
     MinDrain,
     /// The grace period of the stop is over.
@@ -126,17 +117,6 @@ pub(crate) enum Timer {
     Deadline,
     /// The kernel had its time to end everything.
     Last,
-}
-
-/// A process to start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start<D> {
-    /// Names this start.
-    pub run: Run,
-    /// Number of the epoch: one above the highest that runs, 0 when none does.
-    pub epoch: u32,
-    /// What to run.
-    pub config: D,
 }
 
 /// What has to be done.
@@ -148,8 +128,9 @@ pub(crate) enum Action<D> {
     /// Ask Envoy whether it takes the configuration, while nothing serves; brings
     /// [`Event::Validated`] with this number.
     Validate(u64, D),
-    /// Start a process; brings [`Event::SpawnFailed`], [`Event::Ready`], [`Event::Exited`].
-    Start(Start<D>),
+    /// Start a process as this epoch, one above the highest that runs or 0; brings
+    /// [`Event::SpawnFailed`], [`Event::Ready`], [`Event::Exited`].
+    Start(Run, u32, D),
     /// Ask the process that serves to drain its inbound listeners. A failure changes nothing.
     Drain(Run),
     /// Watch for the moment when nobody is connected any more; brings [`Event::Idle`].

@@ -122,7 +122,7 @@ impl World {
             !stopping
                 || !actions.iter().any(|action| matches!(
                     action,
-                    Action::Start(_) | Action::Check(..) | Action::Validate(..)
+                    Action::Start(..) | Action::Check(..) | Action::Validate(..)
                 )),
             "started after a stop: {actions:?}"
         );
@@ -130,7 +130,7 @@ impl World {
             !self.machine.refused()
                 || !actions
                     .iter()
-                    .any(|action| matches!(action, Action::Start(_))),
+                    .any(|action| matches!(action, Action::Start(..))),
             "started in vain: {actions:?}"
         );
         if !finished && self.machine.outcome().is_some() {
@@ -151,7 +151,7 @@ impl World {
                     assert!(!epochs.any(|one| one.state.serves()));
                     self.validation = Some(serial);
                 }
-                Action::Start(start) => self.start(&start),
+                Action::Start(run, epoch, _) => self.start(run, epoch),
                 Action::Drain(run) => assert!(self.machine.state(run).is_some()),
                 Action::AwaitIdle(run) => {
                     assert_eq!(self.machine.state(run), Some(EpochState::Draining));
@@ -164,12 +164,12 @@ impl World {
                         .get(&run)
                         .is_some_and(|process| process.heeds_term)
                     {
-                        self.dies(run, Exit::Clean);
+                        self.dies(run, CLEAN);
                     }
                 }
                 Action::Kill(run) => {
                     if self.alive.get(&run).is_some_and(|process| !process.stuck) {
-                        self.dies(run, Exit::Killed);
+                        self.dies(run, KILLED);
                     }
                 }
                 Action::CleanUp(epoch) => {
@@ -212,17 +212,13 @@ impl World {
         );
     }
 
-    fn start(&mut self, start: &Start<u8>) {
-        assert!(self.runs.insert(start.run), "a run's number is used twice");
+    fn start(&mut self, run: Run, epoch: u32) {
+        assert!(self.runs.insert(run), "a run's number is used twice");
         // What has ended but was not reported counts as running.
-        let others = self
-            .machine
-            .epochs()
-            .iter()
-            .filter(|one| one.run != start.run);
+        let others = self.machine.epochs().iter().filter(|one| one.run != run);
         let highest = others.map(|one| one.epoch).max();
         let expected = highest.map_or(0, |highest| highest + 1);
-        assert_eq!(start.epoch, expected, "one above the highest that runs");
+        assert_eq!(epoch, expected, "one above the highest that runs");
         // Envoy refuses a second child while one initialises.
         let initialising = self
             .machine
@@ -232,16 +228,16 @@ impl World {
         assert_eq!(initialising.count(), 1);
         let (heeds_term, stuck) = (self.wild & 3 != 3, self.wild & 0x38 == 0x38);
         let process = Process {
-            epoch: start.epoch,
+            epoch,
             ready: false,
             heeds_term,
             stuck,
         };
-        self.alive.insert(start.run, process);
+        self.alive.insert(run, process);
     }
 
     /// The end is reported later, as in life.
-    fn dies(&mut self, run: Run, exit: Exit) {
+    fn dies(&mut self, run: Run, exit: usize) {
         if self.alive.remove(&run).is_some() {
             self.order += 1;
             self.armed.insert(self.order, DEATH);
@@ -257,10 +253,8 @@ impl World {
         self.now = self.now.max(at);
         match self.armed.remove(&key) {
             Some(DEATH) => {
-                let exit = [Exit::Clean, Exit::Failed, Exit::Killed]
-                    .into_iter()
-                    .find(|exit| *exit as u64 == detail % 3);
-                self.send(Event::Exited(detail / 3, exit.unwrap()));
+                let exit = ENDS[(detail % 3) as usize].clone();
+                self.send(Event::Exited(detail / 3, exit));
             }
             Some(timer) => self.send(Event::Elapsed(timer)),
             None => {}
@@ -306,9 +300,9 @@ impl World {
                     self.dies(
                         run,
                         match detail & 0x70 {
-                            0x70 => Exit::Clean,
-                            0x00..=0x30 => Exit::Failed,
-                            _ => Exit::Killed,
+                            0x70 => CLEAN,
+                            0x00..=0x30 => FAILED,
+                            _ => KILLED,
                         },
                     );
                 }
@@ -336,7 +330,9 @@ impl World {
             30 => self.end(detail),
             31..=33 => {
                 if let Some(serial) = self.validation.take() {
-                    self.send(Event::Validated(serial, detail & 1 == 0));
+                    let passes = detail & 1 == 0;
+                    let result = passes.then_some(()).ok_or_else(String::new);
+                    self.send(Event::Validated(serial, result));
                 }
             }
             34..=36 => {
@@ -355,7 +351,8 @@ impl World {
     fn check_is(&mut self, serial: u64, mode: Option<RestartMode>) {
         let serving = |machine: &Machine<u8>| machine.serving().map(|epoch| epoch.run);
         let before = serving(&self.machine);
-        self.send(Event::Checked(serial, mode));
+        let checked = mode.ok_or_else(String::new);
+        self.send(Event::Checked(serial, checked));
         if mode != Some(RestartMode::Cold) {
             assert_eq!(serving(&self.machine), before, "{mode:?} ends nothing");
         }
@@ -382,7 +379,7 @@ impl World {
         let killed = |run: &Run| self.machine.state(*run) == Some(EpochState::Killed);
         let freed: Vec<Run> = self.alive.keys().copied().filter(killed).collect();
         for run in freed {
-            self.dies(run, Exit::Killed);
+            self.dies(run, KILLED);
         }
         for process in self.alive.values_mut() {
             *process = Process {
@@ -397,10 +394,10 @@ impl World {
                 break;
             }
             if let Some(serial) = self.check.take() {
-                self.send(Event::Checked(serial, Some(RestartMode::Hot)));
+                self.send(Event::Checked(serial, Ok(RestartMode::Hot)));
             }
             if let Some(serial) = self.validation.take() {
-                self.send(Event::Validated(serial, true));
+                self.send(Event::Validated(serial, Ok(())));
             }
             let starting = self
                 .machine
@@ -449,7 +446,13 @@ impl World {
 }
 
 /// Stands among the timers for an end that has not been reported yet.
-const DEATH: Timer = Timer::Crash(u64::MAX);
+const DEATH: Timer = Timer::Healthy(Run::MAX);
+
+/// How processes end.
+const ENDS: [ExitReason; 3] = [tests::CLEAN, tests::FAILED, tests::KILLED];
+const CLEAN: usize = 0;
+const FAILED: usize = 1;
+const KILLED: usize = 2;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: ORDERS, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]

@@ -15,7 +15,7 @@ mod generated;
 #[cfg(test)]
 mod tests;
 
-pub(super) use events::{Action, Adopted, Event, Exit, RestartMode, Run, Start, Timer};
+pub(super) use events::{Action, Adopted, Event, RestartMode, Run, Timer};
 pub use events::{EpochState, Outcome};
 
 use std::time::Duration;
@@ -23,6 +23,7 @@ use std::time::Duration;
 use super::options::{
     ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT, RETRIES, crash_wait, retry_wait,
 };
+use crate::process::ExitReason;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -63,8 +64,8 @@ struct Wanted<D> {
     config: D,
     /// How often it failed since it was asked for.
     failures: u32,
-    /// The timer that has to run out before it is tried again.
-    retry: Option<u64>,
+    /// Whether a wait has to end before it is tried again.
+    retry_waits: bool,
     validation: Validation,
 }
 
@@ -104,14 +105,13 @@ pub(super) struct Machine<D> {
     starts: u32,
     /// Crashes since a process was last healthy.
     crashes: u32,
-    /// The timer that has to run out before the next start.
-    pause: Option<u64>,
+    /// Whether a wait has to end before the next start.
+    crash_waits: bool,
     /// Serial of the configuration that is being checked.
     checking: Option<u64>,
     idle: IdleWatch,
     last_run: Run,
     last_serial: u64,
-    last_timer: u64,
     /// What the present event brings.
     actions: Vec<Action<D>>,
 }
@@ -127,19 +127,18 @@ impl<D: Clone + PartialEq> Machine<D> {
                 serial: 1,
                 config,
                 failures: 0,
-                retry: None,
+                retry_waits: false,
                 validation: Validation::Unknown,
             },
             good: None,
             epochs: Vec::new(),
             starts: 0,
             crashes: 0,
-            pause: None,
+            crash_waits: false,
             checking: None,
             idle: IdleWatch::Off,
             last_run: 0,
             last_serial: 1,
-            last_timer: 0,
             actions: Vec::new(),
         };
         if let Some((serving, older)) = adopted.split_last() {
@@ -195,11 +194,11 @@ impl<D: Clone + PartialEq> Machine<D> {
             Event::Stop => self.stop(Outcome::Stopped { forced: false }),
             Event::Kill => self.kill_all(),
             Event::Release => self.release(),
-            Event::Checked(serial, mode) => self.checked(serial, mode),
+            Event::Checked(serial, checked) => self.checked(serial, checked.ok()),
             Event::SpawnFailed(run) => self.ended(run, false),
             Event::Ready(run) => self.ready(run),
-            Event::Exited(run, exit) => self.exited(run, exit),
-            Event::Validated(serial, passed) => self.validated(serial, passed),
+            Event::Exited(run, reason) => self.exited(run, &reason),
+            Event::Validated(serial, result) => self.validated(serial, result.is_ok()),
             Event::QuitFailed(run) => {
                 // It was asked to quit in this state, so that SIGTERM is all that is missing.
                 if self.state(run) == Some(EpochState::Stopping) {
@@ -252,11 +251,11 @@ impl<D: Clone + PartialEq> Machine<D> {
             serial,
             config,
             failures: 0,
-            retry: None,
+            retry_waits: false,
             validation,
         };
         self.checking = None;
-        self.pause = None;
+        self.crash_waits = false;
         self.forget_failures();
     }
 
@@ -300,7 +299,7 @@ impl<D: Clone + PartialEq> Machine<D> {
     fn replace(&mut self) {
         // Envoy ends its parent's parent at once, and with it the connections that drain there.
         let hand_over = self.epochs.iter().filter(|epoch| !epoch.lost).count() > 1;
-        if !hand_over && self.wanted.retry.is_none() && self.checking.is_none() {
+        if !hand_over && !self.wanted.retry_waits && self.checking.is_none() {
             let Wanted { serial, config, .. } = &self.wanted;
             self.checking = Some(*serial);
             self.actions.push(Action::Check(*serial, config.clone()));
@@ -333,18 +332,17 @@ impl<D: Clone + PartialEq> Machine<D> {
         if grace.is_zero() {
             return self.terminate(run);
         }
-        if self.set(run, EpochState::Draining) {
-            self.actions.push(Action::Drain(run));
-            self.arm(Timer::Drained(run), grace);
-            // The next process comes at once, so that no client has to hear first that it goes.
-            self.idle = IdleWatch::Due;
-        }
+        self.set(run, EpochState::Draining);
+        self.actions.push(Action::Drain(run));
+        self.arm(Timer::Drained(run), grace);
+        // The next process comes at once, so that no client has to hear first that it goes.
+        self.idle = IdleWatch::Due;
     }
 
     fn start_unless_paused(&mut self) {
         if self.refused() {
             self.give_up();
-        } else if self.pause.is_none() {
+        } else if !self.crash_waits {
             self.start();
         }
     }
@@ -360,8 +358,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         let epoch = newest.map_or(0, |newest| newest.epoch.wrapping_add(1));
         self.starts = self.starts.saturating_add(1);
         let run = self.add(epoch, EpochState::Starting, serial, Some(config.clone()));
-        self.actions
-            .push(Action::Start(Start { run, epoch, config }));
+        self.actions.push(Action::Start(run, epoch, config));
         self.arm(Timer::Healthy(run), HEALTHY_AFTER);
         if serving {
             self.arm(Timer::Overdue(run), self.policy.start_within);
@@ -406,7 +403,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.good = epoch.config.clone().map(|config| (epoch.serial, config));
         if epoch.serial == self.wanted.serial {
             self.wanted.failures = 0;
-            self.wanted.retry = None;
+            self.wanted.retry_waits = false;
             self.wanted.validation = Validation::Passed;
         }
         for older in older.iter_mut().filter(|older| older.state.serves()) {
@@ -424,15 +421,16 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     // Ends that nobody asked for, and what they cost.
 
-    fn exited(&mut self, run: Run, exit: Exit) {
+    fn exited(&mut self, run: Run, reason: &ExitReason) {
         if let Some(epoch) = self.epoch(run) {
             let number = epoch.epoch;
             self.actions.push(Action::CleanUp(number));
-            if exit == Exit::Failed {
+            // Whoever sent a signal was no judge of the configuration.
+            if !reason.success() && !matches!(reason, ExitReason::Signal(_)) {
                 self.validate(run);
             }
         }
-        self.ended(run, exit == Exit::Clean);
+        self.ended(run, reason.success());
     }
 
     /// Has Envoy asked, once, whether the process that has just failed could ever have run. The
@@ -505,7 +503,10 @@ impl<D: Clone + PartialEq> Machine<D> {
             return self.give_up();
         }
         let wait = crash_wait(self.starts.saturating_add(1));
-        self.pause = (!wait.is_zero()).then(|| self.arm_next(Timer::Crash, wait));
+        self.crash_waits = !wait.is_zero();
+        if self.crash_waits {
+            self.arm(Timer::Crash, wait);
+        }
     }
 
     /// An older epoch serves on.
@@ -515,8 +516,8 @@ impl<D: Clone + PartialEq> Machine<D> {
             self.actions.push(Action::Spent { serving: true });
             return self.keep_serving();
         }
-        let wait = retry_wait(self.wanted.failures);
-        self.wanted.retry = Some(self.arm_next(Timer::Retry, wait));
+        self.wanted.retry_waits = true;
+        self.arm(Timer::Retry, retry_wait(self.wanted.failures));
     }
 
     /// Nothing serves, and nothing is tried any more.
@@ -542,14 +543,9 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     /// Begins the end of everything, with `outcome` when it is done.
     fn stop(&mut self, outcome: Outcome) {
-        if self.phase != Phase::Running {
+        if !self.begin_end(outcome) {
             return;
         }
-        if self.epochs.is_empty() {
-            self.phase = Phase::Finished(outcome);
-            return;
-        }
-        self.phase = Phase::Stopping(outcome);
         self.idle = IdleWatch::Off;
         let drains_already = self.makes_way();
         // What is not ready carries no traffic that a grace period could save.
@@ -587,25 +583,33 @@ impl<D: Clone + PartialEq> Machine<D> {
             alone || (epoch.state != EpochState::Starting && !epoch.handed_over)
         };
         let newest = self.epochs.last().filter(has_admin).map(|epoch| epoch.run);
-        for run in self.runs_except(&[EpochState::Stopping, EpochState::Killed]) {
-            self.set(run, EpochState::Stopping);
-            self.actions.push(match newest == Some(run) {
-                true => Action::Quit(run),
-                false => Action::Terminate(run),
-            });
+        for epoch in &mut self.epochs {
+            if !matches!(epoch.state, EpochState::Stopping | EpochState::Killed) {
+                epoch.state = EpochState::Stopping;
+                self.actions.push(match newest == Some(epoch.run) {
+                    true => Action::Quit(epoch.run),
+                    false => Action::Terminate(epoch.run),
+                });
+            }
         }
     }
 
     /// Kills everything. Also after a stop that is not fast enough for someone.
     fn kill_all(&mut self) {
-        if self.phase == Phase::Running {
-            let outcome = Outcome::Stopped { forced: false };
+        self.begin_end(Outcome::Stopped { forced: false });
+        self.force();
+    }
+
+    /// Answers whether this is the beginning, and something has to be ended.
+    fn begin_end(&mut self, outcome: Outcome) -> bool {
+        let begins = self.phase == Phase::Running;
+        if begins {
             self.phase = match self.epochs.is_empty() {
                 true => Phase::Finished(outcome),
                 false => Phase::Stopping(outcome),
             };
         }
-        self.force();
+        begins && !self.epochs.is_empty()
     }
 
     fn force(&mut self) {
@@ -615,7 +619,8 @@ impl<D: Clone + PartialEq> Machine<D> {
         if let Outcome::Stopped { .. } = outcome {
             self.phase = Phase::Stopping(Outcome::Stopped { forced: true });
         }
-        for run in self.runs_except(&[EpochState::Killed]) {
+        let runs: Vec<Run> = self.epochs.iter().map(|epoch| epoch.run).collect();
+        for run in runs {
             self.kill(run);
         }
         self.arm(Timer::Last, REAP_WAIT);
@@ -677,10 +682,8 @@ impl<D: Clone + PartialEq> Machine<D> {
             Timer::Patience(run) => state(run) == Some(EpochState::Stopping),
             Timer::Reap(run) => state(run) == Some(EpochState::Killed),
             // Nothing is started again once everything comes to its end.
-            Timer::Crash(number) => self.phase == Phase::Running && self.pause == Some(number),
-            Timer::Retry(number) => {
-                self.phase == Phase::Running && self.wanted.retry == Some(number)
-            }
+            Timer::Crash => self.phase == Phase::Running && self.crash_waits,
+            Timer::Retry => self.phase == Phase::Running && self.wanted.retry_waits,
             Timer::MinDrain | Timer::Grace | Timer::Deadline | Timer::Last => {
                 matches!(self.phase, Phase::Stopping(_))
             }
@@ -708,8 +711,8 @@ impl<D: Clone + PartialEq> Machine<D> {
                     epoch.lost = true;
                 }
             }
-            Timer::Crash(_) => self.pause = None,
-            Timer::Retry(_) => self.wanted.retry = None,
+            Timer::Crash => self.crash_waits = false,
+            Timer::Retry => self.wanted.retry_waits = false,
             Timer::MinDrain => self.idle = IdleWatch::Due,
             Timer::Grace => self.quit_all(),
             Timer::Deadline => self.force(),
@@ -743,13 +746,6 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     fn arm(&mut self, timer: Timer, wait: Duration) {
         self.actions.push(Action::Arm(timer, wait));
-    }
-
-    /// Arms a timer with a number of its own, and answers that.
-    fn arm_next(&mut self, timer: fn(u64) -> Timer, wait: Duration) -> u64 {
-        self.last_timer += 1;
-        self.arm(timer(self.last_timer), wait);
-        self.last_timer
     }
 
     // Epochs.
@@ -789,15 +785,6 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     fn state(&self, run: Run) -> Option<EpochState> {
         self.epoch(run).map(|epoch| epoch.state)
-    }
-
-    /// The epochs that are in none of these states.
-    fn runs_except(&self, states: &[EpochState]) -> Vec<Run> {
-        let others = self
-            .epochs
-            .iter()
-            .filter(|one| !states.contains(&one.state));
-        others.map(|epoch| epoch.run).collect()
     }
 
     /// Answers whether the state changed.

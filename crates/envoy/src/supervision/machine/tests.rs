@@ -14,6 +14,15 @@ type Action = super::Action<&'static str>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+pub(super) const CLEAN: ExitReason = ExitReason::Code(0);
+pub(super) const FAILED: ExitReason = ExitReason::Code(1);
+pub(super) const KILLED: ExitReason = ExitReason::Signal(String::new());
+
+/// What a check says of a configuration that Envoy does not take.
+pub(super) fn refused<T>() -> Result<T, String> {
+    Err("no such field".to_owned())
+}
+
 impl<D: Clone + PartialEq> Machine<D> {
     /// Whether the only epoch serves what is wanted, and nothing is left to be done.
     pub(super) fn settled(&self) -> bool {
@@ -49,14 +58,14 @@ fn serving() -> Machine<&'static str> {
 fn replacing() -> Machine<&'static str> {
     let mut machine = serving();
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);
-    let actions = machine.on(Event::Checked(2, Some(RestartMode::Hot)));
+    let actions = machine.on(Event::Checked(2, Ok(RestartMode::Hot)));
     assert_eq!(started(&actions), Some((2, 1, "b")));
     machine
 }
 
 fn started(actions: &[Action]) -> Option<(Run, u32, &'static str)> {
     actions.iter().find_map(|action| match action {
-        Action::Start(start) => Some((start.run, start.epoch, start.config)),
+        Action::Start(run, epoch, config) => Some((*run, *epoch, *config)),
         _ => None,
     })
 }
@@ -88,10 +97,7 @@ fn a_new_epoch_takes_over_and_the_old_one_ends_in_its_own_time() {
         states(&machine),
         [(0, EpochState::Draining), (1, EpochState::Serving)]
     );
-    assert_eq!(
-        machine.on(Event::Exited(1, Exit::Clean)),
-        [Action::CleanUp(0)]
-    );
+    assert_eq!(machine.on(Event::Exited(1, CLEAN)), [Action::CleanUp(0)]);
     assert!(machine.settled());
 }
 
@@ -120,7 +126,7 @@ fn a_further_wish_waits_until_the_hand_over_is_done() {
     machine.on(Event::Ready(2));
     assert_eq!(machine.on(Event::Update("c")), []);
     assert_eq!(machine.on(Event::Update("d")), []);
-    let actions = machine.on(Event::Exited(1, Exit::Clean));
+    let actions = machine.on(Event::Exited(1, CLEAN));
     assert_eq!(actions, [Action::CleanUp(0), Action::Check(4, "d")]);
 }
 
@@ -129,17 +135,13 @@ fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
     let mut machine = serving();
     machine.on(Event::Update("b"));
     for failure in 1..=RETRIES {
-        let actions = machine.on(Event::Checked(2, None));
-        let retry = u64::from(failure);
-        assert_eq!(
-            actions,
-            [Action::Arm(Timer::Retry(retry), retry_wait(failure))]
-        );
-        let actions = machine.on(Event::Elapsed(Timer::Retry(retry)));
+        let actions = machine.on(Event::Checked(2, refused()));
+        assert_eq!(actions, [Action::Arm(Timer::Retry, retry_wait(failure))]);
+        let actions = machine.on(Event::Elapsed(Timer::Retry));
         assert_eq!(actions, [Action::Check(2, "b")]);
     }
     assert_eq!(
-        machine.on(Event::Checked(2, None)),
+        machine.on(Event::Checked(2, refused())),
         [Action::Spent { serving: true }]
     );
     assert!(machine.settled(), "what serves is what is wanted now");
@@ -153,12 +155,12 @@ fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
 #[test]
 fn a_replacement_that_dies_reuses_its_number() {
     let mut machine = replacing();
-    let actions = machine.on(Event::Exited(2, Exit::Failed));
-    let retry = Action::Arm(Timer::Retry(1), Duration::from_millis(200));
+    let actions = machine.on(Event::Exited(2, FAILED));
+    let retry = Action::Arm(Timer::Retry, Duration::from_millis(200));
     assert_eq!(actions, [Action::CleanUp(1), retry]);
     assert_eq!(states(&machine), [(0, EpochState::Serving)]);
-    machine.on(Event::Elapsed(Timer::Retry(1)));
-    let actions = machine.on(Event::Checked(2, Some(RestartMode::Hot)));
+    machine.on(Event::Elapsed(Timer::Retry));
+    let actions = machine.on(Event::Checked(2, Ok(RestartMode::Hot)));
     assert_eq!(started(&actions), Some((3, 1, "b")));
 }
 
@@ -167,11 +169,8 @@ fn a_replacement_that_never_gets_ready_is_given_up() {
     let mut machine = replacing();
     let actions = machine.on(Event::Elapsed(Timer::Overdue(2)));
     assert_eq!(actions[0], Action::Terminate(2));
-    assert!(actions.contains(&Action::Arm(Timer::Retry(1), Duration::from_millis(200))));
-    assert_eq!(
-        machine.on(Event::Exited(2, Exit::Clean)),
-        [Action::CleanUp(1)]
-    );
+    assert!(actions.contains(&Action::Arm(Timer::Retry, Duration::from_millis(200))));
+    assert_eq!(machine.on(Event::Exited(2, CLEAN)), [Action::CleanUp(1)]);
     assert_eq!(states(&machine), [(0, EpochState::Serving)]);
 }
 
@@ -179,27 +178,27 @@ fn a_replacement_that_never_gets_ready_is_given_up() {
 fn a_newer_wish_ends_the_replacement_that_only_just_starts() {
     let mut machine = replacing();
     assert_eq!(machine.on(Event::Update("c"))[0], Action::Terminate(2));
-    let actions = machine.on(Event::Exited(2, Exit::Failed));
+    let actions = machine.on(Event::Exited(2, FAILED));
     assert_eq!(actions, [Action::CleanUp(1), Action::Check(3, "c")]);
     // Back to what serves: nothing is left to be done.
-    machine.on(Event::Checked(3, Some(RestartMode::Hot)));
+    machine.on(Event::Checked(3, Ok(RestartMode::Hot)));
     machine.on(Event::Update("a"));
-    machine.on(Event::Exited(3, Exit::Failed));
+    machine.on(Event::Exited(3, FAILED));
     assert!(machine.settled());
 }
 
 #[test]
 fn a_crash_under_a_replacement_starts_over_with_what_worked() {
     let mut machine = replacing();
-    let actions = machine.on(Event::Exited(1, Exit::Failed));
+    let actions = machine.on(Event::Exited(1, FAILED));
     assert_eq!(actions[..2], [Action::CleanUp(0), Action::Kill(2)]);
-    let actions = machine.on(Event::Exited(2, Exit::Failed));
+    let actions = machine.on(Event::Exited(2, FAILED));
     assert_eq!(
         started(&actions),
         Some((3, 0, "b")),
         "nothing has failed of it yet"
     );
-    let actions = machine.on(Event::Exited(3, Exit::Failed));
+    let actions = machine.on(Event::Exited(3, FAILED));
     assert_eq!(started(&actions), Some((4, 0, "a")));
     assert_eq!(machine.on(Event::Ready(4)), [Action::Check(2, "b")]);
 }
@@ -208,7 +207,7 @@ fn a_crash_under_a_replacement_starts_over_with_what_worked() {
 fn what_took_over_and_crashed_starts_again_from_the_parent_that_drains() {
     let mut machine = replacing();
     machine.on(Event::Ready(2));
-    let actions = machine.on(Event::Exited(2, Exit::Failed));
+    let actions = machine.on(Event::Exited(2, FAILED));
     assert_eq!(started(&actions), Some((3, 1, "b")));
 }
 
@@ -231,10 +230,7 @@ fn a_stop_drains_quits_and_is_final() {
     assert_eq!(machine.on(Event::Update("b")), []);
     assert_eq!(machine.on(Event::Elapsed(Timer::Grace)), [Action::Quit(1)]);
     assert_eq!(machine.on(Event::QuitFailed(1)), [Action::Terminate(1)]);
-    assert_eq!(
-        machine.on(Event::Exited(1, Exit::Clean)),
-        [Action::CleanUp(0)]
-    );
+    assert_eq!(machine.on(Event::Exited(1, CLEAN)), [Action::CleanUp(0)]);
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: false }));
 }
 
@@ -279,7 +275,7 @@ fn a_drain_ends_when_nobody_is_connected_and_not_before_its_minimum() {
         machine.on(Event::Elapsed(Timer::Deadline))[0],
         Action::Kill(1)
     );
-    machine.on(Event::Exited(1, Exit::Failed));
+    machine.on(Event::Exited(1, FAILED));
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: true }));
 }
 
@@ -310,11 +306,11 @@ fn a_drain_is_not_cut_short_while_an_older_epoch_has_connections() {
     let mut machine = machine(policy);
     machine.on(Event::Ready(1));
     machine.on(Event::Update("b"));
-    machine.on(Event::Checked(2, Some(RestartMode::Hot)));
+    machine.on(Event::Checked(2, Ok(RestartMode::Hot)));
     machine.on(Event::Ready(2));
     machine.on(Event::Stop);
     assert_eq!(machine.on(Event::Elapsed(Timer::MinDrain)), []);
-    let actions = machine.on(Event::Exited(1, Exit::Clean));
+    let actions = machine.on(Event::Exited(1, CLEAN));
     assert_eq!(actions, [Action::CleanUp(0), Action::AwaitIdle(2)]);
     assert!(machine.on(Event::Idle(2)).contains(&Action::Quit(2)));
 }
@@ -335,11 +331,11 @@ fn a_stop_in_the_middle_of_a_hand_over_ends_both() {
     machine.on(Event::Ready(2));
     let actions = machine.on(Event::Stop);
     assert!(actions.contains(&Action::Quit(2)) && actions.contains(&Action::Terminate(1)));
-    machine.on(Event::Exited(1, Exit::Clean));
+    machine.on(Event::Exited(1, CLEAN));
     assert_eq!(machine.outcome(), None);
     let actions = machine.on(Event::Elapsed(Timer::Deadline));
     assert_eq!(actions[0], Action::Kill(2));
-    machine.on(Event::Exited(2, Exit::Failed));
+    machine.on(Event::Exited(2, FAILED));
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: true }));
 }
 
@@ -355,7 +351,7 @@ fn what_not_even_a_kill_ends_is_told() {
 #[test]
 fn a_clean_end_that_nobody_asked_for_is_the_end() {
     let mut machine = serving();
-    machine.on(Event::Exited(1, Exit::Clean));
+    machine.on(Event::Exited(1, CLEAN));
     assert_eq!(machine.outcome(), Some(Outcome::Ended));
 }
 
@@ -377,9 +373,9 @@ fn adopted_processes_go_on_and_are_replaced_when_they_run_something_else() {
     );
     assert!(started(&actions).is_none());
     let (mut machine, _) = begun(Policy::default(), "a", &adopted(false));
-    let actions = machine.on(Event::Exited(1, Exit::Failed));
+    let actions = machine.on(Event::Exited(1, FAILED));
     assert_eq!(actions, [Action::CleanUp(3), Action::Check(1, "a")]);
-    let actions = machine.on(Event::Checked(1, Some(RestartMode::Hot)));
+    let actions = machine.on(Event::Checked(1, Ok(RestartMode::Hot)));
     assert_eq!(started(&actions), Some((3, 5, "a")));
     machine.on(Event::Release);
     assert_eq!(machine.outcome(), Some(Outcome::Released));

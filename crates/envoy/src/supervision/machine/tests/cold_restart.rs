@@ -14,7 +14,7 @@ fn retiring() -> (Machine<&'static str>, Vec<Action>) {
     let mut machine = machine(POLICY);
     machine.on(Event::Ready(1));
     assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
-    let actions = machine.on(Event::Checked(2, Some(RestartMode::Cold)));
+    let actions = machine.on(Event::Checked(2, Ok(RestartMode::Cold)));
     (machine, actions)
 }
 
@@ -29,7 +29,7 @@ fn a_plain_restart_drains_and_ends_the_old_process_first() {
     assert_eq!(actions, expected);
     let actions = machine.on(Event::Elapsed(Timer::Drained(1)));
     assert_eq!(actions[0], Action::Terminate(1));
-    let actions = machine.on(Event::Exited(1, Exit::Clean));
+    let actions = machine.on(Event::Exited(1, CLEAN));
     assert_eq!(started(&actions), Some((2, 0, "a")));
 }
 
@@ -37,7 +37,7 @@ fn a_plain_restart_drains_and_ends_the_old_process_first() {
 fn nobody_connected_ends_that_drain() {
     let (mut machine, _) = retiring();
     assert_eq!(machine.on(Event::Idle(1))[0], Action::Terminate(1));
-    let actions = machine.on(Event::Exited(1, Exit::Clean));
+    let actions = machine.on(Event::Exited(1, CLEAN));
     assert_eq!(started(&actions), Some((2, 0, "a")));
     // The next stop has a drain of its own, with its minimum.
     machine.on(Event::Ready(2));
@@ -68,10 +68,7 @@ fn what_may_not_end_it_leaves_what_serves_until_somebody_asks() {
     let mut machine = machine(POLICY);
     machine.on(Event::Ready(1));
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);
-    assert_eq!(
-        machine.on(Event::Checked(2, Some(RestartMode::Deferred))),
-        []
-    );
+    assert_eq!(machine.on(Event::Checked(2, Ok(RestartMode::Deferred))), []);
     assert!(machine.settled(), "what serves is what is wanted");
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(3, "b")]);
     // Also what was adopted, of which nobody knows what it runs.
@@ -81,10 +78,7 @@ fn what_may_not_end_it_leaves_what_serves_until_somebody_asks() {
     }];
     let (mut machine, actions) = begun(POLICY, "a", &adopted);
     assert_eq!(actions[1], Action::Check(1, "a"));
-    assert_eq!(
-        machine.on(Event::Checked(1, Some(RestartMode::Deferred))),
-        []
-    );
+    assert_eq!(machine.on(Event::Checked(1, Ok(RestartMode::Deferred))), []);
     assert!(machine.settled());
     assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
 }

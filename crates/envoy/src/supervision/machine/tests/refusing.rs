@@ -5,7 +5,7 @@ use super::*;
 /// One whose first process has failed, and what that brought.
 fn failed() -> (Machine<&'static str>, Vec<Action>) {
     let mut machine = machine(Policy::default());
-    let actions = machine.on(Event::Exited(1, Exit::Failed));
+    let actions = machine.on(Event::Exited(1, FAILED));
     (machine, actions)
 }
 
@@ -16,9 +16,9 @@ fn a_first_configuration_that_is_refused_is_given_up_when_its_last_process_ends(
     let (mut machine, actions) = failed();
     assert_eq!(actions[..2], [Action::CleanUp(0), Action::Validate(1, "a")]);
     assert_eq!(started(&actions), Some((2, 0, "a")), "nobody waits for it");
-    assert_eq!(machine.on(Event::Validated(1, false)), []);
+    assert_eq!(machine.on(Event::Validated(1, refused())), []);
     assert!(machine.refused());
-    let actions = machine.on(Event::Exited(2, Exit::Failed));
+    let actions = machine.on(Event::Exited(2, FAILED));
     assert_eq!(actions, [Action::CleanUp(0), SPENT[0].clone()]);
     assert_eq!(machine.outcome(), Some(Outcome::Spent));
 }
@@ -28,23 +28,23 @@ fn a_refusal_while_nothing_runs_ends_the_wait() {
     let (mut machine, _) = failed();
     machine.on(Event::SpawnFailed(2));
     let actions = machine.on(Event::SpawnFailed(3));
-    assert_eq!(actions, [Action::Arm(Timer::Crash(1), 2 * SECOND)]);
-    assert_eq!(machine.on(Event::Validated(1, false)), SPENT);
+    assert_eq!(actions, [Action::Arm(Timer::Crash, 2 * SECOND)]);
+    assert_eq!(machine.on(Event::Validated(1, refused())), SPENT);
     assert_eq!(machine.outcome(), Some(Outcome::Spent));
 }
 
 #[test]
 fn what_runs_knows_better_than_the_check() {
     let (mut machine, _) = failed();
-    machine.on(Event::Validated(1, false));
+    machine.on(Event::Validated(1, refused()));
     machine.on(Event::Ready(2));
     assert!(!machine.refused());
-    let actions = machine.on(Event::Exited(2, Exit::Failed));
+    let actions = machine.on(Event::Exited(2, FAILED));
     assert_eq!(started(&actions), Some((3, 0, "a")));
 
     let (mut machine, _) = failed();
     machine.on(Event::Ready(2));
-    machine.on(Event::Validated(1, false));
+    machine.on(Event::Validated(1, refused()));
     assert!(!machine.refused(), "the answer came too late");
 }
 
@@ -57,29 +57,29 @@ fn a_configuration_is_checked_once_and_only_when_that_can_explain_the_end() {
     // It passes, and the table goes on.
     let (mut machine, actions) = failed();
     assert!(asks(&actions));
-    assert_eq!(machine.on(Event::Validated(1, true)), []);
-    assert!(!asks(&machine.on(Event::Exited(2, Exit::Failed))));
+    assert_eq!(machine.on(Event::Validated(1, Ok(()))), []);
+    assert!(!asks(&machine.on(Event::Exited(2, FAILED))));
     // A new one is checked anew, and the answer about the last one means nothing.
     machine.on(Event::Update("b"));
-    machine.on(Event::Exited(3, Exit::Failed));
-    let actions = machine.on(Event::Exited(4, Exit::Failed));
+    machine.on(Event::Exited(3, FAILED));
+    let actions = machine.on(Event::Exited(4, FAILED));
     assert_eq!(actions[1], Action::Validate(2, "b"));
-    machine.on(Event::Validated(1, false));
+    machine.on(Event::Validated(1, refused()));
     assert!(!machine.refused());
 
     let mut killed = super::machine(Policy::default());
-    assert!(!asks(&killed.on(Event::Exited(1, Exit::Killed))));
+    assert!(!asks(&killed.on(Event::Exited(1, KILLED))));
     assert!(!asks(&killed.on(Event::SpawnFailed(2))));
-    assert!(asks(&killed.on(Event::Exited(3, Exit::Failed))));
+    assert!(asks(&killed.on(Event::Exited(3, FAILED))));
     // It has served.
-    assert!(!asks(&serving().on(Event::Exited(1, Exit::Failed))));
+    assert!(!asks(&serving().on(Event::Exited(1, FAILED))));
     // An older one serves, or can.
-    assert!(!asks(&replacing().on(Event::Exited(2, Exit::Failed))));
+    assert!(!asks(&replacing().on(Event::Exited(2, FAILED))));
     let mut machine = serving();
-    machine.on(Event::Exited(1, Exit::Killed));
+    machine.on(Event::Exited(1, KILLED));
     machine.on(Event::Update("b"));
-    machine.on(Event::Exited(2, Exit::Killed));
-    let actions = machine.on(Event::Exited(3, Exit::Failed));
+    machine.on(Event::Exited(2, KILLED));
+    let actions = machine.on(Event::Exited(3, FAILED));
     assert_eq!(started(&actions), Some((4, 0, "a")));
     assert!(!asks(&actions));
 }

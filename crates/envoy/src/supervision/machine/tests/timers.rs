@@ -23,9 +23,9 @@ fn a_process_that_has_ended_leaves_no_timer() {
         for event in [
             Event::Ready(run),
             Event::Restart,
-            Event::Checked(restart + 2, Some(RestartMode::Hot)),
+            Event::Checked(restart + 2, Ok(RestartMode::Hot)),
             Event::Ready(run + 1),
-            Event::Exited(run, Exit::Clean),
+            Event::Exited(run, CLEAN),
         ] {
             let actions = machine.on(event);
             kept(&machine, &mut armed, &actions);
@@ -39,11 +39,11 @@ fn a_process_that_has_ended_leaves_no_timer() {
 fn a_wait_for_what_nobody_wants_any_more_ends() {
     let mut machine = serving();
     machine.on(Event::Update("b"));
-    machine.on(Event::Checked(2, None));
-    assert!(machine.waits_for(Timer::Retry(1)));
+    machine.on(Event::Checked(2, refused()));
+    assert!(machine.waits_for(Timer::Retry));
     machine.on(Event::Update("c"));
-    assert!(!machine.waits_for(Timer::Retry(1)));
-    machine.on(Event::Exited(1, Exit::Killed));
+    assert!(!machine.waits_for(Timer::Retry));
+    machine.on(Event::Exited(1, KILLED));
     machine.on(Event::Stop);
     assert!(!machine.waits_for(Timer::Healthy(1)));
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +90,7 @@ fn boot() -> Option<String> {
 
 /// The start of a process that has not ended, also when nobody has collected it yet.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name stands in parentheses and may hold anything, so that only the last one ends it.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
