@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request};
 use legate_runtime::http_client::{Body, HttpError, send};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -22,8 +22,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest answer that is taken, in bytes: a configuration dump of a large mesh fits.
 const BODY_LIMIT: usize = 256 * 1024 * 1024;
-/// Largest answer to calls whose content does not matter, in bytes.
-const SMALL_BODY_LIMIT: usize = 64 * 1024;
+/// Largest answer to other calls, in bytes: Envoy's description of itself repeats its arguments.
+const SMALL_BODY_LIMIT: usize = 4 * 1024 * 1024;
 
 /// Inbound listeners only, so that the application still reaches others. Since Envoy 1.37 a
 /// graceful drain ends Envoy unless `skip_exit` is given; earlier versions ignore it.
@@ -31,9 +31,6 @@ const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
 
 /// Closes the sockets of inbound listeners. Connections that are open stay.
 const CLOSE_INBOUND: &str = "/drain_listeners?inboundonly";
-
-/// Largest description that Envoy gives of itself, in bytes; it repeats Envoy's arguments.
-const INFO_BODY_LIMIT: usize = 4 * 1024 * 1024;
 
 /// What Envoy says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -125,8 +122,7 @@ impl AdminClient {
     /// # Errors
     /// When there is no successful answer.
     pub async fn get(&self, path: &str) -> Result<Bytes, AdminError> {
-        let answer = self.success(Method::GET, path, CALL_TIMEOUT, BODY_LIMIT);
-        answer.await
+        self.call(Method::GET, path, CALL_TIMEOUT, BODY_LIMIT).await
     }
 
     /// What Envoy says of itself.
@@ -135,7 +131,7 @@ impl AdminClient {
     /// When there is no successful answer, or it makes no sense.
     pub async fn server_info(&self) -> Result<ServerInfo, AdminError> {
         let path = "/server_info";
-        let body = self.success(Method::GET, path, INFO_TIMEOUT, INFO_BODY_LIMIT);
+        let body = self.call(Method::GET, path, INFO_TIMEOUT, SMALL_BODY_LIMIT);
         self.json(path, &body.await?)
     }
 
@@ -163,22 +159,8 @@ impl AdminClient {
     }
 
     async fn post(&self, path: &str) -> Result<(), AdminError> {
-        let answer = self.success(Method::POST, path, CALL_TIMEOUT, SMALL_BODY_LIMIT);
+        let answer = self.call(Method::POST, path, CALL_TIMEOUT, SMALL_BODY_LIMIT);
         answer.await.map(drop)
-    }
-
-    async fn success(
-        &self,
-        method: Method,
-        path: &str,
-        time: Duration,
-        limit: usize,
-    ) -> Result<Bytes, AdminError> {
-        match self.call(method, path, time, limit).await {
-            Ok((status, body)) if status.is_success() => Ok(body),
-            Ok((status, _)) => Err(self.failed(path, format!("status {status}"))),
-            Err(error) => Err(self.failed(path, error)),
-        }
     }
 
     async fn call(
@@ -187,10 +169,17 @@ impl AdminClient {
         path: &str,
         time: Duration,
         limit: usize,
-    ) -> Result<(StatusCode, Bytes), HttpError> {
+    ) -> Result<Bytes, AdminError> {
         let deadline = Instant::now() + time;
-        let request = Request::builder().method(method).uri(path);
-        let reply = send(self.address, request.body(Body::default())?, deadline).await?;
-        Ok((reply.status, reply.body(limit, deadline).await?))
+        let exchange = async {
+            let request = Request::builder().method(method).uri(path);
+            let reply = send(self.address, request.body(Body::default())?, deadline).await?;
+            Ok::<_, HttpError>((reply.status, reply.body(limit, deadline).await?))
+        };
+        match exchange.await {
+            Ok((status, body)) if status.is_success() => Ok(body),
+            Ok((status, _)) => Err(self.failed(path, format!("status {status}"))),
+            Err(error) => Err(self.failed(path, error)),
+        }
     }
 }

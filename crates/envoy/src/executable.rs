@@ -77,45 +77,46 @@ fn executable(path: &Path) -> Result<(), String> {
     if metadata.permissions().mode() & 0o111 == 0 {
         return Err("not executable".to_owned());
     }
-    match header(path) {
-        Some(file) => runnable(&file, header(Path::new(OWN)).as_ref()),
-        // A program may be executable without being readable.
-        None => Ok(()),
-    }
+    runnable(path).map_err(str::to_owned)
 }
 
 /// A program that runs here.
 const OWN: &str = "/proc/self/exe";
+/// How ELF files begin.
+const ELF: &[u8] = b"\x7fELF";
 /// The start of an ELF file up to its machine.
-const HEADER: usize = 20;
+const HEADER: u64 = 20;
 
-fn header(path: &Path) -> Option<[u8; HEADER]> {
-    let mut header = [0; HEADER];
-    let mut file = File::open(path).ok()?.take(HEADER as u64);
-    let mut filled = 0;
-    while filled < HEADER {
-        match file.read(&mut header[filled..]).ok()? {
-            0 => break,
-            more => filled += more,
-        }
-    }
+fn header(path: &Path) -> Option<Vec<u8>> {
+    let mut header = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(HEADER).read_to_end(&mut header).ok()?;
     Some(header)
+}
+
+/// Word size and byte order, then the machine.
+fn kind(header: &[u8]) -> [Option<&[u8]>; 2] {
+    [header.get(4..6), header.get(18..20)]
 }
 
 /// What is no program at all has to be found out here, because the C library would hand it to a
 /// shell.
-fn runnable(file: &[u8; HEADER], own: Option<&[u8; HEADER]>) -> Result<(), String> {
-    // Word size and byte order, then the machine.
-    let kind = |header: &[u8; HEADER]| ([header[4], header[5]], [header[18], header[19]]);
-    match file {
-        [b'#', b'!', ..] => Ok(()),
-        [0x7f, b'E', b'L', b'F', ..] => match own {
-            Some(own) if own.starts_with(b"\x7fELF") && kind(own) != kind(file) => {
-                Err("a program for another kind of machine".to_owned())
-            }
-            _ => Ok(()),
-        },
-        _ => Err("not a program".to_owned()),
+fn runnable(path: &Path) -> Result<(), &'static str> {
+    // A program may be executable without being readable.
+    let Some(file) = header(path) else {
+        return Ok(());
+    };
+    if file.starts_with(b"#!") {
+        return Ok(());
+    }
+    if !file.starts_with(ELF) {
+        return Err("not a program");
+    }
+    match header(Path::new(OWN)) {
+        Some(own) if own.starts_with(ELF) && kind(&own) != kind(&file) => {
+            Err("a program for another kind of machine")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -124,10 +125,9 @@ pub(crate) fn refuse_foreign(path: &Path) -> io::Result<()> {
     // A bare name is looked up elsewhere; what is no file may block whoever opens it.
     let is_file =
         path.components().count() > 1 && std::fs::metadata(path).is_ok_and(|file| file.is_file());
-    let file = is_file.then(|| header(path)).flatten();
-    match file.map(|file| runnable(&file, header(Path::new(OWN)).as_ref())) {
-        Some(Err(_)) => Err(Errno::ENOEXEC.into()),
-        Some(Ok(())) | None => Ok(()),
+    match is_file && runnable(path).is_err() {
+        true => Err(Errno::ENOEXEC.into()),
+        false => Ok(()),
     }
 }
 

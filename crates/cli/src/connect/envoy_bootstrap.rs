@@ -76,11 +76,10 @@ pub(super) async fn document(options: &Options, api: &Api, proxy: &Proxy) -> any
         proxy_config: ProxyConfig::decode(&config)?,
     };
     let built = build(&inputs, &environment)?;
-    for warning in built.warnings() {
+    for warning in &built.warnings {
         warn(warning);
     }
-    let document = serde_json::from_str(&built.to_json())?;
-    Ok(for_server(document, &server, api))
+    Ok(for_server(built.document, &server, api))
 }
 
 /// Warns where Envoy is given no token although there are ACLs.

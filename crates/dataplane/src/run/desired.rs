@@ -72,12 +72,12 @@ impl Desired {
         let settings = &self.settings;
         let inputs = bootstrap::inputs(settings, params, self.xds.clone()).map_err(failed)?;
         let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
-        let document = envoy_bootstrap::build(&inputs, &variable).map_err(failed)?;
-        let launch = launch(settings, document.to_json())?;
+        let built = envoy_bootstrap::build(&inputs, &variable).map_err(failed)?;
+        let launch = launch(settings, built.document.to_string())?;
         launch.check()?;
         Ok(Configured {
             envoy: EnvoyConfig::new(launch).reading(files(&inputs)),
-            warnings: document.warnings().to_vec(),
+            warnings: built.warnings,
             telemetry: inputs.proxy_config,
         })
     }

@@ -90,11 +90,9 @@ impl Exposition {
         let dogstatsd = Dialect::Dogstatsd {
             tags: config.stats_tags.clone(),
         };
-        let wanted = [
-            (Dialect::Statsd, config.statsd_address(&variable)?),
-            (dogstatsd, config.dogstatsd_address(&variable)?),
-        ];
-        let sinks = wanted.into_iter();
+        // The warnings come with the bootstrap document.
+        let addresses = config.sink_addresses(&variable, &mut Vec::new())?;
+        let sinks = [Dialect::Statsd, dogstatsd].into_iter().zip(addresses);
         let sinks = sinks.filter_map(|(dialect, address)| {
             let address = address?;
             Some(Sink { dialect, address })

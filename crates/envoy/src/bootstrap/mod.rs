@@ -15,7 +15,6 @@ mod trusted_ca;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 pub(crate) use listeners::is_own;
@@ -34,25 +33,13 @@ const REGEX_SIZE_LIMIT: u32 = 1_048_576;
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-/// A complete bootstrap document. Serialises to the JSON that Envoy reads.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(transparent)]
+/// A complete bootstrap document.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Bootstrap {
-    document: Value,
-    #[serde(skip)]
-    warnings: Vec<String>,
-}
-
-impl Bootstrap {
-    /// The document as one line of JSON.
-    pub fn to_json(&self) -> String {
-        to_json(&self.document)
-    }
-
+    /// The JSON object that Envoy reads.
+    pub document: Value,
     /// What was put right in the user's values and should be put right by the user.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
+    pub warnings: Vec<String>,
 }
 
 /// Why there is no bootstrap document. The message names the key of the proxy's configuration, or
@@ -113,20 +100,16 @@ pub struct NodeInputs {
 
 impl NodeInputs {
     fn namespace(&self) -> &str {
-        if self.namespace.is_empty() {
-            "default"
-        } else {
-            &self.namespace
-        }
+        or_default(&self.namespace)
     }
 
     fn partition(&self) -> &str {
-        if self.partition.is_empty() {
-            "default"
-        } else {
-            &self.partition
-        }
+        or_default(&self.partition)
     }
+}
+
+fn or_default(name: &str) -> &str {
+    if name.is_empty() { "default" } else { name }
 }
 
 /// Where the xDS relay listens.
@@ -232,12 +215,8 @@ fn relay_cluster(xds: &XdsAddress) -> Value {
         XdsAddress::Tcp(address) => socket_address(*address),
         XdsAddress::Unix(path) => pipe(path),
     };
-    cluster(
-        LOCAL_AGENT_CLUSTER,
-        "1s",
-        "http2_protocol_options",
-        &address,
-    )
+    let protocol = "http2_protocol_options";
+    cluster(LOCAL_AGENT_CLUSTER, "1s", protocol, &address)
 }
 
 /// A cluster with one fixed endpoint on this host.
@@ -292,10 +271,6 @@ fn without_empty(mut object: Value) -> Value {
         });
     }
     object
-}
-
-fn to_json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("text keys and plain values always serialise")
 }
 
 fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {

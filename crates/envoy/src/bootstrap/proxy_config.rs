@@ -44,23 +44,21 @@ impl ProxyConfig {
     /// # Errors
     /// When a key holds an object or a list where text belongs.
     pub fn decode(config: &Map<String, Value>) -> Result<Self, BootstrapError> {
+        let text = |key| text(config, key);
         Ok(Self {
-            prometheus_bind_addr: text(config, "envoy_prometheus_bind_addr")?,
-            stats_bind_addr: text(config, "envoy_stats_bind_addr")?,
-            statsd_url: text(config, "envoy_statsd_url")?,
-            dogstatsd_url: text(config, "envoy_dogstatsd_url")?,
+            prometheus_bind_addr: text("envoy_prometheus_bind_addr")?,
+            stats_bind_addr: text("envoy_stats_bind_addr")?,
+            statsd_url: text("envoy_statsd_url")?,
+            dogstatsd_url: text("envoy_dogstatsd_url")?,
             stats_tags: list(config, "envoy_stats_tags")?,
-            extra_stats_sinks_json: text(config, "envoy_extra_stats_sinks_json")?,
-            stats_config_json: text(config, "envoy_stats_config_json")?,
-            stats_flush_interval: text(config, "envoy_stats_flush_interval")?,
-            tracing_json: text(config, "envoy_tracing_json")?,
-            extra_static_clusters_json: text(config, "envoy_extra_static_clusters_json")?,
-            extra_static_listeners_json: text(config, "envoy_extra_static_listeners_json")?,
-            bootstrap_json_tpl: text(config, "envoy_bootstrap_json_tpl")?,
-            telemetry_collector_bind_socket_dir: text(
-                config,
-                "envoy_telemetry_collector_bind_socket_dir",
-            )?,
+            extra_stats_sinks_json: text("envoy_extra_stats_sinks_json")?,
+            stats_config_json: text("envoy_stats_config_json")?,
+            stats_flush_interval: text("envoy_stats_flush_interval")?,
+            tracing_json: text("envoy_tracing_json")?,
+            extra_static_clusters_json: text("envoy_extra_static_clusters_json")?,
+            extra_static_listeners_json: text("envoy_extra_static_listeners_json")?,
+            bootstrap_json_tpl: text("envoy_bootstrap_json_tpl")?,
+            telemetry_collector_bind_socket_dir: text("envoy_telemetry_collector_bind_socket_dir")?,
         })
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use legate_go_template::{Output, Value};
 use serde_json::{Map, Value as Json};
 
-use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress, to_json};
+use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress};
 
 /// The key of the proxy's configuration that holds the template.
 const KEY: &str = "envoy_bootstrap_json_tpl";
@@ -62,26 +62,29 @@ fn no_object(output: &Output<'_>, error: &serde_json::Error) -> BootstrapError {
 /// Everything that a template can use. All fields are text, apart from a switch and a list.
 fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
     let agent = agent(&inputs.xds);
-    let node = &inputs.node;
+    let (node, prometheus) = (&inputs.node, &inputs.prometheus);
+    let text = |text: &str| Value::from(text);
+    let path = |path: Option<&Path>| text(&path.unwrap_or(Path::new("")).to_string_lossy());
+    // As the body of a list.
     let items = |list: &Json, from| {
-        let list = list.as_array().and_then(|list| list.get(from..));
-        let texts: Vec<String> = list.unwrap_or_default().iter().map(to_json).collect();
-        // As the body of a list.
-        Value::from(texts.join(",\n"))
+        let items = list.as_array().into_iter().flatten().skip(from);
+        text(&items.map(Json::to_string).collect::<Vec<_>>().join(",\n"))
     };
     let resources = &document["static_resources"];
-    let path =
-        |path: Option<&Path>| Value::from(path.unwrap_or(Path::new("")).to_string_lossy().as_ref());
-    let tls = inputs.prometheus.tls.as_ref();
+    // The first one is the relay's, which every template writes itself.
+    let clusters = items(&resources["clusters"], 1);
+    let flush_interval = document["stats_flush_interval"].as_str();
+    let tracing = document.get("tracing").map(Json::to_string);
+    let tls = prometheus.tls.as_ref();
     let (ca_file, ca_folder) = match tls.map(|tls| &tls.ca) {
         Some(TrustedCa::File(file)) => (Some(file.as_path()), None),
         Some(TrustedCa::Folder { path, .. }) => (None, Some(path.as_path())),
         None => (None, None),
     };
-    let logs: Vec<Value> = (inputs.access_logs.iter())
-        .map(|log| Value::from(log.as_str()))
-        .collect();
-    let text = |text: &str| Value::from(text);
+    let (certificate, key) = tls
+        .map(|tls| (tls.certificate.as_path(), tls.key.as_path()))
+        .unzip();
+    let logs: Vec<Value> = inputs.access_logs.iter().map(|log| text(log)).collect();
     let mut fields = vec![
         ("GRPC", Value::structure("bootstrap.GRPC", agent.clone())),
         ("ProxyCluster", text(&node.cluster)),
@@ -96,42 +99,31 @@ fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
         ("AdminBindPort", text(&inputs.admin.port().to_string())),
         ("LocalAgentClusterName", text(LOCAL_AGENT_CLUSTER)),
         ("Token", text("")),
-        (
-            "StaticClustersJSON",
-            // The first one is the relay's, which every template writes itself.
-            items(&resources["clusters"], 1),
-        ),
+        ("StaticClustersJSON", clusters),
         ("StaticListenersJSON", items(&resources["listeners"], 0)),
         ("StatsSinksJSON", items(&document["stats_sinks"], 0)),
-        ("StatsConfigJSON", text(&to_json(&document["stats_config"]))),
+        (
+            "StatsConfigJSON",
+            text(&document["stats_config"].to_string()),
+        ),
         ("StaticSecretsJSON", items(&resources["secrets"], 0)),
         (
             "StatsFlushInterval",
-            text(
-                document["stats_flush_interval"]
-                    .as_str()
-                    .unwrap_or_default(),
-            ),
+            text(flush_interval.unwrap_or_default()),
         ),
-        (
-            "TracingConfigJSON",
-            text(&document.get("tracing").map(to_json).unwrap_or_default()),
-        ),
+        ("TracingConfigJSON", text(&tracing.unwrap_or_default())),
         ("Namespace", text(&node.namespace)),
         ("Partition", text(&node.partition)),
         ("Datacenter", text(&node.datacenter)),
         (
             "PrometheusBackendPort",
-            text(&inputs.prometheus.backend.port().to_string()),
+            text(&prometheus.backend.port().to_string()),
         ),
-        ("PrometheusScrapePath", text(&inputs.prometheus.scrape_path)),
+        ("PrometheusScrapePath", text(&prometheus.scrape_path)),
         ("PrometheusCAFile", path(ca_file)),
         ("PrometheusCAPath", path(ca_folder)),
-        (
-            "PrometheusCertFile",
-            path(tls.map(|tls| tls.certificate.as_path())),
-        ),
-        ("PrometheusKeyFile", path(tls.map(|tls| tls.key.as_path()))),
+        ("PrometheusCertFile", path(certificate)),
+        ("PrometheusKeyFile", path(key)),
     ];
     fields.extend(agent);
     Value::structure("*bootstrap.BootstrapTplArgs", fields)

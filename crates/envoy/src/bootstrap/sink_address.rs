@@ -13,38 +13,25 @@ use super::{BootstrapError, ProxyConfig, pipe, socket_address};
 const HOST_IP: &str = "HOST_IP";
 
 impl ProxyConfig {
-    /// `envoy_statsd_url` with its variables replaced.
+    /// The addresses of `envoy_statsd_url` and `envoy_dogstatsd_url`, with their variables replaced.
     ///
     /// # Errors
-    /// When it is no address of a sink; the error names the key.
-    pub fn statsd_address(
+    /// When one is no address of a sink; the error names the key.
+    pub fn sink_addresses(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Option<SinkAddress>, BootstrapError> {
-        replaced("envoy_statsd_url", self.statsd_url.as_deref(), variable)
+        warnings: &mut Vec<String>,
+    ) -> Result<[Option<SinkAddress>; 2], BootstrapError> {
+        let mut read = |key, url: &Option<String>| {
+            let url = url.as_deref();
+            url.map(|url| SinkAddress::read(key, url, variable, warnings))
+                .transpose()
+        };
+        Ok([
+            read("envoy_statsd_url", &self.statsd_url)?,
+            read("envoy_dogstatsd_url", &self.dogstatsd_url)?,
+        ])
     }
-
-    /// `envoy_dogstatsd_url`, likewise.
-    ///
-    /// # Errors
-    /// When it is no address of a sink; the error names the key.
-    pub fn dogstatsd_address(
-        &self,
-        variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Option<SinkAddress>, BootstrapError> {
-        let url = self.dogstatsd_url.as_deref();
-        replaced("envoy_dogstatsd_url", url, variable)
-    }
-}
-
-fn replaced(
-    key: &'static str,
-    url: Option<&str>,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<Option<SinkAddress>, BootstrapError> {
-    // The warnings come with the bootstrap document.
-    url.map(|url| SinkAddress::read(key, url, variable, &mut Vec::new()))
-        .transpose()
 }
 
 /// Where a sink takes statistics.
@@ -75,7 +62,7 @@ impl SinkAddress {
     }
 
     /// Reads the value of `key`.
-    pub(super) fn read(
+    fn read(
         key: &'static str,
         url: &str,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -222,13 +209,12 @@ mod tests {
             dogstatsd_url: Some("$DSD".to_owned()),
             ..ProxyConfig::default()
         };
-        let statsd = config.statsd_address(&variable).unwrap();
+        let addresses =
+            |config: &ProxyConfig| config.sink_addresses(&variable, &mut Vec::new()).unwrap();
         let text = |address: Option<SinkAddress>| address.unwrap().to_string();
-        assert_eq!(text(statsd), "udp://[::1]:8125");
-        let dogstatsd = config.dogstatsd_address(&variable).unwrap();
-        assert_eq!(text(dogstatsd), "unix:///run/dsd.socket");
-        let none = ProxyConfig::default();
-        assert_eq!(none.statsd_address(&variable).unwrap(), None);
+        let expected = ["udp://[::1]:8125", "unix:///run/dsd.socket"];
+        assert_eq!(addresses(&config).map(text), expected);
+        assert_eq!(addresses(&ProxyConfig::default()), [None, None]);
     }
 
     #[test]

@@ -7,7 +7,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
-use super::sink_address::SinkAddress;
 use super::{
     BootstrapError, BootstrapInputs, NodeInputs, ProxyConfig, cluster, fragments, object, pipe,
 };
@@ -125,18 +124,10 @@ pub(super) fn sinks(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Value>, BootstrapError> {
     let mut sinks = Vec::new();
-    let known = [
-        ("envoy_statsd_url", &keys.statsd_url, "statsd", "StatsdSink"),
-        (
-            "envoy_dogstatsd_url",
-            &keys.dogstatsd_url,
-            "dog_statsd",
-            "DogStatsdSink",
-        ),
-    ];
-    for (key, url, name, message) in known {
-        if let Some(url) = url {
-            let address = SinkAddress::read(key, url, variable, warnings)?;
+    let kinds = [("statsd", "StatsdSink"), ("dog_statsd", "DogStatsdSink")];
+    let addresses = keys.sink_addresses(variable, warnings)?;
+    for ((name, message), address) in kinds.into_iter().zip(addresses) {
+        if let Some(address) = address {
             sinks.push(json!({
                 "name": format!("envoy.stat_sinks.{name}"),
                 "typed_config": {
@@ -168,12 +159,8 @@ pub(super) fn sinks(
 pub(super) fn collector_cluster(inputs: &BootstrapInputs) -> Option<Value> {
     let folder = (inputs.proxy_config.telemetry_collector_bind_socket_dir).as_deref()?;
     let socket = pipe(&collector_socket(folder, &inputs.node));
-    Some(cluster(
-        COLLECTOR_CLUSTER,
-        "1s",
-        "http2_protocol_options",
-        &socket,
-    ))
+    let protocol = "http2_protocol_options";
+    Some(cluster(COLLECTOR_CLUSTER, "1s", protocol, &socket))
 }
 
 /// The socket on which the collector's listener waits: the server computes the same name when it

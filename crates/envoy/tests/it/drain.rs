@@ -44,8 +44,7 @@ fn document(place: Place, ready: SocketAddr) -> Value {
             ..ProxyConfig::default()
         },
     };
-    let built = build(&inputs, &|_| None).unwrap().to_json();
-    let built: Value = serde_json::from_str(&built).unwrap();
+    let built = build(&inputs, &|_| None).unwrap().document;
     for kind in ["listeners", "clusters"] {
         let own = built["static_resources"][kind].as_array().unwrap().clone();
         let all = document["static_resources"][kind].as_array_mut().unwrap();

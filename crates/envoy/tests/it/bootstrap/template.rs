@@ -64,12 +64,8 @@ fn a_template_can_make_the_document_that_is_used_without_one() {
         let expected = document(&inputs);
         inputs.proxy_config.bootstrap_json_tpl = Some(include_str!("document.tpl").to_owned());
         let made = document(&inputs);
-        assert_eq!(
-            serde_json::to_value(&made).unwrap(),
-            serde_json::to_value(&expected).unwrap(),
-            "{name}"
-        );
-        assert_eq!(made.warnings(), expected.warnings(), "{name}");
+        assert_eq!(made.document, expected.document, "{name}");
+        assert_eq!(made.warnings, expected.warnings, "{name}");
     }
 }
 
@@ -98,7 +94,7 @@ fn field(inputs: &BootstrapInputs, name: &str) -> Value {
     let mut inputs = inputs.clone();
     let template = format!("{{\"value\": {{{{ printf \"%q\" (print .{name}) }}}}}}");
     inputs.proxy_config.bootstrap_json_tpl = Some(template);
-    serde_json::to_value(document(&inputs)).unwrap()["value"].take()
+    document(&inputs).document["value"].take()
 }
 
 #[test]
