@@ -108,15 +108,6 @@ impl AdminClient {
         self.post("/quitquitquit").await
     }
 
-    /// Envoy's configuration as JSON, with endpoints. It holds no private keys: Envoy redacts
-    /// them.
-    ///
-    /// # Errors
-    /// When there is no successful answer.
-    pub async fn config_dump(&self) -> Result<Bytes, AdminError> {
-        self.get("/config_dump?include_eds").await
-    }
-
     /// The answer to `path`, which may have a query.
     ///
     /// # Errors

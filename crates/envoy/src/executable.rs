@@ -38,31 +38,24 @@ pub fn find_executable(
     explicit: Option<&Path>,
     path_var: Option<&OsStr>,
 ) -> Result<PathBuf, FindError> {
+    let unusable = |path: &Path, reason: String| FindError::Named {
+        path: path.to_path_buf(),
+        reason,
+    };
     // A bare name is looked up like any command, so that `-envoy-executable-path envoy-1.38` works.
     let name = match explicit {
         Some(path) if path.components().count() > 1 || path.is_absolute() => {
-            return match executable(path) {
-                Ok(()) => Ok(path.to_path_buf()),
-                Err(reason) => Err(FindError::Named {
-                    path: path.to_path_buf(),
-                    reason,
-                }),
-            };
+            let found = executable(path).map(|()| path.to_path_buf());
+            return found.map_err(|reason| unusable(path, reason));
         }
         Some(name) => name,
         None => Path::new("envoy"),
     };
-    let found = path_var
-        .map(std::env::split_paths)
-        .into_iter()
-        .flatten()
-        .map(|folder| folder.join(name))
-        .find(|candidate| executable(candidate).is_ok());
+    let folders = path_var.map(std::env::split_paths).into_iter().flatten();
+    let mut candidates = folders.map(|folder| folder.join(name));
+    let found = candidates.find(|candidate| executable(candidate).is_ok());
     found.ok_or_else(|| match explicit {
-        Some(path) => FindError::Named {
-            path: path.to_path_buf(),
-            reason: "no folder of $PATH holds it".to_owned(),
-        },
+        Some(path) => unusable(path, "no folder of $PATH holds it".to_owned()),
         None => FindError::NotFound {
             searched: path_var.unwrap_or_default().to_string_lossy().into_owned(),
         },

@@ -101,10 +101,9 @@ async fn dump(admin: AdminClient) {
 
 /// In a thread of its own: standard output may be a pipe that nobody reads.
 async fn write_configuration(admin: AdminClient) -> Result<(), String> {
-    let document = admin
-        .config_dump()
-        .await
-        .map_err(|error| error.to_string())?;
+    // With endpoints; Envoy redacts private keys.
+    let document = admin.get("/config_dump?include_eds").await;
+    let document = document.map_err(|error| error.to_string())?;
     let written = spawn_blocking(move || {
         let mut output = std::io::stdout().lock();
         output.write_all(&document).and_then(|()| output.flush())

@@ -25,11 +25,8 @@ pub(super) fn listeners(
     if let Some(bind) = &keys.prometheus_bind_addr {
         let bind = bind_address("envoy_prometheus_bind_addr", bind)?;
         let path = scrape_path(&inputs.prometheus.scrape_path, warnings);
-        let forward = route(
-            &json!({ "path": path }),
-            PROMETHEUS_BACKEND,
-            "/stats/prometheus",
-        );
+        let matches = json!({ "path": path });
+        let forward = route(&matches, PROMETHEUS_BACKEND, "/stats/prometheus");
         let tls = inputs.prometheus.tls.as_ref().map(|_| transport_socket());
         listeners.push(listener(PROMETHEUS, bind, forward, tls));
     }
@@ -49,22 +46,19 @@ pub(super) fn listeners(
 /// replace ours.
 pub(super) fn clusters(inputs: &BootstrapInputs, users: &[Value]) -> Vec<Value> {
     let keys = &inputs.proxy_config;
-    let admin = keys.stats_bind_addr.is_some() || inputs.ready.is_some();
-    [
-        (
-            PROMETHEUS_BACKEND,
-            keys.prometheus_bind_addr.is_some(),
-            inputs.prometheus.backend,
-        ),
-        (SELF_ADMIN, admin, inputs.admin),
-    ]
-    .into_iter()
-    .filter(|(name, needed, _)| *needed && !users.iter().any(|own| own["name"] == *name))
-    .map(|(name, _, address)| {
+    let mut needed = Vec::new();
+    if keys.prometheus_bind_addr.is_some() {
+        needed.push((PROMETHEUS_BACKEND, inputs.prometheus.backend));
+    }
+    if keys.stats_bind_addr.is_some() || inputs.ready.is_some() {
+        needed.push((SELF_ADMIN, inputs.admin));
+    }
+    needed.retain(|(name, _)| !users.iter().any(|own| own["name"] == *name));
+    let clusters = needed.into_iter().map(|(name, address)| {
         let address = socket_address(reachable(address));
         cluster(name, "5s", "http_protocol_options", &address)
-    })
-    .collect()
+    });
+    clusters.collect()
 }
 
 /// Where a local client reaches what is bound to `address`: a wildcard is no destination.
@@ -79,13 +73,8 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
 
 /// Whether that is the name of one of these listeners, which carry no traffic of the application.
 pub(crate) fn is_own(name: &str) -> bool {
-    [PROMETHEUS, STATS, READY]
-        .iter()
-        .any(|own| name == listener_name(own))
-}
-
-fn listener_name(name: &str) -> String {
-    format!("{name}_listener")
+    let own = name.strip_suffix("_listener");
+    own.is_some_and(|own| [PROMETHEUS, STATS, READY].contains(&own))
 }
 
 /// Requests that match go to `cluster`, with `rewrite` in place of what matched.
@@ -116,7 +105,7 @@ fn listener(name: &str, bind: SocketAddr, forward: Value, tls: Option<Value>) ->
         }],
     });
     json!({
-        "name": listener_name(name),
+        "name": format!("{name}_listener"),
         "address": socket_address(bind),
         "filter_chains": [without_empty(json!({
             "filters": [{

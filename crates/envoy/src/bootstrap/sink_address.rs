@@ -80,29 +80,27 @@ impl SinkAddress {
             })?,
             None => expand(url, variable),
         };
-        if let Some(path) = value.strip_prefix("unix://") {
-            if !path.starts_with('/') {
-                let reason = "names no absolute path: write unix:///path/to/socket".to_owned();
-                return Err(wrong(&value, reason));
-            }
-            if path.contains("${") {
-                warnings.push(format!(
-                    "proxy config key {key}: {value:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
-                ));
-            }
-            return Ok(Self::Unix(path.into()));
+        let address = Self::parse(&value).map_err(|reason| wrong(&value, reason))?;
+        if matches!(address, Self::Unix(_)) && value.contains("${") {
+            warnings.push(format!(
+                "proxy config key {key}: {value:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
+            ));
         }
-        let Some(authority) = value.strip_prefix("udp://") else {
-            let reason = match value.split_once("://") {
-                Some((scheme, _)) => format!("has the unsupported protocol {scheme:?}"),
-                None => "has no protocol".to_owned(),
-            };
-            let reason = format!("{reason}: write udp://IP:PORT or unix:///PATH");
-            return Err(wrong(&value, reason));
-        };
-        udp(authority)
-            .map(Self::Udp)
-            .map_err(|reason| wrong(&value, reason))
+        Ok(address)
+    }
+
+    fn parse(value: &str) -> Result<Self, String> {
+        let (scheme, rest) = value
+            .split_once("://")
+            .ok_or("has no protocol: write udp://IP:PORT or unix:///PATH")?;
+        match scheme {
+            "udp" => udp(rest).map(Self::Udp),
+            "unix" if rest.starts_with('/') => Ok(Self::Unix(rest.into())),
+            "unix" => Err("names no absolute path: write unix:///path/to/socket".to_owned()),
+            _ => Err(format!(
+                "has the unsupported protocol {scheme:?}: write udp://IP:PORT or unix:///PATH"
+            )),
+        }
     }
 }
 

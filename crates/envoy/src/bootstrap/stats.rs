@@ -11,75 +11,28 @@ use super::{
     BootstrapError, BootstrapInputs, NodeInputs, ProxyConfig, cluster, fragments, object, pipe,
 };
 
-/// Tags that Consul's dashboards rely on, in the order in which Envoy tries them. Cluster names
+/// Tags that Consul's dashboards rely on and what they are found by, in the order in which Envoy tries
+/// them. Cluster names
 /// read `[hash~][subset.]service.namespace.[partition.]dc-or-peer.internal|external.domain.consul`,
 /// upstream listeners `upstream[_peered].service[.namespace][.partition].dc-or-peer`.
-const TAGS: [(&str, &str); 16] = [
-    (
-        "consul.destination.custom_hash",
-        r"^cluster\.(?:passthrough~)?((?:([^.]+)~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.service_subset",
-        r"^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:([^.]+)\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.service",
-        r"^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?([^.]+)\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.namespace",
-        r"^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.([^.]+)\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.partition",
-        r"^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:([^.]+)\.)?[^.]+\.internal[^.]*\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.datacenter",
-        r"^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?([^.]+)\.internal[^.]*\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.peer",
-        r"^cluster\.([^.]+\.(?:[^.]+\.)?([^.]+)\.external\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.routing_type",
-        r"^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.([^.]+)\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.trust_domain",
-        r"^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.([^.]+)\.consul\.)",
-    ),
-    (
-        "consul.destination.target",
-        r"^cluster\.(?:passthrough~)?(((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+)\.[^.]+\.[^.]+\.consul\.)",
-    ),
-    (
-        "consul.destination.full_target",
-        r"^cluster\.(?:passthrough~)?(((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+)\.consul\.)",
-    ),
-    (
-        "consul.upstream.service",
-        r"^(?:tcp|http)\.upstream(?:_peered)?\.(([^.]+)(?:\.[^.]+)?(?:\.[^.]+)?\.[^.]+\.)",
-    ),
-    (
-        "consul.upstream.datacenter",
-        r"^(?:tcp|http)\.upstream\.([^.]+(?:\.[^.]+)?(?:\.[^.]+)?\.([^.]+)\.)",
-    ),
-    (
-        "consul.upstream.peer",
-        r"^(?:tcp|http)\.upstream_peered\.([^.]+(?:\.[^.]+)?\.([^.]+)\.)",
-    ),
-    (
-        "consul.upstream.namespace",
-        r"^(?:tcp|http)\.upstream(?:_peered)?\.([^.]+(?:\.([^.]+))?(?:\.[^.]+)?\.[^.]+\.)",
-    ),
-    (
-        "consul.upstream.partition",
-        r"^(?:tcp|http)\.upstream\.([^.]+(?:\.[^.]+)?(?:\.([^.]+))?\.[^.]+\.)",
-    ),
-];
+const TAGS: &str = r"
+consul.destination.custom_hash    ^cluster\.(?:passthrough~)?((?:([^.]+)~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)
+consul.destination.service_subset ^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:([^.]+)\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)
+consul.destination.service        ^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?([^.]+)\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)
+consul.destination.namespace      ^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.([^.]+)\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)
+consul.destination.partition      ^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:([^.]+)\.)?[^.]+\.internal[^.]*\.[^.]+\.consul\.)
+consul.destination.datacenter     ^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?([^.]+)\.internal[^.]*\.[^.]+\.consul\.)
+consul.destination.peer           ^cluster\.([^.]+\.(?:[^.]+\.)?([^.]+)\.external\.[^.]+\.consul\.)
+consul.destination.routing_type   ^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.([^.]+)\.[^.]+\.consul\.)
+consul.destination.trust_domain   ^cluster\.(?:passthrough~)?((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.([^.]+)\.consul\.)
+consul.destination.target         ^cluster\.(?:passthrough~)?(((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+)\.[^.]+\.[^.]+\.consul\.)
+consul.destination.full_target    ^cluster\.(?:passthrough~)?(((?:[^.]+~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+)\.consul\.)
+consul.upstream.service           ^(?:tcp|http)\.upstream(?:_peered)?\.(([^.]+)(?:\.[^.]+)?(?:\.[^.]+)?\.[^.]+\.)
+consul.upstream.datacenter        ^(?:tcp|http)\.upstream\.([^.]+(?:\.[^.]+)?(?:\.[^.]+)?\.([^.]+)\.)
+consul.upstream.peer              ^(?:tcp|http)\.upstream_peered\.([^.]+(?:\.[^.]+)?\.([^.]+)\.)
+consul.upstream.namespace         ^(?:tcp|http)\.upstream(?:_peered)?\.([^.]+(?:\.([^.]+))?(?:\.[^.]+)?\.[^.]+\.)
+consul.upstream.partition         ^(?:tcp|http)\.upstream\.([^.]+(?:\.[^.]+)?(?:\.([^.]+))?\.[^.]+\.)
+";
 
 /// Name of the cluster that leads to the telemetry collector's listener in this Envoy.
 const COLLECTOR_CLUSTER: &str = "consul_telemetry_collector_loopback";
@@ -91,16 +44,14 @@ pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Result<Value, Boo
         return object("envoy_stats_config_json", own);
     }
     let mut tags = Vec::new();
-    let mut named = Vec::new();
     for tag in &keys.stats_tags {
         let (name, value) = tag.split_once('=').unwrap_or((tag, "1"));
         let name = name.to_lowercase();
         tags.push(json!({ "tag_name": name, "fixed_value": value }));
-        named.push(name);
     }
+    let of_names = TAGS.lines().filter_map(|line| line.split_once(' '));
     tags.extend(
-        TAGS.iter()
-            .map(|(name, regex)| json!({ "tag_name": name, "regex": regex })),
+        of_names.map(|(name, regex)| json!({ "tag_name": name, "regex": regex.trim_start() })),
     );
     let own = [
         ("local_cluster", node.cluster.as_str()),
@@ -110,7 +61,7 @@ pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Result<Value, Boo
         ("consul.source.datacenter", node.datacenter.as_str()),
     ];
     for (name, value) in own {
-        if !value.is_empty() && !named.iter().any(|taken| taken == name) {
+        if !value.is_empty() && !tags.iter().any(|tag| tag["tag_name"] == name) {
             tags.push(json!({ "tag_name": name, "fixed_value": value }));
         }
     }

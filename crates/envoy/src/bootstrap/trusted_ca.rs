@@ -59,15 +59,12 @@ impl PrometheusTls {
 }
 
 fn bundle(folder: &Path) -> Result<String, String> {
-    let entries = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
     let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|error| error.to_string())?.path();
-        let hidden = path
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.is_file() {
-            files.push(path);
+    for entry in std::fs::read_dir(folder).map_err(|error| error.to_string())? {
+        let entry = entry.map_err(|error| error.to_string())?;
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !hidden && entry.path().is_file() {
+            files.push(entry.path());
         }
     }
     files.sort();

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use super::document::Document;
-use super::{BaseId, Launch, Place, SpawnError};
+use super::{Launch, Place, SpawnError};
 
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
@@ -52,14 +52,12 @@ pub(super) fn arguments(
     if let Some(place) = place {
         let seconds = place.parent_shutdown.as_secs();
         arguments.extend(["--restart-epoch".into(), place.epoch.to_string().into()]);
-        match &place.base_id {
-            BaseId::Known(number) => {
-                arguments.extend(["--base-id".into(), number.to_string().into()]);
-            }
-            BaseId::Chosen(file) => arguments.extend([
+        match place.base_id {
+            Some(number) => arguments.extend(["--base-id".into(), number.to_string().into()]),
+            None => arguments.extend([
                 "--use-dynamic-base-id".into(),
                 "--base-id-path".into(),
-                file.into(),
+                place.base_id_file.clone().into(),
             ]),
         }
         arguments.extend([
@@ -197,10 +195,11 @@ mod tests {
         let role = |epoch, base_id| Place {
             epoch,
             base_id,
+            base_id_file: "/run/id".into(),
             parent_shutdown: Duration::from_secs(45),
         };
         let words = |place| arguments_as(Some(&place), "{}", &[]).unwrap().join(" ");
-        let first = words(role(0, BaseId::Chosen("/run/id".into())));
+        let first = words(role(0, None));
         assert!(
             first.ends_with(
                 "--restart-epoch 0 --use-dynamic-base-id --base-id-path /run/id \
@@ -208,7 +207,7 @@ mod tests {
             ),
             "{first}"
         );
-        let next = words(role(3, BaseId::Known(77)));
+        let next = words(role(3, Some(77)));
         assert!(next.contains("--restart-epoch 3 --base-id 77 "), "{next}");
         assert!(!first.contains("--disable-hot-restart") && !next.contains("dynamic"));
         let extra = ["-l", "debug", "--base-id 4"].map(OsString::from);

@@ -113,8 +113,6 @@ impl Launch {
         let (mut command, document) = self.command(None)?;
         command
             .args(["--mode", "validate"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
             .kill_on_drop(true)
             .process_group(0);
         parent_death::tie(&mut command, NixSignal::SIGKILL, document.inherited());

@@ -50,10 +50,8 @@ impl Document {
             // Envoy reads no configuration below /proc, but makes an exception for /dev/fd; a
             // name without an extension is read as JSON.
             Self::Memory(file) => {
-                vec![
-                    "--config-path".into(),
-                    format!("/dev/fd/{}", file.as_raw_fd()).into(),
-                ]
+                let path = format!("/dev/fd/{}", file.as_raw_fd());
+                vec!["--config-path".into(), path.into()]
             }
         }
     }

@@ -78,21 +78,14 @@ pub struct Launch {
 pub struct Place {
     /// Number of its epoch (`--restart-epoch`), one above that of its parent.
     pub epoch: u32,
-    /// What parent and child share.
-    pub base_id: BaseId,
+    /// What parent and child share (`--base-id`). At first nothing, in epoch 0: Envoy chooses a
+    /// number (`--use-dynamic-base-id`).
+    pub base_id: Option<u32>,
+    /// Where Envoy writes the number that it chooses (`--base-id-path`).
+    pub base_id_file: PathBuf,
     /// When the parent ends after the child took over, in whole seconds
     /// (`--parent-shutdown-time-s`).
     pub parent_shutdown: Duration,
-}
-
-/// The number that parent and child share in a hot restart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BaseId {
-    /// This one (`--base-id`).
-    Known(u32),
-    /// One that Envoy chooses and writes to this file (`--use-dynamic-base-id`,
-    /// `--base-id-path`); only for epoch 0.
-    Chosen(PathBuf),
 }
 
 /// Envoy's own log.

@@ -108,16 +108,12 @@ impl EnvoyConfig {
             parts.part("argument", argument.as_bytes());
         }
         if let Some(program) = program {
-            let modified = program
-                .modified
-                .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            let modified = program.modified.unwrap_or(UNIX_EPOCH);
+            let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
             parts.part("device", program.device.to_be_bytes());
             parts.part("inode", program.inode.to_be_bytes());
             parts.part("size", program.size.to_be_bytes());
-            parts.part(
-                "modified",
-                modified.unwrap_or_default().as_nanos().to_be_bytes(),
-            );
+            parts.part("modified", modified.as_nanos().to_be_bytes());
         }
         for (path, digest) in files {
             parts.part("file", path.as_os_str().as_bytes());

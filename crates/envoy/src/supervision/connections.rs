@@ -34,16 +34,20 @@ fn count(process: &Path) -> io::Result<BTreeMap<u16, u64>> {
     let mut sockets = sockets(&process.join("fd"))?;
     let mut listening = BTreeSet::new();
     for (table, required) in [("tcp", true), ("tcp6", false)] {
-        rows(&process.join("net").join(table), required, |row| {
-            if row.state == LISTEN {
-                listening.insert(row.port);
-            } else if row.state == ESTABLISHED
-                && let Ok(index) = sockets.binary_search_by_key(&row.inode, |(inode, _)| *inode)
-            {
-                // Once each: while others begin and end, the kernel shows some lines twice.
-                sockets[index].1 = Some(row.port);
-            }
-        })?;
+        rows(
+            &process.join("net").join(table),
+            required,
+            |(port, state, inode)| {
+                if state == LISTEN {
+                    listening.insert(port);
+                } else if state == ESTABLISHED
+                    && let Ok(index) = sockets.binary_search_by_key(&inode, |(inode, _)| *inode)
+                {
+                    // Once each: while others begin and end, the kernel shows some lines twice.
+                    sockets[index].1 = Some(port);
+                }
+            },
+        )?;
     }
     let mut found = BTreeMap::new();
     // The kernel gives a connection that goes out no port that somebody is bound to.
@@ -75,36 +79,28 @@ fn sockets(folder: &Path) -> io::Result<Vec<(u64, Option<u16>)>> {
     Ok(sockets)
 }
 
-/// A line of the kernel's table.
-struct Row {
-    port: u16,
-    state: u8,
-    inode: u64,
-}
-
-impl Row {
-    /// Number, own address, the other's address, state; the socket's number is the tenth.
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace();
-        let port = fields.nth(1)?.rsplit_once(':')?.1;
-        let state = fields.nth(1)?;
-        Some(Self {
-            port: u16::from_str_radix(port, 16).ok()?,
-            state: u8::from_str_radix(state, 16).ok()?,
-            inode: fields.nth(5)?.parse().ok()?,
-        })
-    }
+/// The own port, the state and the socket's number in a line of the kernel's table: its number, own
+/// address, the other's address, state; the socket's number is the tenth.
+fn row(line: &str) -> Option<(u16, u8, u64)> {
+    let mut fields = line.split_ascii_whitespace();
+    let port = fields.nth(1)?.rsplit_once(':')?.1;
+    let state = fields.nth(1)?;
+    Some((
+        u16::from_str_radix(port, 16).ok()?,
+        u8::from_str_radix(state, 16).ok()?,
+        fields.nth(5)?.parse().ok()?,
+    ))
 }
 
 /// Goes through a table, line by line. Without IPv6 the kernel has no table for it.
-fn rows(path: &Path, required: bool, mut each: impl FnMut(Row)) -> io::Result<()> {
+fn rows(path: &Path, required: bool, mut each: impl FnMut((u16, u8, u64))) -> io::Result<()> {
     let file = match File::open(path) {
         Err(error) if !required && error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
     // The first line is a heading.
     for line in BufReader::new(file).lines().skip(1) {
-        each(Row::parse(&line?).ok_or_else(|| {
+        each(row(&line?).ok_or_else(|| {
             let reason = format!("{}: unknown layout", path.display());
             io::Error::new(io::ErrorKind::InvalidData, reason)
         })?);
@@ -216,7 +212,7 @@ mod tests {
     const HEADING: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
 
     /// A row as the kernel writes it.
-    fn row(address: &str, port: u16, state: u8, inode: u64) -> String {
+    fn written(address: &str, port: u16, state: u8, inode: u64) -> String {
         format!(
             "   0: {address}:{port:04X} {address}:C350 {state:02X} 00000000:00000000 \
              00:00000000 00000000  1000        0 {inode} 1 00000000d3934b41 100 0 0 10 0\n"
@@ -250,15 +246,19 @@ mod tests {
         let (v4, v6) = ("0100007F", "0000000000000000FFFF00000100007F");
         let tcp = [
             HEADING,
-            &row(v4, 80, LISTEN, 1),
-            &row(v4, 80, ESTABLISHED, 7),
-            &row(v4, 80, ESTABLISHED, 7),
-            &row(v4, 80, ESTABLISHED, 8),
-            &row(v4, 80, 0x08, 9),
-            &row(v4, 81, ESTABLISHED, 9),
-            &row(v4, 65535, ESTABLISHED, 9),
+            &written(v4, 80, LISTEN, 1),
+            &written(v4, 80, ESTABLISHED, 7),
+            &written(v4, 80, ESTABLISHED, 7),
+            &written(v4, 80, ESTABLISHED, 8),
+            &written(v4, 80, 0x08, 9),
+            &written(v4, 81, ESTABLISHED, 9),
+            &written(v4, 65535, ESTABLISHED, 9),
         ];
-        let tcp6 = [HEADING, &row(v6, 65535, LISTEN, 2), &row(v6, 80, 1, 10)];
+        let tcp6 = [
+            HEADING,
+            &written(v6, 65535, LISTEN, 2),
+            &written(v6, 80, 1, 10),
+        ];
         let both = process(&tcp.concat(), Some(&tcp6.concat()));
         let found = count(both.path()).unwrap();
         assert_eq!(found, BTreeMap::from([(80, 2), (65535, 1)]));

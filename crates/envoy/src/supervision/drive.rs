@@ -44,7 +44,8 @@ pub async fn run<H: Host>(
     mut controls: Controls<H::Config>,
 ) -> Result<Ended, FileError> {
     let mut driver = Driver::begin(host, config, options, controls.report.clone()).await?;
-    if let Err(error) = driver.write_snapshot() {
+    let snapshot = driver.snapshot_content();
+    if let Err(error) = driver.snapshot.set(snapshot) {
         // What was adopted serves on, for a supervisor that can begin.
         driver.detach_all();
         return Err(error);
@@ -61,7 +62,7 @@ pub async fn run<H: Host>(
             biased;
             event = driver.next() => driver.happened(event),
             requests = controls.requests() => driver.queue.extend(requests),
-            _ = period.tick(), if driver.snapshot.is_some() => driver.keep_snapshot(),
+            _ = period.tick(), if driver.snapshot.is_kept() => driver.keep_snapshot(),
         }
         driver.settle();
     }
@@ -114,8 +115,8 @@ struct Driver<H: Host> {
     queue: VecDeque<Event<H::Config>>,
     state: Report,
     report: watch::Sender<Report>,
-    pid_file: Option<StateFile>,
-    snapshot: Option<StateFile>,
+    pid_file: StateFile,
+    snapshot: StateFile,
     owner: Option<Owner>,
     on_restart: Option<OnRestart>,
     /// Whether a process has run already, so that the next one is a restart.
@@ -135,7 +136,10 @@ impl<H: Host> Driver<H> {
     ) -> Result<Self, FileError> {
         let wanted = host.fingerprint(&config);
         let found = match &options.snapshot {
-            Some(path) => resume::adopt(&mut host, Snapshot::load(path)?).await,
+            Some(path) => match Snapshot::load(path)? {
+                Some(snapshot) => resume::adopt(&mut host, snapshot).await,
+                None => Vec::new(),
+            },
             None => Vec::new(),
         };
         let adopted = found.iter().map(|(entry, _)| Adopted {
@@ -168,12 +172,8 @@ impl<H: Host> Driver<H> {
             queue: VecDeque::new(),
             state: Report::default(),
             report,
-            pid_file: options
-                .pid_file
-                .map(|path| StateFile::new("pid file", path)),
-            snapshot: options
-                .snapshot
-                .map(|path| StateFile::new("snapshot", path)),
+            pid_file: StateFile::new("pid file", options.pid_file),
+            snapshot: StateFile::new("snapshot", options.snapshot),
             owner: options.owner,
             on_restart: options.on_restart,
             decided: None,
@@ -442,13 +442,13 @@ impl<H: Host> Driver<H> {
         self.state.epochs = epochs.collect();
         self.state.obstacle = self.host.obstacle();
         self.state.stopping = self.machine.stopping();
-        if let Some(file) = &mut self.pid_file {
-            match self.state.current() {
-                Some(current) => file.keep(format!("{}\n", current.pid).into_bytes()),
-                // The number may soon be another's, unless the process lives on.
-                None if self.machine.outcome().is_none() => file.remove(),
-                None => {}
-            }
+        match self.state.current() {
+            Some(current) => self
+                .pid_file
+                .keep(format!("{}\n", current.pid).into_bytes()),
+            // The number may soon be another's, unless the process lives on.
+            None if self.machine.outcome().is_none() => self.pid_file.remove(),
+            None => {}
         }
         self.report.send_if_modified(|report| {
             let changed = *report != self.state;
@@ -459,21 +459,10 @@ impl<H: Host> Driver<H> {
         });
     }
 
-    fn write_snapshot(&mut self) -> Result<(), FileError> {
-        let content = self.snapshot_content();
-        match &mut self.snapshot {
-            Some(file) => file.set(content),
-            None => Ok(()),
-        }
-    }
-
     fn keep_snapshot(&mut self) {
-        if self.snapshot.is_none() {
-            return;
-        }
-        let content = self.snapshot_content();
-        if let Some(file) = &mut self.snapshot {
-            file.keep(content);
+        if self.snapshot.is_kept() {
+            let content = self.snapshot_content();
+            self.snapshot.keep(content);
         }
     }
 
@@ -504,8 +493,8 @@ impl<H: Host> Driver<H> {
             .outcome()
             .unwrap_or(Outcome::Stopped { forced: false });
         if outcome != Outcome::Released {
-            self.pid_file.iter_mut().for_each(StateFile::remove);
-            self.snapshot.iter_mut().for_each(StateFile::remove);
+            self.pid_file.remove();
+            self.snapshot.remove();
         }
         Ended {
             outcome,

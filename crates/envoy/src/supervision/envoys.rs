@@ -17,7 +17,7 @@ use super::machine::RestartMode;
 use super::{headroom, version};
 use crate::admin::{AdminClient, AdminError};
 use crate::process::{
-    BaseId, DetachedProcess, Identity, Launch, Place, Process, SpawnError, ValidationError,
+    DetachedProcess, Identity, Launch, Place, Process, SpawnError, ValidationError,
 };
 
 /// How often a starting Envoy is asked whether it serves.
@@ -75,24 +75,21 @@ impl EnvoyHost {
         let Some(hot) = self.hot.as_ref().filter(|_| self.hot_capable) else {
             return Ok(None);
         };
-        let base_id = match self.base_id {
-            Some(number) => {
-                if epoch > 0 {
-                    let region = hot_restart::region(&hot.shared_memory, number);
-                    let unmarked = hot_restart::unmark(&region)
-                        .map_err(|error| format!("{}: {error}", region.display()))?;
-                    if unmarked {
-                        tracing::info!("an epoch had died while it started; its mark is removed");
-                    }
-                }
-                BaseId::Known(number)
+        if epoch > 0 {
+            let number = self
+                .base_id
+                .ok_or("the running Envoy's base id is not known")?;
+            let region = hot_restart::region(&hot.shared_memory, number);
+            let unmarked = hot_restart::unmark(&region)
+                .map_err(|error| format!("{}: {error}", region.display()))?;
+            if unmarked {
+                tracing::info!("an epoch had died while it started; its mark is removed");
             }
-            None if epoch == 0 => BaseId::Chosen(hot.base_id.clone()),
-            None => return Err("the running Envoy's base id is not known".to_owned()),
-        };
+        }
         Ok(Some(Place {
             epoch,
-            base_id,
+            base_id: self.base_id,
+            base_id_file: hot.base_id.clone(),
             parent_shutdown: hot.parent_shutdown.max(launch.drain_time),
         }))
     }

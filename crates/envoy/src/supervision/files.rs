@@ -94,7 +94,7 @@ impl Snapshot {
             Ok(snapshot) => format!("its version is {}, not {VERSION}", snapshot.version),
             Err(error) => error.to_string(),
         };
-        let aside = with_ending(path, ".corrupt");
+        let aside = path.with_added_extension("corrupt");
         fs::rename(path, &aside).map_err(failed("moved aside"))?;
         tracing::warn!(
             snapshot = %path.display(), kept = %aside.display(), reason = %wrong,
@@ -145,18 +145,18 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A file that is replaced when its content changes.
+/// A file that is replaced when its content changes; without a path there is none.
 #[derive(Debug)]
 pub(super) struct StateFile {
     what: &'static str,
-    path: PathBuf,
+    path: Option<PathBuf>,
     written: Option<Vec<u8>>,
     complained: bool,
 }
 
 impl StateFile {
     /// The file at `path`; `what` it is for people.
-    pub(super) fn new(what: &'static str, path: PathBuf) -> Self {
+    pub(super) fn new(what: &'static str, path: Option<PathBuf>) -> Self {
         Self {
             what,
             path,
@@ -165,15 +165,21 @@ impl StateFile {
         }
     }
 
+    /// Whether there is one.
+    pub(super) fn is_kept(&self) -> bool {
+        self.path.is_some()
+    }
+
     /// Makes `content` the file's content, unless it already is.
     pub(super) fn set(&mut self, content: Vec<u8>) -> Result<(), FileError> {
-        if self.written.as_ref() == Some(&content) {
-            return Ok(());
+        if let Some(path) = &self.path
+            && self.written.as_ref() != Some(&content)
+        {
+            let replaced = replace(path, &content);
+            replaced.map_err(|source| error(self.what, "written", path, source))?;
+            self.written = Some(content);
+            self.complained = false;
         }
-        replace(&self.path, &content)
-            .map_err(|source| error(self.what, "written", &self.path, source))?;
-        self.written = Some(content);
-        self.complained = false;
         Ok(())
     }
 
@@ -188,11 +194,12 @@ impl StateFile {
 
     /// Removes the file, if this supervisor wrote it.
     pub(super) fn remove(&mut self) {
-        if self.written.take().is_some()
-            && let Err(source) = fs::remove_file(&self.path)
+        if let Some(path) = &self.path
+            && self.written.take().is_some()
+            && let Err(source) = fs::remove_file(path)
             && source.kind() != io::ErrorKind::NotFound
         {
-            let error = error(self.what, "removed", &self.path, source);
+            let error = error(self.what, "removed", path, source);
             tracing::warn!(%error, "a file is left behind");
         }
     }
@@ -200,12 +207,6 @@ impl StateFile {
 
 fn error(what: &str, verb: &str, path: &Path, error: io::Error) -> FileError {
     FileError(format!("{what} {path:?} cannot be {verb}: {error}"))
-}
-
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
 }
 
 /// No more than the limit, which cuts a larger one off.
@@ -216,7 +217,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let new = with_ending(path, ".new");
+    let new = path.with_added_extension("new");
     let write = || {
         // Also over one that a supervisor left which was ended while it wrote.
         let mut options = OpenOptions::new();
@@ -297,7 +298,7 @@ mod tests {
     fn a_snapshot_is_private_whole_and_written_only_when_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot.json");
-        let mut file = StateFile::new("snapshot", path.clone());
+        let mut file = StateFile::new("snapshot", Some(path.clone()));
         let content = serde_json::to_vec(&snapshot()).unwrap();
         file.set(content.clone()).unwrap();
         let first = fs::metadata(&path).unwrap();
@@ -336,7 +337,7 @@ mod tests {
     #[test]
     fn a_place_that_cannot_be_written_is_named() {
         let path = Path::new("/proc/no-such-folder/snapshot.json");
-        let error = StateFile::new("snapshot", path.into())
+        let error = StateFile::new("snapshot", Some(path.into()))
             .set(Vec::new())
             .unwrap_err();
         let text = error.to_string();
@@ -345,7 +346,7 @@ mod tests {
             "{text}"
         );
         // A file that this supervisor never wrote is none of its business.
-        StateFile::new("pid file", "/proc/self/stat".into()).remove();
+        StateFile::new("pid file", Some("/proc/self/stat".into())).remove();
         let folder = tempfile::tempdir().unwrap();
         assert!(
             Snapshot::load(folder.path()).is_err(),

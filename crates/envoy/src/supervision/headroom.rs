@@ -12,24 +12,15 @@ const OWN_THREADS: u64 = 12;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Files of one controller, in both versions of control groups.
-struct Controller {
-    name: &'static str,
-    limit: [&'static str; 2],
-    used: [&'static str; 2],
-}
+/// A controller of control groups and its files of limit and use, in either version.
+type Controller = (&'static str, [&'static str; 2], [&'static str; 2]);
 
-const THREADS: Controller = Controller {
-    name: "pids",
-    limit: ["pids.max"; 2],
-    used: ["pids.current"; 2],
-};
-
-const MEMORY: Controller = Controller {
-    name: "memory",
-    limit: ["memory.max", "memory.limit_in_bytes"],
-    used: ["memory.current", "memory.usage_in_bytes"],
-};
+const THREADS: Controller = ("pids", ["pids.max"; 2], ["pids.current"; 2]);
+const MEMORY: Controller = (
+    "memory",
+    ["memory.max", "memory.limit_in_bytes"],
+    ["memory.current", "memory.usage_in_bytes"],
+);
 
 /// Why there is no room for the threads of a second Envoy with this many workers, not even of one
 /// that only checks.
@@ -55,18 +46,18 @@ pub(super) fn too_little_memory(running: u32) -> Option<String> {
 
 /// How much more may be used in the tightest of the groups that this process belongs to.
 fn room(controller: &Controller) -> Option<u64> {
-    let groups = folders(controller.name).into_iter();
+    let groups = folders(controller.0).into_iter();
     groups.filter_map(|group| room_in(&group, controller)).min()
 }
 
-fn room_in(group: &Path, controller: &Controller) -> Option<u64> {
+fn room_in(group: &Path, (_, limit, used): &Controller) -> Option<u64> {
     let number = |names: [&str; 2]| -> Option<u64> {
         names.iter().find_map(|name| {
             let text = fs::read_to_string(group.join(name)).ok()?;
             text.trim().parse().ok()
         })
     };
-    let (limit, used) = (number(controller.limit)?, number(controller.used)?);
+    let (limit, used) = (number(*limit)?, number(*used)?);
     Some(limit.saturating_sub(used.saturating_sub(reclaimable(group))))
 }
 

@@ -92,20 +92,12 @@ fn writable(folder: &Path) -> io::Result<()> {
 /// The first listener of the document that takes UDP, by name.
 fn udp_listener(bootstrap: &str) -> Option<String> {
     let document: Value = serde_json::from_str(bootstrap).ok()?;
-    let listeners = document
-        .pointer("/static_resources/listeners")?
-        .as_array()?;
+    let listeners = document["static_resources"]["listeners"].as_array()?;
     let udp = listeners.iter().find(|listener| {
-        let protocol = listener.pointer("/address/socket_address/protocol");
         listener.get("udp_listener_config").is_some()
-            || protocol.and_then(Value::as_str) == Some("UDP")
+            || listener["address"]["socket_address"]["protocol"] == "UDP"
     })?;
-    Some(
-        udp.get("name")
-            .and_then(Value::as_str)
-            .unwrap_or("without a name")
-            .to_owned(),
-    )
+    Some(udp["name"].as_str().unwrap_or("without a name").to_owned())
 }
 
 /// Size of the region that a family shares, and where its flags are. Of hot restart version 11,

@@ -114,10 +114,7 @@ impl Default for Policy {
 pub(super) fn crash_wait(attempt: u32) -> Duration {
     match attempt.checked_sub(IMMEDIATE_STARTS) {
         None | Some(0) => Duration::ZERO,
-        Some(exponent) => 2_u64
-            .checked_pow(exponent)
-            .map_or(CRASH_WAIT_CAP, Duration::from_secs)
-            .min(CRASH_WAIT_CAP),
+        Some(exponent) => Duration::from_secs(2_u64.saturating_pow(exponent)).min(CRASH_WAIT_CAP),
     }
 }
 

@@ -4,15 +4,12 @@ use super::files::{Entry, Snapshot, Stage};
 use super::host::Host;
 use crate::process::Process;
 
-/// The processes of a snapshot that are taken over, the one that serves last. What does not
-/// serve yet, or cannot serve without another that is gone, is ended.
+/// The processes of a snapshot that are taken over: the last one serves, those before it have handed
+/// over. What does not serve yet, or cannot serve without another that is gone, is ended.
 pub(super) async fn adopt(
     host: &mut impl Host,
-    snapshot: Option<Snapshot>,
+    snapshot: Snapshot,
 ) -> Vec<(Entry, Box<dyn Process>)> {
-    let Some(snapshot) = snapshot else {
-        return Vec::new();
-    };
     let mut found: Vec<(Entry, Box<dyn Process>)> = Vec::new();
     for entry in snapshot.processes {
         match host.adopt(&entry) {
@@ -24,25 +21,17 @@ pub(super) async fn adopt(
         }
     }
     // Processes hand over to one another also when nobody looks.
-    let starting = found
-        .last()
-        .filter(|(entry, _)| entry.stage == Stage::Starting);
-    if let Some(epoch) = starting.map(|(entry, _)| entry.epoch)
-        && host.serving().await == Some(epoch)
+    if let Some((newest, _)) = found.last_mut()
+        && newest.stage == Stage::Starting
+        && host.serving().await == Some(newest.epoch)
     {
-        for (entry, _) in &mut found {
-            entry.stage = match entry.epoch == epoch {
-                true => Stage::Serving,
-                false => Stage::Leaving,
-            };
-        }
+        newest.stage = Stage::Serving;
     }
-    let serving = found
-        .iter()
-        .rposition(|(entry, _)| entry.stage == Stage::Serving);
+    let serves = |(entry, _): &(Entry, Box<dyn Process>)| entry.stage == Stage::Serving;
+    let adopted = found.iter().rposition(serves).map_or(0, |index| index + 1);
     // Dropped processes are ended.
-    found.truncate(serving.map_or(0, |index| index + 1));
-    if serving.is_some() {
+    found.truncate(adopted);
+    if adopted > 0 {
         host.adopted(snapshot.base_id);
     }
     found

@@ -466,9 +466,6 @@ impl<D: Clone + PartialEq> Machine<D> {
             return;
         };
         let epoch = self.epochs.remove(index);
-        if self.idle == IdleWatch::On(run) {
-            self.idle = IdleWatch::Off;
-        }
         if let Phase::Stopping(outcome) = self.phase {
             if self.epochs.is_empty() {
                 self.phase = Phase::Finished(outcome);
@@ -678,7 +675,11 @@ impl<D: Clone + PartialEq> Machine<D> {
         match timer {
             Timer::Healthy(run) => self.epoch(run).is_some_and(|epoch| !epoch.aged),
             Timer::Overdue(run) => state(run) == Some(EpochState::Starting),
-            Timer::Drained(run) => self.drains_by_itself(run),
+            // By a time of its own, and not by that of a stop.
+            Timer::Drained(run) => self.epoch(run).is_some_and(|epoch| {
+                epoch.state == EpochState::Draining
+                    && (epoch.handed_over || self.phase == Phase::Running)
+            }),
             Timer::Patience(run) => state(run) == Some(EpochState::Stopping),
             Timer::Reap(run) => state(run) == Some(EpochState::Killed),
             // Nothing is started again once everything comes to its end.
@@ -765,14 +766,6 @@ impl<D: Clone + PartialEq> Machine<D> {
     /// The newest epoch that serves.
     fn serving(&self) -> Option<&Epoch<D>> {
         self.epochs.iter().rev().find(|epoch| epoch.state.serves())
-    }
-
-    /// Whether a process drains by a time of its own, and not by that of a stop.
-    fn drains_by_itself(&self, run: Run) -> bool {
-        self.epoch(run).is_some_and(|epoch| {
-            epoch.state == EpochState::Draining
-                && (epoch.handed_over || self.phase == Phase::Running)
-        })
     }
 
     fn epoch(&self, run: Run) -> Option<&Epoch<D>> {
