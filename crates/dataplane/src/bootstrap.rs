@@ -158,8 +158,11 @@ pub fn inputs(
     xds: XdsAddress,
 ) -> Result<BootstrapInputs, BootstrapError> {
     let telemetry = &settings.telemetry;
+    let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
     let proxy_config = match &params.config {
-        Some(config) if telemetry.use_central_config => ProxyConfig::decode(&from_struct(config))?,
+        Some(config) if telemetry.use_central_config => {
+            ProxyConfig::decode(&from_struct(config), &variable)?
+        }
         _ => ProxyConfig::default(),
     };
     let tls = telemetry

@@ -73,9 +73,9 @@ pub(super) async fn document(options: &Options, api: &Api, proxy: &Proxy) -> any
         xds: server.address.clone(),
         ready: ready(of, service, &options.register.address)?,
         prometheus: prometheus(of, admin)?,
-        proxy_config: ProxyConfig::decode(&config)?,
+        proxy_config: ProxyConfig::decode(&config, &environment)?,
     };
-    let built = build(&inputs, &environment)?;
+    let built = build(&inputs)?;
     for warning in &built.warnings {
         warn(warning);
     }

@@ -71,8 +71,7 @@ impl Desired {
     ) -> anyhow::Result<Configured> {
         let settings = &self.settings;
         let inputs = bootstrap::inputs(settings, params, self.xds.clone()).map_err(failed)?;
-        let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
-        let built = envoy_bootstrap::build(&inputs, &variable).map_err(failed)?;
+        let built = envoy_bootstrap::build(&inputs).map_err(failed)?;
         let launch = launch(settings, built.document.to_string())?;
         launch.check()?;
         Ok(Configured {

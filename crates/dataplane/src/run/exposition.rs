@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use legate_envoy::bootstrap::{BootstrapError, ProxyConfig, reachable};
+use legate_envoy::bootstrap::{ProxyConfig, reachable};
 use legate_runtime::{Scope, Spawner};
 
 use crate::settings::Settings;
@@ -54,16 +54,13 @@ impl Exposition {
     }
 
     /// Does what the proxy's telemetry keys say from now on.
-    ///
-    /// # Errors
-    /// When a key cannot be used; nothing has changed then.
-    pub(super) async fn follow(&mut self, config: &ProxyConfig) -> Result<(), BootstrapError> {
+    pub(super) async fn follow(&mut self, config: &ProxyConfig) {
         let wanted = Wanted {
             merged: config.prometheus_bind_addr.is_some(),
-            sinks: self.sinks(config)?,
+            sinks: sinks(config),
         };
         if self.wanted.as_ref() == Some(&wanted) {
-            return Ok(());
+            return;
         }
         self.stop().await;
         self.scope = self.spawner.child("metrics");
@@ -73,7 +70,6 @@ impl Exposition {
         let (telemetry, sinks) = (self.telemetry.clone(), wanted.sinks.clone());
         telemetry::push(telemetry, sinks, &self.scope.spawner());
         self.wanted = Some(wanted);
-        Ok(())
     }
 
     /// Ends servers and sinks.
@@ -81,23 +77,6 @@ impl Exposition {
         if let Err(error) = self.scope.stop(STOP).await {
             tracing::debug!(%error, "metrics did not end by themselves");
         }
-    }
-
-    /// Where the dataplane sends its own metrics: to the sinks that Envoy gets.
-    fn sinks(&self, config: &ProxyConfig) -> Result<Vec<Sink>, BootstrapError> {
-        let environment = &self.settings.environment;
-        let variable = |name: &str| environment.get(name).map(str::to_owned);
-        let dogstatsd = Dialect::Dogstatsd {
-            tags: config.stats_tags.clone(),
-        };
-        // The warnings come with the bootstrap document.
-        let addresses = config.sink_addresses(&variable, &mut Vec::new())?;
-        let sinks = [Dialect::Statsd, dogstatsd].into_iter().zip(addresses);
-        let sinks = sinks.filter_map(|(dialect, address)| {
-            let address = address?;
-            Some(Sink { dialect, address })
-        });
-        Ok(sinks.collect())
     }
 
     fn serve(&self) {
@@ -124,4 +103,18 @@ impl Exposition {
         let merger = Merger::new(self.telemetry.clone(), sources, spawner.clone());
         telemetry::start(endpoints, self.telemetry.clone(), merger, &spawner);
     }
+}
+
+/// Where the dataplane sends its own metrics: to the sinks that Envoy gets.
+fn sinks(config: &ProxyConfig) -> Vec<Sink> {
+    let tags = config.stats_tags.clone();
+    let wanted = [
+        (Dialect::Statsd, &config.statsd),
+        (Dialect::Dogstatsd { tags }, &config.dogstatsd),
+    ];
+    let sinks = wanted.into_iter().filter_map(|(dialect, address)| {
+        let address = address.clone()?;
+        Some(Sink { dialect, address })
+    });
+    sinks.collect()
 }

@@ -174,9 +174,7 @@ impl Refresh {
         if configured.envoy != self.current {
             configured.warn();
         }
-        if let Err(error) = self.exposition.follow(&configured.telemetry).await {
-            tracing::warn!(%error, "metrics are exposed as before");
-        }
+        self.exposition.follow(&configured.telemetry).await;
         self.current = configured.envoy.clone();
         (self.found, self.logged) = (None, None);
     }

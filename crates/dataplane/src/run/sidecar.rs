@@ -107,7 +107,7 @@ impl Sidecar {
         process.signals.forget_restarts();
         let looked = Some(desired.stamp());
         let configured = desired.configure(&params)?;
-        let exposition = expose(process, &configured).await?;
+        let exposition = expose(process, &configured).await;
         announce_ready(process);
         let refresh = Refresh {
             desired,
@@ -150,13 +150,12 @@ async fn parameters(
     Ok(Some(params))
 }
 
-async fn expose(process: &Process, configured: &Configured) -> anyhow::Result<Exposition> {
+async fn expose(process: &Process, configured: &Configured) -> Exposition {
     configured.warn();
     let (settings, spawner) = (process.settings.clone(), process.work.spawner());
     let mut exposition = Exposition::new(settings, process.telemetry.clone(), spawner);
-    let followed = exposition.follow(&configured.telemetry).await;
-    followed.map_err(desired::failed)?;
-    Ok(exposition)
+    exposition.follow(&configured.telemetry).await;
+    exposition
 }
 
 /// Says once, when everything is ready, how long that took.

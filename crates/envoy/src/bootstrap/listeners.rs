@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{BootstrapError, BootstrapInputs, TrustedCa, cluster, socket_address, without_empty};
+use super::{BootstrapInputs, TrustedCa, cluster, socket_address, without_empty};
 
 const SELF_ADMIN: &str = "self_admin";
 const PROMETHEUS_BACKEND: &str = "prometheus_backend";
@@ -16,22 +16,17 @@ const PROMETHEUS_CERTIFICATE: &str = "prometheus_cert";
 const PROMETHEUS_VALIDATION: &str = "prometheus_validation_context";
 
 /// Prometheus, stats and ready listeners, in this order, as far as they are configured.
-pub(super) fn listeners(
-    inputs: &BootstrapInputs,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Value>, BootstrapError> {
+pub(super) fn listeners(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Vec<Value> {
     let keys = &inputs.proxy_config;
     let mut listeners = Vec::new();
-    if let Some(bind) = &keys.prometheus_bind_addr {
-        let bind = bind_address("envoy_prometheus_bind_addr", bind)?;
+    if let Some(bind) = keys.prometheus_bind_addr {
         let path = scrape_path(&inputs.prometheus.scrape_path, warnings);
         let matches = json!({ "path": path });
         let forward = route(&matches, PROMETHEUS_BACKEND, "/stats/prometheus");
         let tls = inputs.prometheus.tls.as_ref().map(|_| transport_socket());
         listeners.push(listener(PROMETHEUS, bind, forward, tls));
     }
-    if let Some(bind) = &keys.stats_bind_addr {
-        let bind = bind_address("envoy_stats_bind_addr", bind)?;
+    if let Some(bind) = keys.stats_bind_addr {
         let forward = route(&json!({ "prefix": "/stats" }), SELF_ADMIN, "/stats");
         listeners.push(listener(STATS, bind, forward, None));
     }
@@ -39,13 +34,14 @@ pub(super) fn listeners(
         let forward = route(&json!({ "path": "/ready" }), SELF_ADMIN, "/ready");
         listeners.push(listener(READY, bind, forward, None));
     }
-    Ok(listeners)
+    listeners
 }
 
 /// The clusters behind these listeners. One of the user's own under the same name is meant to
 /// replace ours.
-pub(super) fn clusters(inputs: &BootstrapInputs, users: &[Value]) -> Vec<Value> {
+pub(super) fn clusters(inputs: &BootstrapInputs) -> Vec<Value> {
     let keys = &inputs.proxy_config;
+    let users = &keys.extra_static_clusters;
     let mut needed = Vec::new();
     if keys.prometheus_bind_addr.is_some() {
         needed.push((PROMETHEUS_BACKEND, inputs.prometheus.backend));
@@ -158,14 +154,6 @@ pub(super) fn secrets(inputs: &BootstrapInputs) -> Vec<Value> {
             "validation_context": { "trusted_ca": trusted_ca },
         }),
     ]
-}
-
-fn bind_address(key: &'static str, value: &str) -> Result<SocketAddr, BootstrapError> {
-    value.parse().map_err(|_| {
-        let reason =
-            format!("{value:?} is not an IP address with a port (like 0.0.0.0:9102 or [::]:9102)");
-        BootstrapError::key(key, reason)
-    })
 }
 
 fn scrape_path(path: &str, warnings: &mut Vec<String>) -> String {

@@ -53,13 +53,6 @@ impl BootstrapError {
     fn key(key: &str, reason: impl std::fmt::Display) -> Self {
         Self(format!("proxy config key {key}: {reason}"))
     }
-
-    /// A key whose value is not the JSON that it takes.
-    fn json(key: &str, expected: &str, source: &serde_json::Error) -> Self {
-        Self(format!(
-            "proxy config key {key} does not hold valid JSON ({expected}): {source}"
-        ))
-    }
 }
 
 /// Everything a bootstrap document is made of.
@@ -132,30 +125,22 @@ pub struct PrometheusInputs {
     pub tls: Option<PrometheusTls>,
 }
 
-/// Builds the document. `variable` looks up environment variables that a sink's address refers to.
+/// Builds the document.
 ///
 /// # Errors
-/// When a telemetry key, an access log or the user's template cannot be used; the error names it.
-pub fn build(
-    inputs: &BootstrapInputs,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<Bootstrap, BootstrapError> {
-    let mut warnings = Vec::new();
-    let mut document = document(inputs, variable, &mut warnings)?;
-    if let Some(text) = &inputs.proxy_config.bootstrap_json_tpl {
+/// When an access log or the user's template cannot be used; the error names it.
+pub fn build(inputs: &BootstrapInputs) -> Result<Bootstrap, BootstrapError> {
+    let keys = &inputs.proxy_config;
+    let mut warnings = keys.warnings();
+    let mut document = document(inputs, &mut warnings)?;
+    if let Some(text) = &keys.bootstrap_json_tpl {
         document = rendered::render(text, inputs, &document)?;
     }
     Ok(Bootstrap { document, warnings })
 }
 
-fn document(
-    inputs: &BootstrapInputs,
-    variable: &dyn Fn(&str) -> Option<String>,
-    warnings: &mut Vec<String>,
-) -> Result<Value, BootstrapError> {
+fn document(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Result<Value, BootstrapError> {
     let (node, keys) = (&inputs.node, &inputs.proxy_config);
-    let flush_interval = keys.stats_flush_interval.as_deref();
-    let tracing = keys.tracing_json.as_deref();
     Ok(without_empty(json!({
         "admin": without_empty(json!({
             "access_log": access_logs(&inputs.access_logs)?,
@@ -174,40 +159,29 @@ fn document(
             "name": "base",
             "static_layer": { "re2.max_program_size.error_level": REGEX_SIZE_LIMIT },
         }] },
-        "static_resources": static_resources(inputs, warnings)?,
-        "stats_sinks": stats::sinks(keys, variable, warnings)?,
-        "stats_config": stats::config(node, keys)?,
-        "stats_flush_interval": flush_interval.map(checked_flush_interval).transpose()?,
-        "tracing": tracing.map(|text| object("envoy_tracing_json", text)).transpose()?,
+        "static_resources": static_resources(inputs, warnings),
+        "stats_sinks": stats::sinks(keys),
+        "stats_config": stats::config(node, keys),
+        "stats_flush_interval": keys.stats_flush_interval,
+        "tracing": keys.tracing,
         "dynamic_resources": dynamic_resources(),
     })))
 }
 
 /// Clusters, listeners and secrets: the user's own, and what the dataplane adds.
-fn static_resources(
-    inputs: &BootstrapInputs,
-    warnings: &mut Vec<String>,
-) -> Result<Value, BootstrapError> {
+fn static_resources(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Value {
     let keys = &inputs.proxy_config;
-    let users_clusters = fragments(
-        "envoy_extra_static_clusters_json",
-        keys.extra_static_clusters_json.as_deref(),
-    )?;
-    let mut listeners = fragments(
-        "envoy_extra_static_listeners_json",
-        keys.extra_static_listeners_json.as_deref(),
-    )?;
-    let added_clusters = listeners::clusters(inputs, &users_clusters);
     let mut clusters = vec![relay_cluster(&inputs.xds)];
-    clusters.extend(users_clusters);
-    clusters.extend(added_clusters);
+    clusters.extend(keys.extra_static_clusters.iter().cloned());
+    clusters.extend(listeners::clusters(inputs));
     clusters.extend(stats::collector_cluster(inputs));
-    listeners.extend(listeners::listeners(inputs, warnings)?);
-    Ok(without_empty(json!({
+    let mut listeners = keys.extra_static_listeners.clone();
+    listeners.extend(listeners::listeners(inputs, warnings));
+    without_empty(json!({
         "clusters": clusters,
         "listeners": listeners,
         "secrets": listeners::secrets(inputs),
-    })))
+    }))
 }
 
 fn relay_cluster(xds: &XdsAddress) -> Value {
@@ -287,39 +261,6 @@ fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
         .collect()
 }
 
-/// JSON objects separated by commas, as the `envoy_extra_*_json` keys take them.
-fn fragments(key: &'static str, text: Option<&str>) -> Result<Vec<Value>, BootstrapError> {
-    let text = text.unwrap_or_default();
-    let objects: Vec<Map<String, Value>> = serde_json::from_str(&format!("[{text}]"))
-        .map_err(|error| BootstrapError::json(key, "objects separated by commas", &error))?;
-    Ok(objects.into_iter().map(Value::Object).collect())
-}
-
-fn object(key: &'static str, text: &str) -> Result<Value, BootstrapError> {
-    parse_object(text).map_err(|error| BootstrapError::json(key, "one object", &error))
-}
-
 fn parse_object(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str::<Map<String, Value>>(text).map(Value::Object)
-}
-
-/// A duration as Envoy's JSON has it, within the limits that Envoy sets.
-fn checked_flush_interval(value: &str) -> Result<String, BootstrapError> {
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let valid = value.strip_suffix('s').is_some_and(|seconds| {
-        let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
-        // Envoy reads nanoseconds at most.
-        digits(whole)
-            && digits(fraction)
-            && fraction.len() <= 9
-            && (seconds.parse()).is_ok_and(|seconds: f64| (0.001..300.0).contains(&seconds))
-    });
-    if valid {
-        Ok(value.to_owned())
-    } else {
-        let reason = format!(
-            "{value:?} is not a number of seconds with the unit s, from 0.001s to less than 300s (like 5s or 0.5s)"
-        );
-        Err(BootstrapError::key("envoy_stats_flush_interval", reason))
-    }
 }

@@ -2,36 +2,38 @@
 //! know it: numbers and booleans become text, one value stands for a list of one. Keys that
 //! belong to the server's side are not looked at.
 
+use std::net::SocketAddr;
+
 use serde_json::{Map, Value};
 
-use super::BootstrapError;
+use super::{BootstrapError, SinkAddress, parse_object};
 
 /// The keys of a proxy's `Config` that the bootstrap document depends on. Absent, empty and
-/// `null` are all `None`.
+/// `null` are the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProxyConfig {
     /// `envoy_prometheus_bind_addr`: where Prometheus scrapes.
-    pub prometheus_bind_addr: Option<String>,
+    pub prometheus_bind_addr: Option<SocketAddr>,
     /// `envoy_stats_bind_addr`: where Envoy's `/stats` is offered.
-    pub stats_bind_addr: Option<String>,
-    /// `envoy_statsd_url`.
-    pub statsd_url: Option<String>,
-    /// `envoy_dogstatsd_url`.
-    pub dogstatsd_url: Option<String>,
+    pub stats_bind_addr: Option<SocketAddr>,
+    /// `envoy_statsd_url`, with its variables replaced.
+    pub statsd: Option<SinkAddress>,
+    /// `envoy_dogstatsd_url`, likewise.
+    pub dogstatsd: Option<SinkAddress>,
     /// `envoy_stats_tags`: `name=value` each.
     pub stats_tags: Vec<String>,
-    /// `envoy_extra_stats_sinks_json`: JSON objects, separated by commas.
-    pub extra_stats_sinks_json: Option<String>,
+    /// `envoy_extra_stats_sinks_json`.
+    pub extra_stats_sinks: Vec<Value>,
     /// `envoy_stats_config_json`: replaces the whole `stats_config`.
-    pub stats_config_json: Option<String>,
-    /// `envoy_stats_flush_interval`.
+    pub stats_config: Option<Value>,
+    /// `envoy_stats_flush_interval`: a duration as Envoy's JSON has it.
     pub stats_flush_interval: Option<String>,
     /// `envoy_tracing_json`.
-    pub tracing_json: Option<String>,
-    /// `envoy_extra_static_clusters_json`: JSON objects, separated by commas.
-    pub extra_static_clusters_json: Option<String>,
-    /// `envoy_extra_static_listeners_json`: JSON objects, separated by commas.
-    pub extra_static_listeners_json: Option<String>,
+    pub tracing: Option<Value>,
+    /// `envoy_extra_static_clusters_json`.
+    pub extra_static_clusters: Vec<Value>,
+    /// `envoy_extra_static_listeners_json`.
+    pub extra_static_listeners: Vec<Value>,
     /// `envoy_bootstrap_json_tpl`: a Go template that makes the whole document.
     pub bootstrap_json_tpl: Option<String>,
     /// `envoy_telemetry_collector_bind_socket_dir`.
@@ -39,38 +41,69 @@ pub struct ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// Reads the keys from a proxy's configuration.
+    /// Reads the keys from a proxy's configuration. `variable` looks up environment variables that
+    /// a sink's address refers to.
     ///
     /// # Errors
-    /// When a key holds an object or a list where text belongs.
-    pub fn decode(config: &Map<String, Value>) -> Result<Self, BootstrapError> {
+    /// When a key cannot be used; the error names it.
+    pub fn decode(
+        config: &Map<String, Value>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, BootstrapError> {
         let text = |key| text(config, key);
+        let address = |key| read(config, key, bind_address);
+        let sink = |key| read(config, key, |url| SinkAddress::read(url, variable));
+        let object = |key| read(config, key, object);
+        let objects = |key| read(config, key, objects).map(Option::unwrap_or_default);
         Ok(Self {
-            prometheus_bind_addr: text("envoy_prometheus_bind_addr")?,
-            stats_bind_addr: text("envoy_stats_bind_addr")?,
-            statsd_url: text("envoy_statsd_url")?,
-            dogstatsd_url: text("envoy_dogstatsd_url")?,
+            prometheus_bind_addr: address("envoy_prometheus_bind_addr")?,
+            stats_bind_addr: address("envoy_stats_bind_addr")?,
+            statsd: sink("envoy_statsd_url")?,
+            dogstatsd: sink("envoy_dogstatsd_url")?,
             stats_tags: list(config, "envoy_stats_tags")?,
-            extra_stats_sinks_json: text("envoy_extra_stats_sinks_json")?,
-            stats_config_json: text("envoy_stats_config_json")?,
-            stats_flush_interval: text("envoy_stats_flush_interval")?,
-            tracing_json: text("envoy_tracing_json")?,
-            extra_static_clusters_json: text("envoy_extra_static_clusters_json")?,
-            extra_static_listeners_json: text("envoy_extra_static_listeners_json")?,
+            extra_stats_sinks: objects("envoy_extra_stats_sinks_json")?,
+            stats_config: object("envoy_stats_config_json")?,
+            stats_flush_interval: read(config, "envoy_stats_flush_interval", flush_interval)?,
+            tracing: object("envoy_tracing_json")?,
+            extra_static_clusters: objects("envoy_extra_static_clusters_json")?,
+            extra_static_listeners: objects("envoy_extra_static_listeners_json")?,
             bootstrap_json_tpl: text("envoy_bootstrap_json_tpl")?,
             telemetry_collector_bind_socket_dir: text("envoy_telemetry_collector_bind_socket_dir")?,
         })
+    }
+
+    /// What users should put right.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let sinks = [
+            ("envoy_statsd_url", &self.statsd),
+            ("envoy_dogstatsd_url", &self.dogstatsd),
+        ];
+        let warnings = sinks.into_iter().filter_map(|(key, sink)| {
+            let warning = sink.as_ref()?.warning()?;
+            Some(format!("proxy config key {key}: {warning}"))
+        });
+        warnings.collect()
     }
 }
 
 /// The value under `key`: the exact spelling wins over another one of the same letters.
 fn find<'a>(config: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
-    config.get(key).or_else(|| {
+    let other = || {
         config
             .iter()
             .find(|(name, _)| name.eq_ignore_ascii_case(key))
-            .map(|(_, value)| value)
-    })
+    };
+    config.get(key).or_else(|| other().map(|(_, value)| value))
+}
+
+/// What `parse` makes of the text under `key`, or its reason why the key cannot be used.
+fn read<T>(
+    config: &Map<String, Value>,
+    key: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, BootstrapError> {
+    let parsed = text(config, key)?.map(|text| parse(&text)).transpose();
+    parsed.map_err(|reason| BootstrapError::key(key, reason))
 }
 
 fn text(config: &Map<String, Value>, key: &str) -> Result<Option<String>, BootstrapError> {
@@ -116,6 +149,41 @@ fn weak_text(key: &str, value: &Value) -> Result<String, BootstrapError> {
     }
 }
 
+fn bind_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("{text:?} is not an IP address with a port (like 0.0.0.0:9102 or [::]:9102)")
+    })
+}
+
+fn object(text: &str) -> Result<Value, String> {
+    parse_object(text).map_err(|error| format!("not valid JSON (one object): {error}"))
+}
+
+/// JSON objects separated by commas.
+fn objects(text: &str) -> Result<Vec<Value>, String> {
+    let objects: Vec<Map<String, Value>> = serde_json::from_str(&format!("[{text}]"))
+        .map_err(|error| format!("not valid JSON (objects separated by commas): {error}"))?;
+    Ok(objects.into_iter().map(Value::Object).collect())
+}
+
+/// A duration as Envoy's JSON has it, within the limits that Envoy sets.
+fn flush_interval(text: &str) -> Result<String, String> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let valid = text.strip_suffix('s').is_some_and(|seconds| {
+        let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
+        // Envoy reads nanoseconds at most.
+        digits(whole)
+            && digits(fraction)
+            && fraction.len() <= 9
+            && (seconds.parse()).is_ok_and(|seconds: f64| (0.001..300.0).contains(&seconds))
+    });
+    valid.then(|| text.to_owned()).ok_or_else(|| {
+        format!(
+            "{text:?} is not a number of seconds with the unit s, from 0.001s to less than 300s (like 5s or 0.5s)"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -123,37 +191,54 @@ mod tests {
     use super::*;
 
     fn decode(value: Value) -> Result<ProxyConfig, BootstrapError> {
-        ProxyConfig::decode(value.as_object().unwrap())
+        let variable = |name: &str| (name == "DSD").then(|| "unix:///run/dsd.socket".to_owned());
+        ProxyConfig::decode(value.as_object().unwrap(), &variable)
     }
+
+    const TEXT: &str = "envoy_telemetry_collector_bind_socket_dir";
 
     #[test]
     fn values_are_typed_weakly() {
-        let config = decode(json!({
-            "envoy_stats_flush_interval": 60.0,
-            "envoy_statsd_url": 60.5,
-            "envoy_dogstatsd_url": true,
-            "envoy_stats_bind_addr": null,
-            "envoy_tracing_json": "",
-            "envoy_stats_tags": "one=1",
-            "envoy_prometheus_bind_addr": 7,
-            "protocol": {"ignored": true},
-            "logger": "harmless",
-        }))
-        .unwrap();
-        assert_eq!(config.stats_flush_interval.as_deref(), Some("60"));
-        assert_eq!(config.statsd_url.as_deref(), Some("60.5"));
-        assert_eq!(config.dogstatsd_url.as_deref(), Some("1"));
-        assert_eq!(config.prometheus_bind_addr.as_deref(), Some("7"));
-        assert_eq!((config.stats_bind_addr, config.tracing_json), (None, None));
-        assert_eq!(config.stats_tags, ["one=1"]);
+        for (value, expected) in [
+            (json!(60.0), Some("60")),
+            (json!(60.5), Some("60.5")),
+            (json!(7), Some("7")),
+            (json!(true), Some("1")),
+            (json!("text"), Some("text")),
+            (json!(null), None),
+            (json!(""), None),
+        ] {
+            let keys = json!({ TEXT: value, "protocol": {"ignored": true}, "logger": "harmless" });
+            let config = decode(keys).unwrap();
+            let text = config.telemetry_collector_bind_socket_dir.as_deref();
+            assert_eq!(text, expected, "{value}");
+        }
     }
 
     #[test]
     fn the_exact_key_wins_over_another_case() {
-        let config = decode(json!({"ENVOY_STATSD_URL": "b", "envoy_statsd_url": "a"})).unwrap();
-        assert_eq!(config.statsd_url.as_deref(), Some("a"));
-        let config = decode(json!({"Envoy_Statsd_URL": "b"})).unwrap();
-        assert_eq!(config.statsd_url.as_deref(), Some("b"));
+        let upper = TEXT.to_uppercase();
+        let text = |keys| decode(keys).unwrap().telemetry_collector_bind_socket_dir;
+        let both = json!({ upper.clone(): "b", TEXT: "a" });
+        assert_eq!(text(both).as_deref(), Some("a"));
+        assert_eq!(text(json!({ upper: "b" })).as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn sinks_have_plain_addresses_and_are_warned_of() {
+        let url = "unix:///run/$POD/dsd";
+        let keys = json!({ "envoy_statsd_url": "$DSD", "envoy_dogstatsd_url": url });
+        let config = decode(keys).unwrap();
+        assert_eq!(
+            config.statsd.as_ref().unwrap().to_string(),
+            "unix:///run/dsd.socket"
+        );
+        let warnings = config.warnings();
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].contains("envoy_dogstatsd_url") && warnings[0].contains("${POD}"),
+            "{warnings:?}"
+        );
     }
 
     #[test]

@@ -7,32 +7,10 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{BootstrapError, ProxyConfig, pipe, socket_address};
+use super::{pipe, socket_address};
 
 /// The only variable that is replaced within the text.
 const HOST_IP: &str = "HOST_IP";
-
-impl ProxyConfig {
-    /// The addresses of `envoy_statsd_url` and `envoy_dogstatsd_url`, with their variables replaced.
-    ///
-    /// # Errors
-    /// When one is no address of a sink; the error names the key.
-    pub fn sink_addresses(
-        &self,
-        variable: &dyn Fn(&str) -> Option<String>,
-        warnings: &mut Vec<String>,
-    ) -> Result<[Option<SinkAddress>; 2], BootstrapError> {
-        let mut read = |key, url: &Option<String>| {
-            let url = url.as_deref();
-            url.map(|url| SinkAddress::read(key, url, variable, warnings))
-                .transpose()
-        };
-        Ok([
-            read("envoy_statsd_url", &self.statsd_url)?,
-            read("envoy_dogstatsd_url", &self.dogstatsd_url)?,
-        ])
-    }
-}
 
 /// Where a sink takes statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,32 +39,34 @@ impl SinkAddress {
         }
     }
 
-    /// Reads the value of `key`.
-    fn read(
-        key: &'static str,
+    /// Reads what users write, with its variables replaced.
+    ///
+    /// # Errors
+    /// Why it is no address.
+    pub(super) fn read(
         url: &str,
         variable: &dyn Fn(&str) -> Option<String>,
-        warnings: &mut Vec<String>,
-    ) -> Result<Self, BootstrapError> {
-        let wrong =
-            |value: &str, reason: String| BootstrapError::key(key, format!("{value:?} {reason}"));
+    ) -> Result<Self, String> {
         let value = match url.strip_prefix('$').filter(|name| name.len() > 1) {
             Some(name) => variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
-                let reason = format!(
-                    "stands for the environment variable {name:?} as a whole, which is not set; within an address only \
-                     ${{{HOST_IP}}} is replaced"
-                );
-                wrong(url, reason)
+                format!(
+                    "{url:?} stands for the environment variable {name:?} as a whole, which is not set; within an \
+                     address only ${{{HOST_IP}}} is replaced"
+                )
             })?,
             None => expand(url, variable),
         };
-        let address = Self::parse(&value).map_err(|reason| wrong(&value, reason))?;
-        if matches!(address, Self::Unix(_)) && value.contains("${") {
-            warnings.push(format!(
-                "proxy config key {key}: {value:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
-            ));
-        }
-        Ok(address)
+        Self::parse(&value).map_err(|reason| format!("{value:?} {reason}"))
+    }
+
+    /// What is wrong with an address that works all the same.
+    pub(super) fn warning(&self) -> Option<String> {
+        let text = self.to_string();
+        text.contains("${").then(|| {
+            format!(
+                "{text:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
+            )
+        })
     }
 
     fn parse(value: &str) -> Result<Self, String> {
@@ -168,9 +148,7 @@ mod tests {
     }
 
     fn address(url: &str) -> Result<String, String> {
-        SinkAddress::read("envoy_statsd_url", url, &variable, &mut Vec::new())
-            .map(|address| address.to_value().to_string())
-            .map_err(|error| error.to_string())
+        SinkAddress::read(url, &variable).map(|address| address.to_value().to_string())
     }
 
     #[test]
@@ -201,34 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn others_get_plain_addresses() {
-        let config = ProxyConfig {
-            statsd_url: Some("udp://[::1]:8125".to_owned()),
-            dogstatsd_url: Some("$DSD".to_owned()),
-            ..ProxyConfig::default()
-        };
-        let addresses =
-            |config: &ProxyConfig| config.sink_addresses(&variable, &mut Vec::new()).unwrap();
-        let text = |address: Option<SinkAddress>| address.unwrap().to_string();
-        let expected = ["udp://[::1]:8125", "unix:///run/dsd.socket"];
-        assert_eq!(addresses(&config).map(text), expected);
-        assert_eq!(addresses(&ProxyConfig::default()), [None, None]);
-    }
-
-    #[test]
-    fn a_reference_that_stays_in_a_path_is_warned_of() {
-        let mut warnings = Vec::new();
-        let url = "unix:///run/$POD/dsd";
-        SinkAddress::read("envoy_dogstatsd_url", url, &variable, &mut warnings).unwrap();
-        assert_eq!(warnings.len(), 1);
-        assert!(
-            warnings[0].contains("envoy_dogstatsd_url") && warnings[0].contains("${POD}"),
-            "{warnings:?}"
-        );
-    }
-
-    #[test]
-    fn unusable_sink_addresses_name_the_key_and_the_reason() {
+    fn unusable_sink_addresses_name_the_reason() {
         for (url, reason) in [
             ("tcp://127.0.0.1:1", "unsupported protocol \"tcp\""),
             ("127.0.0.1:1", "has no protocol"),
@@ -249,10 +200,7 @@ mod tests {
             ("unix://run/statsd", "no absolute path"),
         ] {
             let error = address(url).unwrap_err();
-            assert!(
-                error.contains("envoy_statsd_url") && error.contains(reason),
-                "{url}: {error}"
-            );
+            assert!(error.contains(reason), "{url}: {error}");
         }
     }
 }

@@ -7,9 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
-use super::{
-    BootstrapError, BootstrapInputs, NodeInputs, ProxyConfig, cluster, fragments, object, pipe,
-};
+use super::{BootstrapInputs, NodeInputs, ProxyConfig, cluster, pipe};
 
 /// Tags that Consul's dashboards rely on and what they are found by, in the order in which Envoy tries
 /// them. Cluster names
@@ -39,9 +37,9 @@ const COLLECTOR_CLUSTER: &str = "consul_telemetry_collector_loopback";
 
 /// `stats_config`: the user's own when given, else tags of the user, of metric names, and of
 /// this proxy, in that order.
-pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Result<Value, BootstrapError> {
-    if let Some(own) = &keys.stats_config_json {
-        return object("envoy_stats_config_json", own);
+pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Value {
+    if let Some(own) = &keys.stats_config {
+        return own.clone();
     }
     let mut tags = Vec::new();
     for tag in &keys.stats_tags {
@@ -65,19 +63,17 @@ pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Result<Value, Boo
             tags.push(json!({ "tag_name": name, "fixed_value": value }));
         }
     }
-    Ok(json!({ "stats_tags": tags, "use_all_default_tags": true }))
+    json!({ "stats_tags": tags, "use_all_default_tags": true })
 }
 
 /// `stats_sinks`: statsd, dogstatsd, the user's own, the telemetry collector.
-pub(super) fn sinks(
-    keys: &ProxyConfig,
-    variable: &dyn Fn(&str) -> Option<String>,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Value>, BootstrapError> {
+pub(super) fn sinks(keys: &ProxyConfig) -> Vec<Value> {
     let mut sinks = Vec::new();
-    let kinds = [("statsd", "StatsdSink"), ("dog_statsd", "DogStatsdSink")];
-    let addresses = keys.sink_addresses(variable, warnings)?;
-    for ((name, message), address) in kinds.into_iter().zip(addresses) {
+    let known = [
+        (&keys.statsd, "statsd", "StatsdSink"),
+        (&keys.dogstatsd, "dog_statsd", "DogStatsdSink"),
+    ];
+    for (address, name, message) in known {
         if let Some(address) = address {
             sinks.push(json!({
                 "name": format!("envoy.stat_sinks.{name}"),
@@ -88,10 +84,7 @@ pub(super) fn sinks(
             }));
         }
     }
-    sinks.extend(fragments(
-        "envoy_extra_stats_sinks_json",
-        keys.extra_stats_sinks_json.as_deref(),
-    )?);
+    sinks.extend(keys.extra_stats_sinks.iter().cloned());
     if keys.telemetry_collector_bind_socket_dir.is_some() {
         sinks.push(json!({
             "name": "envoy.stat_sinks.metrics_service",
@@ -103,7 +96,7 @@ pub(super) fn sinks(
             },
         }));
     }
-    Ok(sinks)
+    sinks
 }
 
 /// The cluster of the telemetry collector, where there is one.

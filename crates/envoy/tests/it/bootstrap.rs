@@ -6,8 +6,8 @@ mod template;
 use std::process::Command;
 
 use legate_envoy::bootstrap::{
-    Bootstrap, BootstrapInputs, NodeInputs, PrometheusInputs, PrometheusTls, ProxyConfig,
-    TrustedCa, XdsAddress, build,
+    Bootstrap, BootstrapError, BootstrapInputs, NodeInputs, PrometheusInputs, PrometheusTls,
+    ProxyConfig, TrustedCa, XdsAddress, build,
 };
 use serde_json::{Value, json};
 
@@ -33,8 +33,12 @@ fn inputs() -> BootstrapInputs {
     }
 }
 
+fn decode(keys: Value) -> Result<ProxyConfig, BootstrapError> {
+    ProxyConfig::decode(keys.as_object().unwrap(), &variable)
+}
+
 fn with_keys(keys: Value) -> BootstrapInputs {
-    let proxy_config = ProxyConfig::decode(keys.as_object().unwrap()).unwrap();
+    let proxy_config = decode(keys).unwrap();
     BootstrapInputs {
         proxy_config,
         ..inputs()
@@ -222,7 +226,7 @@ fn telemetry() -> Value {
 }
 
 fn document(inputs: &BootstrapInputs) -> Bootstrap {
-    build(inputs, &variable).unwrap()
+    build(inputs).unwrap()
 }
 
 #[test]

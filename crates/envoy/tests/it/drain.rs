@@ -26,7 +26,6 @@ fn document(place: Place, ready: SocketAddr) -> Value {
     for name in 0..2 {
         document["static_resources"]["listeners"][name]["traffic_direction"] = "INBOUND".into();
     }
-    let text = |port| Some(place.at(port).to_string());
     let inputs = BootstrapInputs {
         node: NodeInputs::default(),
         admin: place.at(ADMIN),
@@ -39,12 +38,12 @@ fn document(place: Place, ready: SocketAddr) -> Value {
             tls: None,
         },
         proxy_config: ProxyConfig {
-            prometheus_bind_addr: text(PROMETHEUS),
-            stats_bind_addr: text(STATS),
+            prometheus_bind_addr: Some(place.at(PROMETHEUS)),
+            stats_bind_addr: Some(place.at(STATS)),
             ..ProxyConfig::default()
         },
     };
-    let built = build(&inputs, &|_| None).unwrap().document;
+    let built = build(&inputs).unwrap().document;
     for kind in ["listeners", "clusters"] {
         let own = built["static_resources"][kind].as_array().unwrap().clone();
         let all = document["static_resources"][kind].as_array_mut().unwrap();

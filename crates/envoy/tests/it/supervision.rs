@@ -137,7 +137,7 @@ async fn the_generated_document_waits_for_configuration_and_still_quits() {
         },
         proxy_config: ProxyConfig::default(),
     };
-    let document = build(&inputs, &|_| None).unwrap().document;
+    let document = build(&inputs).unwrap().document;
     let ended = supervise(&document, port, Duration::from_secs(3600), async |handle| {
         // Not ready, because nobody serves it clusters and listeners.
         loop {

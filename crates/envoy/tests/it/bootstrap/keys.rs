@@ -5,7 +5,7 @@ use legate_envoy::bootstrap::{BootstrapInputs, PrometheusTls, build};
 use serde_json::{Map, Value, json};
 
 use super::{
-    access_logs, cluster, document, inputs, listener, sink, tracing, validate, variable, with_keys,
+    access_logs, cluster, decode, document, inputs, listener, sink, tracing, validate, with_keys,
 };
 
 /// Cases with a golden file: where metrics go and are fetched.
@@ -234,7 +234,13 @@ fn unusable_keys_are_named() {
         ("envoy_bootstrap_json_tpl", &["{{", "{{ .Nope }}", "[]"]),
     ] {
         for value in values {
-            let error = build(&with_keys(json!({ key: value })), &variable).unwrap_err();
+            let made = decode(json!({ key: value })).and_then(|proxy_config| {
+                build(&BootstrapInputs {
+                    proxy_config,
+                    ..inputs()
+                })
+            });
+            let error = made.unwrap_err();
             assert!(error.to_string().contains(key), "{value}: {error}");
         }
     }
@@ -242,7 +248,7 @@ fn unusable_keys_are_named() {
         access_logs: vec!["{}".to_owned(), "no".to_owned()],
         ..inputs()
     };
-    let error = build(&logs, &variable).unwrap_err().to_string();
+    let error = build(&logs).unwrap_err().to_string();
     assert!(
         error.starts_with("access log 2 of the bootstrap parameters is not a JSON object: "),
         "{error}"

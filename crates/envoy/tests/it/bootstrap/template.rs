@@ -3,7 +3,7 @@
 use legate_envoy::bootstrap::{BootstrapInputs, TrustedCa, XdsAddress, build};
 use serde_json::{Value, json};
 
-use super::{accepted, cases, document, inputs, prometheus_tls, variable, with_keys};
+use super::{accepted, cases, document, inputs, prometheus_tls, with_keys};
 
 /// A template that keeps what the dataplane would write and adds to it, as users do who need one
 /// thing more.
@@ -85,7 +85,7 @@ fn a_real_envoy_accepts_templates_of_the_older_style() {
 fn values_enter_a_template_as_they_are() {
     let mut inputs = with_template("{\"id\": \"{{ .ProxyID }}\"}");
     inputs.node.id = "a\"b".to_owned();
-    let error = build(&inputs, &variable).unwrap_err().to_string();
+    let error = build(&inputs).unwrap_err().to_string();
     assert!(error.contains("bootstrap:1:11"), "{error}");
 }
 
@@ -101,7 +101,7 @@ fn field(inputs: &BootstrapInputs, name: &str) -> Value {
 fn every_field_is_there() {
     let mut filled = prometheus_tls(TrustedCa::File("/certs/ca.pem".into()));
     filled.proxy_config.stats_flush_interval = Some("5s".to_owned());
-    filled.proxy_config.tracing_json = Some("{ }".to_owned());
+    filled.proxy_config.tracing = Some(json!({}));
     filled.access_logs = vec!["{}".to_owned()];
     for (name, expected) in [
         ("GRPC.AgentAddress", "127.0.0.1"),
@@ -186,9 +186,7 @@ fn wrong_templates_are_refused_with_key_and_position() {
             "template: bootstrap:1:19: unexpected EOF; the {{if}} in line 1 has no {{end}}",
         ),
     ] {
-        let error = build(&with_template(template), &variable)
-            .unwrap_err()
-            .to_string();
+        let error = build(&with_template(template)).unwrap_err().to_string();
         assert!(
             error.starts_with("proxy config key envoy_bootstrap_json_tpl: ")
                 && error.contains(expected),
@@ -200,7 +198,7 @@ fn wrong_templates_are_refused_with_key_and_position() {
 #[test]
 fn a_message_is_short_however_long_the_output_is() {
     let text = format!("\"{}\"", "x".repeat(100_000));
-    let error = build(&with_template(&text), &variable).unwrap_err();
+    let error = build(&with_template(&text)).unwrap_err();
     assert!(error.to_string().len() < 1000, "{error}");
 }
 
@@ -231,9 +229,7 @@ fn what_is_no_json_object_is_traced_to_the_template() {
             "EOF while parsing a string",
         ),
     ] {
-        let error = build(&with_template(template), &variable)
-            .unwrap_err()
-            .to_string();
+        let error = build(&with_template(template)).unwrap_err().to_string();
         let start =
             format!("proxy config key envoy_bootstrap_json_tpl: template: bootstrap:{position}: ");
         assert!(
