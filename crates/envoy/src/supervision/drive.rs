@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::files::{Entry, FileError, Owner, Snapshot, Stage, StateFile};
-use super::handle::{Controls, Shutdown};
+use super::handle::Controls;
 use super::host::{Host, Work};
 use super::machine::{
     Action, Adopted, EpochState, Event, Machine, Outcome, RestartMode, Run, Timer,
@@ -50,7 +50,7 @@ pub async fn run<H: Host>(
         driver.detach_all();
         return Err(error);
     }
-    if controls.shutdown() == Shutdown::No {
+    if !controls.end() {
         let actions = driver.machine.begin();
         driver.perform(actions);
     }
@@ -135,11 +135,13 @@ impl<H: Host> Driver<H> {
         report: watch::Sender<Report>,
     ) -> Result<Self, FileError> {
         let wanted = host.fingerprint(&config);
-        let found = match &options.snapshot {
-            Some(path) => match Snapshot::load(path)? {
-                Some(snapshot) => resume::adopt(&mut host, snapshot).await,
-                None => Vec::new(),
-            },
+        let left = options
+            .snapshot
+            .as_deref()
+            .map(Snapshot::load)
+            .transpose()?;
+        let found = match left.flatten() {
+            Some(snapshot) => resume::adopt(&mut host, snapshot).await,
             None => Vec::new(),
         };
         let adopted = found.iter().map(|(entry, _)| Adopted {
@@ -325,12 +327,16 @@ impl<H: Host> Driver<H> {
                 }
                 Action::CleanUp(epoch) => self.host.clean_up(epoch, self.running.is_empty()),
                 Action::Arm(timer, wait) => self.arm(timer, wait),
-                Action::Spent { serving } => {
+                Action::Spent => {
                     self.state.next_start = None;
-                    if self.machine.refused() {
-                        tracing::error!("envoy would refuse its configuration again and again");
-                    } else {
-                        tracing::error!(serving, "all retries are spent");
+                    match self.machine.refused() {
+                        true => {
+                            tracing::error!("envoy would refuse its configuration again and again");
+                        }
+                        false => tracing::error!(
+                            serving = !self.machine.stopping(),
+                            "all retries are spent"
+                        ),
                     }
                 }
                 Action::Detach => {

@@ -1,6 +1,8 @@
 //! How others tell a running supervisor what they want. Requests do not queue: of configurations the
 //! last one counts, of restarts that there was one, and an end is final.
 
+use std::mem::discriminant;
+
 use tokio::sync::watch;
 
 use super::machine::Event;
@@ -11,21 +13,13 @@ use super::report::Report;
 #[error("the supervisor was stopped, and a stop is final")]
 pub struct Stopped;
 
-/// How everything shall end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Shutdown {
-    No,
-    Release,
-    Stop,
-    Kill,
-}
-
-/// What was asked for and has not reached the supervisor yet; an end stays.
+/// What was asked for.
 #[derive(Debug)]
 struct Requests<C> {
-    shutdown: Shutdown,
-    config: Option<C>,
-    restart: bool,
+    /// What has not reached the supervisor yet, at most one of each kind.
+    pending: Vec<Event<C>>,
+    /// Whether there was one for an end.
+    end: bool,
 }
 
 /// Tells a supervisor what to do and sees what it does.
@@ -46,9 +40,8 @@ pub struct Controls<C> {
 /// A connected pair: the handle for those who want something, the controls for [`super::run`].
 pub fn handle<C>() -> (Handle<C>, Controls<C>) {
     let (requests, changed) = watch::channel(Requests {
-        shutdown: Shutdown::No,
-        config: None,
-        restart: false,
+        pending: Vec::new(),
+        end: false,
     });
     let (report, seen) = watch::channel(Report::default());
     let handle = Handle {
@@ -64,30 +57,21 @@ pub fn handle<C>() -> (Handle<C>, Controls<C>) {
 }
 
 impl<C> Controls<C> {
-    /// The end that is asked for.
-    pub(super) fn shutdown(&self) -> Shutdown {
-        self.requests.borrow().shutdown
+    /// Whether an end is asked for.
+    pub(super) fn end(&self) -> bool {
+        self.requests.borrow().end
     }
 
     /// What is asked for next. Cancel safe.
     pub(super) async fn requests(&mut self) -> Vec<Event<C>> {
         // There always is a sender: its own.
         let _ = self.changed.changed().await;
-        let mut events = Vec::new();
-        self.requests.send_if_modified(|requests| {
-            events.extend(requests.config.take().map(Event::Update));
-            if std::mem::take(&mut requests.restart) {
-                events.push(Event::Restart);
-            }
-            match requests.shutdown {
-                Shutdown::No => {}
-                Shutdown::Release => events.push(Event::Release),
-                Shutdown::Stop => events.push(Event::Stop),
-                Shutdown::Kill => events.push(Event::Kill),
-            }
+        let mut requests = Vec::new();
+        self.requests.send_if_modified(|all| {
+            requests.append(&mut all.pending);
             false
         });
-        events
+        requests
     }
 }
 
@@ -97,7 +81,7 @@ impl<C> Handle<C> {
     /// # Errors
     /// After a stop.
     pub fn update(&self, config: C) -> Result<(), Stopped> {
-        self.request(|requests| requests.config = Some(config))
+        self.request(Event::Update(config))
     }
 
     /// Wants the same configuration to run in a new process.
@@ -105,23 +89,23 @@ impl<C> Handle<C> {
     /// # Errors
     /// After a stop.
     pub fn restart(&self) -> Result<(), Stopped> {
-        self.request(|requests| requests.restart = true)
+        self.request(Event::Restart)
     }
 
     /// Asks for an orderly end of everything. Asking again changes nothing.
     pub fn stop(&self) {
-        self.end(Shutdown::Stop);
+        let _ = self.request(Event::Stop);
     }
 
     /// Asks for an end at once.
     pub fn kill(&self) {
-        self.end(Shutdown::Kill);
+        let _ = self.request(Event::Kill);
     }
 
     /// Ends supervision and lets the processes live, for a successor to adopt. Means nothing
     /// after a stop.
     pub fn release(&self) {
-        self.end(Shutdown::Release);
+        let _ = self.request(Event::Release);
     }
 
     /// What the supervisor does.
@@ -134,25 +118,20 @@ impl<C> Handle<C> {
         self.report.clone()
     }
 
-    fn request(&self, change: impl FnOnce(&mut Requests<C>)) -> Result<(), Stopped> {
-        let open = self.requests.receiver_count() > 0
-            && self.requests.send_if_modified(|requests| {
-                let open = requests.shutdown == Shutdown::No;
-                if open {
-                    change(requests);
-                }
-                open
-            });
-        open.then_some(()).ok_or(Stopped)
-    }
-
-    fn end(&self, shutdown: Shutdown) {
-        self.requests.send_if_modified(|requests| {
-            let rises = shutdown > requests.shutdown && (requests.shutdown != Shutdown::Release);
-            if rises {
-                requests.shutdown = shutdown;
+    /// Of several requests of a kind the last one counts.
+    fn request(&self, event: Event<C>) -> Result<(), Stopped> {
+        let kind = discriminant(&event);
+        let end = matches!(event, Event::Stop | Event::Kill | Event::Release);
+        let taken = self.requests.send_if_modified(|requests| {
+            if requests.end && !end {
+                return false;
             }
-            rises
+            requests.end |= end;
+            requests.pending.retain(|other| discriminant(other) != kind);
+            requests.pending.push(event);
+            true
         });
+        let open = taken && self.requests.receiver_count() > 0;
+        open.then_some(()).ok_or(Stopped)
     }
 }

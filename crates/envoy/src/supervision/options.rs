@@ -61,6 +61,8 @@ pub(super) const RETRY_INITIAL: Duration = Duration::from_millis(200);
 pub(super) const IMMEDIATE_STARTS: u32 = 3;
 /// The longest wait before a process that crashed is started again.
 pub(super) const CRASH_WAIT_CAP: Duration = Duration::from_secs(60);
+/// How long a replacement may take to become ready while an older epoch serves.
+pub(super) const START_WITHIN: Duration = Duration::from_secs(60);
 /// How long an abandoned process may take to end after SIGTERM before it is sent SIGKILL.
 pub(super) const ABORT_WAIT: Duration = Duration::from_secs(5);
 /// How long the kernel may take to end a process that was sent SIGKILL.
@@ -86,16 +88,12 @@ pub struct Policy {
     /// How long an older epoch may live after it handed over. Envoy ends it after its parent
     /// shutdown time, so this has to be longer.
     pub hand_over: Duration,
-    /// How long a replacement may take to become ready while an older epoch serves.
-    pub start_within: Duration,
     /// How long a process drains before a plain restart ends it; zero for not at all.
     pub cold_restart_grace: Duration,
 }
 
 impl Default for Policy {
-    /// A stop without drain and grace, no early end, 10 s to quit; 60 s for a replacement to become
-    /// ready; 5 s more than a minute for an older epoch after the hand-over; no drain before a plain
-    /// restart.
+    /// Without drains and grace; an older epoch has 5 s more than a minute after the hand-over.
     fn default() -> Self {
         Self {
             drain: false,
@@ -103,7 +101,6 @@ impl Default for Policy {
             min_drain: None,
             kill_after: Duration::from_secs(10),
             hand_over: Duration::from_secs(65),
-            start_within: Duration::from_secs(60),
             cold_restart_grace: Duration::ZERO,
         }
     }

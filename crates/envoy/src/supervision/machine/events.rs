@@ -91,8 +91,8 @@ pub(crate) enum Event<D> {
     Elapsed(Timer),
 }
 
-/// Timers that the machine asks for. One that means nothing any more is ignored when it runs out, and
-/// need not be kept until then, see [`super::Machine::waits_for`].
+/// Timers that the machine asks for, and can tell when they mean nothing any more, see
+/// [`super::Machine::waits_for`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// The process has lived long enough.
@@ -147,10 +147,7 @@ pub(crate) enum Action<D> {
     /// earlier time.
     Arm(Timer, Duration),
     /// Say that all retries are spent: what serves goes on; where nothing does, supervision ends.
-    Spent {
-        /// Whether an older epoch still serves.
-        serving: bool,
-    },
+    Spent,
     /// Let go of every process without ending it.
     Detach,
 }

@@ -18,7 +18,6 @@ const POLICY: Policy = Policy {
     min_drain: Some(Duration::from_secs(1)),
     kill_after: Duration::from_secs(10),
     hand_over: Duration::from_secs(20),
-    start_within: Duration::from_secs(30),
     cold_restart_grace: Duration::from_secs(2),
 };
 
@@ -176,7 +175,7 @@ impl World {
                     assert!(!self.alive.values().any(|process| process.epoch == epoch));
                 }
                 Action::Arm(timer, wait) => self.arm(timer, wait),
-                Action::Spent { .. } => {}
+                Action::Spent => {}
                 Action::Detach => self.released = true,
             }
         }

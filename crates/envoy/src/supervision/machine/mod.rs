@@ -21,7 +21,7 @@ pub use events::{EpochState, Outcome};
 use std::time::Duration;
 
 use super::options::{
-    ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT, RETRIES, crash_wait, retry_wait,
+    ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT, RETRIES, START_WITHIN, crash_wait, retry_wait,
 };
 use crate::process::ExitReason;
 
@@ -361,7 +361,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.actions.push(Action::Start(run, epoch, config));
         self.arm(Timer::Healthy(run), HEALTHY_AFTER);
         if serving {
-            self.arm(Timer::Overdue(run), self.policy.start_within);
+            self.arm(Timer::Overdue(run), START_WITHIN);
         }
     }
 
@@ -510,7 +510,7 @@ impl<D: Clone + PartialEq> Machine<D> {
     fn replacement_failed(&mut self) {
         self.wanted.failures = self.wanted.failures.saturating_add(1);
         if self.wanted.failures > RETRIES {
-            self.actions.push(Action::Spent { serving: true });
+            self.actions.push(Action::Spent);
             return self.keep_serving();
         }
         self.wanted.retry_waits = true;
@@ -519,7 +519,7 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     /// Nothing serves, and nothing is tried any more.
     fn give_up(&mut self) {
-        self.actions.push(Action::Spent { serving: false });
+        self.actions.push(Action::Spent);
         self.stop(Outcome::Spent);
     }
 

@@ -140,10 +140,7 @@ fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
         let actions = machine.on(Event::Elapsed(Timer::Retry));
         assert_eq!(actions, [Action::Check(2, "b")]);
     }
-    assert_eq!(
-        machine.on(Event::Checked(2, refused())),
-        [Action::Spent { serving: true }]
-    );
+    assert_eq!(machine.on(Event::Checked(2, refused())), [Action::Spent]);
     assert!(machine.settled(), "what serves is what is wanted now");
     assert_eq!(
         machine.on(Event::Update("b")),
@@ -251,7 +248,6 @@ const DRAIN: Policy = Policy {
     grace: Duration::ZERO,
     kill_after: Duration::from_secs(10),
     hand_over: Duration::from_secs(65),
-    start_within: Duration::from_secs(60),
     cold_restart_grace: Duration::ZERO,
 };
 

@@ -9,7 +9,7 @@ fn failed() -> (Machine<&'static str>, Vec<Action>) {
     (machine, actions)
 }
 
-const SPENT: [Action; 1] = [Action::Spent { serving: false }];
+const SPENT: [Action; 1] = [Action::Spent];
 
 #[test]
 fn a_first_configuration_that_is_refused_is_given_up_when_its_last_process_ends() {
