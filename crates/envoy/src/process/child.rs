@@ -61,14 +61,7 @@ impl Launch {
         parent_death::tie(&mut command, NixSignal::SIGKILL, document.inherited());
         let oom = OomCounter::read();
         let mut spawn = || {
-            let errors = match quoted {
-                true => {
-                    let (errors, writer) = io::pipe()?;
-                    command.stderr(writer);
-                    Some(PassedOn::start(errors)?)
-                }
-                false => None,
-            };
+            let errors = quoted.then(|| PassedOn::of(&mut command)).transpose()?;
             Ok((command.spawn()?, errors))
         };
         let (child, errors) = spawn().map_err(|source| self.not_started(source))?;

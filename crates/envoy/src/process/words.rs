@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::Builder;
 use std::time::Duration;
 
+use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -53,8 +54,14 @@ pub(super) struct PassedOn {
 }
 
 impl PassedOn {
-    /// Begins to pass on what comes from `errors`.
-    pub(super) fn start(errors: impl Read + Send + 'static) -> io::Result<Self> {
+    /// Begins to pass on what the future child will write.
+    pub(super) fn of(command: &mut Command) -> io::Result<Self> {
+        let (errors, writer) = io::pipe()?;
+        command.stderr(writer);
+        Self::start(errors)
+    }
+
+    fn start(errors: impl Read + Send + 'static) -> io::Result<Self> {
         let (seen, last) = watch::channel(None);
         // It ends when the last process that can write there has, which Envoy's owner kills.
         let pass = move || pass_on(BufReader::new(errors), &mut io::stderr(), &seen);

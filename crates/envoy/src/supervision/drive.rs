@@ -339,10 +339,6 @@ impl<H: Host> Driver<H> {
                         ),
                     }
                 }
-                Action::Detach => {
-                    self.keep_snapshot();
-                    self.detach_all();
-                }
             }
         }
     }
@@ -498,7 +494,10 @@ impl<H: Host> Driver<H> {
             .machine
             .outcome()
             .unwrap_or(Outcome::Stopped { forced: false });
-        if outcome != Outcome::Released {
+        if outcome == Outcome::Released {
+            self.keep_snapshot();
+            self.detach_all();
+        } else {
             self.pid_file.remove();
             self.snapshot.remove();
         }

@@ -97,14 +97,8 @@ pub(crate) enum Event<D> {
 pub(crate) enum Timer {
     /// The process has lived long enough.
     Healthy(Run),
-    /// The replacement took too long to become ready.
-    Overdue(Run),
-    /// The process had its time to drain.
-    Drained(Run),
-    /// The process had its time to end by itself.
-    Patience(Run),
-    /// The kernel had its time to end the process.
-    Reap(Run),
+    /// The process has been in this state for as long as it may.
+    Over(Run, EpochState),
     /// The wait after a crash is over.
     Crash,
     /// The wait after a failed replacement is over.
@@ -148,8 +142,6 @@ pub(crate) enum Action<D> {
     Arm(Timer, Duration),
     /// Say that all retries are spent: what serves goes on; where nothing does, supervision ends.
     Spent,
-    /// Let go of every process without ending it.
-    Detach,
 }
 
 /// How supervision ended.

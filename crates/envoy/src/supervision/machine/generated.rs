@@ -45,7 +45,6 @@ struct World {
     validation: Option<u64>,
     validated: BTreeSet<u64>,
     runs: BTreeSet<Run>,
-    released: bool,
     asked: Option<Duration>,
     /// When the machine began to stop, whoever wanted that.
     began: Option<Duration>,
@@ -72,7 +71,6 @@ impl World {
             validation: None,
             validated: BTreeSet::new(),
             runs: BTreeSet::new(),
-            released: false,
             asked: None,
             began: None,
             awaited: None,
@@ -176,7 +174,6 @@ impl World {
                 }
                 Action::Arm(timer, wait) => self.arm(timer, wait),
                 Action::Spent => {}
-                Action::Detach => self.released = true,
             }
         }
     }
@@ -424,7 +421,7 @@ impl World {
         while self.machine.outcome().is_none() && self.tick() {}
         let outcome = self.machine.outcome().expect("a stop does not hang");
         assert!(self.finished <= asked + STOP_BOUND, "{:?}", self.finished);
-        if !self.released && outcome != Outcome::Unkillable {
+        if !matches!(outcome, Outcome::Released | Outcome::Unkillable) {
             let stuck = self.alive.values().all(|process| process.stuck);
             assert!(
                 self.alive.is_empty() || (stuck && outcome == Outcome::Spent),

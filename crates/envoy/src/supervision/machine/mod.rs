@@ -144,7 +144,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         if let Some((serving, older)) = adopted.split_last() {
             for one in older {
                 let run = machine.adopt(*one, EpochState::Draining);
-                machine.arm(Timer::Drained(run), policy.hand_over);
+                machine.arm(Timer::Over(run, EpochState::Draining), policy.hand_over);
             }
             let run = machine.adopt(*serving, EpochState::Serving);
             machine.arm(Timer::Healthy(run), HEALTHY_AFTER);
@@ -334,7 +334,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
         self.set(run, EpochState::Draining);
         self.actions.push(Action::Drain(run));
-        self.arm(Timer::Drained(run), grace);
+        self.arm(Timer::Over(run, EpochState::Draining), grace);
         // The next process comes at once, so that no client has to hear first that it goes.
         self.idle = IdleWatch::Due;
     }
@@ -361,7 +361,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.actions.push(Action::Start(run, epoch, config));
         self.arm(Timer::Healthy(run), HEALTHY_AFTER);
         if serving {
-            self.arm(Timer::Overdue(run), START_WITHIN);
+            self.arm(Timer::Over(run, EpochState::Starting), START_WITHIN);
         }
     }
 
@@ -409,7 +409,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         for older in older.iter_mut().filter(|older| older.state.serves()) {
             older.state = EpochState::Draining;
             older.handed_over = true;
-            let drained = Timer::Drained(older.run);
+            let drained = Timer::Over(older.run, EpochState::Draining);
             self.actions
                 .push(Action::Arm(drained, self.policy.hand_over));
         }
@@ -534,7 +534,6 @@ impl<D: Clone + PartialEq> Machine<D> {
     fn release(&mut self) {
         if self.phase == Phase::Running {
             self.phase = Phase::Finished(Outcome::Released);
-            self.actions.push(Action::Detach);
         }
     }
 
@@ -655,14 +654,14 @@ impl<D: Clone + PartialEq> Machine<D> {
     fn terminate(&mut self, run: Run) {
         if self.set(run, EpochState::Stopping) {
             self.actions.push(Action::Terminate(run));
-            self.arm(Timer::Patience(run), ABORT_WAIT);
+            self.arm(Timer::Over(run, EpochState::Stopping), ABORT_WAIT);
         }
     }
 
     fn kill(&mut self, run: Run) {
         if self.set(run, EpochState::Killed) {
             self.actions.push(Action::Kill(run));
-            self.arm(Timer::Reap(run), REAP_WAIT);
+            self.arm(Timer::Over(run, EpochState::Killed), REAP_WAIT);
         }
     }
 
@@ -671,17 +670,13 @@ impl<D: Clone + PartialEq> Machine<D> {
     /// Whether anything would come of it if this timer ran out. One of which nothing would come now
     /// will not mean anything later either, unless it is armed again.
     pub(super) fn waits_for(&self, timer: Timer) -> bool {
-        let state = |run| self.state(run);
         match timer {
             Timer::Healthy(run) => self.epoch(run).is_some_and(|epoch| !epoch.aged),
-            Timer::Overdue(run) => state(run) == Some(EpochState::Starting),
-            // By a time of its own, and not by that of a stop.
-            Timer::Drained(run) => self.epoch(run).is_some_and(|epoch| {
-                epoch.state == EpochState::Draining
-                    && (epoch.handed_over || self.phase == Phase::Running)
+            // A stop has its own times for what starts, and for the drain of what served.
+            Timer::Over(run, state) => self.epoch(run).is_some_and(|epoch| {
+                let stops = matches!(state, EpochState::Stopping | EpochState::Killed);
+                epoch.state == state && (stops || epoch.handed_over || self.phase == Phase::Running)
             }),
-            Timer::Patience(run) => state(run) == Some(EpochState::Stopping),
-            Timer::Reap(run) => state(run) == Some(EpochState::Killed),
             // Nothing is started again once everything comes to its end.
             Timer::Crash => self.phase == Phase::Running && self.crash_waits,
             Timer::Retry => self.phase == Phase::Running && self.wanted.retry_waits,
@@ -697,19 +692,16 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
         match timer {
             Timer::Healthy(run) => self.aged(run),
-            Timer::Overdue(run) => {
-                if self.phase == Phase::Running {
-                    self.terminate(run);
-                    if self.serving().is_some() {
-                        self.replacement_failed();
-                    }
-                }
-            }
-            Timer::Drained(run) => self.terminate(run),
-            Timer::Patience(run) => self.kill(run),
-            Timer::Reap(run) => {
+            Timer::Over(run, EpochState::Stopping) => self.kill(run),
+            Timer::Over(run, EpochState::Killed) => {
                 if let Some(epoch) = self.epoch_mut(run) {
                     epoch.lost = true;
+                }
+            }
+            Timer::Over(run, state) => {
+                self.terminate(run);
+                if state == EpochState::Starting && self.serving().is_some() {
+                    self.replacement_failed();
                 }
             }
             Timer::Crash => self.crash_waits = false,

@@ -91,7 +91,10 @@ fn a_new_epoch_takes_over_and_the_old_one_ends_in_its_own_time() {
     let actions = machine.on(Event::Ready(2));
     assert_eq!(
         actions,
-        [Action::Arm(Timer::Drained(1), Policy::default().hand_over)]
+        [Action::Arm(
+            Timer::Over(1, EpochState::Draining),
+            Policy::default().hand_over
+        )]
     );
     assert_eq!(
         states(&machine),
@@ -105,18 +108,21 @@ fn a_new_epoch_takes_over_and_the_old_one_ends_in_its_own_time() {
 fn an_old_epoch_that_stays_is_ended() {
     let mut machine = replacing();
     machine.on(Event::Ready(2));
-    let actions = machine.on(Event::Elapsed(Timer::Drained(1)));
+    let actions = machine.on(Event::Elapsed(Timer::Over(1, EpochState::Draining)));
     assert_eq!(
         actions,
         [
             Action::Terminate(1),
-            Action::Arm(Timer::Patience(1), ABORT_WAIT)
+            Action::Arm(Timer::Over(1, EpochState::Stopping), ABORT_WAIT)
         ]
     );
-    let actions = machine.on(Event::Elapsed(Timer::Patience(1)));
+    let actions = machine.on(Event::Elapsed(Timer::Over(1, EpochState::Stopping)));
     assert_eq!(
         actions,
-        [Action::Kill(1), Action::Arm(Timer::Reap(1), REAP_WAIT)]
+        [
+            Action::Kill(1),
+            Action::Arm(Timer::Over(1, EpochState::Killed), REAP_WAIT)
+        ]
     );
 }
 
@@ -164,7 +170,7 @@ fn a_replacement_that_dies_reuses_its_number() {
 #[test]
 fn a_replacement_that_never_gets_ready_is_given_up() {
     let mut machine = replacing();
-    let actions = machine.on(Event::Elapsed(Timer::Overdue(2)));
+    let actions = machine.on(Event::Elapsed(Timer::Over(2, EpochState::Starting)));
     assert_eq!(actions[0], Action::Terminate(2));
     assert!(actions.contains(&Action::Arm(Timer::Retry, Duration::from_millis(200))));
     assert_eq!(machine.on(Event::Exited(2, CLEAN)), [Action::CleanUp(1)]);
@@ -339,7 +345,10 @@ fn a_stop_in_the_middle_of_a_hand_over_ends_both() {
 fn what_not_even_a_kill_ends_is_told() {
     let mut machine = serving();
     machine.on(Event::Kill);
-    assert_eq!(machine.on(Event::Elapsed(Timer::Reap(1))), []);
+    assert_eq!(
+        machine.on(Event::Elapsed(Timer::Over(1, EpochState::Killed))),
+        []
+    );
     machine.on(Event::Elapsed(Timer::Last));
     assert_eq!(machine.outcome(), Some(Outcome::Unkillable));
 }

@@ -23,11 +23,11 @@ fn a_plain_restart_drains_and_ends_the_old_process_first() {
     let (mut machine, actions) = retiring();
     let expected = [
         Action::Drain(1),
-        Action::Arm(Timer::Drained(1), 20 * SECOND),
+        Action::Arm(Timer::Over(1, EpochState::Draining), 20 * SECOND),
         Action::AwaitIdle(1),
     ];
     assert_eq!(actions, expected);
-    let actions = machine.on(Event::Elapsed(Timer::Drained(1)));
+    let actions = machine.on(Event::Elapsed(Timer::Over(1, EpochState::Draining)));
     assert_eq!(actions[0], Action::Terminate(1));
     let actions = machine.on(Event::Exited(1, CLEAN));
     assert_eq!(started(&actions), Some((2, 0, "a")));
@@ -57,7 +57,10 @@ fn a_stop_meanwhile_has_its_own_grace_period() {
     ];
     assert_eq!(machine.on(Event::Stop), expected, "it drains already");
     assert_eq!(machine.on(Event::Idle(1)), [], "too early");
-    assert_eq!(machine.on(Event::Elapsed(Timer::Drained(1))), []);
+    assert_eq!(
+        machine.on(Event::Elapsed(Timer::Over(1, EpochState::Draining))),
+        []
+    );
     let actions = machine.on(Event::Elapsed(Timer::MinDrain));
     assert_eq!(actions, [Action::AwaitIdle(1)]);
     assert_eq!(machine.on(Event::Elapsed(Timer::Grace)), [Action::Quit(1)]);
