@@ -119,8 +119,8 @@ fn files(inputs: &BootstrapInputs) -> Vec<PathBuf> {
         return Vec::new();
     };
     let mut files = vec![tls.certificate.clone(), tls.key.clone()];
-    if let envoy_bootstrap::TrustedCa::File(ca) = &tls.ca {
-        files.push(ca.clone());
+    if tls.ca_pem.is_none() {
+        files.push(tls.ca.clone());
     }
     files
 }

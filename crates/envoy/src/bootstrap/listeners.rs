@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{BootstrapInputs, TrustedCa, cluster, socket_address, without_empty};
+use super::{BootstrapInputs, cluster, socket_address, without_empty};
 
 const SELF_ADMIN: &str = "self_admin";
 const PROMETHEUS_BACKEND: &str = "prometheus_backend";
@@ -137,9 +137,9 @@ pub(super) fn secrets(inputs: &BootstrapInputs) -> Vec<Value> {
         return Vec::new();
     };
     let file = |path: &Path| json!({ "filename": path.to_string_lossy() });
-    let trusted_ca = match &tls.ca {
-        TrustedCa::File(path) => file(path),
-        TrustedCa::Folder { pem, .. } => json!({ "inline_string": pem }),
+    let trusted_ca = match &tls.ca_pem {
+        None => file(&tls.ca),
+        Some(pem) => json!({ "inline_string": pem }),
     };
     vec![
         json!({

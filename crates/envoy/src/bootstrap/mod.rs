@@ -6,11 +6,11 @@
 //! text.
 
 mod listeners;
+mod prometheus_tls;
 mod proxy_config;
 mod rendered;
 mod sink_address;
 mod stats;
-mod trusted_ca;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use listeners::is_own;
 pub use listeners::reachable;
+pub use prometheus_tls::PrometheusTls;
 pub use proxy_config::ProxyConfig;
 pub use sink_address::SinkAddress;
-pub use trusted_ca::{PrometheusTls, TrustedCa};
 
 /// The cluster through which Envoy reaches the dataplane's xDS relay. Servers expect this name in
 /// the resources they send.

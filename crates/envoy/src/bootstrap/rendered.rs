@@ -2,12 +2,12 @@
 //! names and the meaning that Consul documents, and the check that the result is a JSON object.
 //! Values enter the template's text as they are; quoting them is the template's business.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use legate_go_template::{Output, Value};
 use serde_json::{Map, Value as Json};
 
-use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress};
+use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, PrometheusTls, XdsAddress};
 
 /// The key of the proxy's configuration that holds the template.
 const KEY: &str = "envoy_bootstrap_json_tpl";
@@ -64,7 +64,6 @@ fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
     let agent = agent(&inputs.xds);
     let (node, prometheus) = (&inputs.node, &inputs.prometheus);
     let text = |text: &str| Value::from(text);
-    let path = |path: Option<&Path>| text(&path.unwrap_or(Path::new("")).to_string_lossy());
     // As the body of a list.
     let items = |list: &Json, from| {
         let items = list.as_array().into_iter().flatten().skip(from);
@@ -75,15 +74,10 @@ fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
     let clusters = items(&resources["clusters"], 1);
     let flush_interval = document["stats_flush_interval"].as_str();
     let tracing = document.get("tracing").map(Json::to_string);
-    let tls = prometheus.tls.as_ref();
-    let (ca_file, ca_folder) = match tls.map(|tls| &tls.ca) {
-        Some(TrustedCa::File(file)) => (Some(file.as_path()), None),
-        Some(TrustedCa::Folder { path, .. }) => (None, Some(path.as_path())),
-        None => (None, None),
+    let path = |of: fn(&PrometheusTls) -> Option<&PathBuf>| {
+        let path = prometheus.tls.as_ref().and_then(of);
+        text(&path.cloned().unwrap_or_default().to_string_lossy())
     };
-    let (certificate, key) = tls
-        .map(|tls| (tls.certificate.as_path(), tls.key.as_path()))
-        .unzip();
     let logs: Vec<Value> = inputs.access_logs.iter().map(|log| text(log)).collect();
     let mut fields = vec![
         ("GRPC", Value::structure("bootstrap.GRPC", agent.clone())),
@@ -120,10 +114,16 @@ fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
             text(&prometheus.backend.port().to_string()),
         ),
         ("PrometheusScrapePath", text(&prometheus.scrape_path)),
-        ("PrometheusCAFile", path(ca_file)),
-        ("PrometheusCAPath", path(ca_folder)),
-        ("PrometheusCertFile", path(certificate)),
-        ("PrometheusKeyFile", path(key)),
+        (
+            "PrometheusCAFile",
+            path(|tls| Some(&tls.ca).filter(|_| tls.ca_pem.is_none())),
+        ),
+        (
+            "PrometheusCAPath",
+            path(|tls| Some(&tls.ca).filter(|_| tls.ca_pem.is_some())),
+        ),
+        ("PrometheusCertFile", path(|tls| Some(&tls.certificate))),
+        ("PrometheusKeyFile", path(|tls| Some(&tls.key))),
     ];
     fields.extend(agent);
     Value::structure("*bootstrap.BootstrapTplArgs", fields)

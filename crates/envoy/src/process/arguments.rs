@@ -2,9 +2,9 @@
 //! Envoy refuses an option that is given twice.
 
 use std::ffi::OsString;
+use std::fs::File;
 
-use super::document::Document;
-use super::{Launch, Place, SpawnError};
+use super::{Launch, Place, SpawnError, document};
 
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
@@ -20,15 +20,14 @@ const HOT_RESTART_OPTIONS: [&str; 7] = [
     "--socket-path",
 ];
 
-/// The arguments, the document first.
+/// The arguments, the document first, and the file that Envoy has to inherit for it.
 pub(super) fn arguments(
     launch: &Launch,
     place: Option<&Place>,
-    document: &Document,
-) -> Result<Vec<OsString>, SpawnError> {
+) -> Result<(Vec<OsString>, Option<File>), SpawnError> {
     let extra = &launch.extra_args;
-    check(extra, document)?;
-    let mut arguments = document.arguments();
+    let (mut arguments, file) = document::arguments(&launch.bootstrap)?;
+    check(extra, file.is_some())?;
     let mut option = |names: &[&str], value: Option<&str>| {
         if given(extra, names).is_none() {
             arguments.push(names[0].into());
@@ -66,7 +65,7 @@ pub(super) fn arguments(
         ]);
     }
     arguments.extend(extra.iter().cloned());
-    Ok(arguments)
+    Ok((arguments, file))
 }
 
 /// The first option of a hot restart among a user's arguments.
@@ -74,10 +73,10 @@ pub(crate) fn hot_restart_option(extra: &[OsString]) -> Option<&'static str> {
     given(extra, &HOT_RESTART_OPTIONS)
 }
 
-fn check(extra: &[OsString], document: &Document) -> Result<(), SpawnError> {
+fn check(extra: &[OsString], in_file: bool) -> Result<(), SpawnError> {
     let mut reserved = given(extra, &["--config-yaml"]).map(|name| (name, ""));
     // Envoy lays an argument's document over a file's, but takes one of each only.
-    if reserved.is_none() && document.is_file() {
+    if reserved.is_none() && in_file {
         let because = ", which is too large for an argument and takes its place";
         reserved = given(extra, &["--config-path", "-c"]).map(|name| (name, because));
     }
@@ -130,8 +129,7 @@ mod tests {
             drain_strategy: DrainStrategy::Immediate,
             extra_args: extra.iter().map(OsString::from).collect(),
         };
-        let document = Document::new(&launch.bootstrap)?;
-        let arguments = arguments(&launch, place, &document)?;
+        let (arguments, _) = arguments(&launch, place)?;
         Ok(arguments
             .into_iter()
             .map(|argument| argument.into_string().unwrap())

@@ -1,6 +1,7 @@
 //! Starting Envoy and waiting for it. Dropping an [`EnvoyProcess`] that still runs kills it, so
 //! that no way out leaves an orphan.
 
+use std::fs::File;
 use std::io;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -13,7 +14,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::document::Document;
 use super::exit::{ExitReason, OomCounter};
 use super::words::{self, PassedOn};
 use super::{
@@ -41,8 +41,7 @@ impl Launch {
     /// # Errors
     /// When an extra argument contradicts the document.
     pub fn check(&self) -> Result<(), SpawnError> {
-        let document = Document::new(&self.bootstrap)?;
-        arguments::arguments(self, None, &document).map(drop)
+        arguments::arguments(self, None).map(drop)
     }
 
     /// Starts Envoy, at its place in a hot restart or for itself, with standard input closed and
@@ -56,9 +55,9 @@ impl Launch {
     /// When the program cannot be started, or an extra argument contradicts the bootstrap
     /// document.
     pub fn spawn(&self, place: Option<&Place>, quoted: bool) -> Result<EnvoyProcess, SpawnError> {
-        let (mut command, document) = self.command(place)?;
+        let (mut command, file) = self.command(place)?;
         command.process_group(0);
-        parent_death::tie(&mut command, NixSignal::SIGKILL, document.inherited());
+        parent_death::tie(&mut command, NixSignal::SIGKILL, file.as_ref());
         let oom = OomCounter::read();
         let mut spawn = || {
             let errors = quoted.then(|| PassedOn::of(&mut command)).transpose()?;
@@ -78,17 +77,20 @@ impl Launch {
         })
     }
 
-    /// The command, and the document that has to be kept until it has been spawned.
-    pub(super) fn command(&self, place: Option<&Place>) -> Result<(Command, Document), SpawnError> {
-        let document = Document::new(&self.bootstrap)?;
+    /// The command, and the file that it inherits.
+    pub(super) fn command(
+        &self,
+        place: Option<&Place>,
+    ) -> Result<(Command, Option<File>), SpawnError> {
+        let (arguments, file) = arguments::arguments(self, place)?;
         refuse_foreign(&self.executable).map_err(|source| self.not_started(source))?;
         let mut command = Command::new(&self.executable);
-        command.args(arguments::arguments(self, place, &document)?);
+        command.args(arguments);
         for name in SECRET_VARIABLES {
             command.env_remove(name);
         }
         command.stdin(Stdio::null());
-        Ok((command, document))
+        Ok((command, file))
     }
 
     pub(super) fn not_started(&self, error: io::Error) -> SpawnError {
@@ -103,12 +105,12 @@ impl Launch {
     /// # Errors
     /// When Envoy refuses it, and when that could not be found out.
     pub(crate) async fn validate(&self) -> Result<(), ValidationError> {
-        let (mut command, document) = self.command(None)?;
+        let (mut command, file) = self.command(None)?;
         command
             .args(["--mode", "validate"])
             .kill_on_drop(true)
             .process_group(0);
-        parent_death::tie(&mut command, NixSignal::SIGKILL, document.inherited());
+        parent_death::tie(&mut command, NixSignal::SIGKILL, file.as_ref());
         let output = run_short(&mut command)
             .await
             .map_err(|source| match source.kind() {
@@ -117,7 +119,11 @@ impl Launch {
             })?;
         match output.status.code() {
             Some(0) => Ok(()),
-            Some(_) => Err(ValidationError::Refused(complaint(&output))),
+            Some(_) => {
+                let words = words::refusal(&String::from_utf8_lossy(&output.stderr));
+                let silent = || format!("the check ended with {}", output.status);
+                Err(ValidationError::Refused(words.unwrap_or_else(silent)))
+            }
             None => Err(SpawnError(output.status.to_string()).into()),
         }
     }
@@ -142,22 +148,6 @@ pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
     timeout(VALIDATION_LIMIT, command.output())
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-}
-
-/// How a critical line looks in either format.
-const CRITICAL: [&str; 2] = ["[critical]", r#""@level":"critical""#];
-
-/// The last line that says something is critical, else the last line of all.
-fn complaint(output: &Output) -> String {
-    let text = String::from_utf8_lossy(&output.stderr);
-    let mut lines = text.lines().filter(|line| !line.trim().is_empty()).rev();
-    let critical = lines
-        .clone()
-        .find(|line| CRITICAL.iter().any(|mark| line.contains(mark)));
-    match critical.or_else(|| lines.next()) {
-        Some(line) => line.chars().take(words::LENGTH).collect(),
-        None => format!("the check ended with {}", output.status),
-    }
 }
 
 impl Process for EnvoyProcess {

@@ -51,7 +51,7 @@ impl Launch {
         place: Option<&Place>,
         log: &Path,
     ) -> Result<DetachedProcess, SpawnError> {
-        let (mut command, document) = self.command(place)?;
+        let (mut command, inherited) = self.command(place)?;
         let tail = LogTail::from_now(log);
         let file = open_log(log).and_then(|file| Ok((file.try_clone()?, file)));
         let (output, errors) = file.map_err(|error| {
@@ -60,7 +60,7 @@ impl Launch {
         command.stdout(output).stderr(errors);
         let mut spawn = || {
             let (mut reader, writer) = io::pipe()?;
-            parent_death::detach(&mut command, document.inherited(), writer.as_fd());
+            parent_death::detach(&mut command, inherited.as_ref(), writer.as_fd());
             // Only the process in between is a child; it has ended by now.
             drop(command.spawn()?);
             drop(writer);

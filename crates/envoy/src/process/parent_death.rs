@@ -10,6 +10,7 @@
     reason = "a hook between fork and exec has no safe interface"
 )]
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
@@ -25,9 +26,9 @@ use tokio::process::Command;
 /// The kernel sends the signal when the *thread* that spawned ends, so that thread has to live as
 /// long as the process: spawn from the main thread, never from a pool that shrinks. It forgets
 /// the request when the program has file capabilities or changes its user.
-pub fn tie(command: &mut Command, signal: Signal, inherited: Option<BorrowedFd<'_>>) {
+pub fn tie(command: &mut Command, signal: Signal, inherited: Option<&File>) {
     let parent = getpid();
-    let inherited = number(inherited);
+    let inherited = inherited.map(File::as_raw_fd);
     before_exec(command, move || {
         set_pdeathsig(signal)?;
         // The parent may have died before the request was made; then no signal would ever come.
@@ -44,12 +45,8 @@ pub fn tie(command: &mut Command, signal: Signal, inherited: Option<BorrowedFd<'
 ///
 /// A grandchild is needed because Envoy asks the kernel by itself for a signal when its parent
 /// ends. That must not be this program, so it waits until the process in between is gone.
-pub(super) fn detach(
-    command: &mut Command,
-    inherited: Option<BorrowedFd<'_>>,
-    pid_to: BorrowedFd<'_>,
-) {
-    let (inherited, pid_to) = (number(inherited), pid_to.as_raw_fd());
+pub(super) fn detach(command: &mut Command, inherited: Option<&File>, pid_to: BorrowedFd<'_>) {
+    let (inherited, pid_to) = (inherited.map(File::as_raw_fd), pid_to.as_raw_fd());
     before_exec(command, move || {
         setsid()?;
         let between = getpid();
@@ -72,10 +69,6 @@ pub(super) fn detach(
             }
         }
     });
-}
-
-fn number(inherited: Option<BorrowedFd<'_>>) -> Option<RawFd> {
-    inherited.map(|file| file.as_raw_fd())
 }
 
 fn keep_open(inherited: Option<RawFd>) -> io::Result<()> {

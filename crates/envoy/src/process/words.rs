@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 /// Most characters of Envoy's own words that are passed on.
-pub(super) const LENGTH: usize = 2_000;
+const LENGTH: usize = 2_000;
 /// The longest line that is passed through as a whole, in bytes.
 const LINE_LIMIT: u64 = 64 * 1024;
 /// How much of the end of a log file is read, in bytes.
@@ -23,24 +23,31 @@ const STACK: usize = 64 * 1024;
 /// output may be slow.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How lines look that tell of nothing wrong, in either format of the log, or of it to developers only.
-const HARMLESS: [&str; 9] = [
-    "envoy.backtrace",
-    "[trace]",
-    "[debug]",
-    "[info]",
-    "[warning]",
-    r#""@level":"trace""#,
-    r#""@level":"debug""#,
-    r#""@level":"info""#,
-    r#""@level":"warning""#,
-];
+/// Levels of log lines that tell of nothing wrong.
+const HARMLESS: [&str; 4] = ["trace", "debug", "info", "warning"];
+
+/// Whether that is a line of the log with that level, in either format.
+fn has_level(line: &str, level: &str) -> bool {
+    line.contains(&format!("[{level}]")) || line.contains(&format!(r#""@level":"{level}""#))
+}
 
 /// `line`, if it may tell what is wrong: Envoy's last one is no log line, but the bare reason.
 fn complaint(line: &str) -> Option<String> {
     let line = line.trim();
-    let said = !line.is_empty() && !HARMLESS.iter().any(|mark| line.contains(mark));
-    said.then(|| line.chars().take(LENGTH).collect())
+    // It tells developers only.
+    let harmless = line.is_empty() || line.contains("envoy.backtrace");
+    if harmless || HARMLESS.iter().any(|level| has_level(line, level)) {
+        return None;
+    }
+    Some(line.chars().take(LENGTH).collect())
+}
+
+/// The last line that is critical, else the last line of all.
+pub(super) fn refusal(text: &str) -> Option<String> {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty()).rev();
+    let critical = lines.clone().find(|line| has_level(line, "critical"));
+    let line = critical.or_else(|| lines.next())?;
+    Some(line.chars().take(LENGTH).collect())
 }
 
 /// Passes on what an Envoy writes to its standard error, in a thread that ends with it: nothing else

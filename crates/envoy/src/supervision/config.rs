@@ -21,7 +21,8 @@ const FILE_LIMIT: u64 = 1024 * 1024;
 /// that it reads only when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvoyConfig {
-    pub(super) launch: Launch,
+    /// How Envoy is started.
+    pub launch: Launch,
     pub(super) program: Option<Program>,
     files: Vec<(PathBuf, Option<[u8; 32]>)>,
     /// Whether it may only run when it takes over from what runs.
@@ -96,37 +97,39 @@ impl EnvoyConfig {
             drain_strategy,
             extra_args,
         } = launch;
-        let mut parts = Parts(Sha256::new());
-        parts.part("executable", executable.as_os_str().as_bytes());
-        parts.part("bootstrap", bootstrap);
-        parts.part("log level", level.as_str());
-        parts.part("log json", [u8::from(*json)]);
-        parts.part("concurrency", concurrency.to_be_bytes());
-        parts.part("drain time", drain_time.as_secs().to_be_bytes());
-        parts.part("drain strategy", drain_strategy.as_str());
+        let mut hasher = Sha256::new();
+        // With their lengths, so that no two configurations give the same bytes.
+        let mut part = |name: &str, value: &[u8]| {
+            for bytes in [name.as_bytes(), value] {
+                hasher.update((bytes.len() as u64).to_be_bytes());
+                hasher.update(bytes);
+            }
+        };
+        part("executable", executable.as_os_str().as_bytes());
+        part("bootstrap", bootstrap.as_bytes());
+        part("log level", level.as_str().as_bytes());
+        part("log json", &[u8::from(*json)]);
+        part("concurrency", &concurrency.to_be_bytes());
+        part("drain time", &drain_time.as_secs().to_be_bytes());
+        part("drain strategy", drain_strategy.as_str().as_bytes());
         for argument in extra_args {
-            parts.part("argument", argument.as_bytes());
+            part("argument", argument.as_bytes());
         }
         if let Some(program) = program {
             let modified = program.modified.unwrap_or(UNIX_EPOCH);
             let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-            parts.part("device", program.device.to_be_bytes());
-            parts.part("inode", program.inode.to_be_bytes());
-            parts.part("size", program.size.to_be_bytes());
-            parts.part("modified", modified.as_nanos().to_be_bytes());
+            part("device", &program.device.to_be_bytes());
+            part("inode", &program.inode.to_be_bytes());
+            part("size", &program.size.to_be_bytes());
+            part("modified", &modified.as_nanos().to_be_bytes());
         }
         for (path, digest) in files {
-            parts.part("file", path.as_os_str().as_bytes());
-            parts.part("content", digest.as_ref().map_or(&[][..], |digest| digest));
+            part("file", path.as_os_str().as_bytes());
+            part("content", digest.as_ref().map_or(&[], |digest| digest));
         }
-        let digest = parts.0.finalize();
+        let digest = hasher.finalize();
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{FINGERPRINT}:{digest}")
-    }
-
-    /// How Envoy is started.
-    pub fn launch(&self) -> &Launch {
-        &self.launch
     }
 
     /// In what another configuration differs, for people; empty when it does not.
@@ -147,23 +150,9 @@ impl EnvoyConfig {
     }
 }
 
-/// What is hashed, part by part, so that no two configurations give the same bytes.
-struct Parts(Sha256);
-
-impl Parts {
-    fn part(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        for bytes in [name.as_bytes(), value.as_ref()] {
-            self.0.update((bytes.len() as u64).to_be_bytes());
-            self.0.update(bytes);
-        }
-    }
-}
-
 fn digest(path: &Path) -> io::Result<[u8; 32]> {
-    let mut content = Vec::new();
-    File::open(path)?
-        .take(FILE_LIMIT)
-        .read_to_end(&mut content)?;
+    let (mut content, file) = (Vec::new(), File::open(path)?);
+    file.take(FILE_LIMIT).read_to_end(&mut content)?;
     Ok(Sha256::digest(&content).into())
 }
 

@@ -12,16 +12,12 @@ const ESTABLISHED: u8 = 0x01;
 const LISTEN: u8 = 0x0A;
 
 /// The established TCP connections of the process `pid` to ports on which somebody in its network
-/// namespace listens, whether that is this process or one that took the port over from it, by
-/// port. They include connections to an admin interface. Connections that were redirected to the
-/// process without a change of their address (TPROXY) are not among them.
-///
-/// The kernel's table is not read at one moment: connections that begin or end meanwhile may be
-/// missing. The number of a process may belong to another one by now, see [`super::Identity`].
+/// namespace listens, by port: this process, or one that took the port over from it. Those to an admin
+/// interface are among them, those that were redirected without a change of their address (TPROXY)
+/// are not. Connections that begin or end meanwhile may be missing.
 ///
 /// Blocks for as long as the kernel needs to write the tables of the whole network namespace, tens
-/// of milliseconds even when they are short, so call it where blocking is allowed. It needs
-/// 16 bytes for each open socket of the process.
+/// of milliseconds even when they are short. It needs 16 bytes for each open socket of the process.
 ///
 /// # Errors
 /// When there is no such process, or it must not be looked at: it belongs to another user, or its

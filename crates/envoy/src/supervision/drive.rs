@@ -119,13 +119,9 @@ struct Driver<H: Host> {
     snapshot: StateFile,
     owner: Option<Owner>,
     on_restart: Option<OnRestart>,
-    /// Whether a process has run already, so that the next one is a restart.
-    has_run: bool,
     /// What the last check decided, until the next start.
     decided: Option<RestartMode>,
 }
-
-type Actions<H> = Vec<Action<<H as Host>::Config>>;
 
 impl<H: Host> Driver<H> {
     async fn begin(
@@ -166,7 +162,6 @@ impl<H: Host> Driver<H> {
         });
         Ok(Self {
             running: running.collect(),
-            has_run: !adopted.is_empty(),
             host,
             machine,
             calls: BTreeMap::new(),
@@ -293,7 +288,7 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    fn perform(&mut self, actions: Actions<H>) {
+    fn perform(&mut self, actions: Vec<Action<H::Config>>) {
         for action in actions {
             match action {
                 Action::Check(serial, config) => self.check(serial, &config),
@@ -371,9 +366,8 @@ impl<H: Host> Driver<H> {
         match self.host.start(epoch, config) {
             Ok(process) => {
                 tracing::info!(epoch, pid = process.pid(), "started envoy");
-                if std::mem::replace(&mut self.has_run, true)
-                    && let Some(on_restart) = &mut self.on_restart
-                {
+                let first = self.running.is_empty() && self.state.exits.is_empty();
+                if let Some(on_restart) = self.on_restart.as_mut().filter(|_| !first) {
                     on_restart(kind);
                 }
                 let ready = self.host.ready(epoch).map(move |()| Event::Ready(run));

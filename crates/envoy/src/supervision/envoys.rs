@@ -37,8 +37,8 @@ pub struct EnvoyHost {
     hot_capable: bool,
     /// Why there is no hot restart, as it was logged last.
     obstacle: watch::Sender<Option<String>>,
-    /// The version of the Envoy that served last.
-    version: watch::Sender<Option<String>>,
+    /// What was said of the version of the Envoy that served last.
+    warning: watch::Sender<Option<String>>,
     /// Whether the next Envoy's standard error is captured: none has served since the last start.
     capture_errors: bool,
     /// [`headroom::too_few_threads`]
@@ -58,7 +58,7 @@ impl EnvoyHost {
             log,
             hot_capable: false,
             obstacle: watch::Sender::default(),
-            version: watch::Sender::default(),
+            warning: watch::Sender::default(),
             capture_errors: false,
             too_few_threads: headroom::too_few_threads,
         }
@@ -137,13 +137,17 @@ impl EnvoyHost {
     }
 }
 
+/// Notes a text, and answers it where it is another one than before.
+fn noted(last: &watch::Sender<Option<String>>, text: Option<String>) -> Option<String> {
+    let before = last.send_replace(text.clone());
+    text.filter(|text| before.as_ref() != Some(text))
+}
+
 /// Says why hot restart cannot work, unless that was the last thing said about it.
 fn log_obstacle(logged: &watch::Sender<Option<String>>, obstacle: Option<String>) {
-    let last = logged.send_replace(obstacle.clone());
     // Who switches it off knows why.
-    if last != obstacle
-        && let Some(reason) = obstacle.filter(|reason| reason != hot_restart::OFF)
-    {
+    let reason = noted(logged, obstacle).filter(|reason| reason != hot_restart::OFF);
+    if let Some(reason) = reason {
         tracing::info!(
             reason,
             "envoy cannot be restarted hot, a plain restart is used"
@@ -220,7 +224,7 @@ impl Host for EnvoyHost {
     }
 
     fn ready(&self, epoch: u32) -> Work<()> {
-        let (admin, hot, version) = (self.admin, self.hot_capable, self.version.clone());
+        let (admin, hot, logged) = (self.admin, self.hot_capable, self.warning.clone());
         Box::pin(async move {
             let info = loop {
                 // The parent has the admin interface until its child takes it over.
@@ -232,10 +236,7 @@ impl Host for EnvoyHost {
                 }
                 sleep(READY_POLL).await;
             };
-            let last = version.send_replace(Some(info.version.clone()));
-            if last.as_ref() != Some(&info.version)
-                && let Some(warning) = version::untested(&info.version)
-            {
+            if let Some(warning) = noted(&logged, version::untested(&info.version)) {
                 tracing::warn!("{warning}");
             }
         })

@@ -78,10 +78,9 @@ pub struct Policy {
     pub drain: bool,
     /// How long a ready process keeps serving after a stop was asked for.
     pub grace: Duration,
-    /// With `drain`: end the grace period early, as soon as nobody is connected, but not before
-    /// this time: clients that have not heard yet that this instance goes away are served until
-    /// then. `None` for never: an application that stops at the same time may be connected to
-    /// nobody now and still call others later.
+    /// With `drain`: end the grace period as soon as nobody is connected, but not before this time,
+    /// in which clients hear that this instance goes away. `None` for never: an application that
+    /// stops at the same time may still call others later.
     pub min_drain: Option<Duration>,
     /// How long processes may take to quit after the grace period, before they are killed.
     pub kill_after: Duration,

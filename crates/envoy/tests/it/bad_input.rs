@@ -235,7 +235,7 @@ fn program(folder: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
 fn running(place: Place, executable: PathBuf) -> EnvoyConfig {
     EnvoyConfig::new(Launch {
         executable,
-        ..place.config().launch().clone()
+        ..place.config().launch
     })
 }
 

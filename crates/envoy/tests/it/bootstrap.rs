@@ -7,7 +7,7 @@ use std::process::Command;
 
 use legate_envoy::bootstrap::{
     Bootstrap, BootstrapError, BootstrapInputs, NodeInputs, PrometheusInputs, PrometheusTls,
-    ProxyConfig, TrustedCa, XdsAddress, build,
+    ProxyConfig, XdsAddress, build,
 };
 use serde_json::{Value, json};
 
@@ -107,16 +107,13 @@ fn cases() -> Vec<(&'static str, BootstrapInputs)> {
                 ..inputs()
             },
         ),
-        (
-            "prometheus_tls",
-            prometheus_tls(TrustedCa::File("/certs/ca.pem".into())),
-        ),
+        ("prometheus_tls", prometheus_tls("/certs/ca.pem", None)),
         (
             "prometheus_tls_ca_folder",
-            prometheus_tls(TrustedCa::Folder {
-                path: "/certs/ca".into(),
-                pem: "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned(),
-            }),
+            prometheus_tls(
+                "/certs/ca",
+                Some("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"),
+            ),
         ),
         ("scrape_path", scrape_path),
         ("telemetry", with_keys(telemetry())),
@@ -143,14 +140,15 @@ fn hostile() -> NodeInputs {
 }
 
 /// TLS on one of three listeners.
-fn prometheus_tls(ca: TrustedCa) -> BootstrapInputs {
+fn prometheus_tls(ca: &str, ca_pem: Option<&str>) -> BootstrapInputs {
     let mut inputs = with_keys(json!({
         "envoy_prometheus_bind_addr": "0.0.0.0:9102",
         "envoy_stats_bind_addr": "0.0.0.0:9103",
     }));
     inputs.ready = Some("0.0.0.0:21000".parse().unwrap());
     inputs.prometheus.tls = Some(PrometheusTls {
-        ca,
+        ca: ca.into(),
+        ca_pem: ca_pem.map(str::to_owned),
         certificate: "/certs/server.pem".into(),
         key: "/certs/server-key.pem".into(),
     });

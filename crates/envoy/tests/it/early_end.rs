@@ -12,7 +12,7 @@ use crate::place::{ADMIN, Place, hot, supervise, until};
 /// A real Envoy, of which the number that it chose is noted before its end is seen. One that only
 /// validates a document chooses none.
 fn noting(place: Place, folder: &Path) -> EnvoyConfig {
-    let mut launch = place.config().launch().clone();
+    let mut launch = place.config().launch;
     let script = format!(
         "#!/bin/sh\n{} \"$@\"\ncode=$?\ncase \"$*\" in *--base-id-path*) \
          echo $(cat {1}/base-id) >> {1}/chosen;; esac\nexit $code\n",

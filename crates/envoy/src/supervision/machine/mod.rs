@@ -615,9 +615,8 @@ impl<D: Clone + PartialEq> Machine<D> {
         if let Outcome::Stopped { .. } = outcome {
             self.phase = Phase::Stopping(Outcome::Stopped { forced: true });
         }
-        let runs: Vec<Run> = self.epochs.iter().map(|epoch| epoch.run).collect();
-        for run in runs {
-            self.kill(run);
+        for index in 0..self.epochs.len() {
+            self.kill(self.epochs[index].run);
         }
         self.arm(Timer::Last, REAP_WAIT);
     }

@@ -1,6 +1,6 @@
 //! `envoy_bootstrap_json_tpl`: templates that make the document.
 
-use legate_envoy::bootstrap::{BootstrapInputs, TrustedCa, XdsAddress, build};
+use legate_envoy::bootstrap::{BootstrapInputs, XdsAddress, build};
 use serde_json::{Value, json};
 
 use super::{accepted, cases, document, inputs, prometheus_tls, with_keys};
@@ -99,7 +99,7 @@ fn field(inputs: &BootstrapInputs, name: &str) -> Value {
 
 #[test]
 fn every_field_is_there() {
-    let mut filled = prometheus_tls(TrustedCa::File("/certs/ca.pem".into()));
+    let mut filled = prometheus_tls("/certs/ca.pem", None);
     filled.proxy_config.stats_flush_interval = Some("5s".to_owned());
     filled.proxy_config.tracing = Some(json!({}));
     filled.access_logs = vec!["{}".to_owned()];
@@ -151,10 +151,7 @@ fn every_field_is_there() {
     let stats = field(&filled, "StatsConfigJSON");
     let stats: Value = serde_json::from_str(stats.as_str().unwrap()).unwrap();
     assert!(stats["stats_tags"].is_array(), "{stats}");
-    let folder = prometheus_tls(TrustedCa::Folder {
-        path: "/certs/ca".into(),
-        pem: String::new(),
-    });
+    let folder = prometheus_tls("/certs/ca", Some(""));
     assert_eq!(field(&folder, "PrometheusCAPath"), "/certs/ca");
     assert_eq!(field(&folder, "PrometheusCAFile"), "");
     let unix = BootstrapInputs {

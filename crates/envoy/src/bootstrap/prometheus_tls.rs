@@ -8,27 +8,15 @@ use super::BootstrapError;
 /// TLS of the Prometheus listener: certificate and key stay in their files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrometheusTls {
-    /// Who signs the certificates of clients. A client without a certificate is let in; one with
-    /// an untrusted certificate is not.
-    pub ca: TrustedCa,
+    /// File or folder of those who sign the certificates of clients. A client without a certificate is
+    /// let in; one with an untrusted certificate is not.
+    pub ca: PathBuf,
+    /// What the files of the folder hold, as PEM; nothing where `ca` is a file, which Envoy reads.
+    pub ca_pem: Option<String>,
     /// The listener's certificate chain.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-}
-
-/// Trusted certificates.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TrustedCa {
-    /// A PEM file that Envoy reads itself.
-    File(PathBuf),
-    /// PEM text, gathered from a folder.
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// What its files hold.
-        pem: String,
-    },
 }
 
 impl PrometheusTls {
@@ -38,20 +26,17 @@ impl PrometheusTls {
     /// # Errors
     /// When `ca` cannot be read or holds no certificate.
     pub fn load(ca: &Path, certificate: PathBuf, key: PathBuf) -> Result<Self, BootstrapError> {
-        let wrong = |reason: String| {
+        let ca_pem = match std::fs::metadata(ca) {
+            Ok(metadata) if metadata.is_dir() => bundle(ca).map(Some),
+            Ok(_) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        };
+        let ca_pem = ca_pem.map_err(|reason| {
             BootstrapError(format!("-telemetry-prom-ca-certs-path {ca:?}: {reason}"))
-        };
-        let metadata = std::fs::metadata(ca).map_err(|error| wrong(error.to_string()))?;
-        let ca = if metadata.is_dir() {
-            TrustedCa::Folder {
-                path: ca.to_path_buf(),
-                pem: bundle(ca).map_err(wrong)?,
-            }
-        } else {
-            TrustedCa::File(ca.to_path_buf())
-        };
+        })?;
         Ok(Self {
-            ca,
+            ca: ca.to_path_buf(),
+            ca_pem,
             certificate,
             key,
         })
@@ -90,10 +75,8 @@ mod tests {
 
     const PEM: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----";
 
-    fn load(ca: &Path) -> Result<TrustedCa, String> {
-        PrometheusTls::load(ca, "cert".into(), "key".into())
-            .map(|tls| tls.ca)
-            .map_err(|error| error.to_string())
+    fn load(ca: &Path) -> Result<PrometheusTls, String> {
+        PrometheusTls::load(ca, "cert".into(), "key".into()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -103,11 +86,11 @@ mod tests {
         std::fs::write(folder.path().join(".hidden"), "x").unwrap();
         std::fs::write(folder.path().join("b.pem"), PEM.replace("AAAA", "BBBB")).unwrap();
         std::fs::write(folder.path().join("a.pem"), format!("{PEM}\n\n")).unwrap();
-        let TrustedCa::Folder { path, pem } = load(folder.path()).unwrap() else {
-            panic!("no bundle")
-        };
-        assert_eq!(path, folder.path());
-        assert_eq!(pem, format!("{PEM}\n{}\n", PEM.replace("AAAA", "BBBB")));
+        let tls = load(folder.path()).unwrap();
+        assert_eq!(tls.ca, folder.path());
+        let bundle = format!("{PEM}\n{}\n", PEM.replace("AAAA", "BBBB"));
+        assert_eq!(tls.ca_pem, Some(bundle));
+        assert_eq!(load(&folder.path().join("a.pem")).unwrap().ca_pem, None);
     }
 
     #[test]
