@@ -24,7 +24,7 @@ use crate::executable::refuse_foreign;
 
 /// A started Envoy, leader of its own process group.
 #[derive(Debug)]
-pub struct EnvoyProcess {
+struct EnvoyProcess {
     child: Child,
     pid: Pid,
     identity: Option<Identity>,
@@ -54,7 +54,11 @@ impl Launch {
     /// # Errors
     /// When the program cannot be started, or an extra argument contradicts the bootstrap
     /// document.
-    pub fn spawn(&self, place: Option<&Place>, quoted: bool) -> Result<EnvoyProcess, SpawnError> {
+    pub fn spawn(
+        &self,
+        place: Option<&Place>,
+        quoted: bool,
+    ) -> Result<Box<dyn Process>, SpawnError> {
         let (mut command, file) = self.command(place)?;
         command.process_group(0);
         parent_death::tie(&mut command, NixSignal::SIGKILL, file.as_ref());
@@ -66,7 +70,7 @@ impl Launch {
         let (child, errors) = spawn().map_err(|source| self.not_started(source))?;
         let pid = child.id().and_then(number);
         let pid = pid.expect("a child that was just started has a process id");
-        Ok(EnvoyProcess {
+        Ok(Box::new(EnvoyProcess {
             child,
             pid,
             identity: Identity::of(pid.as_raw_pid().unsigned_abs()),
@@ -74,7 +78,7 @@ impl Launch {
             errors,
             ended: false,
             killed: false,
-        })
+        }))
     }
 
     /// The command, and the file that it inherits.

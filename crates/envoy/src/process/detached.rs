@@ -28,7 +28,7 @@ const FAST_POLL: Duration = Duration::from_millis(20);
 
 /// A process that was found by its identity.
 #[derive(Debug)]
-pub struct DetachedProcess {
+pub(crate) struct DetachedProcess {
     identity: Identity,
     /// The process itself, whoever has its number by now; kernels before 5.3 do not have this.
     handle: Option<OwnedFd>,
@@ -50,7 +50,7 @@ impl Launch {
         &self,
         place: Option<&Place>,
         log: &Path,
-    ) -> Result<DetachedProcess, SpawnError> {
+    ) -> Result<Box<dyn Process>, SpawnError> {
         let (mut command, inherited) = self.command(place)?;
         let tail = LogTail::from_now(log);
         let file = open_log(log).and_then(|file| Ok((file.try_clone()?, file)));
@@ -69,7 +69,8 @@ impl Launch {
             Ok(u32::from_ne_bytes(pid))
         };
         let pid = spawn().map_err(|source| self.not_started(source))?;
-        DetachedProcess::started(pid, tail).map_err(SpawnError)
+        let process = DetachedProcess::started(pid, tail).map_err(SpawnError)?;
+        Ok(Box::new(process))
     }
 }
 

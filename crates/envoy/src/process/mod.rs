@@ -11,6 +11,7 @@ mod parent_death;
 mod words;
 
 use std::ffi::OsString;
+use std::fmt::Debug;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,9 +21,8 @@ use legate_runtime::logging::Level;
 use rustix::process::{Pid, Signal};
 
 pub(crate) use arguments::hot_restart_option;
-pub use child::EnvoyProcess;
 pub(crate) use child::{ValidationError, run_short};
-pub use detached::DetachedProcess;
+pub(crate) use detached::DetachedProcess;
 pub use exit::ExitReason;
 pub use identity::Identity;
 pub use parent_death::tie;
@@ -34,7 +34,7 @@ const SECRET_VARIABLES: [&str; 2] = [
 ];
 
 /// A process that can be supervised. Dropping it ends it.
-pub trait Process: Send {
+pub trait Process: Debug + Send {
     /// Its number.
     fn pid(&self) -> u32;
     /// What it can be found by again; nothing when it cannot be looked at.

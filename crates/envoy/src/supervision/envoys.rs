@@ -16,9 +16,7 @@ use super::hot_restart::{self, HotRestart};
 use super::machine::RestartMode;
 use super::{headroom, version};
 use crate::admin::{AdminClient, AdminError};
-use crate::process::{
-    DetachedProcess, Identity, Launch, Place, Process, SpawnError, ValidationError,
-};
+use crate::process::{DetachedProcess, Identity, Launch, Place, Process, ValidationError};
 
 /// How often a starting Envoy is asked whether it serves.
 const READY_POLL: Duration = Duration::from_millis(50);
@@ -67,7 +65,7 @@ impl EnvoyHost {
     fn place(&mut self, epoch: u32, launch: &Launch) -> Result<Option<Place>, String> {
         if epoch == 0 {
             // One that an earlier family left is not this one's.
-            self.remove_base_id_file();
+            self.hot.iter().for_each(HotRestart::remove_base_id);
             let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch);
             self.hot_capable = obstacle.is_none();
             log_obstacle(&self.obstacle, obstacle);
@@ -93,48 +91,6 @@ impl EnvoyHost {
             parent_shutdown: hot.parent_shutdown.max(launch.drain_time),
         }))
     }
-
-    fn spawn(
-        &mut self,
-        launch: &Launch,
-        place: Option<&Place>,
-        first: bool,
-    ) -> Result<Box<dyn Process>, SpawnError> {
-        if let Some(log) = &self.log {
-            return Ok(Box::new(launch.spawn_detached(place, log)?));
-        }
-        // The usual first one costs no thread; it says what is wrong where everything is said.
-        let capture_errors = std::mem::replace(&mut self.capture_errors, true) || !first;
-        Ok(Box::new(launch.spawn(place, capture_errors)?))
-    }
-
-    /// The number that Envoy has chosen, as it wrote it; else why it cannot be read.
-    fn chosen_base_id(&self) -> Option<Result<u32, String>> {
-        let path = &self.hot.as_ref()?.base_id;
-        let read = fs::read_to_string(path).map_err(|error| error.to_string());
-        let number = read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}")));
-        Some(
-            number.map_err(|reason| {
-                format!("Envoy's base id cannot be read from {path:?}: {reason}")
-            }),
-        )
-    }
-
-    fn remove_base_id_file(&self) {
-        if let Some(hot) = &self.hot {
-            let _ = fs::remove_file(&hot.base_id);
-        }
-    }
-
-    /// Why nobody can take over from the running Envoy, as far as that can be seen without running
-    /// anything.
-    fn running_obstacle(&self) -> Option<String> {
-        if !self.hot_capable {
-            return Some(hot_restart::RUNNING.to_owned());
-        }
-        let unknown = self.base_id.is_none();
-        unknown.then(|| "Envoy has not written its base id".to_owned())
-    }
 }
 
 /// Notes a text, and answers it where it is another one than before.
@@ -159,8 +115,16 @@ impl Host for EnvoyHost {
     type Config = EnvoyConfig;
 
     fn start(&mut self, epoch: u32, config: &EnvoyConfig) -> Result<Box<dyn Process>, String> {
-        let place = self.place(epoch, &config.launch)?;
-        let started = self.spawn(&config.launch, place.as_ref(), epoch == 0);
+        let launch = &config.launch;
+        let place = self.place(epoch, launch)?;
+        let started = match &self.log {
+            Some(log) => launch.spawn_detached(place.as_ref(), log),
+            None => {
+                // The usual first one costs no thread; it says what is wrong where everything is said.
+                let quoted = std::mem::replace(&mut self.capture_errors, true) || epoch > 0;
+                launch.spawn(place.as_ref(), quoted)
+            }
+        };
         started.map_err(|error| {
             self.clean_up(epoch, epoch == 0);
             error.to_string()
@@ -180,7 +144,11 @@ impl Host for EnvoyHost {
         let seen = hot_restart::obstacle(self.hot.as_ref(), &config.launch)
             .or(too_few_threads)
             .or_else(|| headroom::too_little_memory(pid?))
-            .or_else(|| self.running_obstacle());
+            .or_else(|| (!self.hot_capable).then(|| hot_restart::RUNNING.to_owned()))
+            .or_else(|| match self.base_id {
+                Some(_) => None,
+                None => Some("Envoy has not written its base id".to_owned()),
+            });
         let logged = self.obstacle.clone();
         Box::pin(async move {
             if can_validate {
@@ -269,15 +237,14 @@ impl Host for EnvoyHost {
 
     fn serves(&mut self, _epoch: u32) {
         self.capture_errors = false;
-        if !self.hot_capable || self.base_id.is_some() {
-            return;
+        let unknown = self.hot_capable && self.base_id.is_none();
+        if let Some(hot) = self.hot.as_ref().filter(|_| unknown) {
+            match hot.chosen_base_id() {
+                Ok(number) => self.base_id = Some(number),
+                Err(obstacle) => log_obstacle(&self.obstacle, Some(obstacle)),
+            }
+            hot.remove_base_id();
         }
-        match self.chosen_base_id() {
-            Some(Ok(number)) => self.base_id = Some(number),
-            Some(Err(obstacle)) => log_obstacle(&self.obstacle, Some(obstacle)),
-            None => return,
-        }
-        self.remove_base_id_file();
     }
 
     fn clean_up(&mut self, _epoch: u32, idle: bool) {
@@ -285,10 +252,10 @@ impl Host for EnvoyHost {
             return;
         };
         // Envoy leaves both behind, also when it ends before it serves.
-        if let Some(base_id) = self.base_id.or_else(|| self.chosen_base_id()?.ok()) {
+        if let Some(base_id) = self.base_id.or_else(|| hot.chosen_base_id().ok()) {
             let _ = fs::remove_file(hot_restart::region(&hot.shared_memory, base_id));
         }
-        self.remove_base_id_file();
+        hot.remove_base_id();
     }
 
     fn fingerprint(&self, config: &EnvoyConfig) -> String {
@@ -318,7 +285,7 @@ impl Host for EnvoyHost {
 
     fn adopted(&mut self, base_id: Option<u32>) {
         // A supervisor that was killed as soon as Envoy served may not have noted the number.
-        let base_id = base_id.or_else(|| self.chosen_base_id()?.ok());
+        let base_id = base_id.or_else(|| self.hot.as_ref()?.chosen_base_id().ok());
         self.hot_capable = base_id.is_some() && self.hot.is_some();
         self.base_id = base_id.filter(|_| self.hot_capable);
         let obstacle = match &self.hot {

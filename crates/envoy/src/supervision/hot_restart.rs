@@ -42,6 +42,18 @@ impl HotRestart {
             shared_memory: SHARED_MEMORY.into(),
         }
     }
+
+    /// The number that Envoy has chosen, as it wrote it.
+    pub(super) fn chosen_base_id(&self) -> Result<u32, String> {
+        let path = &self.base_id;
+        let read = fs::read_to_string(path).map_err(|error| error.to_string());
+        let number = read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}")));
+        number.map_err(|reason| format!("Envoy's base id cannot be read from {path:?}: {reason}"))
+    }
+
+    pub(super) fn remove_base_id(&self) {
+        let _ = fs::remove_file(&self.base_id);
+    }
 }
 
 /// Why there is no hot restart where it is switched off.

@@ -26,7 +26,7 @@ mod resuming;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What reached the world, and when.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Record(Arc<Mutex<Vec<(Duration, String)>>>, Instant);
 
 impl Record {
@@ -66,6 +66,7 @@ struct Fake {
 
 type Config = (u32, Option<Duration>);
 
+#[derive(Debug)]
 struct FakeProcess {
     record: Record,
     pid: u32,

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, Process};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch};
 use legate_runtime::logging::Level;
 use tokio::time::Instant;
 

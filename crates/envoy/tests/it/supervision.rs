@@ -6,7 +6,7 @@ use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
-use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, Process};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch};
 use legate_envoy::supervision::{
     self, Ended, EnvoyConfig, EnvoyHost, EpochState, Handle, Options, Outcome, Policy, Report,
 };
