@@ -20,19 +20,18 @@ pub(super) fn listeners(inputs: &BootstrapInputs, warnings: &mut Vec<String>) ->
     let keys = &inputs.proxy_config;
     let mut listeners = Vec::new();
     if let Some(bind) = keys.prometheus_bind_addr {
-        let path = scrape_path(&inputs.prometheus.scrape_path, warnings);
-        let matches = json!({ "path": path });
-        let forward = route(&matches, PROMETHEUS_BACKEND, "/stats/prometheus");
+        let path = json!({ "path": scrape_path(&inputs.prometheus.scrape_path, warnings) });
         let tls = inputs.prometheus.tls.as_ref().map(|_| transport_socket());
-        listeners.push(listener(PROMETHEUS, bind, forward, tls));
+        let to = (PROMETHEUS_BACKEND, "/stats/prometheus");
+        listeners.push(listener(PROMETHEUS, bind, &path, to, tls));
     }
     if let Some(bind) = keys.stats_bind_addr {
-        let forward = route(&json!({ "prefix": "/stats" }), SELF_ADMIN, "/stats");
-        listeners.push(listener(STATS, bind, forward, None));
+        let prefix = json!({ "prefix": "/stats" });
+        listeners.push(listener(STATS, bind, &prefix, (SELF_ADMIN, "/stats"), None));
     }
     if let Some(bind) = inputs.ready {
-        let forward = route(&json!({ "path": "/ready" }), SELF_ADMIN, "/ready");
-        listeners.push(listener(READY, bind, forward, None));
+        let path = json!({ "path": "/ready" });
+        listeners.push(listener(READY, bind, &path, (SELF_ADMIN, "/ready"), None));
     }
     listeners
 }
@@ -73,13 +72,17 @@ pub(crate) fn is_own(name: &str) -> bool {
     own.is_some_and(|own| [PROMETHEUS, STATS, READY].contains(&own))
 }
 
-/// Requests that match go to `cluster`, with `rewrite` in place of what matched.
-fn route(matches: &Value, cluster: &str, rewrite: &str) -> Value {
-    json!({ "match": matches, "route": { "cluster": cluster, "prefix_rewrite": rewrite } })
-}
-
-/// A listener that does what `forward` says, and answers anything else with 404.
-fn listener(name: &str, bind: SocketAddr, forward: Value, tls: Option<Value>) -> Value {
+/// A listener that sends what matches to a cluster, with a path in place of what matched, and answers
+/// anything else with 404.
+fn listener(
+    name: &str,
+    bind: SocketAddr,
+    matches: &Value,
+    (cluster, rewrite): (&str, &str),
+    tls: Option<Value>,
+) -> Value {
+    let route = json!({ "cluster": cluster, "prefix_rewrite": rewrite });
+    let forward = json!({ "match": matches, "route": route });
     let otherwise = json!({ "match": { "prefix": "/" }, "direct_response": { "status": 404 } });
     let manager = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",

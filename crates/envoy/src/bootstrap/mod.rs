@@ -171,7 +171,12 @@ fn document(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Result<Valu
 /// Clusters, listeners and secrets: the user's own, and what the dataplane adds.
 fn static_resources(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Value {
     let keys = &inputs.proxy_config;
-    let mut clusters = vec![relay_cluster(&inputs.xds)];
+    let relay = match &inputs.xds {
+        XdsAddress::Tcp(address) => socket_address(*address),
+        XdsAddress::Unix(path) => pipe(path),
+    };
+    let protocol = "http2_protocol_options";
+    let mut clusters = vec![cluster(LOCAL_AGENT_CLUSTER, "1s", protocol, &relay)];
     clusters.extend(keys.extra_static_clusters.iter().cloned());
     clusters.extend(listeners::clusters(inputs));
     clusters.extend(stats::collector_cluster(inputs));
@@ -182,15 +187,6 @@ fn static_resources(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Val
         "listeners": listeners,
         "secrets": listeners::secrets(inputs),
     }))
-}
-
-fn relay_cluster(xds: &XdsAddress) -> Value {
-    let address = match xds {
-        XdsAddress::Tcp(address) => socket_address(*address),
-        XdsAddress::Unix(path) => pipe(path),
-    };
-    let protocol = "http2_protocol_options";
-    cluster(LOCAL_AGENT_CLUSTER, "1s", protocol, &address)
 }
 
 /// A cluster with one fixed endpoint on this host.

@@ -104,32 +104,26 @@ fn udp(authority: &str) -> Result<SocketAddr, String> {
 
 /// Replaces `$HOST_IP` and `${HOST_IP}`. Other references stay, in braces.
 fn expand(url: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
-    let mut expanded = String::with_capacity(url.len());
-    let mut rest = url;
+    let (mut expanded, mut rest) = (String::new(), url);
     while let Some((before, after)) = rest.split_once('$') {
-        expanded.push_str(before);
         let braced = after
             .strip_prefix('{')
             .and_then(|after| after.split_once('}'));
         let (name, next) = braced.unwrap_or_else(|| {
-            let length = after
-                .find(|character: char| !(character.is_ascii_alphanumeric() || character == '_'))
-                .unwrap_or(after.len());
-            after.split_at(length)
+            let is_of_name =
+                |character: char| character.is_ascii_alphanumeric() || character == '_';
+            let end = after.find(|character| !is_of_name(character));
+            after.split_at(end.unwrap_or(after.len()))
         });
+        expanded += before;
         match name {
             "" => expanded.push('$'),
-            HOST_IP => expanded.push_str(&variable(HOST_IP).unwrap_or_default()),
-            other => {
-                expanded.push_str("${");
-                expanded.push_str(other);
-                expanded.push('}');
-            }
+            HOST_IP => expanded += &variable(HOST_IP).unwrap_or_default(),
+            other => expanded += &format!("${{{other}}}"),
         }
         rest = next;
     }
-    expanded.push_str(rest);
-    expanded
+    expanded + rest
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::exit::{ExitReason, OomCounter};
+use super::exit::{ExitReason, oom_kills};
 use super::words::{self, PassedOn};
 use super::{
     Identity, Launch, Place, Process, SECRET_VARIABLES, SpawnError, arguments, gone_is_fine,
@@ -28,7 +28,8 @@ struct EnvoyProcess {
     child: Child,
     pid: Pid,
     identity: Option<Identity>,
-    oom: OomCounter,
+    /// [`oom_kills`] when it was started.
+    oom_kills: Option<u64>,
     /// Where it is listened to.
     errors: Option<PassedOn>,
     ended: bool,
@@ -62,7 +63,7 @@ impl Launch {
         let (mut command, file) = self.command(place)?;
         command.process_group(0);
         parent_death::tie(&mut command, NixSignal::SIGKILL, file.as_ref());
-        let oom = OomCounter::read();
+        let oom_kills = oom_kills();
         let mut spawn = || {
             let errors = quoted.then(|| PassedOn::of(&mut command)).transpose()?;
             Ok((command.spawn()?, errors))
@@ -74,7 +75,7 @@ impl Launch {
             child,
             pid,
             identity: Identity::of(pid.as_raw_pid().unsigned_abs()),
-            oom,
+            oom_kills,
             errors,
             ended: false,
             killed: false,
@@ -167,7 +168,7 @@ impl Process for EnvoyProcess {
     fn wait(&mut self) -> BoxFuture<'_, ExitReason> {
         async {
             let reason = match self.child.wait().await {
-                Ok(status) => ExitReason::from_status(status, self.killed, &self.oom),
+                Ok(status) => ExitReason::from_status(status, self.killed, self.oom_kills),
                 Err(error) => ExitReason::Unobserved(error.to_string()),
             };
             self.ended = true;

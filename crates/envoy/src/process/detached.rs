@@ -1,7 +1,7 @@
 //! A process that lives on when its supervisor ends, started by this one or by another. It is not a
 //! child, so that its end is found by looking for it, and how it ended remains unknown.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -53,8 +53,14 @@ impl Launch {
     ) -> Result<Box<dyn Process>, SpawnError> {
         let (mut command, inherited) = self.command(place)?;
         let tail = LogTail::from_now(log);
-        let file = open_log(log).and_then(|file| Ok((file.try_clone()?, file)));
-        let (output, errors) = file.map_err(|error| {
+        // Only its owner may read what Envoy writes.
+        let file = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(log);
+        let files = file.and_then(|file| Ok((file.try_clone()?, file)));
+        let (output, errors) = files.map_err(|error| {
             SpawnError(format!("Envoy's log {log:?} cannot be written: {error}"))
         })?;
         command.stdout(output).stderr(errors);
@@ -72,15 +78,6 @@ impl Launch {
         let process = DetachedProcess::started(pid, tail).map_err(SpawnError)?;
         Ok(Box::new(process))
     }
-}
-
-/// Only its owner may read what Envoy writes.
-fn open_log(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(path)
 }
 
 impl DetachedProcess {

@@ -26,7 +26,12 @@ impl ExitReason {
         *self == Self::Code(0)
     }
 
-    pub(super) fn from_status(status: ExitStatus, killed_by_us: bool, oom: &OomCounter) -> Self {
+    /// `oom_kills` is what was counted when the process was started.
+    pub(super) fn from_status(
+        status: ExitStatus,
+        killed_by_us: bool,
+        oom_kills: Option<u64>,
+    ) -> Self {
         if let Some(code) = status.code() {
             return Self::Code(code);
         }
@@ -39,7 +44,7 @@ impl ExitReason {
             text += " (core dumped)";
         }
         if signal == Signal::SIGKILL as i32 && !killed_by_us {
-            text += oom.verdict();
+            text += verdict(oom_kills);
         }
         Self::Signal(text)
     }
@@ -55,27 +60,18 @@ impl fmt::Display for ExitReason {
     }
 }
 
-/// How many kills for lack of memory this process's control group had counted when Envoy started.
-#[derive(Debug)]
-pub(super) struct OomCounter(Option<u64>);
-
-impl OomCounter {
-    /// Reads the count, best effort.
-    pub(super) fn read() -> Self {
-        Self(oom_kills())
-    }
-
-    /// Whether the kernel has killed since; a question where the count cannot be read.
-    fn verdict(&self) -> &'static str {
-        match (self.0, oom_kills()) {
-            (Some(before), Some(now)) if now > before => ": out of memory",
-            (Some(_), Some(_)) => "",
-            _ => ": out of memory?",
-        }
+/// Whether the kernel has killed for lack of memory since it had done so that often; a question where
+/// that cannot be read.
+fn verdict(before: Option<u64>) -> &'static str {
+    match (before, oom_kills()) {
+        (Some(before), Some(now)) if now > before => ": out of memory",
+        (Some(_), Some(_)) => "",
+        _ => ": out of memory?",
     }
 }
 
-fn oom_kills() -> Option<u64> {
+/// How many kills for lack of memory this process's control group has counted.
+pub(super) fn oom_kills() -> Option<u64> {
     folders("memory").iter().find_map(|group| {
         let files = ["memory.events", "memory.oom_control"].iter();
         let mut texts = files.filter_map(|file| fs::read_to_string(group.join(file)).ok());
@@ -93,27 +89,27 @@ fn count(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn killed(signal: i32, ours: bool, counter: &OomCounter) -> ExitReason {
+    fn killed(signal: i32, ours: bool, counter: Option<u64>) -> ExitReason {
         ExitReason::from_status(ExitStatus::from_raw(signal), ours, counter)
     }
 
     #[test]
     fn reasons_read_like_sentences() {
-        let unknown = OomCounter(None);
+        let unknown = None;
         let exit =
-            |code: i32| ExitReason::from_status(ExitStatus::from_raw(code << 8), false, &unknown);
+            |code: i32| ExitReason::from_status(ExitStatus::from_raw(code << 8), false, unknown);
         assert_eq!(exit(1).to_string(), "exited with code 1");
         assert!(exit(0).success() && !exit(1).success());
         assert_eq!(
-            killed(9, false, &unknown).to_string(),
+            killed(9, false, unknown).to_string(),
             "killed by SIGKILL: out of memory?"
         );
-        assert_eq!(killed(9, true, &unknown).to_string(), "killed by SIGKILL");
+        assert_eq!(killed(9, true, unknown).to_string(), "killed by SIGKILL");
         assert_eq!(
-            killed(11 | 0x80, false, &unknown).to_string(),
+            killed(11 | 0x80, false, unknown).to_string(),
             "killed by SIGSEGV (core dumped)"
         );
-        assert_eq!(killed(15, false, &unknown).to_string(), "killed by SIGTERM");
+        assert_eq!(killed(15, false, unknown).to_string(), "killed by SIGTERM");
     }
 
     #[test]

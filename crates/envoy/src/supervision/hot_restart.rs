@@ -5,7 +5,6 @@ use std::collections::hash_map::RandomState;
 use std::fs::{self, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -88,15 +87,7 @@ fn unique(what: &str) -> String {
 /// Writes as much as Envoy does, because the space may be used up or nil.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(unique("legate-probe"));
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&probe)?;
-        file.write_all(&[1; REGION_SIZE])
-    };
-    let written = write();
+    let written = fs::write(&probe, [1; REGION_SIZE]);
     let _ = fs::remove_file(&probe);
     written
 }

@@ -195,9 +195,9 @@ impl<D: Clone + PartialEq> Machine<D> {
             Event::Kill => self.kill_all(),
             Event::Release => self.release(),
             Event::Checked(serial, checked) => self.checked(serial, checked.ok()),
-            Event::SpawnFailed(run) => self.ended(run, false),
+            Event::SpawnFailed(run) => self.ended(run, None),
             Event::Ready(run) => self.ready(run),
-            Event::Exited(run, reason) => self.exited(run, &reason),
+            Event::Exited(run, reason) => self.ended(run, Some(&reason)),
             Event::Validated(serial, result) => self.validated(serial, result.is_ok()),
             Event::QuitFailed(run) => {
                 // It was asked to quit in this state, so that SIGTERM is all that is missing.
@@ -421,25 +421,11 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     // Ends that nobody asked for, and what they cost.
 
-    fn exited(&mut self, run: Run, reason: &ExitReason) {
-        if let Some(epoch) = self.epoch(run) {
-            let number = epoch.epoch;
-            self.actions.push(Action::CleanUp(number));
-            // Whoever sent a signal was no judge of the configuration.
-            if !reason.success() && !matches!(reason, ExitReason::Signal(_)) {
-                self.validate(run);
-            }
-        }
-        self.ended(run, reason.success());
-    }
-
     /// Has Envoy asked, once, whether the process that has just failed could ever have run. The
     /// table of waits goes on meanwhile. With something to fall back to that is not the question.
-    fn validate(&mut self, run: Run) {
-        let failed = self.epoch(run).is_some_and(|epoch| {
-            epoch.state == EpochState::Starting && epoch.serial == self.wanted.serial
-        });
-        if failed
+    fn validate(&mut self, failed: &Epoch<D>) {
+        if failed.state == EpochState::Starting
+            && failed.serial == self.wanted.serial
             && self.phase == Phase::Running
             && self.wanted.validation == Validation::Unknown
             && self.good.is_none()
@@ -461,11 +447,20 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    fn ended(&mut self, run: Run, clean: bool) {
+    /// Without a reason it has not even been started.
+    fn ended(&mut self, run: Run, reason: Option<&ExitReason>) {
         let Some(index) = self.epochs.iter().position(|epoch| epoch.run == run) else {
             return;
         };
         let epoch = self.epochs.remove(index);
+        let clean = reason.is_some_and(ExitReason::success);
+        if let Some(reason) = reason {
+            self.actions.push(Action::CleanUp(epoch.epoch));
+            // Whoever sent a signal was no judge of the configuration.
+            if !clean && !matches!(reason, ExitReason::Signal(_)) {
+                self.validate(&epoch);
+            }
+        }
         if let Phase::Stopping(outcome) = self.phase {
             if self.epochs.is_empty() {
                 self.phase = Phase::Finished(outcome);
@@ -546,10 +541,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         let drains_already = self.makes_way();
         // What is not ready carries no traffic that a grace period could save.
         let serving = self.serving().map(|epoch| epoch.run).or(drains_already);
-        let grace = match serving {
-            Some(_) => self.policy.grace,
-            None => Duration::ZERO,
-        };
+        let grace = serving.map_or(Duration::ZERO, |_| self.policy.grace);
         let deadline = grace.saturating_add(self.policy.kill_after);
         self.arm(Timer::Deadline, deadline);
         let Some(run) = serving.filter(|_| !grace.is_zero()) else {
@@ -708,7 +700,12 @@ impl<D: Clone + PartialEq> Machine<D> {
             Timer::MinDrain => self.idle = IdleWatch::Due,
             Timer::Grace => self.quit_all(),
             Timer::Deadline => self.force(),
-            Timer::Last => self.last_wait_is_over(),
+            Timer::Last => {
+                self.phase = Phase::Finished(match self.phase {
+                    Phase::Stopping(Outcome::Spent) => Outcome::Spent,
+                    _ => Outcome::Unkillable,
+                });
+            }
         }
     }
 
@@ -725,15 +722,6 @@ impl<D: Clone + PartialEq> Machine<D> {
             _ => return,
         }
         self.forget_failures();
-    }
-
-    fn last_wait_is_over(&mut self) {
-        if let Phase::Stopping(outcome) = self.phase {
-            self.phase = Phase::Finished(match outcome {
-                Outcome::Stopped { .. } | Outcome::Ended => Outcome::Unkillable,
-                other => other,
-            });
-        }
     }
 
     fn arm(&mut self, timer: Timer, wait: Duration) {
