@@ -17,13 +17,11 @@ fn of_line(controller: &str, line: &str) -> Vec<PathBuf> {
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
         return Vec::new();
     };
-    let root = if controllers.is_empty() {
-        PathBuf::from("/sys/fs/cgroup")
-    } else if controllers.split(',').any(|name| name == controller) {
-        Path::new("/sys/fs/cgroup").join(controllers)
-    } else {
+    // The second version has one tree for all.
+    if !controllers.is_empty() && !controllers.split(',').any(|name| name == controller) {
         return Vec::new();
-    };
+    }
+    let root = Path::new("/sys/fs/cgroup").join(controllers);
     let group = root.join(path.trim_start_matches('/'));
     let around = group.ancestors();
     let around = around.take_while(|folder| folder.starts_with(&root));

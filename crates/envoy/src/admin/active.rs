@@ -67,9 +67,8 @@ pub(super) fn count(listeners: &Value, stats: &str) -> Option<u64> {
 /// Whether the line is one worker's share of a listener.
 fn is_part(of: &str) -> bool {
     let last = of.rsplit('.').next().unwrap_or_default();
-    let number = last.strip_prefix("worker_").unwrap_or_default();
-    last == "main_thread"
-        || (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    let number = last.strip_prefix("worker_");
+    last == "main_thread" || number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 #[cfg(test)]

@@ -120,10 +120,8 @@ fn list(config: &Map<String, Value>, key: &str) -> Result<Vec<String>, Bootstrap
         Some(Value::Array(items)) => items.as_slice(),
         Some(scalar) => std::slice::from_ref(scalar),
     };
-    let mut texts = Vec::new();
-    for item in items {
-        texts.push(weak_text(key, item)?);
-    }
+    let texts = items.iter().map(|item| weak_text(key, item));
+    let mut texts = texts.collect::<Result<Vec<String>, _>>()?;
     texts.retain(|text| !text.is_empty());
     Ok(texts)
 }
@@ -136,8 +134,7 @@ fn weak_text(key: &str, value: &Value) -> Result<String, BootstrapError> {
     };
     match value {
         Value::Null => Ok(String::new()),
-        Value::Bool(true) => Ok("1".to_owned()),
-        Value::Bool(false) => Ok("0".to_owned()),
+        Value::Bool(set) => Ok(u8::from(*set).to_string()),
         // Numbers arrive as floats from the server's protobuf; 60.0 has to read 60.
         Value::Number(number) => Ok(match number.as_f64() {
             Some(float) if number.is_f64() => float.to_string(),

@@ -34,22 +34,19 @@ pub(super) fn render(
 
 fn no_object(output: &Output<'_>, error: &serde_json::Error) -> BootstrapError {
     let made = output.text();
-    let line_start = match error.line() {
-        0 | 1 => 0,
-        line => (made.match_indices('\n').nth(line - 2)).map_or(0, |(newline, _)| newline + 1),
-    };
+    let lines = made
+        .split_inclusive('\n')
+        .take(error.line().saturating_sub(1));
+    let line_start: usize = lines.map(str::len).sum();
     // The parser counts columns from 1, and names the end by the last byte.
-    let mut offset = (line_start + error.column().saturating_sub(1)).min(made.len());
-    while !made.is_char_boundary(offset) {
-        offset -= 1;
-    }
-    let before = made[..offset].chars().rev().take(EXCERPT / 2).count();
+    let offset = line_start + error.column().saturating_sub(1);
+    let offset = made.floor_char_boundary(offset);
     let (line, column) = output.origin(offset);
-    let near: String = made
-        .chars()
-        .skip(made[..offset].chars().count() - before)
-        .take(before + EXCERPT / 2)
-        .collect();
+    let (before, after) = made.split_at(offset);
+    let mut start = before.char_indices().rev();
+    let start = start.nth(EXCERPT / 2 - 1).map_or(0, |(start, _)| start);
+    let after: String = after.chars().take(EXCERPT / 2).collect();
+    let near = format!("{}{after}", &before[start..]);
     // It may repeat a text of any length.
     let error: String = error.to_string().chars().take(ERROR).collect();
     let reason = format!(

@@ -49,20 +49,18 @@ pub(super) fn arguments(
     option(&["--drain-time-s"], Some(&drain_seconds));
     option(&["--drain-strategy"], Some(launch.drain_strategy.as_str()));
     if let Some(place) = place {
-        let seconds = place.parent_shutdown.as_secs();
-        arguments.extend(["--restart-epoch".into(), place.epoch.to_string().into()]);
+        let number = |number: u64| OsString::from(number.to_string());
+        arguments.extend(["--restart-epoch".into(), number(place.epoch.into())]);
         match place.base_id {
-            Some(number) => arguments.extend(["--base-id".into(), number.to_string().into()]),
+            Some(base_id) => arguments.extend(["--base-id".into(), number(base_id.into())]),
             None => arguments.extend([
                 "--use-dynamic-base-id".into(),
                 "--base-id-path".into(),
                 place.base_id_file.clone().into(),
             ]),
         }
-        arguments.extend([
-            "--parent-shutdown-time-s".into(),
-            seconds.to_string().into(),
-        ]);
+        let seconds = number(place.parent_shutdown.as_secs());
+        arguments.extend(["--parent-shutdown-time-s".into(), seconds]);
     }
     arguments.extend(extra.iter().cloned());
     Ok((arguments, file))

@@ -26,12 +26,8 @@ impl ExitReason {
         *self == Self::Code(0)
     }
 
-    /// `oom_kills` is what was counted when the process was started.
-    pub(super) fn from_status(
-        status: ExitStatus,
-        killed_by_us: bool,
-        oom_kills: Option<u64>,
-    ) -> Self {
+    /// A signal may be `ours`; `oom_kills` were counted when the process was started.
+    pub(super) fn from_status(status: ExitStatus, ours: bool, oom_kills: Option<u64>) -> Self {
         if let Some(code) = status.code() {
             return Self::Code(code);
         }
@@ -43,7 +39,7 @@ impl ExitReason {
         if status.core_dumped() {
             text += " (core dumped)";
         }
-        if signal == Signal::SIGKILL as i32 && !killed_by_us {
+        if signal == Signal::SIGKILL as i32 && !ours {
             text += verdict(oom_kills);
         }
         Self::Signal(text)

@@ -13,10 +13,9 @@ use tokio::time::{Instant, timeout_at};
 
 /// Most characters of Envoy's own words that are passed on.
 const LENGTH: usize = 2_000;
-/// The longest line that is passed through as a whole, in bytes.
-const LINE_LIMIT: u64 = 64 * 1024;
-/// How much of the end of a log file is read, in bytes.
-const LOG_LIMIT: u64 = 64 * 1024;
+/// The longest line that is passed through as a whole, and how much of the end of a log file is read,
+/// in bytes.
+const LIMIT: u64 = 64 * 1024;
 /// Stack of the thread that passes on: it holds a line and little else.
 const STACK: usize = 64 * 1024;
 /// How long the last words may take after the end of the process. Whoever reads the dataplane's
@@ -92,7 +91,7 @@ impl PassedOn {
 fn pass_on(mut errors: impl BufRead, out: &mut impl Write, last: &watch::Sender<Option<String>>) {
     let mut line = Vec::new();
     // Whole lines, so that no other of the dataplane's comes in between.
-    while let Ok(1..) = (&mut errors).take(LINE_LIMIT).read_until(b'\n', &mut line) {
+    while let Ok(1..) = (&mut errors).take(LIMIT).read_until(b'\n', &mut line) {
         // Without a reader it has to be read all the same, or Envoy would wait.
         let _ = out.write_all(&line);
         if let Some(complaint) = complaint(&String::from_utf8_lossy(&line)) {
@@ -122,10 +121,10 @@ impl LogTail {
     pub(super) fn last_words(&self) -> Option<String> {
         let mut file = File::open(&self.path).ok()?;
         let length = file.metadata().ok()?.len();
-        let from = self.from.max(length.saturating_sub(LOG_LIMIT));
+        let from = self.from.max(length.saturating_sub(LIMIT));
         file.seek(SeekFrom::Start(from)).ok()?;
         let mut end = Vec::new();
-        file.take(LOG_LIMIT).read_to_end(&mut end).ok()?;
+        file.take(LIMIT).read_to_end(&mut end).ok()?;
         String::from_utf8_lossy(&end)
             .lines()
             .rev()

@@ -4,6 +4,7 @@
 mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::pending;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
@@ -57,7 +58,10 @@ pub async fn run<H: Host>(
     driver.publish();
     let mut period = interval(SNAPSHOT_PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while driver.machine.outcome().is_none() {
+    loop {
+        if let Some(outcome) = driver.machine.outcome() {
+            return Ok(driver.end(outcome));
+        }
         tokio::select! {
             biased;
             event = driver.next() => driver.happened(event),
@@ -66,7 +70,6 @@ pub async fn run<H: Host>(
         }
         driver.settle();
     }
-    Ok(driver.end())
 }
 
 struct Running<C> {
@@ -110,7 +113,7 @@ struct Driver<H: Host> {
     running: BTreeMap<Run, Running<H::Config>>,
     /// At most one of each kind: a new one takes the place of the one before, whose answer would
     /// mean nothing any more.
-    calls: BTreeMap<Call, Work<Option<Event<H::Config>>>>,
+    calls: BTreeMap<Call, Work<Event<H::Config>>>,
     timers: Timers,
     queue: VecDeque<Event<H::Config>>,
     state: Report,
@@ -131,12 +134,11 @@ impl<H: Host> Driver<H> {
         report: watch::Sender<Report>,
     ) -> Result<Self, FileError> {
         let wanted = host.fingerprint(&config);
-        let left = options
-            .snapshot
-            .as_deref()
-            .map(Snapshot::load)
-            .transpose()?;
-        let found = match left.flatten() {
+        let left = match &options.snapshot {
+            Some(path) => Snapshot::load(path)?,
+            None => None,
+        };
+        let found = match left {
             Some(snapshot) => resume::adopt(&mut host, snapshot).await,
             None => Vec::new(),
         };
@@ -179,28 +181,21 @@ impl<H: Host> Driver<H> {
 
     /// What happens next. Cancel safe.
     async fn next(&mut self) -> Event<H::Config> {
-        loop {
-            let (call, answer) = {
-                let lives = self.running.iter_mut();
-                let mut lives: FuturesUnordered<_> =
-                    lives.map(|(run, running)| running.next(*run)).collect();
-                let calls = self.calls.iter_mut();
-                let mut answers: FuturesUnordered<_> = calls
-                    .map(|(call, work)| work.map(|answer| (*call, answer)))
-                    .collect();
-                tokio::select! {
-                    biased;
-                    Some(event) = lives.next() => return event,
-                    Some(answered) = answers.next() => answered,
-                    timer = self.timers.next() => return Event::Elapsed(timer),
-                }
-            };
-            self.calls.remove(&call);
-            // Nothing follows from some.
-            if let Some(event) = answer {
-                return event;
-            }
-        }
+        let lives = self.running.iter_mut();
+        let lives = lives.map(|(run, running)| running.next(*run));
+        let mut lives: FuturesUnordered<_> = lives.collect();
+        let calls = self.calls.iter_mut();
+        let calls = calls.map(|(call, work)| work.map(|event| (*call, event)));
+        let mut answers: FuturesUnordered<_> = calls.collect();
+        let (call, event) = tokio::select! {
+            biased;
+            Some(event) = lives.next() => return event,
+            Some(answered) = answers.next() => answered,
+            timer = self.timers.next() => return Event::Elapsed(timer),
+        };
+        drop(answers);
+        self.calls.remove(&call);
+        event
     }
 
     /// Has the machine decide about it later, and notes what others are shown of it.
@@ -295,18 +290,19 @@ impl<H: Host> Driver<H> {
                 Action::Validate(serial, config) => {
                     let validation = self.host.validate(&config);
                     let answer = validation.map(move |result| Event::Validated(serial, result));
-                    self.calls.insert(Call::Validate, answer.map(Some).boxed());
+                    self.calls.insert(Call::Validate, answer.boxed());
                 }
                 Action::Start(run, epoch, config) => self.start(run, epoch, &config),
                 Action::Drain(_) => {
-                    let drained = self.host.drain().map(|drained| {
-                        if let Err(error) = drained {
+                    let drain = self.host.drain();
+                    let answer = async {
+                        if let Err(error) = drain.await {
                             tracing::warn!(%error, "error while draining Envoy listeners");
                         }
                         // Nothing follows from it: the time to drain runs on.
-                        None
-                    });
-                    self.calls.insert(Call::Admin, drained.boxed());
+                        pending().await
+                    };
+                    self.calls.insert(Call::Admin, answer.boxed());
                 }
                 Action::AwaitIdle(run) => {
                     if let Some(running) = self.running.get_mut(&run) {
@@ -350,7 +346,7 @@ impl<H: Host> Driver<H> {
         let running = newest.and_then(|newest| self.running.get(&newest.run));
         let identity = running.and_then(|running| running.process.identity());
         let check = self.host.check(config, identity);
-        let answer = check.map(move |checked| Some(Event::Checked(serial, checked)));
+        let answer = check.map(move |checked| Event::Checked(serial, checked));
         self.calls.insert(Call::Check, answer.boxed());
     }
 
@@ -394,12 +390,15 @@ impl<H: Host> Driver<H> {
         if let Some(running) = self.running.get_mut(&run) {
             running.awaited = None;
         }
-        let quit = self.host.quit().map(move |confirmed| {
-            let error = confirmed.err()?;
+        let quit = self.host.quit();
+        let answer = async move {
+            let Err(error) = quit.await else {
+                return pending().await;
+            };
             tracing::warn!(%error, "envoy did not confirm that it quits, sending SIGTERM");
-            Some(Event::QuitFailed(run))
-        });
-        self.calls.insert(Call::Admin, quit.boxed());
+            Event::QuitFailed(run)
+        };
+        self.calls.insert(Call::Admin, answer.boxed());
     }
 
     fn signal(&mut self, run: Run, name: &'static str, signal: Signal) {
@@ -482,12 +481,8 @@ impl<H: Host> Driver<H> {
         serde_json::to_vec_pretty(&snapshot).unwrap_or_default()
     }
 
-    fn end(mut self) -> Ended {
+    fn end(mut self, outcome: Outcome) -> Ended {
         self.publish();
-        let outcome = self
-            .machine
-            .outcome()
-            .unwrap_or(Outcome::Stopped { forced: false });
         if outcome == Outcome::Released {
             self.keep_snapshot();
             self.detach_all();

@@ -128,15 +128,10 @@ pub(super) fn unmark(region: &Path) -> io::Result<bool> {
     (&mut file)
         .take(REGION_SIZE as u64 + 1)
         .read_to_end(&mut content)?;
-    let number = |at: usize| -> Option<u64> {
-        Some(u64::from_ne_bytes(
-            content.get(at..at + 8)?.try_into().ok()?,
-        ))
-    };
-    if content.len() != REGION_SIZE
-        || number(0) != Some(REGION_SIZE as u64)
-        || number(8) != Some(REGION_VERSION)
-    {
+    let known = content.len() == REGION_SIZE
+        && content[..8] == (REGION_SIZE as u64).to_ne_bytes()
+        && content[8..16] == REGION_VERSION.to_ne_bytes();
+    if !known {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown layout"));
     }
     if content[FLAGS_OFFSET] & INITIALIZING == 0 {

@@ -17,8 +17,7 @@ pub(super) struct Timers(Vec<(Instant, Timer)>);
 impl Timers {
     /// Has `timer` run out after `wait`, or earlier when it was armed before.
     pub(super) fn arm(&mut self, timer: Timer, wait: Duration) {
-        let now = Instant::now();
-        let at = now.checked_add(wait).unwrap_or(now + NEVER);
+        let at = Instant::now() + wait.min(NEVER);
         match self.0.iter_mut().find(|(_, armed)| *armed == timer) {
             Some((earlier, _)) => *earlier = at.min(*earlier),
             None => self.0.push((at, timer)),
