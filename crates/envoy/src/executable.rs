@@ -116,8 +116,7 @@ fn runnable(path: &Path) -> Result<(), &'static str> {
 /// Refuses what is no program for this machine, with the error that the kernel has for it.
 pub(crate) fn refuse_foreign(path: &Path) -> io::Result<()> {
     // A bare name is looked up elsewhere; what is no file may block whoever opens it.
-    let is_file =
-        path.components().count() > 1 && std::fs::metadata(path).is_ok_and(|file| file.is_file());
+    let is_file = path.components().count() > 1 && path.is_file();
     match is_file && runnable(path).is_err() {
         true => Err(Errno::ENOEXEC.into()),
         false => Ok(()),

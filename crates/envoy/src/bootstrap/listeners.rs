@@ -134,9 +134,8 @@ fn transport_socket() -> Value {
 /// Static secrets for the Prometheus listener. They name files; the certificates of a CA folder
 /// are text, and no key ever is.
 pub(super) fn secrets(inputs: &BootstrapInputs) -> Vec<Value> {
-    let tls = (inputs.prometheus.tls.as_ref())
-        .filter(|_| inputs.proxy_config.prometheus_bind_addr.is_some());
-    let Some(tls) = tls else {
+    let bind = inputs.proxy_config.prometheus_bind_addr;
+    let (Some(tls), Some(_)) = (&inputs.prometheus.tls, bind) else {
         return Vec::new();
     };
     let file = |path: &Path| json!({ "filename": path.to_string_lossy() });

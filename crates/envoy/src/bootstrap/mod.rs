@@ -233,28 +233,21 @@ fn dynamic_resources() -> Value {
 /// The object without entries that say nothing: `null`, `""` and `[]`.
 fn without_empty(mut object: Value) -> Value {
     if let Value::Object(entries) = &mut object {
-        entries.retain(|_, value| match value {
-            Value::Null => false,
-            Value::String(text) => !text.is_empty(),
-            Value::Array(items) => !items.is_empty(),
-            _ => true,
-        });
+        entries.retain(|_, value| ![Value::Null, json!(""), json!([])].contains(value));
     }
     object
 }
 
 fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
-    (1..)
-        .zip(logs)
-        .map(|(position, text)| {
-            parse_object(text).map_err(|source| {
-                BootstrapError(format!(
-                    "access log {position} of the bootstrap parameters is not a JSON object: {source}; \
-                     see accessLogs in proxy-defaults"
-                ))
-            })
+    let logs = (1..).zip(logs).map(|(position, text)| {
+        parse_object(text).map_err(|source| {
+            BootstrapError(format!(
+                "access log {position} of the bootstrap parameters is not a JSON object: {source}; \
+                 see accessLogs in proxy-defaults"
+            ))
         })
-        .collect()
+    });
+    logs.collect()
 }
 
 fn parse_object(text: &str) -> Result<Value, serde_json::Error> {

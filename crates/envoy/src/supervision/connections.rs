@@ -29,21 +29,28 @@ pub fn connections_by_port(pid: u32) -> io::Result<BTreeMap<u16, u64>> {
 fn count(process: &Path) -> io::Result<BTreeMap<u16, u64>> {
     let mut sockets = sockets(&process.join("fd"))?;
     let mut listening = BTreeSet::new();
-    for (table, required) in [("tcp", true), ("tcp6", false)] {
-        rows(
-            &process.join("net").join(table),
-            required,
-            |(port, state, inode)| {
-                if state == LISTEN {
-                    listening.insert(port);
-                } else if state == ESTABLISHED
-                    && let Ok(index) = sockets.binary_search_by_key(&inode, |(inode, _)| *inode)
-                {
-                    // Once each: while others begin and end, the kernel shows some lines twice.
-                    sockets[index].1 = Some(port);
-                }
-            },
-        )?;
+    for (table, required) in [("net/tcp", true), ("net/tcp6", false)] {
+        let file = match File::open(process.join(table)) {
+            // Without IPv6 the kernel has no table for it.
+            Err(error) if !required && error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        let unknown = || {
+            let reason = format!("{table}: unknown layout");
+            io::Error::new(io::ErrorKind::InvalidData, reason)
+        };
+        // The first line is a heading.
+        for line in BufReader::new(file).lines().skip(1) {
+            let (port, state, inode) = row(&line?).ok_or_else(unknown)?;
+            if state == LISTEN {
+                listening.insert(port);
+            } else if state == ESTABLISHED
+                && let Ok(index) = sockets.binary_search_by_key(&inode, |(inode, _)| *inode)
+            {
+                // Once each: while others begin and end, the kernel shows some lines twice.
+                sockets[index].1 = Some(port);
+            }
+        }
     }
     let mut found = BTreeMap::new();
     // The kernel gives a connection that goes out no port that somebody is bound to.
@@ -86,22 +93,6 @@ fn row(line: &str) -> Option<(u16, u8, u64)> {
         u8::from_str_radix(state, 16).ok()?,
         fields.nth(5)?.parse().ok()?,
     ))
-}
-
-/// Goes through a table, line by line. Without IPv6 the kernel has no table for it.
-fn rows(path: &Path, required: bool, mut each: impl FnMut((u16, u8, u64))) -> io::Result<()> {
-    let file = match File::open(path) {
-        Err(error) if !required && error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
-    // The first line is a heading.
-    for line in BufReader::new(file).lines().skip(1) {
-        each(row(&line?).ok_or_else(|| {
-            let reason = format!("{}: unknown layout", path.display());
-            io::Error::new(io::ErrorKind::InvalidData, reason)
-        })?);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

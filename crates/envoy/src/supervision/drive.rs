@@ -133,7 +133,6 @@ impl<H: Host> Driver<H> {
         options: Options,
         report: watch::Sender<Report>,
     ) -> Result<Self, FileError> {
-        let wanted = host.fingerprint(&config);
         let left = match &options.snapshot {
             Some(path) => Snapshot::load(path)?,
             None => None,
@@ -144,7 +143,7 @@ impl<H: Host> Driver<H> {
         };
         let adopted = found.iter().map(|(entry, _)| Adopted {
             epoch: entry.epoch,
-            current: entry.fingerprint == wanted,
+            current: entry.fingerprint == host.fingerprint(&config),
         });
         let adopted: Vec<Adopted> = adopted.collect();
         let machine = Machine::new(options.policy, config, &adopted);
@@ -234,11 +233,8 @@ impl<H: Host> Driver<H> {
         };
         let epoch = self.machine.epochs().iter().find(|epoch| epoch.run == run);
         let state = epoch.map_or(EpochState::Killed, |epoch| epoch.state);
-        let (epoch, pid, lived) = (
-            running.epoch,
-            running.process.pid(),
-            running.since.elapsed(),
-        );
+        let (epoch, pid) = (running.epoch, running.process.pid());
+        let lived = running.since.elapsed();
         let expected = self.machine.stopping() || state.leaves();
         if expected {
             tracing::info!(epoch, pid, ?lived, %reason, "envoy process exited");

@@ -39,7 +39,7 @@ pub struct EnvoyHost {
     warning: watch::Sender<Option<String>>,
     /// Whether the next Envoy's standard error is captured: none has served since the last start.
     capture_errors: bool,
-    /// [`headroom::too_few_threads`]
+    /// [`headroom::too_few_threads`], but in tests.
     too_few_threads: fn(concurrency: u32) -> Option<String>,
 }
 
