@@ -20,8 +20,8 @@ use super::host::{Host, Work};
 use super::machine::{
     Action, Adopted, EpochState, Event, Machine, Outcome, RestartMode, Run, Timer,
 };
-use super::options::{Ended, OnRestart, Options, RestartKind};
-use super::report::{EXITS, EpochReport, ExitRecord, Report};
+use super::options::{OnRestart, Options, RestartKind};
+use super::report::{EXITS, Ended, EpochReport, ExitRecord, Report};
 use super::resume;
 use crate::process::{ExitReason, Process};
 

@@ -32,5 +32,5 @@ pub use files::{FileError, Owner, Snapshot};
 pub use handle::{Controls, Handle, handle};
 pub use hot_restart::{HotRestart, SHARED_MEMORY};
 pub use machine::{EpochState, Outcome};
-pub use options::{Ended, MIN_DRAIN, Options, Policy, RestartKind};
-pub use report::{EpochReport, ExitRecord, Report};
+pub use options::{MIN_DRAIN, Options, Policy, RestartKind};
+pub use report::{Ended, EpochReport, ExitRecord, Report};

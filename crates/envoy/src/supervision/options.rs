@@ -1,12 +1,9 @@
-//! How to supervise, with the tables of waits, and how it ended. Values only; nothing here has a
-//! clock.
+//! How to supervise, with the tables of waits. Values only; nothing here has a clock.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::files::Owner;
-use super::machine::Outcome;
-use super::report::ExitRecord;
 
 /// See [`Options::on_restart`].
 pub(super) type OnRestart = Box<dyn FnMut(RestartKind) + Send>;
@@ -35,20 +32,6 @@ pub struct Options {
     pub owner: Option<Owner>,
     /// Called whenever a process is started after the first one. Must not block.
     pub on_restart: Option<OnRestart>,
-}
-
-/// How supervision ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    /// Why.
-    pub outcome: Outcome,
-    /// The last exit of a process.
-    pub last: Option<ExitRecord>,
-    /// Why the last start or configuration was refused, if no process was ready since.
-    pub refusal: Option<String>,
-    /// Whether it ended early because the program refuses the configuration, in the words of
-    /// `refusal`.
-    pub refused: bool,
 }
 
 /// How long a process has to live until its earlier failures are forgotten.

@@ -1,11 +1,11 @@
-//! What others can see of the supervisor: epochs, the last exits, and what stands in the way.
+//! What others can see of the supervisor: epochs, the last exits, what stands in the way, and how it ended.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::machine::EpochState;
+use super::machine::{EpochState, Outcome};
 use crate::process::ExitReason;
 
 /// How many exits are remembered.
@@ -80,4 +80,18 @@ impl Report {
         let serving = self.epochs.iter().rev().find(|epoch| epoch.state.serves());
         serving.or_else(|| self.epochs.last())
     }
+}
+
+/// How supervision ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Why.
+    pub outcome: Outcome,
+    /// The last exit of a process.
+    pub last: Option<ExitRecord>,
+    /// Why the last start or configuration was refused, if no process was ready since.
+    pub refusal: Option<String>,
+    /// Whether it ended early because the program refuses the configuration, in the words of
+    /// `refusal`.
+    pub refused: bool,
 }
