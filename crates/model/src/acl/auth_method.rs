@@ -3,9 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::acl::interpolation::interpolate;
 use crate::acl::jwt::JwtConfig;
@@ -14,7 +12,6 @@ use crate::acl::selector;
 use crate::acl::variables::Variables;
 use crate::duration;
 use crate::invalid::Invalid;
-use crate::json;
 use crate::tenancy::{InvalidTenancyName, Tenancy, TenancyName};
 use crate::{Opaque, name};
 
@@ -254,44 +251,4 @@ impl AuthMethod {
         }
         Ok(own)
     }
-}
-
-/// Reads the settings of a type; empty values count as absent.
-pub(super) fn settings<T: DeserializeOwned>(config: &Opaque, kind: &str) -> Result<T, Invalid> {
-    let mut own = config.clone();
-    own.retain(|_, value| !value.is_null() && value.as_str() != Some(""));
-    json::from_value(Value::Object(own), json::UnknownFields::Refuse).map_err(|error| match error {
-        json::DecodeError::Value { path, message } => Invalid::new(path, message),
-        json::DecodeError::UnknownFields { fields } => Invalid::new(
-            fields.join(", "),
-            format!("the {kind} auth method has no such setting"),
-        ),
-        json::DecodeError::Syntax(error) => Invalid::new("", error.to_string()),
-    })
-}
-
-/// Whether a URL can be asked.
-pub(super) fn validate_url(field: &str, url: &str) -> Result<(), Invalid> {
-    let rest = url
-        .strip_prefix("https://")
-        .or_else(|| url.strip_prefix("http://"));
-    let host = rest.and_then(|rest| rest.split(['/', '?']).next());
-    let graphic = url.bytes().all(|byte| byte.is_ascii_graphic());
-    let good = |host: &str| !host.is_empty() && !host.contains('@');
-    if graphic && !url.contains('#') && host.is_some_and(good) {
-        return Ok(());
-    }
-    Err(Invalid::new(
-        field,
-        format!("{url:?} is not a URL that is served: use https://HOST[:PORT][/PATH]"),
-    ))
-}
-
-/// Whether a text may be the PEM of certificates. What is in it, the caller finds out.
-pub(super) fn validate_ca(field: &str, pem: &str) -> Result<(), Invalid> {
-    if pem.contains("-----BEGIN CERTIFICATE-----") && !pem.contains("PRIVATE KEY") {
-        return Ok(());
-    }
-    let reason = "it must be the PEM of one or more certificates of authorities";
-    Err(Invalid::new(field, reason))
 }

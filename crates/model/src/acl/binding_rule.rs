@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::identity::{NodeIdentity, ServiceIdentity};
 use crate::acl::interpolation::{InterpolationError, interpolate};
 use crate::acl::selector;
 use crate::acl::template::{TemplateVariables, TemplatedPolicy};
-use crate::acl::token::{NodeIdentity, ServiceIdentity};
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
 use crate::name;

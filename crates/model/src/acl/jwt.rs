@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Opaque;
-use crate::acl::auth_method;
+use crate::acl::method_config;
 use crate::acl::variables::Variables;
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
@@ -109,7 +109,7 @@ impl JwtConfig {
     ///
     /// [`Invalid`] names the first setting that is unknown or of the wrong type.
     pub fn from_map(config: &Opaque) -> Result<Self, Invalid> {
-        auth_method::settings(config, "jwt")
+        method_config::settings(config, "jwt")
     }
 
     /// Where the keys are.
@@ -188,9 +188,9 @@ impl JwtConfig {
             ),
         ] {
             if !url.is_empty() {
-                auth_method::validate_url(url_field, url)?;
+                method_config::validate_url(url_field, url)?;
                 if !ca.is_empty() {
-                    auth_method::validate_ca(ca_field, ca)?;
+                    method_config::validate_ca(ca_field, ca)?;
                 }
             } else if !ca.is_empty() {
                 let reason = format!("it is used with {url_field} only: set that, or leave it out");

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::Opaque;
-use crate::acl::auth_method;
+use crate::acl::method_config;
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
 use crate::secret::Secret;
@@ -49,7 +49,7 @@ impl KubernetesConfig {
     ///
     /// [`Invalid`] names the first setting that is unknown or of the wrong type.
     pub fn from_map(config: &Opaque) -> Result<Self, Invalid> {
-        auth_method::settings(config, "kubernetes")
+        method_config::settings(config, "kubernetes")
     }
 
     /// # Errors
@@ -60,8 +60,8 @@ impl KubernetesConfig {
             let reason = "it must name the Kubernetes API server, as in https://10.0.0.1:443";
             return Err(Invalid::new("Host", reason));
         }
-        auth_method::validate_url("Host", &self.url())?;
-        auth_method::validate_ca("CACert", &self.ca_cert)?;
+        method_config::validate_url("Host", &self.url())?;
+        method_config::validate_ca("CACert", &self.ca_cert)?;
         let jwt = self.service_account_jwt.expose();
         let parts: Vec<&str> = jwt.split('.').collect();
         let text = jwt.bytes().all(|byte| byte.is_ascii_graphic());

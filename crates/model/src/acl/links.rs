@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::acl::policy::Policy;
+use crate::acl::identity::{NodeIdentity, ServiceIdentity};
+use crate::acl::policy::{Policy, PolicyLink};
 use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
-use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
 use crate::invalid::Invalid;
 use crate::{Tenancy, name};
 

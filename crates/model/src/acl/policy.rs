@@ -4,10 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::hash::ContentHash;
 use crate::acl::rules::{InvalidRules, Rules};
-use crate::acl::token::{GLOBAL_MANAGEMENT, GLOBAL_MANAGEMENT_ID};
 use crate::invalid::Invalid;
 use crate::name;
 use crate::tenancy::TenancyName;
+
+/// Name of the policy that permits everything.
+pub const GLOBAL_MANAGEMENT: &str = "global-management";
+/// Id of the policy that permits everything.
+pub const GLOBAL_MANAGEMENT_ID: &str = "00000000-0000-0000-0000-000000000001";
 
 /// Id of the policy that permits reading everything.
 pub const GLOBAL_READ_ONLY_ID: &str = "00000000-0000-0000-0000-000000000002";
@@ -203,4 +207,30 @@ fn every_resource(access: &str) -> String {
         };
     }
     text
+}
+
+/// A policy that a token is linked to, by id, name or both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PolicyLink {
+    /// The policy's id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// The policy's name.
+    pub name: String,
+}
+
+impl PolicyLink {
+    /// The policy that permits everything.
+    pub fn global_management() -> Self {
+        PolicyLink {
+            id: GLOBAL_MANAGEMENT_ID.to_owned(),
+            name: GLOBAL_MANAGEMENT.to_owned(),
+        }
+    }
+
+    /// Whether it is the policy that permits everything.
+    pub fn is_global_management(&self) -> bool {
+        self.name == GLOBAL_MANAGEMENT || self.id == GLOBAL_MANAGEMENT_ID
+    }
 }

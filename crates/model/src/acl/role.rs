@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::acl::hash::ContentHash;
+use crate::acl::identity::{NodeIdentity, ServiceIdentity};
 use crate::acl::links::{self, Links};
 use crate::acl::policy::Policy;
+use crate::acl::policy::PolicyLink;
 use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
-use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
 use crate::invalid::Invalid;
 use crate::tenancy::TenancyName;
 

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::identity::{NodeIdentity, ServiceIdentity};
 use crate::acl::policy::Policy;
-use crate::acl::token::{NodeIdentity, ServiceIdentity};
 use crate::invalid::Invalid;
 use crate::name;
 

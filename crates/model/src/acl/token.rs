@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use crate::acl::hash::ContentHash;
+use crate::acl::identity::{NodeIdentity, ServiceIdentity};
 use crate::acl::links::{self, Links};
-use crate::acl::policy::Policy;
+use crate::acl::policy::{Policy, PolicyLink};
 use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
@@ -18,37 +19,6 @@ use crate::{duration, name, timestamp};
 pub const ANONYMOUS_ACCESSOR: &str = "00000000-0000-0000-0000-000000000002";
 /// Secret of the token that requests without one have.
 pub const ANONYMOUS_SECRET: &str = "anonymous";
-/// Name of the policy that permits everything.
-pub const GLOBAL_MANAGEMENT: &str = "global-management";
-/// Id of the policy that permits everything.
-pub const GLOBAL_MANAGEMENT_ID: &str = "00000000-0000-0000-0000-000000000001";
-
-/// A policy that a token is linked to, by id, name or both.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct PolicyLink {
-    /// The policy's id.
-    #[serde(rename = "ID")]
-    pub id: String,
-    /// The policy's name.
-    pub name: String,
-}
-
-impl PolicyLink {
-    /// The policy that permits everything.
-    pub fn global_management() -> Self {
-        PolicyLink {
-            id: GLOBAL_MANAGEMENT_ID.to_owned(),
-            name: GLOBAL_MANAGEMENT.to_owned(),
-        }
-    }
-
-    /// Whether it is the policy that permits everything.
-    pub fn is_global_management(&self) -> bool {
-        self.name == GLOBAL_MANAGEMENT || self.id == GLOBAL_MANAGEMENT_ID
-    }
-}
-
 /// A role that a token is linked to, by id, name or both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -58,27 +28,6 @@ pub struct RoleLink {
     pub id: String,
     /// The role's name.
     pub name: String,
-}
-
-/// Permission to be a service and its sidecar.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ServiceIdentity {
-    /// The service.
-    pub service_name: String,
-    /// Datacenters in which it holds; empty means all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub datacenters: Vec<String>,
-}
-
-/// Permission to be a node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct NodeIdentity {
-    /// The node.
-    pub node_name: String,
-    /// The datacenter in which it holds.
-    pub datacenter: String,
 }
 
 /// A token.

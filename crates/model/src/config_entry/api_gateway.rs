@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Entry, EntryRights};
 use super::mesh::validate_tls;
 use super::reference::{ResourceReference, Status};
-use super::registry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::json::null_if_empty;
 use crate::jwt_requirement::JwtRequirement;

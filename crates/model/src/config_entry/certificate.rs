@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::secret::Secret;
 use crate::served::Rows;

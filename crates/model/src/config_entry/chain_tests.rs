@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::registry::Entry;
+use super::entry::Entry;
 use super::{ServiceResolver, ServiceRouter, ServiceSplitter};
 
 /// What is said against an entry; nothing where it is accepted.

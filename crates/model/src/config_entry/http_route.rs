@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Entry, EntryRights};
 use super::gateway_tls::is_host_name;
 use super::reference::{ResourceReference, Status, normalise_parents, validate_parents};
-use super::registry::{Entry, EntryRights};
 use super::service_router::METHODS;
 use crate::invalid::Invalid;
 use crate::json::null_if_empty;

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Entry, EntryRights};
 use super::gateway_tls::{GatewaySds, GatewayTls, is_host_name};
 use super::header_modifiers::{HeaderModifiers, validate_both};
-use super::registry::{Entry, EntryRights};
 use super::service_defaults::{PassiveHealthCheck, is_zero_u32};
 use crate::invalid::Invalid;
 use crate::json::null_if_empty;

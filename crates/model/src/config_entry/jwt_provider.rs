@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Entry, EntryRights};
 use super::jwks::JsonWebKeySet;
-use super::registry::{Entry, EntryRights};
 use super::service_defaults::is_zero_u32;
 use crate::invalid::Invalid;
 use crate::served::Rows;

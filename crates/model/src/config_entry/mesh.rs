@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::meta;
 use crate::served::Rows;

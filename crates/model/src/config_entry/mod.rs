@@ -5,6 +5,7 @@ mod certificate;
 #[cfg(test)]
 mod chain_tests;
 mod destination;
+mod entry;
 mod exported_services;
 mod gateway_tls;
 mod header_modifiers;
@@ -35,6 +36,7 @@ use serde::{Serialize, Serializer};
 
 pub use api_gateway::{ApiGatewayListener, ApiGatewayPolicy, ApiGatewayTls, BoundListener};
 pub use destination::Destination;
+pub use entry::EntryRights;
 pub use exported_services::{ExportedService, ServiceConsumer};
 pub use gateway_tls::{GatewaySds, GatewayTls};
 pub use header_modifiers::HeaderModifiers;
@@ -57,7 +59,6 @@ pub use mesh::{
 };
 pub use rate_limits::{InstanceRateLimits, RateLimits, RouteRateLimits};
 pub use reference::{ResourceReference, Status};
-pub use registry::EntryRights;
 pub use request_limit::RequestRates;
 pub use sameness_group::SamenessGroupMember;
 pub use service_defaults::{
@@ -79,7 +80,8 @@ use crate::invalid::Invalid;
 use crate::json;
 use crate::served::Rows;
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
-use registry::{Entry, config_entries};
+use entry::Entry;
+use registry::config_entries;
 
 config_entries! {
     /// Settings of one service.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::json::null_if_empty;
 use crate::served::Rows;

@@ -7,8 +7,8 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::destination::{self, Destination};
+use super::entry::{Entry, EntryRights};
 use super::rate_limits::{self, RateLimits};
-use super::registry::{Entry, EntryRights};
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
 use crate::protocol::Protocol;

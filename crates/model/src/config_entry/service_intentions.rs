@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::registry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights};
 use crate::intention::{
     Intention, IntentionAction, IntentionPermission, SOURCE_TYPE_CONSUL, normalise_permissions,
     precedence, validate_source, validate_wildcards,

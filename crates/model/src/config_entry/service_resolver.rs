@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights};
 use crate::instance::CheckServiceNode;
 use crate::invalid::Invalid;
 use crate::locality::PrioritizeByLocality;

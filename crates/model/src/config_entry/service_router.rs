@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Entry, EntryRights};
 use super::header_modifiers::{HeaderModifiers, validate_both};
-use super::registry::{Entry, EntryRights};
 use super::service_defaults::is_zero_u32;
 use super::service_resolver::{validate_destination, validate_single};
 use crate::duration::GoDuration;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Entry, EntryRights};
 use super::header_modifiers::{HeaderModifiers, validate_both};
-use super::registry::{Entry, EntryRights};
 use super::service_resolver::{validate_destination, validate_single};
 use crate::invalid::Invalid;
 use crate::served::Rows;

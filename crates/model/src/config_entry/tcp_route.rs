@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Entry, EntryRights};
 use super::reference::{ResourceReference, Status, normalise_parents, validate_parents};
-use super::registry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::json::null_if_empty;
 use crate::served::Rows;
