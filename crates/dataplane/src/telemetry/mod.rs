@@ -19,7 +19,7 @@ mod slots;
 mod stages;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -38,8 +38,6 @@ pub use self::sinks::{Sink, push};
 pub use self::stages::{Stage, Stages};
 
 use self::observed::Observed;
-use self::process::ProcessMetrics;
-use self::retention::Retention;
 
 /// Prefix of all of the dataplane's metrics.
 pub(crate) const PREFIX: &str = "consul_dataplane";
@@ -72,16 +70,14 @@ fn label(kind: RestartKind) -> &'static str {
     }
 }
 
-/// The registry of one dataplane and what fills it by itself. Copies share it.
+/// The registry of one dataplane, and what else it shows when somebody looks. Copies share it.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     registry: Registry,
-    process: ProcessMetrics,
     stages: Stages,
     restarts: IntCounterVec,
     failures: IntCounterVec,
-    observed: Arc<Observed>,
-    retention: Arc<Retention>,
+    observed: Arc<Mutex<Observed>>,
 }
 
 impl Telemetry {
@@ -91,8 +87,6 @@ impl Telemetry {
     /// When two metrics have one name.
     pub fn new(started: Instant) -> Result<Telemetry, Error> {
         let registry = Registry::new();
-        let process = ProcessMetrics::register(&registry)?;
-        let stages = Stages::register(&registry, started)?;
         let metrics = Registrar::new(&registry, PREFIX);
         let restarts = metrics.counters(
             "envoy_restarts_total",
@@ -109,12 +103,10 @@ impl Telemetry {
         )?;
         Ok(Telemetry {
             registry,
-            process,
-            stages,
+            stages: Stages::new(started),
             restarts,
             failures,
-            observed: Arc::new(Observed::new(Clock::system())),
-            retention: Arc::new(Retention::new()),
+            observed: Arc::new(Mutex::new(Observed::new(Clock::system()))),
         })
     }
 
@@ -130,18 +122,18 @@ impl Telemetry {
 
     /// Shows the state of this session and of its token from now on.
     pub fn observe_session(&self, session: Session) {
-        self.observed.session(session);
+        self.observed().session = Some(session);
     }
 
     /// Shows when the certificate in a PEM file expires, under this name.
     pub fn observe_certificate(&self, name: &'static str, path: PathBuf) {
-        self.observed.certificate(name, path);
+        self.observed().certificate(name, path);
     }
 
     /// How long series that come with an event stay visible after they last changed
     /// (`-telemetry-prom-retention-time`; 60 s by default).
     pub fn retain(&self, time: Duration) {
-        self.retention.set(time);
+        self.observed().retention.time = time;
     }
 
     /// Envoy was started again.
@@ -159,13 +151,18 @@ impl Telemetry {
         families::page(&self.families(), format)
     }
 
-    /// Everything, at this moment.
+    /// Everything at this moment, in the order of the names.
     fn families(&self) -> Vec<MetricFamily> {
-        self.process.refresh();
         let mut families = families::gather(&self.registry);
-        self.observed.complete(&mut families);
-        self.retention.apply(&mut families);
+        families.extend(process::families());
+        families.push(self.stages.family());
+        self.observed().complete(&mut families);
+        families.sort_by(|a, b| a.name().cmp(b.name()));
         families
+    }
+
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn source_failures(&self, source: &str) -> IntCounter {

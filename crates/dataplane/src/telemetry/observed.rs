@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use legate_client::{Session, SessionSnapshot, Stage};
@@ -14,7 +13,8 @@ use legate_runtime::metrics::proto::MetricFamily;
 use tokio::time::Instant;
 
 use super::PREFIX;
-use super::families::{counter, gauge, gauges};
+use super::families::{family, gauge};
+use super::retention::Retention;
 
 /// How long what a file said is believed.
 const FILE_FRESH: Duration = Duration::from_secs(60);
@@ -40,13 +40,9 @@ const STAGES: [Stage; 8] = [
 #[derive(Debug)]
 pub(super) struct Observed {
     clock: Clock,
-    sources: Mutex<Sources>,
-}
-
-#[derive(Debug, Default)]
-struct Sources {
-    session: Option<Session>,
+    pub(super) session: Option<Session>,
     certificates: Vec<CertificateFile>,
+    pub(super) retention: Retention,
 }
 
 #[derive(Debug)]
@@ -60,24 +56,24 @@ impl Observed {
     pub(super) fn new(clock: Clock) -> Observed {
         Observed {
             clock,
-            sources: Mutex::default(),
+            session: None,
+            certificates: Vec::new(),
+            retention: Retention::default(),
         }
     }
 
-    pub(super) fn session(&self, session: Session) {
-        self.sources().session = Some(session);
-    }
-
-    pub(super) fn certificate(&self, name: &'static str, path: PathBuf) {
-        self.sources().certificates.push(CertificateFile {
+    pub(super) fn certificate(&mut self, name: &'static str, path: PathBuf) {
+        self.certificates.push(CertificateFile {
             name,
             path,
             read: None,
         });
     }
 
-    /// Adds what is known now to the families of the registry.
-    pub(super) fn complete(&self, families: &mut Vec<MetricFamily>) {
+    /// Adds what is known now to the families of the registry, and takes out what is retained no
+    /// longer.
+    pub(super) fn complete(&mut self, families: &mut Vec<MetricFamily>) {
+        self.retention.apply(families);
         let last = value(families, LAST_RESPONSE);
         let age = last
             .filter(|last| *last > 0.0)
@@ -87,28 +83,19 @@ impl Observed {
             "Seconds since a server last sent an xDS response.",
             age,
         ));
-        let mut sources = self.sources();
-        let snapshot = sources.session.as_ref().map(Session::snapshot);
-        let own = snapshot
-            .as_ref()
-            .and_then(|snapshot| snapshot.client_certificate_expires)
-            .map(|at| ("consul-client", seconds(at)));
-        let files = sources.certificates.iter_mut();
+        let snapshot = self.session.as_ref().map(Session::snapshot);
+        let own = snapshot.as_ref();
+        let own = own.and_then(|snapshot| snapshot.client_certificate_expires);
+        let own = own.map(|at| ("consul-client", seconds(at)));
+        let files = self.certificates.iter_mut();
         let files = files.filter_map(|file| Some((file.name, seconds(file.expires()?))));
-        families.push(gauges(
+        families.push(family(
             "certificate_expiry_timestamp_seconds",
             "When a certificate of the dataplane expires, in seconds since 1970.",
             "certificate",
             own.into_iter().chain(files),
         ));
-        if let Some(snapshot) = snapshot {
-            families.extend(session_families(&snapshot));
-        }
-        families.sort_by(|a, b| a.name().cmp(b.name()));
-    }
-
-    fn sources(&self) -> MutexGuard<'_, Sources> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+        families.extend(snapshot.iter().flat_map(session_families));
     }
 }
 
@@ -136,38 +123,36 @@ fn expiry(path: &Path) -> Option<SystemTime> {
         .map(|certificate| certificate.not_after)
 }
 
-fn session_families(snapshot: &SessionSnapshot) -> Vec<MetricFamily> {
+fn session_families(snapshot: &SessionSnapshot) -> [MetricFamily; 6] {
     let state = |stage: Stage| (stage.as_str(), f64::from(u8::from(stage == snapshot.stage)));
-    let connections = u32::try_from(snapshot.generation).unwrap_or(u32::MAX);
-    let age = |name: &str, help: &str, age: Option<Duration>| {
-        gauge(name, help, age.map(|age| age.as_secs_f64()))
-    };
-    vec![
-        gauges(
+    let age = |age: Option<Duration>| age.map(|age| age.as_secs_f64());
+    [
+        family(
             "session_state",
             "1 for what the session with the servers is doing, 0 for all else.",
             "state",
             STAGES.map(state),
         ),
-        counter(
+        family(
             "consul_connections_total",
             "Connections to servers.",
-            connections.into(),
+            "",
+            [("", snapshot.generation as f64)],
         ),
-        age(
+        gauge(
             "session_state_age_seconds",
             "Seconds that the session has been in its state.",
-            Some(snapshot.stage_age),
+            age(Some(snapshot.stage_age)),
         ),
-        age(
+        gauge(
             "consul_last_message_age_seconds",
             "Seconds since the connected server last said something to the session itself.",
-            snapshot.heard,
+            age(snapshot.heard),
         ),
-        age(
+        gauge(
             "token_age_seconds",
             "Age of the token of the last login, in seconds.",
-            snapshot.token_age,
+            age(snapshot.token_age),
         ),
         gauge(
             "bearer_token_expiry_timestamp_seconds",
@@ -199,9 +184,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn ages_count_from_the_last_response() {
-        let observed = Observed::new(Clock::at(UNIX_EPOCH + Duration::from_secs(1_000)));
+        let mut observed = Observed::new(Clock::at(UNIX_EPOCH + Duration::from_secs(1_000)));
         tokio::time::advance(Duration::from_secs(30)).await;
-        let shown = |last| {
+        let mut shown = |last| {
             let mut families = vec![gauge(LAST_RESPONSE, "", Some(last))];
             observed.complete(&mut families);
             page(&families, Format::Text)
@@ -215,9 +200,9 @@ mod tests {
     async fn certificate_files_are_read_again_after_a_while() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cert.pem");
-        let observed = Observed::new(Clock::system());
+        let mut observed = Observed::new(Clock::system());
         observed.certificate("prometheus", path.clone());
-        let shown = || {
+        let mut shown = || {
             let mut families = Vec::new();
             observed.complete(&mut families);
             page(&families, Format::Text)

@@ -21,7 +21,7 @@ use legate_runtime::metrics::proto::MetricFamily;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::families::{self, gauges};
+use super::families::{self, family};
 use super::fetch::{Dialer, Page, Target};
 use super::merge::{Merge, remark};
 use super::slots::{Slot, Slots};
@@ -158,7 +158,7 @@ impl Merger {
             }
         }
         let names = self.sources.iter().map(|source| source.name);
-        let verdict = gauges(
+        let verdict = family(
             "metrics_source_up",
             "1 when the source's metrics are on this page, else 0.",
             "source",

@@ -1,8 +1,9 @@
-//! What the kernel and the runtime say about this process, read when somebody asks.
+//! What the kernel and the runtime say about this process when somebody asks.
 
-use legate_runtime::metrics::{Error, IntGauge, ProcessUsage, Registrar, Registry};
+use legate_runtime::metrics::ProcessUsage;
+use legate_runtime::metrics::proto::MetricFamily;
 
-use super::PREFIX;
+use super::families::{family, gauge};
 
 /// How a gauge gets its value.
 type Value = fn(&ProcessUsage) -> Option<i64>;
@@ -53,30 +54,18 @@ fn tasks(_: &ProcessUsage) -> Option<i64> {
     i64::try_from(runtime.metrics().num_alive_tasks()).ok()
 }
 
-/// Gauges of the process.
-#[derive(Clone, Debug)]
-pub(super) struct ProcessMetrics(Vec<(IntGauge, Value)>);
-
-impl ProcessMetrics {
-    pub(super) fn register(registry: &Registry) -> Result<ProcessMetrics, Error> {
-        let metrics = Registrar::new(registry, PREFIX);
-        let build = metrics
-            .named("build_info", "1, with the version of the dataplane.")
-            .const_label("version", env!("CARGO_PKG_VERSION"));
-        metrics.add(IntGauge::with_opts(build))?.set(1);
-        let gauges = GAUGES.iter();
-        let gauges =
-            gauges.map(|(name, help, value)| Ok::<_, Error>((metrics.gauge(name, help)?, *value)));
-        gauges.collect::<Result<_, Error>>().map(ProcessMetrics)
-    }
-
-    /// Reads the values of now. What cannot be read keeps its value.
-    pub(super) fn refresh(&self) {
-        let now = ProcessUsage::now();
-        for (gauge, value) in &self.0 {
-            if let Some(value) = value(&now) {
-                gauge.set(value);
-            }
-        }
-    }
+/// Gauges of the process, those that can be read.
+pub(super) fn families() -> Vec<MetricFamily> {
+    let now = ProcessUsage::now();
+    let read = |(name, help, value): &(&str, &str, Value)| {
+        let value = value(&now)?;
+        Some(gauge(name, help, Some(value as f64)))
+    };
+    let build = family(
+        "build_info",
+        "1, with the version of the dataplane.",
+        "version",
+        [(env!("CARGO_PKG_VERSION"), 1.0)],
+    );
+    GAUGES.iter().filter_map(read).chain([build]).collect()
 }

@@ -2,7 +2,6 @@
 //! Consul's dataplane. Everything else stays as long as the process runs.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use legate_runtime::metrics::proto::MetricFamily;
@@ -13,37 +12,29 @@ use super::PREFIX;
 /// The family, without prefix, whose labelled series come with an event.
 pub(super) const EVENTS: &str = "connection_errors";
 
-/// Default of `-telemetry-prom-retention-time`.
-const DEFAULT_TIME: Duration = Duration::from_secs(60);
-
 /// Remembers when series changed. A change is noticed when somebody looks.
 #[derive(Debug)]
-pub(super) struct Retention(Mutex<Seen>);
-
-#[derive(Debug)]
-struct Seen {
-    time: Duration,
+pub(super) struct Retention {
+    /// How long series stay.
+    pub(super) time: Duration,
     /// Value and last change by the value of the label. As many as the registry has.
     series: BTreeMap<String, (f64, Instant)>,
 }
 
-impl Retention {
-    pub(super) fn new() -> Retention {
-        Retention(Mutex::new(Seen {
-            time: DEFAULT_TIME,
+impl Default for Retention {
+    /// What `-telemetry-prom-retention-time` is by default.
+    fn default() -> Retention {
+        Retention {
+            time: Duration::from_secs(60),
             series: BTreeMap::new(),
-        }))
+        }
     }
+}
 
-    pub(super) fn set(&self, time: Duration) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.time = time;
-    }
-
+impl Retention {
     /// Takes out the series that did not change for too long.
-    pub(super) fn apply(&self, families: &mut [MetricFamily]) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, time) = (Instant::now(), seen.time);
+    pub(super) fn apply(&mut self, families: &mut [MetricFamily]) {
+        let now = Instant::now();
         let name = format!("{PREFIX}_{EVENTS}");
         let Some(family) = families.iter_mut().find(|family| family.name() == name) else {
             return;
@@ -53,12 +44,12 @@ impl Retention {
                 return true;
             };
             let value = metric.get_counter().get_value();
-            let known = seen.series.entry(label.value().to_owned());
+            let known = self.series.entry(label.value().to_owned());
             let known = known.or_insert((value, now));
             if known.0 < value {
                 *known = (value, now);
             }
-            now.duration_since(known.1) < time
+            now.duration_since(known.1) < self.time
         });
     }
 }
@@ -84,9 +75,9 @@ mod tests {
         errors.with_label_values(&["Unavailable"]).inc();
         let queries = counter("dns_queries_total", "outcome");
         queries.with_label_values(&["answered"]);
-        let retention = Retention::new();
-        retention.set(Duration::from_secs(30));
-        let shown = || {
+        let mut retention = Retention::default();
+        retention.time = Duration::from_secs(30);
+        let mut shown = || {
             let mut families = gather(&registry);
             retention.apply(&mut families);
             assert_eq!(families[1].get_metric().len(), 1);
