@@ -1,13 +1,11 @@
-//! Reads one metrics page over HTTP or HTTPS, piece by piece, until a deadline. Goes through no
-//! proxy and retries nothing.
+//! Asks for one metrics page over HTTP or HTTPS, until a deadline. Goes through no proxy and retries
+//! nothing.
 
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, LOCATION};
 use http::{Request, Uri};
 use legate_identity::tls::{ClientTls, client_config, server_name};
@@ -72,34 +70,34 @@ impl Target {
         }
     }
 
+    fn scheme(&self) -> &'static str {
+        match self.tls {
+            true => "https",
+            false => "http",
+        }
+    }
+
     /// Where a redirect leads from here.
     fn follow(&self, location: &str) -> Option<Target> {
-        if location.starts_with("//") {
-            let scheme = if self.tls { "https" } else { "http" };
-            return format!("{scheme}:{location}").parse().ok();
-        }
-        if location.contains("://") {
-            return location.parse().ok();
-        }
-        let path = match location.starts_with('/') {
-            true => location.to_owned(),
-            false => {
-                let path = self.path.split('?').next().unwrap_or_default();
-                let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-                format!("{folder}/{location}")
-            }
+        let (scheme, authority) = (self.scheme(), self.authority());
+        let url = if location.starts_with("//") {
+            format!("{scheme}:{location}")
+        } else if location.contains("://") {
+            location.to_owned()
+        } else if location.starts_with('/') {
+            format!("{scheme}://{authority}{location}")
+        } else {
+            let path = self.path.split('?').next().unwrap_or_default();
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            format!("{scheme}://{authority}{folder}/{location}")
         };
-        Some(Target {
-            path,
-            ..self.clone()
-        })
+        url.parse().ok()
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority())?;
+        write!(f, "{}://{}", self.scheme(), self.authority())?;
         match self.path.split_once('?') {
             None => f.write_str(&self.path),
             Some((path, _)) => write!(f, "{path}?***"),
@@ -139,29 +137,46 @@ impl FromStr for Target {
     }
 }
 
-/// A page that is being read. Errors say of which target.
-pub(super) struct Page {
-    target: Target,
-    format: Format,
-    reply: Reply,
+/// A page whose head has arrived.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Where it is, after redirects.
+    pub(super) target: Target,
+    /// What it says it is written in.
+    pub(super) format: Format,
+    pub(super) reply: Reply,
 }
 
-impl Page {
-    /// Asks for a page and waits for its status, until the deadline.
+fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
+    let value = reply.headers.get(name);
+    value
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+/// Opens connections. Copies take turns with what blocks a thread: a look-up that nobody waits for
+/// any more goes on in its thread.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Dialer {
+    /// Whose turn it is; the TLS configuration, once the system's authorities have been read.
+    turn: Arc<Mutex<Option<Arc<ClientConfig>>>>,
+}
+
+impl Dialer {
+    /// Asks for a page and waits for its head, until the deadline. Errors say of which target.
     pub(super) async fn open(
+        self,
         mut target: Target,
-        dialer: Dialer,
         deadline: Instant,
-    ) -> Result<Page, String> {
+    ) -> Result<Answer, String> {
         for _ in 0..=REDIRECTS {
-            let reply = dialer.get(&target, deadline).await;
-            let reply = reply.map_err(|reason| format!("{target}: {reason}"))?;
+            let reply = self.get(&target, deadline).await;
+            let reply = reply.map_err(|error| format!("{target}: {error}"))?;
             match reply.status.as_u16() {
                 200..=299 => {
-                    let format = negotiate::sent(header(&reply, &CONTENT_TYPE));
-                    return Ok(Page {
+                    return Ok(Answer {
                         target,
-                        format,
+                        format: negotiate::sent(header(&reply, &CONTENT_TYPE)),
                         reply,
                     });
                 }
@@ -175,90 +190,52 @@ impl Page {
         Err(format!("{target}: redirects without end, or to nowhere"))
     }
 
-    /// What it says it is written in.
-    pub(super) fn format(&self) -> Format {
-        self.format
-    }
-
-    /// The next piece, until the deadline; `None` at the end.
-    pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Bytes>, String> {
-        let piece = self.reply.piece(deadline).await;
-        piece.map_err(|error| format!("{}: {error}", self.target))
-    }
-}
-
-fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
-    let value = reply.headers.get(name);
-    value
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
-}
-
-/// Opens connections. Copies share what is read once, and the one turn for look-ups of names.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Dialer {
-    /// The TLS configuration, once the system's authorities have been read.
-    tls: Arc<Mutex<Option<Arc<ClientConfig>>>>,
-    /// A look-up that nobody waits for any more goes on in its thread: there is one at a time.
-    look_up: Arc<Mutex<()>>,
-}
-
-impl Dialer {
     /// The answer to a target's path, over a connection of its own.
-    async fn get(&self, target: &Target, deadline: Instant) -> Result<Reply, String> {
+    async fn get(&self, target: &Target, deadline: Instant) -> anyhow::Result<Reply> {
         let request = Request::get(&target.path)
             .header(HOST, target.authority())
             .header(ACCEPT, "text/plain;version=0.0.4;q=0.9,*/*;q=0.1")
-            .body(Body::default())
-            .map_err(|error| error.to_string())?;
+            .body(Body::default())?;
         let stream = timeout_at(deadline, self.connect(target)).await;
-        let stream = stream.map_err(|_| HttpError::Timeout.to_string())??;
-        let reply = send_over(stream, request, deadline).await;
-        reply.map_err(|error| error.to_string())
+        let stream = stream.map_err(|_| HttpError::Timeout)??;
+        Ok(send_over(stream, request, deadline).await?)
     }
 
     async fn connect(
         &self,
         target: &Target,
-    ) -> Result<Either<TcpStream, TlsStream<TcpStream>>, String> {
-        let failed = |error: io::Error| error.to_string();
-        let addresses = self.addresses(target).await.map_err(failed)?;
-        let stream = TcpStream::connect(&*addresses).await.map_err(failed)?;
-        if !target.tls {
+    ) -> anyhow::Result<Either<TcpStream, TlsStream<TcpStream>>> {
+        let (addresses, tls) = self.prepare(target).await?;
+        let stream = TcpStream::connect(&*addresses).await?;
+        let Some(tls) = tls else {
             return Ok(Either::Left(stream));
-        }
-        let name = server_name(&target.host).map_err(|error| error.to_string())?;
-        let stream = TlsConnector::from(self.tls().await?).connect(name, stream);
-        stream.await.map(Either::Right).map_err(failed)
+        };
+        let name = server_name(&target.host)?;
+        let stream = TlsConnector::from(tls).connect(name, stream).await?;
+        Ok(Either::Right(stream))
     }
 
-    async fn addresses(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
-        if let Ok(ip) = target.host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(ip, target.port)]);
+    /// Where to connect to, and for TLS its configuration, which takes a while to read and is kept.
+    async fn prepare(
+        &self,
+        target: &Target,
+    ) -> anyhow::Result<(Vec<SocketAddr>, Option<Arc<ClientConfig>>)> {
+        if !target.tls
+            && let Ok(ip) = target.host.parse::<IpAddr>()
+        {
+            return Ok((vec![SocketAddr::new(ip, target.port)], None));
         }
-        let turn = Arc::clone(&self.look_up).lock_owned().await;
-        let name = (target.host.clone(), target.port);
-        let found = spawn_blocking(move || {
-            let _turn = turn;
-            name.to_socket_addrs().map(Vec::from_iter)
+        let mut turn = Arc::clone(&self.turn).lock_owned().await;
+        let target = target.clone();
+        let prepared = spawn_blocking(move || {
+            let addresses = (target.host, target.port).to_socket_addrs()?.collect();
+            if target.tls && turn.is_none() {
+                // Files and variables name no authority for the application: the system's are believed.
+                *turn = Some(client_config(&ClientTls::default())?);
+            }
+            Ok((addresses, turn.clone().filter(|_| target.tls)))
         });
-        found.await.map_err(io::Error::other)?
-    }
-
-    /// Reading the system's authorities takes a while, and is done once, in a thread of its own.
-    async fn tls(&self) -> Result<Arc<ClientConfig>, String> {
-        let mut tls = Arc::clone(&self.tls).lock_owned().await;
-        if let Some(config) = &*tls {
-            return Ok(Arc::clone(config));
-        }
-        // It is kept also when whoever asked has no time left.
-        let read = spawn_blocking(move || {
-            // Files and variables name no authority for the application: the system's are believed.
-            let config = client_config(&ClientTls::default()).map_err(|error| error.to_string())?;
-            *tls = Some(Arc::clone(&config));
-            Ok(config)
-        });
-        read.await.map_err(|error| error.to_string())?
+        prepared.await?
     }
 }
 
@@ -316,7 +293,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let target = |host: &str| format!("http://{host}:{port}/").parse::<Target>().unwrap();
-        let hangs = Arc::clone(&dialer.look_up).lock_owned().await;
+        let hangs = Arc::clone(&dialer.turn).lock_owned().await;
         for _ in 0..100 {
             let localhost = target("localhost");
             let connect = dialer.connect(&localhost);

@@ -15,7 +15,6 @@ mod push;
 mod retention;
 mod serve;
 mod sinks;
-mod slots;
 mod stages;
 
 use std::path::PathBuf;

@@ -32,18 +32,18 @@ pub(super) fn wanted(headers: &HeaderMap) -> Format {
     let values = headers.get_all(header::ACCEPT).into_iter();
     let values = values.filter_map(|value| value.to_str().ok());
     for item in values.flat_map(|value| value.split(',')) {
-        let mut parts = item.split(';').map(|part| part.trim().to_ascii_lowercase());
-        let name = parts.next().unwrap_or_default();
-        let (mut quality, mut version) = (1.0, None);
-        for part in parts {
-            match part.split_once('=') {
-                // What is no number is not wanted.
-                Some(("q", number)) => quality = number.parse().unwrap_or(0.0),
-                Some(("version", text)) => version = Some(text.trim_matches('"').to_owned()),
-                _ => {}
-            }
-        }
-        match (name.as_str(), version.as_deref()) {
+        let item = item.to_ascii_lowercase();
+        let (name, parameters) = item.split_once(';').unwrap_or((&item, ""));
+        let parameter = |name| {
+            let mut pairs = parameters
+                .split(';')
+                .filter_map(|pair| pair.split_once('='));
+            pairs.find_map(|(known, value)| (known.trim() == name).then_some(value.trim()))
+        };
+        // What is no number is not wanted.
+        let quality = parameter("q").map_or(1.0, |number| number.parse().unwrap_or(0.0));
+        let version = parameter("version").map(|text| text.trim_matches('"'));
+        match (name.trim(), version) {
             ("application/openmetrics-text", None | Some("1.0.0")) => open = open.max(quality),
             ("text/plain", None | Some("0.0.4")) | ("text/*", _) => text = text.max(quality),
             _ => {}

@@ -3,7 +3,6 @@
 //! asks for Prometheus, on all addresses by default as those of Consul's dataplane, and their absence
 //! harms nothing else.
 
-use std::io;
 use std::net::SocketAddr;
 
 use axum::Router;
@@ -11,12 +10,9 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bytes::Bytes;
-use futures_util::{Stream, stream};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use legate_runtime::Spawner;
 use legate_runtime::http_server::bind;
-use tokio::sync::mpsc;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 
@@ -78,10 +74,10 @@ async fn merged_page(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    match merger.page(query, negotiate::time(&headers)) {
-        Some(pieces) => {
+    match merger.page(query.as_deref(), negotiate::time(&headers)) {
+        Some(page) => {
             let head = [(header::CONTENT_TYPE, Format::Text.content_type())];
-            (head, Body::from_stream(body(pieces))).into_response()
+            (head, Body::from_stream(page)).into_response()
         }
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -89,14 +85,4 @@ async fn merged_page(
         )
             .into_response(),
     }
-}
-
-/// The pieces as they are sent. The end of a page that is not whole is an error, so that nobody
-/// takes it for one that is.
-pub(super) fn body(pieces: mpsc::Receiver<Bytes>) -> impl Stream<Item = io::Result<Bytes>> {
-    stream::try_unfold(pieces, async |mut pieces| match pieces.recv().await {
-        Some(end) if end.is_empty() => Ok(None),
-        Some(piece) => Ok(Some((piece, pieces))),
-        None => Err(io::Error::other("the page was cut off")),
-    })
 }
