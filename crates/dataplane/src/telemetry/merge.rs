@@ -117,10 +117,8 @@ impl Merge {
             self.begun.extend_from_slice(line);
             rest = next;
             if line.ends_with(b"\n") {
-                let mut whole = std::mem::take(&mut self.begun);
+                let whole = std::mem::take(&mut self.begun);
                 self.whole_lines(&whole, out)?;
-                whole.clear();
-                self.begun = whole;
             }
         }
         let whole = memrchr(b'\n', rest).map_or(0, |end| end + 1);
@@ -184,20 +182,16 @@ impl Merge {
 
     /// A line that is not passed on as it is.
     fn other_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
-        let number = self.lines;
         if line.len() > LINE_LIMIT {
-            return Err(Broken::LongLine(number));
+            return Err(Broken::LongLine(self.lines));
         }
         let line = line.trim_end_matches('\r');
-        let Some(mut converter) = self.converter.take() else {
+        let Some(converter) = &mut self.converter else {
             return self.text_line(line, out);
         };
         self.closed = line.trim_end_matches(BLANKS) == "# EOF";
-        let converted = converter.convert(line).ok_or(Broken::Line(number))?;
-        self.converter = Some(converter);
-        converted
-            .iter()
-            .try_for_each(|line| self.text_line(line, out))
+        let text = converter.convert(line).ok_or(Broken::Line(self.lines))?;
+        text.lines().try_for_each(|line| self.text_line(line, out))
     }
 
     fn text_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
@@ -238,15 +232,8 @@ impl Merge {
 
 /// A remark for people, between two sources: one line.
 pub(super) fn remark(text: &str, out: &mut Vec<u8>) {
-    let shown = text.chars().take(REMARK_LIMIT);
-    let shown = shown.map(|character| {
-        if character.is_control() {
-            ' '
-        } else {
-            character
-        }
-    });
-    let shown: String = shown.collect();
+    let text = text.replace(char::is_control, " ");
+    let shown: String = text.chars().take(REMARK_LIMIT).collect();
     out.extend_from_slice(format!("# {shown}\n").as_bytes());
 }
 
@@ -293,13 +280,8 @@ impl Metadata<'_> {
 
 /// Whether every backslash begins an escape that the text format has.
 fn is_escaped(help: &str) -> bool {
-    let mut bytes = help.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte == b'\\' && !matches!(bytes.next(), Some(b'\\' | b'n')) {
-            return false;
-        }
-    }
-    true
+    let rest = help.replace(r"\\", "").replace(r"\n", "");
+    !rest.contains('\\')
 }
 
 /// Whether a line has the shape of a sample: a name, labels in braces or none, a value, and perhaps
@@ -311,19 +293,11 @@ fn is_sample(line: &[u8]) -> bool {
 /// Knows samples with labels and a whole number, which most are, by their ends.
 fn is_usual_sample(line: &[u8]) -> bool {
     let digits = line.iter().rev().take_while(|byte| byte.is_ascii_digit());
-    let digits = digits.count();
-    let ends = &line[..line.len() - digits];
-    digits > 0
-        && matches!(
-            ends,
-            [
-                b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':',
-                ..,
-                b'"' | b'{' | b',',
-                b'}',
-                b' ',
-            ]
-        )
+    let (series, value) = line.split_at(line.len() - digits.count());
+    match series {
+        [first, .., b'"' | b'{' | b',', b'}', b' '] => begins_name(first) && !value.is_empty(),
+        _ => false,
+    }
 }
 
 fn is_any_sample(line: &[u8]) -> bool {
@@ -342,15 +316,16 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
+fn begins_name(byte: &u8) -> bool {
+    byte.is_ascii_alphabetic() || matches!(byte, b'_' | b':')
+}
+
 /// How long the name at the beginning is.
 pub(super) fn name_length(bytes: &[u8]) -> usize {
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
-    match bytes.first() {
-        Some(b'0'..=b'9') => 0,
-        _ => bytes
-            .iter()
-            .position(|byte| !is_name(byte))
-            .unwrap_or(bytes.len()),
+    let is_name = |byte: &u8| begins_name(byte) || byte.is_ascii_digit();
+    match bytes.first().is_some_and(begins_name) {
+        true => bytes.iter().take_while(|byte| is_name(byte)).count(),
+        false => 0,
     }
 }
 

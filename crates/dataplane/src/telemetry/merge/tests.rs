@@ -158,7 +158,7 @@ fn openmetrics_sources_are_written_as_text() {
     assert_eq!(
         from_open(page),
         "# HELP a_total A \"counter\".\n# TYPE a_total counter\na_total 1 1500\na_created 9\n\
-         # TYPE v_info gauge\n# HELP v_info V.\nv_info{x=\"y\"} 1\n# TYPE u untyped\nu 1\n\
+         # HELP v_info V.\n# TYPE v_info gauge\nv_info{x=\"y\"} 1\n# TYPE u untyped\nu 1\n\
          # HELP g G.\ng_gcount 1\n# HELP n N.\nn 1\n"
     );
 }
