@@ -47,44 +47,34 @@ impl Push {
                 let labels =
                     labels.map(|label| (label.name().to_owned(), label.value().to_owned()));
                 let series = (name.clone(), labels.collect());
-                let before = self.sent.get(&series).copied();
-                let (sum, count) = before.unwrap_or_default();
-                let (now, sent) = match family.get_field_type() {
-                    MetricType::GAUGE => {
-                        let now = (metric.get_gauge().get_value(), 0);
-                        let changed = all || before != Some(now);
-                        (now, changed.then_some(("g", now.0, 1)))
-                    }
-                    MetricType::COUNTER => {
-                        let now = (metric.get_counter().get_value(), 0);
-                        let added = now.0 - sum;
-                        // Dashboards know events as a gauge that is 1 whenever one happens.
-                        let (kind, value) = if name == EVENTS {
-                            ("g", 1.0)
-                        } else {
-                            ("c", added)
-                        };
-                        (now, (added > 0.0).then_some((kind, value, 1)))
-                    }
+                let kind = family.get_field_type();
+                let now = match kind {
+                    MetricType::GAUGE => (metric.get_gauge().get_value(), 0),
+                    MetricType::COUNTER => (metric.get_counter().get_value(), 0),
                     _ => {
                         let histogram = metric.get_histogram();
-                        let now = (histogram.get_sample_sum(), histogram.get_sample_count());
-                        let added = now.1.saturating_sub(count);
-                        // Of several only the mean is known.
-                        let each = (now.0 - sum) / u32::try_from(added).map_or(f64::MAX, f64::from);
-                        (now, Some(("ms", each, added.min(TIMINGS))))
+                        (histogram.get_sample_sum(), histogram.get_sample_count())
                     }
                 };
-                let sent = sent.filter(|(_, value, _)| value.is_finite());
-                if let Some((kind, value, times)) = sent {
-                    let item = |_| Item {
-                        series: series.clone(),
+                let before = self.sent.insert(series.clone(), now);
+                let (sum, count) = before.unwrap_or_default();
+                let (added, durations) = (now.0 - sum, now.1.saturating_sub(count));
+                let (kind, value, times) = match kind {
+                    MetricType::GAUGE => ("g", now.0, u64::from(all || before != Some(now))),
+                    // Dashboards know events as a gauge that is 1 whenever one happens.
+                    MetricType::COUNTER if name == EVENTS => ("g", 1.0, u64::from(added > 0.0)),
+                    MetricType::COUNTER => ("c", added, u64::from(added > 0.0)),
+                    // Of several only the mean is known.
+                    _ => ("ms", added / durations as f64, durations.min(TIMINGS)),
+                };
+                if value.is_finite() {
+                    let item = Item {
+                        series,
                         kind,
                         value,
                     };
-                    items.extend((0..times).map(item));
+                    items.extend((0..times).map(|_| item.clone()));
                 }
-                self.sent.insert(series, now);
             }
         }
         items
