@@ -68,7 +68,7 @@ fn decline(query: &Query) {
         assert!(reply.len() >= HEADER, "a reply without a header");
         assert_eq!(
             reply[..2],
-            query.message()[..2],
+            query.message[..2],
             "a reply to something else"
         );
         assert!(reply[2] & RESPONSE != 0, "a reply that is a query");
@@ -92,7 +92,7 @@ fn remember(cache: &mut Cache, query: &Query, answer: &[u8]) {
     for reply in fresh.iter().chain(&stale) {
         assert_eq!(
             reply[..2],
-            query.message()[..2],
+            query.message[..2],
             "a reply to something else"
         );
         assert!(reply[2] & RESPONSE != 0, "a reply that is a query");

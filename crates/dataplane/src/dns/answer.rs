@@ -7,7 +7,6 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -29,15 +28,13 @@ const WARN_EVERY: Duration = Duration::from_secs(30);
 /// Turns queries into replies.
 #[derive(Debug)]
 pub(super) struct Answerer {
-    forwarder: Forwarder,
+    pub(super) forwarder: Forwarder,
+    pub(super) limits: Limits,
     cache: Mutex<Cache>,
     calls: Calls,
     metrics: DnsMetrics,
     udp: Arc<Semaphore>,
     tcp: Arc<Semaphore>,
-    /// See [`Limits::stale_after`].
-    stale_after: Duration,
-    drain: Duration,
     spawner: Spawner,
     stop: CancellationToken,
     /// When the first task noticed the stop.
@@ -56,7 +53,7 @@ impl Answerer {
     /// Calls that outlast their queries belong to the scope of `spawner`.
     pub(super) fn new(
         forwarder: Forwarder,
-        limits: &Limits,
+        limits: Limits,
         metrics: DnsMetrics,
         spawner: Spawner,
     ) -> Self {
@@ -67,18 +64,12 @@ impl Answerer {
             metrics,
             udp: Arc::new(Semaphore::new(limits.udp_queries)),
             tcp: Arc::new(Semaphore::new(limits.tcp_queries)),
-            stale_after: limits.stale_after,
-            drain: limits.drain,
+            limits,
             stop: spawner.token(),
             spawner,
             stopped: OnceLock::new(),
             warnings: Throttle::new(WARN_EVERY),
         }
-    }
-
-    /// What asks servers.
-    pub(super) fn forwarder(&self) -> &Forwarder {
-        &self.forwarder
     }
 
     /// Reads a message. What is no query is counted and gets no reply.
@@ -102,7 +93,7 @@ impl Answerer {
         })
     }
 
-    /// The reply to a query for which there is no slot: one that takes no waiting.
+    /// The reply to a query without a slot: one that takes no waiting.
     pub(super) fn overloaded(&self, query: &Query) -> Bytes {
         let error = "too many queries are being answered";
         self.at_once(query)
@@ -110,33 +101,39 @@ impl Answerer {
     }
 
     /// The reply to a query. Takes no longer than [`Limits::query`].
-    pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Slot) -> Bytes {
+    pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Option<Slot>) -> Bytes {
+        let Some(slot) = slot else {
+            return self.overloaded(query);
+        };
         if let Some(reply) = self.at_once(query) {
             return reply;
         }
         let call = self.ask(query);
-        let answer = tokio::select! {
-            answer = call.answer(query) => answer,
-            reply = self.late(query) => {
+        tokio::select! {
+            answer = call.answer(query) => match answer {
+                Ok(answer) => self.pass_on(query, answer),
+                Err(error) => self.without_answer(query, &error),
+            },
+            // Once the server has taken too long: an earlier answer, if there is one.
+            Some(reply) = async {
+                sleep(self.limits.stale_after).await;
+                self.stale(query)
+            } => {
                 self.count(query, Outcome::Stale);
                 self.warn(query, "an earlier answer was given", &"the server is slow");
                 self.finish(call, slot);
-                return reply;
+                reply
             }
             () = self.drained() => {
-                return self.decline(query, Reason::Stopping, &"this process is stopping");
+                self.decline(query, Reason::Stopping, &"this process is stopping")
             }
-        };
-        match answer {
-            Ok(answer) => self.pass_on(query, answer),
-            Err(error) => self.without_answer(query, &error),
         }
     }
 
     /// The reply for which no server is asked: a fresh answer, or FORMERR. A server that cannot read
     /// a query fails the call, which would look like a fault of the server.
     fn at_once(&self, query: &Query) -> Option<Bytes> {
-        if query.is_malformed() {
+        if query.malformed {
             self.count(query, Outcome::Malformed);
             return Some(query.format_error());
         }
@@ -155,15 +152,6 @@ impl Answerer {
                 Ok(answer)
             }
         })
-    }
-
-    /// An earlier answer once the server has taken too long, if there is one.
-    async fn late(&self, query: &Query) -> Bytes {
-        sleep(self.stale_after).await;
-        match self.stale(query) {
-            Some(reply) => reply,
-            None => pending().await,
-        }
     }
 
     /// Lets the call go on in the slot of a query that does not wait for it any more, so that the
@@ -197,9 +185,9 @@ impl Answerer {
         if error.reason == Reason::NoServer {
             // The session has logged why, once for all queries.
             let transport = query.transport.label();
-            tracing::debug!(target: "dns-proxy", transport, %error, "{text}");
+            tracing::debug!(target: "dns-proxy", transport, error = error.text, "{text}");
         } else {
-            self.warn(query, text, error);
+            self.warn(query, text, &error.text);
         }
         earlier.unwrap_or_else(|| query.failure(error.reason))
     }
@@ -232,7 +220,7 @@ impl Answerer {
     pub(super) async fn drained(&self) {
         self.stop.cancelled().await;
         let stopped = *self.stopped.get_or_init(Instant::now);
-        sleep_until(stopped + self.drain).await;
+        sleep_until(stopped + self.limits.drain).await;
     }
 
     fn stale(&self, query: &Query) -> Option<Bytes> {

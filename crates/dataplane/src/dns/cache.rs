@@ -188,7 +188,10 @@ impl Entry {
                 (OPT, Section::Additional) if is_repeatable(&record) => continue,
                 (OPT, _) => return None,
                 (SOA, Section::Authority) => {
-                    ttl = ttl.min(minimum(&record)?);
+                    // The last of its numbers is how long an absence may be remembered.
+                    let minimum = record.data.last_chunk();
+                    let minimum = minimum.filter(|_| record.data.len() >= SMALLEST_SOA)?;
+                    ttl = ttl.min(u32::from_be_bytes(*minimum));
                     bounded = true;
                     put_ttl(&mut kept, record.ttl_at, ttl);
                 }
@@ -235,14 +238,6 @@ impl Entry {
 fn is_repeatable(edns: &Record<'_>) -> bool {
     let no_cookie = |options: Vec<(u16, &[u8])>| options.iter().all(|(code, _)| *code != COOKIE);
     edns.ttl & EXTENDED_CODE == 0 && options(edns.data).is_ok_and(no_cookie)
-}
-
-/// How long an absence may be remembered: the last number of its SOA record.
-fn minimum(soa: &Record<'_>) -> Option<u32> {
-    let bytes = soa.data.last_chunk();
-    bytes
-        .filter(|_| soa.data.len() >= SMALLEST_SOA)
-        .map(|bytes| u32::from_be_bytes(*bytes))
 }
 
 fn put_ttl(message: &mut [u8], at: usize, ttl: u32) {

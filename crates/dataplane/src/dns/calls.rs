@@ -41,7 +41,7 @@ impl Calls {
     where
         F: Future<Output = Result<Bytes, ForwardError>> + Send + 'static,
     {
-        let same = (query.transport, query.message().slice(2..));
+        let same = (query.transport, query.message.slice(2..));
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(call) = calls.get(&same).and_then(open) {
             return call;
@@ -147,7 +147,7 @@ mod tests {
     #[tokio::test]
     async fn other_questions_and_transports_are_other_calls() {
         let calls = Calls::default();
-        let over_tcp = Query::parse(query(1, 0).message().clone(), Transport::Tcp).unwrap();
+        let over_tcp = Query::parse(query(1, 0).message.clone(), Transport::Tcp).unwrap();
         let _calls = [
             calls.join(&query(1, 0), never),
             calls.join(&query(1, 1), never),

@@ -5,23 +5,20 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_api::metadata;
 use legate_client::{Connection, ErrorClass, Session, SessionError, SessionState, classify};
-use legate_runtime::CancellationToken;
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 
 use super::message::{Query, Reason, Transport};
-use super::{DnsError, DnsOptions};
+use super::{DnsError, DnsOptions, Limits};
 
 /// Why there is no answer from a server.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
+#[derive(Debug)]
 pub(super) struct ForwardError {
     /// What the client sees.
     pub(super) reason: Reason,
@@ -36,10 +33,7 @@ pub(super) struct Forwarder {
     session: Session,
     namespace: MetadataValue<Ascii>,
     partition: MetadataValue<Ascii>,
-    /// See [`super::Limits::query`].
-    query: Duration,
-    /// See [`super::Limits::connection`].
-    wait: Duration,
+    limits: Limits,
     lost_at: Mutex<Option<Instant>>,
 }
 
@@ -58,16 +52,15 @@ impl Forwarder {
             session,
             namespace: value("namespace", &options.namespace)?,
             partition: value("partition", &options.partition)?,
-            query: options.limits.query,
-            wait: options.limits.connection,
+            limits: options.limits.clone(),
             lost_at: Mutex::default(),
         })
     }
 
     /// Asks the current server, and the next one when this one turns out to be gone.
-    /// Takes no longer than [`super::Limits::query`].
+    /// Takes no longer than [`Limits::query`].
     pub(super) async fn forward(&self, query: &Query) -> Result<Bytes, ForwardError> {
-        let deadline = Instant::now() + self.query;
+        let deadline = Instant::now() + self.limits.query;
         let first = self.connection(deadline).await?;
         let status = match self.ask(&first, query, deadline).await {
             Ok(answer) => return Ok(answer),
@@ -80,8 +73,8 @@ impl Forwarder {
         answer.map_err(|status| self.error(&second, &status, deadline))
     }
 
-    /// Follows the session, to know since when there is no connection. Ends with the session.
-    pub(super) async fn follow(&self, stop: CancellationToken) {
+    /// Follows the session, to know since when there is no connection. Ends with it.
+    pub(super) async fn follow(&self) {
         let mut states = self.session.subscribe();
         loop {
             let connected = matches!(*states.borrow_and_update(), SessionState::Connected(_));
@@ -89,9 +82,8 @@ impl Forwarder {
                 let mut lost_at = self.lost_at();
                 *lost_at = since(*lost_at, connected, Instant::now());
             }
-            match stop.run_until_cancelled(states.changed()).await {
-                Some(Ok(())) => {}
-                Some(Err(_)) | None => return,
+            if states.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -103,7 +95,12 @@ impl Forwarder {
     /// The current connection. Waits for one only when the last one was lost a moment ago.
     async fn connection(&self, deadline: Instant) -> Result<Connection, ForwardError> {
         let lost_at = self.lost_at().unwrap_or_else(Instant::now);
-        match timeout_at(deadline.min(lost_at + self.wait), self.session.connected()).await {
+        match timeout_at(
+            deadline.min(lost_at + self.limits.connection),
+            self.session.connected(),
+        )
+        .await
+        {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(unconnected(&error, false)),
             Err(_) => Err(match self.session.state() {
@@ -123,7 +120,7 @@ impl Forwarder {
         deadline: Instant,
     ) -> Option<Connection> {
         let until = match waits_for_another(status)? {
-            true => deadline.min(Instant::now() + self.wait),
+            true => deadline.min(Instant::now() + self.limits.connection),
             false => Instant::now(),
         };
         let mut states = self.session.subscribe();
@@ -151,7 +148,7 @@ impl Forwarder {
             Transport::Tcp => Protocol::Tcp,
         };
         let message = QueryRequest {
-            msg: query.message().clone(),
+            msg: query.message.clone(),
             protocol: protocol.into(),
         };
         let mut request = Request::new(message);
@@ -174,7 +171,10 @@ impl Forwarder {
             return ForwardError {
                 reason: Reason::Timeout,
                 is_outage: true,
-                text: format!("server {server} did not answer within {:?}", self.query),
+                text: format!(
+                    "server {server} did not answer within {:?}",
+                    self.limits.query
+                ),
             };
         }
         failed(server, status)
@@ -231,6 +231,8 @@ fn since(lost_at: Option<Instant>, connected: bool, now: Instant) -> Option<Inst
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -9,7 +9,6 @@
 
 use std::iter::repeat_n;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use hickory_proto::op::{self, Edns, Header, HeaderCounts, Message, MessageType, Metadata};
@@ -121,20 +120,13 @@ impl Reason {
 ///
 /// Servers cut answers to the size that the client takes, therefore clients that take different
 /// sizes do not share answers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key(Arc<[u8]>);
-
-impl Key {
-    /// In bytes.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
+pub(super) type Key = Bytes;
 
 /// A message that is to be answered.
 #[derive(Clone, Debug)]
 pub struct Query {
-    message: Bytes,
+    /// As it came.
+    pub message: Bytes,
     /// How it came.
     pub(super) transport: Transport,
     metadata: Metadata,
@@ -142,7 +134,10 @@ pub struct Query {
     question: Option<(op::Query, usize)>,
     /// Whether the client takes DNSSEC records; `None` without EDNS.
     dnssec_ok: Option<bool>,
-    malformed: bool,
+    /// Whether no server could read it: it has no question or several (RFC 9619), or an entry of a
+    /// section is cut off or has an impossible name. What follows the last entry is the server's to
+    /// judge.
+    pub(super) malformed: bool,
     /// `None` when its answer cannot be repeated: it is not a plain question, or is signed.
     pub(super) key: Option<Key>,
 }
@@ -221,13 +216,7 @@ impl Query {
                 }
             }
         }
-        Some(Key(key.into()))
-    }
-
-    /// The message as it came.
-    #[must_use]
-    pub fn message(&self) -> &Bytes {
-        &self.message
+        Some(key.into())
     }
 
     /// What the reply has to begin with.
@@ -239,14 +228,6 @@ impl Query {
     pub(super) fn question_bytes(&self) -> Option<(&[u8], &[u8; QUESTION_TAIL])> {
         let (_, end) = self.question.as_ref()?;
         self.message.get(HEADER..*end)?.split_last_chunk()
-    }
-
-    /// Whether no server could read it: it has no question or several (RFC 9619), or an entry of a
-    /// section is cut off or has an impossible name. What follows the last entry is the server's to
-    /// judge.
-    #[must_use]
-    pub fn is_malformed(&self) -> bool {
-        self.malformed
     }
 
     /// FORMERR: the query is malformed.
@@ -500,25 +481,25 @@ mod tests {
     #[test]
     fn a_malformed_query_is_told_from_an_odd_one() {
         let whole = query(Some(true)).to_vec().unwrap();
-        assert!(!parse(&query(None)).is_malformed());
+        assert!(!parse(&query(None)).malformed);
         for length in HEADER..whole.len() {
             let cut = read(&whole[..length]).unwrap();
-            assert!(cut.is_malformed(), "{length} of {} bytes", whole.len());
+            assert!(cut.malformed, "{length} of {} bytes", whole.len());
         }
         // Behind the last record, and in other operations.
         let odd = [&whole[..], b"more"].concat();
-        assert!(!read(&odd).unwrap().is_malformed());
+        assert!(!read(&odd).unwrap().malformed);
         let update = [
             1, 2, 0x28, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 6, 0, 1,
         ];
-        assert!(!read(&update).unwrap().is_malformed());
+        assert!(!read(&update).unwrap().malformed);
         for questions in [0, 2] {
             let mut message = query(None).to_vec().unwrap();
             let question = message[HEADER..].to_vec();
             message.extend(question);
             message[5] = questions;
             let reply = read(&message).unwrap();
-            assert!(reply.is_malformed(), "{questions} questions");
+            assert!(reply.malformed, "{questions} questions");
             let reply = Message::from_vec(&reply.format_error()).unwrap();
             assert_eq!(reply.metadata.response_code, ResponseCode::FormErr);
         }

@@ -162,21 +162,19 @@ impl DnsProxy {
         };
         let metrics = DnsMetrics::new(registry)
             .map_err(|error| DnsError(format!("its metrics cannot be registered: {error}")))?;
-        let answerer = Answerer::new(forwarder, &options.limits, metrics, spawner.clone());
+        let answerer = Answerer::new(forwarder, options.limits, metrics, spawner.clone());
         let answerer = Arc::new(answerer);
         let (follower, stop) = (Arc::clone(&answerer), spawner.token());
         spawner.spawn("dns session", async move {
-            follower.forwarder().follow(stop).await;
+            stop.run_until_cancelled(follower.forwarder.follow()).await;
             Ok::<_, Infallible>(())
         });
-        spawner.spawn(
-            "dns udp",
+        let (udp, tcp) = (
             udp::serve(Arc::new(udp), Arc::clone(&answerer), spawner.clone()),
+            tcp::serve(tcp, answerer, spawner.clone()),
         );
-        spawner.spawn(
-            "dns tcp",
-            tcp::serve(tcp, answerer, options.limits, spawner.clone()),
-        );
+        spawner.spawn("dns udp", udp);
+        spawner.spawn("dns tcp", tcp);
         tracing::info!(target: "dns-proxy", udp = %proxy.udp, tcp = %proxy.tcp, "running dns proxy");
         Ok(proxy)
     }
