@@ -102,7 +102,7 @@ mod tests {
     use legate_runtime::metrics::{Histogram, HistogramOpts, IntCounterVec, Opts};
 
     use super::*;
-    use crate::telemetry::merge::merge_pages;
+    use crate::telemetry::merge::tests::merge_pages;
 
     #[test]
     fn both_formats_say_the_same() {

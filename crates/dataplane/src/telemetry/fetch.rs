@@ -109,30 +109,23 @@ impl FromStr for Target {
     type Err = UrlError;
 
     fn from_str(url: &str) -> Result<Target, UrlError> {
-        let error = || UrlError {
+        let target = || {
+            let uri: Uri = url.parse().ok()?;
+            let (tls, port) = match uri.scheme_str()? {
+                "http" => (false, 80),
+                "https" => (true, 443),
+                _ => return None,
+            };
+            Some(Target {
+                tls,
+                host: uri.host()?.trim_matches(['[', ']']).to_owned(),
+                port: uri.port_u16().unwrap_or(port),
+                path: uri.path_and_query()?.to_string(),
+            })
+        };
+        let target = target().filter(|target| !target.host.is_empty());
+        target.ok_or_else(|| UrlError {
             url: url.split('?').next().unwrap_or_default().to_owned(),
-        };
-        let uri: Uri = url.parse().map_err(|_| error())?;
-        let tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(error()),
-        };
-        let host = uri
-            .host()
-            .filter(|host| !host.is_empty())
-            .ok_or_else(error)?;
-        Ok(Target {
-            tls,
-            host: host
-                .trim_start_matches('[')
-                .trim_end_matches(']')
-                .to_owned(),
-            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
-            path: uri
-                .path_and_query()
-                .map_or("/", |path| path.as_str())
-                .to_owned(),
         })
     }
 }

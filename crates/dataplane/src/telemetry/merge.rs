@@ -1,5 +1,5 @@
 //! Joins the metrics pages of several sources into one page in the Prometheus text format 0.0.4.
-//! Bytes in, bytes out, without IO; [`merge_pages`] does it in one call.
+//! Bytes in, bytes out, without IO.
 //!
 //! Samples are passed on as they came: only the shape of their line is looked at, and not what is
 //! between the braces. State is bounded whatever the sources send: the beginning of one line, and a
@@ -355,21 +355,5 @@ fn is_number(text: &str) -> bool {
     }
 }
 
-/// Joins whole pages, each fed in pieces of `piece` bytes (at least one): what a fuzzer calls.
-/// Sources that are broken are cut and remarked upon.
-pub fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
-    let mut merge = Merge::default();
-    let mut out = Vec::new();
-    for (format, bytes) in sources {
-        merge.begin(*format);
-        let mut pieces = bytes.chunks(piece.max(1));
-        let pushed = pieces.try_for_each(|piece| merge.push(piece, &mut out));
-        if let Err(broken) = pushed.and_then(|()| merge.end(&mut out)) {
-            remark(&broken.to_string(), &mut out);
-        }
-    }
-    out
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -168,7 +168,7 @@ async fn a_source_that_fails_is_cut_at_a_line_and_leaves_the_others_alone() {
     assert!(remark("welcome").ends_with("line 1 is no metric"));
     assert!(remark("lost").contains("redirects") && remark("closed").contains("refused"));
     // The page is one that readers take.
-    let again = merge::merge_pages(&[(Format::Text, text.as_bytes())], 100);
+    let again = merge::tests::merge_pages(&[(Format::Text, text.as_bytes())], 100);
     assert!(!String::from_utf8(again).unwrap().contains("is no metric"));
 }
 

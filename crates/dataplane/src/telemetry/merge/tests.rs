@@ -4,6 +4,22 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Joins whole pages, each fed in pieces of `piece` bytes. Sources that are broken are cut and
+/// remarked upon.
+pub(crate) fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
+    let mut merge = Merge::default();
+    let mut out = Vec::new();
+    for (format, bytes) in sources {
+        merge.begin(*format);
+        let mut pieces = bytes.chunks(piece);
+        let pushed = pieces.try_for_each(|piece| merge.push(piece, &mut out));
+        if let Err(broken) = pushed.and_then(|()| merge.end(&mut out)) {
+            remark(&broken.to_string(), &mut out);
+        }
+    }
+    out
+}
+
 fn text(sources: &[&str]) -> String {
     let sources: Vec<_> = sources
         .iter()
