@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use legate_runtime::metrics::IntGauge;
 use legate_runtime::{CancellationToken, Spawner, Throttle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -20,7 +21,7 @@ use super::cache::Cache;
 use super::calls::{Call, Calls};
 use super::forward::{ForwardError, Forwarder};
 use super::message::{HEADER, Query, Reason, Transport};
-use super::metrics::{DnsMetrics, InFlight, Outcome};
+use super::metrics::{DnsMetrics, Outcome};
 
 /// At most one warning in this time, however many queries fail.
 const WARN_EVERY: Duration = Duration::from_secs(30);
@@ -46,7 +47,13 @@ pub(super) struct Answerer {
 #[derive(Debug)]
 pub(super) struct Slot {
     _permit: OwnedSemaphorePermit,
-    _in_flight: InFlight,
+    in_flight: IntGauge,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.in_flight.dec();
+    }
 }
 
 impl Answerer {
@@ -87,9 +94,13 @@ impl Answerer {
             Transport::Udp => &self.udp,
             Transport::Tcp => &self.tcp,
         };
+        let permit = Arc::clone(slots).try_acquire_owned().ok()?;
+        let in_flight = &self.metrics.in_flight;
+        let in_flight = in_flight.with_label_values(&[transport.label()]);
+        in_flight.inc();
         Some(Slot {
-            _permit: Arc::clone(slots).try_acquire_owned().ok()?,
-            _in_flight: self.metrics.enter(transport),
+            _permit: permit,
+            in_flight,
         })
     }
 

@@ -118,7 +118,8 @@ impl Cache {
             return;
         };
         let metadata = &header.metadata;
-        let is_answer = metadata.id == query.id() && metadata.message_type == MessageType::Response;
+        let is_answer =
+            metadata.id == query.metadata.id && metadata.message_type == MessageType::Response;
         if !is_answer || metadata.response_code == ResponseCode::ServFail {
             return;
         }
@@ -218,7 +219,7 @@ impl Entry {
 
     fn reply(&self, query: &Query, ttl: impl Fn(u32) -> u32) -> Bytes {
         let mut reply = BytesMut::from(&*self.answer);
-        reply[..2].copy_from_slice(&query.id().to_be_bytes());
+        reply[..2].copy_from_slice(&query.metadata.id.to_be_bytes());
         if let Some((name, _)) = query.question_bytes() {
             // Same name, same length.
             reply[HEADER..][..name.len()].copy_from_slice(name);

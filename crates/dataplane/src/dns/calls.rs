@@ -50,7 +50,7 @@ impl Calls {
         calls.retain(|_, call| open(call).is_some());
         let call = Arc::new(Call {
             answer: call().map_err(Arc::new).boxed().shared(),
-            id: query.id(),
+            id: query.metadata.id,
             claimed: AtomicBool::new(false),
         });
         calls.insert(same, Arc::downgrade(&call));
@@ -68,11 +68,11 @@ impl Call {
     pub(super) async fn answer(&self, query: &Query) -> Answer {
         let answer = self.answer.clone().await?;
         // An answer with another id is passed on as the server made it.
-        if self.id == query.id() || !answer.starts_with(&self.id.to_be_bytes()) {
+        if self.id == query.metadata.id || !answer.starts_with(&self.id.to_be_bytes()) {
             return Ok(answer);
         }
         let mut answer = BytesMut::from(answer);
-        answer[..2].copy_from_slice(&query.id().to_be_bytes());
+        answer[..2].copy_from_slice(&query.metadata.id.to_be_bytes());
         Ok(answer.freeze())
     }
 

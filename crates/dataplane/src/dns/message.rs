@@ -129,7 +129,7 @@ pub struct Query {
     pub message: Bytes,
     /// How it came.
     pub(super) transport: Transport,
-    metadata: Metadata,
+    pub(super) metadata: Metadata,
     /// The question, and where the message goes on after it.
     question: Option<(op::Query, usize)>,
     /// Whether the client takes DNSSEC records; `None` without EDNS.
@@ -217,11 +217,6 @@ impl Query {
             }
         }
         Some(key.into())
-    }
-
-    /// What the reply has to begin with.
-    pub(super) fn id(&self) -> u16 {
-        self.metadata.id
     }
 
     /// The question as it came: its name, then its type and class.

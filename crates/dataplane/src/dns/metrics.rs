@@ -1,6 +1,6 @@
 //! How many queries there are and what became of them.
 
-use legate_runtime::metrics::{Error, IntCounterVec, IntGauge, IntGaugeVec, Registrar, Registry};
+use legate_runtime::metrics::{Error, IntCounterVec, IntGaugeVec, Registrar, Registry};
 
 use super::message::{Reason, Transport};
 use crate::telemetry::PREFIX;
@@ -46,7 +46,7 @@ impl Outcome {
 #[derive(Debug)]
 pub(super) struct DnsMetrics {
     queries: IntCounterVec,
-    in_flight: IntGaugeVec,
+    pub(super) in_flight: IntGaugeVec,
 }
 
 impl DnsMetrics {
@@ -80,22 +80,5 @@ impl DnsMetrics {
             let labels = [transport.label(), label];
             self.queries.with_label_values(&labels).inc();
         }
-    }
-
-    /// A query is in flight until the guard is dropped.
-    pub(super) fn enter(&self, transport: Transport) -> InFlight {
-        let gauge = self.in_flight.with_label_values(&[transport.label()]);
-        gauge.inc();
-        InFlight(gauge)
-    }
-}
-
-/// A query in flight.
-#[derive(Debug)]
-pub(super) struct InFlight(IntGauge);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::either::Either;
 
-use super::{Format, negotiate};
+use super::Format;
 
 /// How often a page may say that it is elsewhere.
 const REDIRECTS: usize = 3;
@@ -147,6 +147,15 @@ fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
         .unwrap_or_default()
 }
 
+/// Who says nothing speaks text.
+fn format(content_type: &str) -> Format {
+    let kind = content_type.trim_start().to_ascii_lowercase();
+    match kind.starts_with("application/openmetrics-text") {
+        true => Format::OpenMetrics,
+        false => Format::Text,
+    }
+}
+
 /// Opens connections. Copies take turns with what blocks a thread: a look-up that nobody waits for
 /// any more goes on in its thread.
 #[derive(Debug, Clone, Default)]
@@ -169,7 +178,7 @@ impl Dialer {
                 200..=299 => {
                     return Ok(Answer {
                         target,
-                        format: negotiate::sent(header(&reply, &CONTENT_TYPE)),
+                        format: format(header(&reply, &CONTENT_TYPE)),
                         reply,
                     });
                 }
@@ -263,6 +272,20 @@ mod tests {
         ] {
             let error = url.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains("http://HOST"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_content_type_is_the_format() {
+        for (sent, expected) in [
+            (
+                "Application/openmetrics-text; version=1.0.0",
+                Format::OpenMetrics,
+            ),
+            ("text/plain; version=0.0.4", Format::Text),
+            ("", Format::Text),
+        ] {
+            assert_eq!(format(sent), expected, "{sent}");
         }
     }
 

@@ -6,7 +6,6 @@
 mod families;
 mod fetch;
 pub mod merge;
-mod negotiate;
 mod observed;
 mod openmetrics;
 mod page;
