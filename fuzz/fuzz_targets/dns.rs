@@ -22,6 +22,14 @@ const RESPONSE: u8 = 0x80;
 /// What every client takes without saying so.
 const SMALLEST_DATAGRAM: usize = 512;
 
+const REASONS: [Reason; 5] = [
+    Reason::Overloaded,
+    Reason::NoServer,
+    Reason::Timeout,
+    Reason::ServerError,
+    Reason::Stopping,
+];
+
 /// Memory for answers, in bytes: some fit.
 const CACHE: usize = 4096;
 
@@ -60,7 +68,7 @@ fn messages(mut stream: &[u8]) -> Vec<Bytes> {
 
 /// Every reply of our own is a reply to this query, and fits everywhere when the query does.
 fn decline(query: &Query) {
-    let failures = Reason::ALL.map(|reason| query.failure(reason));
+    let failures = REASONS.map(|reason| query.failure(reason));
     for reply in failures
         .iter()
         .chain([&query.truncation(), &query.format_error()])

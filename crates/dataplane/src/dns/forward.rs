@@ -168,36 +168,36 @@ impl Forwarder {
         let server = connection.server;
         // The deadline may be noticed here, in the channel or at the server.
         if status.code() == Code::DeadlineExceeded || Instant::now() >= deadline {
-            return ForwardError {
-                reason: Reason::Timeout,
-                is_outage: true,
-                text: format!(
-                    "server {server} did not answer within {:?}",
-                    self.limits.query
-                ),
-            };
+            let after = self.limits.query;
+            let text = format!("server {server} did not answer within {after:?}");
+            return ForwardError::new(Reason::Timeout, true, text);
         }
         failed(server, status)
+    }
+}
+
+impl ForwardError {
+    fn new(reason: Reason, is_outage: bool, text: String) -> Self {
+        Self {
+            reason,
+            is_outage,
+            text,
+        }
     }
 }
 
 /// The server answered with an error, or the connection broke.
 fn failed(server: SocketAddr, status: &Status) -> ForwardError {
     let (code, message) = (status.code(), status.message());
-    ForwardError {
-        reason: Reason::ServerError,
-        is_outage: classify(status) == ErrorClass::ThisServer,
-        text: format!("server {server} failed the query: {code:?}: {message}"),
-    }
+    let text = format!("server {server} failed the query: {code:?}: {message}");
+    let is_outage = classify(status) == ErrorClass::ThisServer;
+    ForwardError::new(Reason::ServerError, is_outage, text)
 }
 
 /// There is no server to ask, or servers refuse the session.
 fn unconnected(error: &dyn Display, is_outage: bool) -> ForwardError {
-    ForwardError {
-        reason: Reason::NoServer,
-        is_outage,
-        text: format!("there is no connection to a server: {error}"),
-    }
+    let text = format!("there is no connection to a server: {error}");
+    ForwardError::new(Reason::NoServer, is_outage, text)
 }
 
 /// Whether servers are there, but refuse the session.

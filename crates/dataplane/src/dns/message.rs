@@ -93,15 +93,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Overloaded,
-        Self::NoServer,
-        Self::Timeout,
-        Self::ServerError,
-        Self::Stopping,
-    ];
-
     /// Info code and text that tools like `dig` show.
     fn explanation(self) -> (u16, &'static str) {
         match self {
@@ -360,6 +351,14 @@ mod tests {
     /// In the third byte: the message is a response.
     const RESPONSE: u8 = 0x80;
 
+    const REASONS: [Reason; 5] = [
+        Reason::Overloaded,
+        Reason::NoServer,
+        Reason::Timeout,
+        Reason::ServerError,
+        Reason::Stopping,
+    ];
+
     fn query(edns: Option<bool>) -> Message {
         let mut message = Message::query();
         message.metadata.recursion_desired = true;
@@ -400,7 +399,7 @@ mod tests {
     #[test]
     fn a_failure_is_explained_to_who_speaks_edns() {
         for dnssec_ok in [false, true] {
-            for reason in Reason::ALL {
+            for reason in REASONS {
                 let reply = parse(&query(Some(dnssec_ok))).failure(reason);
                 assert!(reply.len() <= 512);
                 let edns = Message::from_vec(&reply).unwrap().edns.unwrap();

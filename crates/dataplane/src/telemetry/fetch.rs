@@ -24,15 +24,6 @@ use super::Format;
 /// How often a page may say that it is elsewhere.
 const REDIRECTS: usize = 3;
 
-/// A URL that cannot be read from.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{url:?} is not a URL that metrics can be read from: use http://HOST:PORT/PATH or https://HOST:PORT/PATH"
-)]
-pub struct UrlError {
-    url: String,
-}
-
 /// Where a page is. A query is not shown: it may hold a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
@@ -106,9 +97,9 @@ impl fmt::Display for Target {
 }
 
 impl FromStr for Target {
-    type Err = UrlError;
+    type Err = String;
 
-    fn from_str(url: &str) -> Result<Target, UrlError> {
+    fn from_str(url: &str) -> Result<Target, String> {
         let target = || {
             let uri: Uri = url.parse().ok()?;
             let (tls, port) = match uri.scheme_str()? {
@@ -124,8 +115,11 @@ impl FromStr for Target {
             })
         };
         let target = target().filter(|target| !target.host.is_empty());
-        target.ok_or_else(|| UrlError {
-            url: url.split('?').next().unwrap_or_default().to_owned(),
+        target.ok_or_else(|| {
+            let url = url.split('?').next().unwrap_or_default();
+            format!(
+                "{url:?} is not a URL that metrics can be read from: use http://HOST:PORT/PATH or https://HOST:PORT/PATH"
+            )
         })
     }
 }
@@ -270,7 +264,7 @@ mod tests {
             "http://",
             "",
         ] {
-            let error = url.parse::<Target>().unwrap_err().to_string();
+            let error = url.parse::<Target>().unwrap_err();
             assert!(error.contains("http://HOST"), "{error}");
         }
     }

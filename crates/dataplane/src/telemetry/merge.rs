@@ -16,7 +16,7 @@
 //! * Series that two sources both have stay twice; the reader chooses.
 //! * Sources that send OpenMetrics are written as text (`openmetrics`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use memchr::{memchr, memchr_iter, memrchr};
@@ -56,22 +56,15 @@ pub enum Broken {
     NoEnd,
 }
 
-/// What the page says about a family already.
-#[derive(Debug, Clone, Copy)]
-struct Family {
-    /// Which source said it.
-    source: usize,
-    help: bool,
-    kind: bool,
-}
-
 /// A page that is being put together: [`begin`](Merge::begin), [`push`](Merge::push) and
 /// [`end`](Merge::end) for each source.
 #[derive(Debug, Default)]
 pub struct Merge {
     hasher: RandomState,
-    /// By the hash of the family's name.
-    families: HashMap<u64, Family>,
+    /// Which source said what a family is, by the hash of its name.
+    families: HashMap<u64, usize>,
+    /// What was said of them, by the hash of that and of the name.
+    said: HashSet<u64>,
     /// How many sources have begun.
     sources: usize,
     /// Where the source that is being read sends OpenMetrics.
@@ -216,17 +209,9 @@ impl Merge {
         if self.families.len() >= FAMILIES && !self.families.contains_key(&key) {
             return false;
         }
-        let source = self.sources;
-        let family = self.families.entry(key).or_insert(Family {
-            source,
-            help: false,
-            kind: false,
-        });
-        let known = match said.word {
-            "HELP" => &mut family.help,
-            _ => &mut family.kind,
-        };
-        family.source == source && !std::mem::replace(known, true)
+        let first = *self.families.entry(key).or_insert(self.sources);
+        let said = self.hasher.hash_one((said.word, said.family));
+        first == self.sources && self.said.insert(said)
     }
 }
 

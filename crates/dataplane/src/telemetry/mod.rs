@@ -28,7 +28,7 @@ use legate_runtime::metrics::proto::MetricFamily;
 use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Registrar, Registry};
 use tokio::time::Instant;
 
-pub use self::fetch::{Target, UrlError};
+pub use self::fetch::Target;
 pub use self::page::{Merger, Source};
 pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};

@@ -6,7 +6,6 @@
 //! value each, gauges when they change and now and then.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use legate_runtime::metrics::proto::{MetricFamily, MetricType};
 
@@ -106,53 +105,41 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// One line, without its end.
+    /// One line.
     fn line(&self, item: &Item) -> String {
-        let Item {
-            series: (name, labels),
-            kind,
-            value,
-        } = item;
-        let mut line = clean(name);
-        // Writing to a string cannot fail.
+        let (name, labels) = &item.series;
+        let (mut name, mut all) = (clean(name), Vec::new());
+        let mut value = format!("{:.6}", item.value);
         match self {
             Dialect::Statsd => {
                 for (_, label) in labels {
-                    line.push('.');
-                    line.push_str(&clean(label));
+                    name = name + "." + &clean(label);
                 }
-                let _ = write!(line, ":{value:.6}|{kind}");
             }
             Dialect::Dogstatsd { tags } => {
-                let _ = match *kind {
-                    "ms" => write!(line, ":{value:.6}|{kind}"),
-                    _ => write!(line, ":{value}|{kind}"),
-                };
                 let labels = labels.iter().map(|(name, value)| format!("{name}:{value}"));
-                let tags: Vec<_> = tags.iter().cloned().chain(labels).collect();
-                if !tags.is_empty() {
-                    let _ = write!(line, "|#{}", tags.join(","));
+                all = tags.iter().cloned().chain(labels).collect();
+                if item.kind != "ms" {
+                    value = item.value.to_string();
                 }
             }
         }
-        line.retain(|character| character != '\n');
-        line
+        let tags = match all.is_empty() {
+            true => String::new(),
+            false => format!("|#{}", all.join(",")),
+        };
+        let line = format!("{name}:{value}|{}{tags}", item.kind);
+        line.replace('\n', "") + "\n"
     }
 
     /// Datagrams of at most `limit` bytes. A line that is longer is left out.
     pub(super) fn datagrams(&self, items: &[Item], limit: usize) -> Vec<String> {
         let mut datagrams: Vec<String> = Vec::new();
-        for item in items {
-            let line = self.line(item);
-            if line.len() >= limit {
-                continue;
-            }
+        let lines = items.iter().map(|item| self.line(item));
+        for line in lines.filter(|line| line.len() <= limit) {
             match datagrams.last_mut() {
-                Some(last) if last.len() + line.len() < limit => last.push_str(&line),
+                Some(last) if last.len() + line.len() <= limit => last.push_str(&line),
                 _ => datagrams.push(line),
-            }
-            if let Some(last) = datagrams.last_mut() {
-                last.push('\n');
             }
         }
         datagrams

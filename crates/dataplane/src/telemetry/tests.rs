@@ -222,7 +222,7 @@ async fn a_source_that_sends_openmetrics_is_written_as_text() {
     assert_ups(&text, &[("service", 1), ("envoy", 1)]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn pages_that_nobody_reads_are_limited_and_end() {
     let scope = Scope::new("test");
     let telemetry = Telemetry::new(Instant::now()).unwrap();
