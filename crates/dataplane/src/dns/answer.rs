@@ -174,7 +174,7 @@ impl Answerer {
         let answerer = Arc::clone(self);
         self.spawner.spawn("dns call", async move {
             tokio::select! {
-                () = call.finish() => {}
+                _ = call.answer.clone() => {}
                 () = answerer.drained() => {}
             }
             drop(slot);

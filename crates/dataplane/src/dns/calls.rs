@@ -27,7 +27,7 @@ type Answer = Result<Bytes, Arc<ForwardError>>;
 /// A call to a server, for everybody who has the same question now.
 #[derive(Debug)]
 pub(super) struct Call {
-    answer: Shared<BoxFuture<'static, Answer>>,
+    pub(super) answer: Shared<BoxFuture<'static, Answer>>,
     /// The id that the server is asked with.
     id: u16,
     /// Whether somebody waits for its end without needing the answer.
@@ -74,11 +74,6 @@ impl Call {
         let mut answer = BytesMut::from(answer);
         answer[..2].copy_from_slice(&query.metadata.id.to_be_bytes());
         Ok(answer.freeze())
-    }
-
-    /// Waits for the end.
-    pub(super) async fn finish(&self) {
-        _ = self.answer.clone().await;
     }
 
     /// True for the first caller only: one is enough to wait for the end.

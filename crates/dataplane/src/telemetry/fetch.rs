@@ -2,7 +2,7 @@
 //! nothing.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ const REDIRECTS: usize = 3;
 /// Where a page is. A query is not shown: it may hold a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    tls: bool,
-    host: String,
-    port: u16,
+    scheme: &'static str,
+    /// Host and port.
+    authority: String,
     path: String,
 }
 
@@ -37,9 +37,8 @@ impl Target {
     /// A path with its query on an address.
     pub fn new(address: SocketAddr, path: impl Into<String>) -> Target {
         Target {
-            tls: false,
-            host: address.ip().to_string(),
-            port: address.port(),
+            scheme: "http",
+            authority: SocketAddr::new(address.ip(), address.port()).to_string(),
             path: path.into(),
         }
     }
@@ -54,23 +53,13 @@ impl Target {
         target
     }
 
-    fn authority(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
-    }
-
-    fn scheme(&self) -> &'static str {
-        match self.tls {
-            true => "https",
-            false => "http",
-        }
-    }
-
     /// Where a redirect leads from here.
     fn follow(&self, location: &str) -> Option<Target> {
-        let (scheme, authority) = (self.scheme(), self.authority());
+        let Target {
+            scheme,
+            authority,
+            path,
+        } = self;
         let url = if location.starts_with("//") {
             format!("{scheme}:{location}")
         } else if location.contains("://") {
@@ -78,7 +67,7 @@ impl Target {
         } else if location.starts_with('/') {
             format!("{scheme}://{authority}{location}")
         } else {
-            let path = self.path.split('?').next().unwrap_or_default();
+            let path = path.split('?').next().unwrap_or_default();
             let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
             format!("{scheme}://{authority}{folder}/{location}")
         };
@@ -88,7 +77,7 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme(), self.authority())?;
+        write!(f, "{}://{}", self.scheme, self.authority)?;
         match self.path.split_once('?') {
             None => f.write_str(&self.path),
             Some((path, _)) => write!(f, "{path}?***"),
@@ -102,20 +91,19 @@ impl FromStr for Target {
     fn from_str(url: &str) -> Result<Target, String> {
         let target = || {
             let uri: Uri = url.parse().ok()?;
-            let (tls, port) = match uri.scheme_str()? {
-                "http" => (false, 80),
-                "https" => (true, 443),
+            let (scheme, port) = match uri.scheme_str()? {
+                "http" => ("http", 80),
+                "https" => ("https", 443),
                 _ => return None,
             };
+            let host = uri.host().filter(|host| !host.is_empty())?;
             Some(Target {
-                tls,
-                host: uri.host()?.trim_matches(['[', ']']).to_owned(),
-                port: uri.port_u16().unwrap_or(port),
+                scheme,
+                authority: format!("{host}:{}", uri.port_u16().unwrap_or(port)),
                 path: uri.path_and_query()?.to_string(),
             })
         };
-        let target = target().filter(|target| !target.host.is_empty());
-        target.ok_or_else(|| {
+        target().ok_or_else(|| {
             let url = url.split('?').next().unwrap_or_default();
             format!(
                 "{url:?} is not a URL that metrics can be read from: use http://HOST:PORT/PATH or https://HOST:PORT/PATH"
@@ -189,7 +177,7 @@ impl Dialer {
     /// The answer to a target's path, over a connection of its own.
     async fn get(&self, target: &Target, deadline: Instant) -> anyhow::Result<Reply> {
         let request = Request::get(&target.path)
-            .header(HOST, target.authority())
+            .header(HOST, &target.authority)
             .header(ACCEPT, "text/plain;version=0.0.4;q=0.9,*/*;q=0.1")
             .body(Body::default())?;
         let stream = timeout_at(deadline, self.connect(target)).await;
@@ -206,7 +194,8 @@ impl Dialer {
         let Some(tls) = tls else {
             return Ok(Either::Left(stream));
         };
-        let name = server_name(&target.host)?;
+        let (host, _) = target.authority.rsplit_once(':').unwrap_or_default();
+        let name = server_name(host.trim_matches(['[', ']']))?;
         let stream = TlsConnector::from(tls).connect(name, stream).await?;
         Ok(Either::Right(stream))
     }
@@ -216,20 +205,19 @@ impl Dialer {
         &self,
         target: &Target,
     ) -> anyhow::Result<(Vec<SocketAddr>, Option<Arc<ClientConfig>>)> {
-        if !target.tls
-            && let Ok(ip) = target.host.parse::<IpAddr>()
-        {
-            return Ok((vec![SocketAddr::new(ip, target.port)], None));
+        let tls = target.scheme == "https";
+        let authority = target.authority.clone();
+        if !tls && let Ok(address) = authority.parse() {
+            return Ok((vec![address], None));
         }
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
-        let target = target.clone();
         let prepared = spawn_blocking(move || {
-            let addresses = (target.host, target.port).to_socket_addrs()?.collect();
-            if target.tls && turn.is_none() {
+            let addresses = authority.to_socket_addrs()?.collect();
+            if tls && turn.is_none() {
                 // Files and variables name no authority for the application: the system's are believed.
                 *turn = Some(client_config(&ClientTls::default())?);
             }
-            Ok((addresses, turn.clone().filter(|_| target.tls)))
+            Ok((addresses, turn.clone().filter(|_| tls)))
         });
         prepared.await?
     }

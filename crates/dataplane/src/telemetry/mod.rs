@@ -141,12 +141,7 @@ impl Telemetry {
 
     /// Everything in the Prometheus text format.
     pub fn render(&self) -> String {
-        self.render_as(Format::Text)
-    }
-
-    /// Everything, written like that.
-    pub fn render_as(&self, format: Format) -> String {
-        families::page(&self.families(), format)
+        families::page(&self.families(), Format::Text)
     }
 
     /// Everything at this moment, in the order of the names.

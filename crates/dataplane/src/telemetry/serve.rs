@@ -17,7 +17,7 @@ use legate_runtime::http_server::bind;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 
-use super::{Format, Merger, Telemetry};
+use super::{Format, Merger, Telemetry, families};
 use crate::http_server;
 
 /// Port of the dataplane's own metrics.
@@ -76,7 +76,7 @@ async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Res
         (header::CONTENT_TYPE, format.content_type()),
         (header::VARY, HeaderValue::from_static("accept")),
     ];
-    (head, telemetry.render_as(format)).into_response()
+    (head, families::page(&telemetry.families(), format)).into_response()
 }
 
 async fn merged_page(

@@ -19,6 +19,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Every how many ticks all gauges are sent.
 const FULL: u64 = 10;
 
+/// Largest datagram, in bytes: what fits the usual Ethernet.
+const DATAGRAM: usize = 1_400;
+
 /// How long a sink that failed is left alone.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -29,17 +32,6 @@ pub struct Sink {
     pub dialect: Dialect,
     /// Where it is.
     pub address: SinkAddress,
-}
-
-impl Sink {
-    /// Largest datagram: what fits the usual Ethernet, and for unix sockets what agents take.
-    fn limit(&self) -> usize {
-        match (&self.dialect, &self.address) {
-            (Dialect::Statsd, _) => 1_400,
-            (Dialect::Dogstatsd { .. }, SinkAddress::Udp(_)) => 1_432,
-            (Dialect::Dogstatsd { .. }, SinkAddress::Unix(_)) => 8_192,
-        }
-    }
 }
 
 /// Pushes to the sinks until the scope of `spawner` stops; what changed last is sent then.
@@ -103,7 +95,7 @@ impl Outlet {
         if Instant::now() < self.until {
             return;
         }
-        let datagrams = self.sink.dialect.datagrams(items, self.sink.limit());
+        let datagrams = self.sink.dialect.datagrams(items, DATAGRAM);
         match self.try_send(&datagrams) {
             Ok(()) => self.logged &= datagrams.is_empty(),
             Err(error) => {

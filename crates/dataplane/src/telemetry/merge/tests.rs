@@ -127,6 +127,10 @@ fn lines_and_sources_have_limits() {
     let long = vec![b'a'; LINE_LIMIT + 1];
     assert_eq!(merge.push(&long, &mut out), Err(Broken::LongLine(1)));
     merge.begin(Format::Text);
+    let page = [&b"x 1\n"[..], &long, b" 1\nx 2\n"].concat();
+    assert_eq!(merge.push(&page, &mut out), Err(Broken::LongLine(2)));
+    assert_eq!(out, b"x 1\n", "what came before stays");
+    merge.begin(Format::Text);
     let line = format!("abc{{d=\"{}\"}} 1\n", "e".repeat(8_000));
     let block = line.repeat(100).into_bytes();
     let pushed = (0..).try_for_each(|_| {
