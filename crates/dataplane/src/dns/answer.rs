@@ -23,6 +23,9 @@ use super::forward::{ForwardError, Forwarder};
 use super::message::{HEADER, Query, Reason, Transport};
 use super::metrics::{DnsMetrics, Outcome};
 
+/// Memory for answers, roughly, in bytes.
+const CACHE: usize = 1024 * 1024;
+
 /// At most one warning in this time, however many queries fail.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
@@ -66,7 +69,7 @@ impl Answerer {
     ) -> Self {
         Self {
             forwarder,
-            cache: Mutex::new(Cache::new(limits.cache, limits.stale)),
+            cache: Mutex::new(Cache::new(CACHE, limits.stale)),
             calls: Calls::default(),
             metrics,
             udp: Arc::new(Semaphore::new(limits.udp_queries)),

@@ -54,8 +54,8 @@ const EXTENDED_CODE: u32 = 0xff00_0000;
 #[derive(Debug)]
 pub struct Cache {
     entries: LruCache<Key, Entry>,
-    /// What they cost.
-    bytes: usize,
+    /// How much memory they take in bytes, roughly.
+    pub bytes: usize,
     max_bytes: usize,
     /// How long an answer may be given after it was fresh.
     stale: Duration,
@@ -138,18 +138,6 @@ impl Cache {
         }
         self.bytes += cost;
         self.entries.put(key.clone(), entry);
-    }
-
-    /// How many answers there are.
-    #[must_use]
-    pub fn entries(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// How much memory they take in bytes, roughly.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
     }
 
     fn remove(&mut self, key: &Key) {

@@ -189,37 +189,31 @@ impl Dialer {
         &self,
         target: &Target,
     ) -> anyhow::Result<Either<TcpStream, TlsStream<TcpStream>>> {
-        let (addresses, tls) = self.prepare(target).await?;
+        let tls = target.scheme == "https";
+        let authority = target.authority.clone();
+        let (addresses, config) = match authority.parse() {
+            Ok(address) if !tls => (vec![address], None),
+            _ => {
+                let mut turn = Arc::clone(&self.turn).lock_owned().await;
+                let blocking = spawn_blocking(move || {
+                    let addresses = authority.to_socket_addrs()?.collect();
+                    if tls && turn.is_none() {
+                        // Nothing names an authority for the application: the system's are believed.
+                        *turn = Some(client_config(&ClientTls::default())?);
+                    }
+                    anyhow::Ok((addresses, turn.clone().filter(|_| tls)))
+                });
+                blocking.await??
+            }
+        };
         let stream = TcpStream::connect(&*addresses).await?;
-        let Some(tls) = tls else {
+        let Some(config) = config else {
             return Ok(Either::Left(stream));
         };
         let (host, _) = target.authority.rsplit_once(':').unwrap_or_default();
         let name = server_name(host.trim_matches(['[', ']']))?;
-        let stream = TlsConnector::from(tls).connect(name, stream).await?;
+        let stream = TlsConnector::from(config).connect(name, stream).await?;
         Ok(Either::Right(stream))
-    }
-
-    /// Where to connect to, and for TLS its configuration, which takes a while to read and is kept.
-    async fn prepare(
-        &self,
-        target: &Target,
-    ) -> anyhow::Result<(Vec<SocketAddr>, Option<Arc<ClientConfig>>)> {
-        let tls = target.scheme == "https";
-        let authority = target.authority.clone();
-        if !tls && let Ok(address) = authority.parse() {
-            return Ok((vec![address], None));
-        }
-        let mut turn = Arc::clone(&self.turn).lock_owned().await;
-        let prepared = spawn_blocking(move || {
-            let addresses = authority.to_socket_addrs()?.collect();
-            if tls && turn.is_none() {
-                // Files and variables name no authority for the application: the system's are believed.
-                *turn = Some(client_config(&ClientTls::default())?);
-            }
-            Ok((addresses, turn.clone().filter(|_| tls)))
-        });
-        prepared.await?
     }
 }
 

@@ -41,10 +41,9 @@ use self::observed::Observed;
 pub(crate) const PREFIX: &str = "consul_dataplane";
 
 /// How a page is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// The Prometheus text format 0.0.4.
-    #[default]
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,

@@ -103,12 +103,10 @@ impl Merger {
         make_room(&mut places)?;
         let deadline = Instant::now() + time;
         let ask = |(index, watched): (usize, &Watched)| {
-            let Source {
-                target,
-                takes_query,
-                ..
-            } = &watched.source;
-            let target = target.with_query(query.filter(|_| *takes_query));
+            let source = &watched.source;
+            let target = source
+                .target
+                .with_query(query.filter(|_| source.takes_query));
             let answer = self.dialer.clone().open(target, deadline);
             async move { (index, answer.await) }.boxed()
         };

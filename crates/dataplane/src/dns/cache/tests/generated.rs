@@ -107,9 +107,9 @@ proptest! {
             } else {
                 setup.store(&asked, &addresses(&asked, &vec![60; index]));
             }
-            prop_assert!(setup.cache.bytes() <= bytes);
+            prop_assert!(setup.cache.bytes <= bytes);
             let costs = setup.cache.entries.iter().map(|(key, entry)| entry.cost(key));
-            prop_assert_eq!(costs.sum::<usize>(), setup.cache.bytes());
+            prop_assert_eq!(costs.sum::<usize>(), setup.cache.bytes);
         }
     }
 }
