@@ -2,7 +2,6 @@
 //!
 //! It looks neither into queries nor into answers, and never asks more than two connections.
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -61,16 +60,26 @@ impl Forwarder {
     /// Takes no longer than [`Limits::query`].
     pub(super) async fn forward(&self, query: &Query) -> Result<Bytes, ForwardError> {
         let deadline = Instant::now() + self.limits.query;
-        let first = self.connection(deadline).await?;
+        // A connection that was lost a moment ago is waited for.
+        let lost_at = self.lost_at().unwrap_or_else(Instant::now);
+        let until = deadline.min(lost_at + self.limits.connection);
+        let first = self.connection(None, until).await;
+        let first = first.map_err(|state| unconnected(&state))?;
         let status = match self.ask(&first, query, deadline).await {
             Ok(answer) => return Ok(answer),
             Err(status) => status,
         };
-        let Some(second) = self.another(&first, &status, deadline).await else {
-            return Err(self.error(&first, &status, deadline));
-        };
-        let answer = self.ask(&second, query, deadline).await;
-        answer.map_err(|status| self.error(&second, &status, deadline))
+        if let Some(waits) = waits_for_another(&status) {
+            let until = match waits {
+                true => deadline.min(Instant::now() + self.limits.connection),
+                false => Instant::now(),
+            };
+            if let Ok(second) = self.connection(Some(&first), until).await {
+                let answer = self.ask(&second, query, deadline).await;
+                return answer.map_err(|status| self.error(&second, &status, deadline));
+            }
+        }
+        Err(self.error(&first, &status, deadline))
     }
 
     /// Follows the session, to know since when there is no connection. Ends with it.
@@ -92,46 +101,25 @@ impl Forwarder {
         self.lost_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current connection. Waits for one only when the last one was lost a moment ago.
-    async fn connection(&self, deadline: Instant) -> Result<Connection, ForwardError> {
-        let lost_at = self.lost_at().unwrap_or_else(Instant::now);
-        match timeout_at(
-            deadline.min(lost_at + self.limits.connection),
-            self.session.connected(),
-        )
-        .await
-        {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(unconnected(&error, false)),
-            Err(_) => Err(match self.session.state() {
-                SessionState::Connecting {
-                    last_error: Some(error),
-                } => unconnected(&error, !is_refusal(&error)),
-                _ => unconnected(&"none has been reached yet", true),
-            }),
-        }
-    }
-
-    /// A connection to try after a failure, if it is worth that.
-    async fn another(
+    /// A connection, another one than the one that failed; else the state at that time.
+    async fn connection(
         &self,
-        failed: &Connection,
-        status: &Status,
-        deadline: Instant,
-    ) -> Option<Connection> {
-        let until = match waits_for_another(status)? {
-            true => deadline.min(Instant::now() + self.limits.connection),
-            false => Instant::now(),
-        };
+        failed: Option<&Connection>,
+        until: Instant,
+    ) -> Result<Connection, SessionState> {
+        let failed = failed.map(|connection| connection.generation);
         let mut states = self.session.subscribe();
-        let moved = states.wait_for(|state| match state {
-            SessionState::Connected(connection) => connection.generation != failed.generation,
+        let settled = states.wait_for(|state| match state {
+            SessionState::Connected(connection) => Some(connection.generation) != failed,
             SessionState::Connecting { .. } => false,
             SessionState::Failed(_) | SessionState::Closed => true,
         });
-        match &*timeout_at(until, moved).await.ok()?.ok()? {
-            SessionState::Connected(connection) => Some(connection.clone()),
-            _ => None,
+        match timeout_at(until, settled).await {
+            Ok(Ok(state)) => match &*state {
+                SessionState::Connected(connection) => Ok(connection.clone()),
+                state => Err(state.clone()),
+            },
+            _ => Err(self.session.state()),
         }
     }
 
@@ -169,35 +157,41 @@ impl Forwarder {
         // The deadline may be noticed here, in the channel or at the server.
         if status.code() == Code::DeadlineExceeded || Instant::now() >= deadline {
             let after = self.limits.query;
-            let text = format!("server {server} did not answer within {after:?}");
-            return ForwardError::new(Reason::Timeout, true, text);
+            return ForwardError {
+                reason: Reason::Timeout,
+                is_outage: true,
+                text: format!("server {server} did not answer within {after:?}"),
+            };
         }
         failed(server, status)
-    }
-}
-
-impl ForwardError {
-    fn new(reason: Reason, is_outage: bool, text: String) -> Self {
-        Self {
-            reason,
-            is_outage,
-            text,
-        }
     }
 }
 
 /// The server answered with an error, or the connection broke.
 fn failed(server: SocketAddr, status: &Status) -> ForwardError {
     let (code, message) = (status.code(), status.message());
-    let text = format!("server {server} failed the query: {code:?}: {message}");
-    let is_outage = classify(status) == ErrorClass::ThisServer;
-    ForwardError::new(Reason::ServerError, is_outage, text)
+    ForwardError {
+        reason: Reason::ServerError,
+        is_outage: classify(status) == ErrorClass::ThisServer,
+        text: format!("server {server} failed the query: {code:?}: {message}"),
+    }
 }
 
 /// There is no server to ask, or servers refuse the session.
-fn unconnected(error: &dyn Display, is_outage: bool) -> ForwardError {
-    let text = format!("there is no connection to a server: {error}");
-    ForwardError::new(Reason::NoServer, is_outage, text)
+fn unconnected(state: &SessionState) -> ForwardError {
+    let (error, is_outage) = match state {
+        SessionState::Failed(error) => (error.to_string(), false),
+        SessionState::Closed => (SessionError::Closed.to_string(), false),
+        SessionState::Connecting {
+            last_error: Some(error),
+        } => (error.to_string(), !is_refusal(error)),
+        _ => ("none has been reached yet".to_owned(), true),
+    };
+    ForwardError {
+        reason: Reason::NoServer,
+        is_outage,
+        text: format!("there is no connection to a server: {error}"),
+    }
 }
 
 /// Whether servers are there, but refuse the session.

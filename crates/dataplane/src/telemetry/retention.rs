@@ -75,8 +75,10 @@ mod tests {
         errors.with_label_values(&["Unavailable"]).inc();
         let queries = counter("dns_queries_total", "outcome");
         queries.with_label_values(&["answered"]);
-        let mut retention = Retention::default();
-        retention.time = Duration::from_secs(30);
+        let mut retention = Retention {
+            time: Duration::from_secs(30),
+            ..Retention::default()
+        };
         let mut shown = || {
             let mut families = gather(&registry);
             retention.apply(&mut families);
