@@ -38,7 +38,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let messages = messages(stream);
-    let mut cache = Cache::new(CACHE, Duration::from_secs(24 * 60 * 60));
+    let mut cache = Cache::new(CACHE);
     for pair in messages.chunks(2) {
         for transport in Transport::ALL {
             let Some(query) = Query::parse(pair[0].clone(), transport) else {

@@ -1,9 +1,5 @@
-//! From a query to a reply: every query that is admitted gets one, and so does every query that
-//! is not.
-//!
-//! Answers come from the cache while they are fresh, then from a server. When servers are away, or
-//! this one takes too long, the cache's answer is given although it is stale. Nothing here knows
-//! the transports' sockets.
+//! From a query to a reply: every query gets one, admitted or not. Nothing here knows the
+//! transports' sockets.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -69,7 +65,7 @@ impl Answerer {
     ) -> Self {
         Self {
             forwarder,
-            cache: Mutex::new(Cache::new(CACHE, limits.stale)),
+            cache: Mutex::new(Cache::new(CACHE)),
             calls: Calls::default(),
             metrics,
             udp: Arc::new(Semaphore::new(limits.udp_queries)),

@@ -8,8 +8,8 @@
 //! A kept answer is repeated byte by byte, as its server made it, with two exceptions: it takes
 //! the id of the query, and the spelling of its name; and TTLs count down while it is fresh, and
 //! are [`STALE_TTL`] seconds when it is stale. It is not encoded anew, because it could then be
-//! longer than its client takes. Since nothing is cut or added, it is repeated only to queries that
-//! differ in nothing else: see [`Key`].
+//! longer than its client takes. Servers cut answers to what the client takes, so it is repeated
+//! only to queries that differ in nothing else: see [`Key`].
 //!
 //! The last answer counts. SERVFAIL is none; any other answer that cannot be repeated, REFUSED for
 //! example, removes what was kept before. What was used least recently goes when there is no room.
@@ -31,6 +31,10 @@ use super::message::{options, records};
 /// TTL of every record of a stale answer, in seconds: what RFC 8767 recommends. Clients ask again
 /// soon, and not all the time.
 pub const STALE_TTL: u32 = 30;
+
+/// How long an answer may be given after it was fresh: the shorter of the times that RFC 8767
+/// recommends.
+const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long an answer is fresh at most, whatever its TTLs say.
 const LONGEST_FRESH: Duration = Duration::from_secs(60 * 60);
@@ -57,8 +61,6 @@ pub struct Cache {
     /// How much memory they take in bytes, roughly.
     pub bytes: usize,
     max_bytes: usize,
-    /// How long an answer may be given after it was fresh.
-    stale: Duration,
 }
 
 /// An answer that can be repeated.
@@ -73,15 +75,13 @@ struct Entry {
 }
 
 impl Cache {
-    /// An empty cache that takes `max_bytes` of memory, roughly, and gives answers for as long as
-    /// `stale` after they were fresh.
+    /// An empty cache that takes `max_bytes` of memory, roughly.
     #[must_use]
-    pub fn new(max_bytes: usize, stale: Duration) -> Self {
+    pub fn new(max_bytes: usize) -> Self {
         Self {
             entries: LruCache::unbounded(),
             bytes: 0,
             max_bytes,
-            stale,
         }
     }
 
@@ -94,7 +94,7 @@ impl Cache {
     /// The reply to `query` from an answer that is fresh or stale. For when no server can be asked.
     #[must_use]
     pub fn stale(&mut self, query: &Query, now: Instant) -> Option<Bytes> {
-        let reply = self.repeat(query, now, self.stale);
+        let reply = self.repeat(query, now, STALE);
         if reply.is_none() {
             self.remove(query.key.as_ref()?);
         }

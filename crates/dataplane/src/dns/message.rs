@@ -108,9 +108,6 @@ impl Reason {
 /// Everything in a query that its answer may depend on: how it came, the flags, the name
 /// regardless of its spelling, type and class, and what EDNS says of sizes, DNSSEC and the rest,
 /// but for cookies. Not the id.
-///
-/// Servers cut answers to the size that the client takes, therefore clients that take different
-/// sizes do not share answers.
 pub(super) type Key = Bytes;
 
 /// A message that is to be answered.

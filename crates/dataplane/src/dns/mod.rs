@@ -89,9 +89,6 @@ pub struct Limits {
     pub connection: Duration,
     /// How long queries in flight may take after a stop (default 1 s).
     pub drain: Duration,
-    /// How long an answer may be given after its TTLs have passed (default 1 day, the shorter of
-    /// the times that RFC 8767 recommends). With 0 there are no stale answers.
-    pub stale: Duration,
 }
 
 impl Default for Limits {
@@ -106,7 +103,6 @@ impl Default for Limits {
             stale_after: Duration::from_millis(1800),
             connection: Duration::from_secs(1),
             drain: Duration::from_secs(1),
-            stale: Duration::from_secs(24 * 60 * 60),
         }
     }
 }

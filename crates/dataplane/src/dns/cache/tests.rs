@@ -13,7 +13,6 @@ use super::*;
 mod generated;
 
 const SECOND: Duration = Duration::from_secs(1);
-const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 const NAME: &str = "web.service.consul.";
 
 fn name(text: &str) -> Name {
@@ -81,7 +80,7 @@ impl Setup {
 
     fn with(bytes: usize) -> Self {
         Self {
-            cache: Cache::new(bytes, STALE),
+            cache: Cache::new(bytes),
             start: Instant::now(),
         }
     }
