@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use legate_runtime::metrics::IntGauge;
-use legate_runtime::{CancellationToken, Spawner, Throttle};
+use legate_runtime::{Spawner, Throttle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -36,7 +36,6 @@ pub(super) struct Answerer {
     udp: Arc<Semaphore>,
     tcp: Arc<Semaphore>,
     spawner: Spawner,
-    stop: CancellationToken,
     /// When the first task noticed the stop.
     stopped: OnceLock<Instant>,
     warnings: Throttle,
@@ -71,7 +70,6 @@ impl Answerer {
             udp: Arc::new(Semaphore::new(limits.udp_queries)),
             tcp: Arc::new(Semaphore::new(limits.tcp_queries)),
             limits,
-            stop: spawner.token(),
             spawner,
             stopped: OnceLock::new(),
             warnings: Throttle::new(WARN_EVERY),
@@ -228,7 +226,7 @@ impl Answerer {
 
     /// Waits until the stop, and then for as long as queries in flight may take.
     pub(super) async fn drained(&self) {
-        self.stop.cancelled().await;
+        self.spawner.token().cancelled().await;
         let stopped = *self.stopped.get_or_init(Instant::now);
         sleep_until(stopped + self.limits.drain).await;
     }

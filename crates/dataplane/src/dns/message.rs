@@ -233,12 +233,11 @@ impl Query {
 
     fn reply(&self, code: ResponseCode, truncated: bool, reason: Option<Reason>) -> Bytes {
         let mut reply = Message::response(self.metadata.id, self.metadata.op_code);
+        reply.metadata = Metadata::response_from_request(&self.metadata);
         reply.metadata.truncation = truncated;
-        reply.metadata.recursion_desired = self.metadata.recursion_desired;
         // Servers do recursion where they are configured to; without this bit, some resolvers
         // would never come back.
         reply.metadata.recursion_available = true;
-        reply.metadata.checking_disabled = self.metadata.checking_disabled;
         reply.metadata.response_code = code;
         reply.add_queries(self.question.iter().map(|(question, _)| question.clone()));
         // A client that speaks EDNS takes an answer without it for a server that does not.
