@@ -11,7 +11,6 @@ mod openmetrics;
 mod page;
 mod process;
 mod push;
-mod retention;
 mod serve;
 mod sinks;
 mod stages;
@@ -130,7 +129,7 @@ impl Telemetry {
     /// How long series that come with an event stay visible after they last changed
     /// (`-telemetry-prom-retention-time`; 60 s by default).
     pub fn retain(&self, time: Duration) {
-        self.observed().retention.time = time;
+        self.observed().retention = time;
     }
 
     /// Envoy was started again.

@@ -1,6 +1,7 @@
 //! Metrics that follow from what others know at the moment somebody looks: the session with the
 //! servers, ages, certificates on disk. Nothing runs between two looks.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,15 @@ use tokio::time::Instant;
 
 use super::PREFIX;
 use super::families::{family, gauge};
-use super::retention::Retention;
 
 /// How long what a file said is believed.
 const FILE_FRESH: Duration = Duration::from_secs(60);
 
 /// Largest certificate file that is read, 1 MiB.
 const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// The family, without prefix, whose labelled series come with an event.
+pub(super) const EVENTS: &str = "connection_errors";
 
 /// What the relay writes when a response arrives; 0 is never.
 const LAST_RESPONSE: &str = "xds_last_response_timestamp_seconds";
@@ -42,7 +45,11 @@ pub(super) struct Observed {
     clock: Clock,
     pub(super) session: Option<Session>,
     certificates: Vec<CertificateFile>,
-    pub(super) retention: Retention,
+    /// How long series that come with an event stay after they last changed.
+    pub(super) retention: Duration,
+    /// Their values and last changes by the value of their label. As many as the registry has; a
+    /// change is noticed when somebody looks.
+    events: BTreeMap<String, (f64, Instant)>,
 }
 
 #[derive(Debug)]
@@ -58,7 +65,9 @@ impl Observed {
             clock,
             session: None,
             certificates: Vec::new(),
-            retention: Retention::default(),
+            // The default of `-telemetry-prom-retention-time`.
+            retention: Duration::from_secs(60),
+            events: BTreeMap::new(),
         }
     }
 
@@ -70,10 +79,31 @@ impl Observed {
         });
     }
 
-    /// Adds what is known now to the families of the registry, and takes out what is retained no
-    /// longer.
+    /// Takes out the series that come with an event and did not change for too long. Everything
+    /// else stays as long as the process runs, as in Consul's dataplane.
+    fn retain(&mut self, families: &mut [MetricFamily]) {
+        let now = Instant::now();
+        let name = format!("{PREFIX}_{EVENTS}");
+        let Some(family) = families.iter_mut().find(|family| family.name() == name) else {
+            return;
+        };
+        family.mut_metric().retain(|metric| {
+            let Some(label) = metric.get_label().first() else {
+                return true;
+            };
+            let value = metric.get_counter().get_value();
+            let known = self.events.entry(label.value().to_owned());
+            let known = known.or_insert((value, now));
+            if known.0 < value {
+                *known = (value, now);
+            }
+            now.duration_since(known.1) < self.retention
+        });
+    }
+
+    /// Adds what is known now to the families of the registry, and takes out what has left.
     pub(super) fn complete(&mut self, families: &mut Vec<MetricFamily>) {
-        self.retention.apply(families);
+        self.retain(families);
         let last = value(families, LAST_RESPONSE);
         let age = last
             .filter(|last| *last > 0.0)
@@ -178,9 +208,11 @@ fn seconds(time: SystemTime) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use legate_runtime::metrics::{IntCounterVec, Opts, Registry};
+
     use super::*;
     use crate::telemetry::Format;
-    use crate::telemetry::families::page;
+    use crate::telemetry::families::{gather, page};
 
     #[tokio::test(start_paused = true)]
     async fn ages_count_from_the_last_response() {
@@ -255,5 +287,38 @@ mod tests {
                 "{line}\n{text}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn series_of_events_leave_when_nothing_happens_and_come_back() {
+        let registry = Registry::new();
+        let counter = |name: &str, label| {
+            let options = Opts::new(name, "x").namespace(PREFIX);
+            let counter = IntCounterVec::new(options, &[label]).unwrap();
+            registry.register(Box::new(counter.clone())).unwrap();
+            counter
+        };
+        let errors = counter(EVENTS, "error_code");
+        errors.with_label_values(&[""]).inc();
+        errors.with_label_values(&["Unavailable"]).inc();
+        let queries = counter("dns_queries_total", "outcome");
+        queries.with_label_values(&["answered"]);
+        let mut observed = Observed::new(Clock::system());
+        observed.retention = Duration::from_secs(30);
+        let mut shown = || {
+            let mut families = gather(&registry);
+            observed.retain(&mut families);
+            assert_eq!(families[1].get_metric().len(), 1);
+            families[0].get_metric().len()
+        };
+        assert_eq!(shown(), 2);
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert_eq!(shown(), 2);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(shown(), 1, "the sum of all stays");
+        errors.with_label_values(&["Unavailable"]).inc();
+        assert_eq!(shown(), 2);
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert_eq!(shown(), 2);
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use legate_runtime::metrics::proto::{MetricFamily, MetricType};
 
 use super::PREFIX;
-use super::retention::EVENTS;
+use super::observed::EVENTS;
 
 /// Of how many durations of one series between two ticks each is sent.
 const TIMINGS: u64 = 16;
