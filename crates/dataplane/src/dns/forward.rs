@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use legate_api::dns::{Protocol, QueryRequest};
@@ -69,11 +70,8 @@ impl Forwarder {
             Ok(answer) => return Ok(answer),
             Err(status) => status,
         };
-        if let Some(waits) = waits_for_another(&status) {
-            let until = match waits {
-                true => deadline.min(Instant::now() + self.limits.connection),
-                false => Instant::now(),
-            };
+        if let Some(wait) = wait_for_another(&status, self.limits.connection) {
+            let until = deadline.min(Instant::now() + wait);
             if let Ok(second) = self.connection(Some(&first), until).await {
                 let answer = self.ask(&second, query, deadline).await;
                 return answer.map_err(|status| self.error(&second, &status, deadline));
@@ -114,12 +112,12 @@ impl Forwarder {
             SessionState::Connecting { .. } => false,
             SessionState::Failed(_) | SessionState::Closed => true,
         });
-        match timeout_at(until, settled).await {
-            Ok(Ok(state)) => match &*state {
-                SessionState::Connected(connection) => Ok(connection.clone()),
-                state => Err(state.clone()),
-            },
-            _ => Err(self.session.state()),
+        _ = timeout_at(until, settled).await;
+        match self.session.state() {
+            SessionState::Connected(connection) if Some(connection.generation) != failed => {
+                Ok(connection)
+            }
+            state => Err(state),
         }
     }
 
@@ -205,13 +203,13 @@ fn is_refusal(error: &SessionError) -> bool {
     )
 }
 
-/// Whether to wait for another connection, to ask a second time, or to do so only if there is one
-/// already. `None` when other servers would say the same.
-fn waits_for_another(status: &Status) -> Option<bool> {
+/// How long to wait for another connection, to ask a second time; with zero it is asked only if there
+/// is one already. `None` when other servers would say the same.
+fn wait_for_another(status: &Status, most: Duration) -> Option<Duration> {
     match classify(status) {
         ErrorClass::Permanent => None,
-        ErrorClass::Transient => Some(false),
-        ErrorClass::ThisServer | ErrorClass::Credentials => Some(true),
+        ErrorClass::Transient => Some(Duration::ZERO),
+        ErrorClass::ThisServer | ErrorClass::Credentials => Some(most),
     }
 }
 
@@ -225,23 +223,21 @@ fn since(lost_at: Option<Instant>, connected: bool, now: Instant) -> Option<Inst
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn only_what_another_connection_may_cure_is_asked_again() {
-        let waits = |code, text: &str| waits_for_another(&Status::new(code, text));
-        assert_eq!(waits(Code::Unavailable, ""), Some(true));
-        assert_eq!(waits(Code::ResourceExhausted, ""), Some(true));
-        assert_eq!(waits(Code::Unauthenticated, ""), Some(true));
-        assert_eq!(waits(Code::Unknown, "ACL not found"), Some(true));
-        assert_eq!(waits(Code::Internal, "bad message"), Some(false));
-        assert_eq!(waits(Code::DeadlineExceeded, ""), Some(false));
-        assert_eq!(waits(Code::PermissionDenied, ""), None);
-        assert_eq!(waits(Code::InvalidArgument, ""), None);
+        let wait = |code, text: &str| wait_for_another(&Status::new(code, text), SECOND);
+        assert_eq!(wait(Code::Unavailable, ""), Some(SECOND));
+        assert_eq!(wait(Code::ResourceExhausted, ""), Some(SECOND));
+        assert_eq!(wait(Code::Unauthenticated, ""), Some(SECOND));
+        assert_eq!(wait(Code::Unknown, "ACL not found"), Some(SECOND));
+        assert_eq!(wait(Code::Internal, "bad message"), Some(Duration::ZERO));
+        assert_eq!(wait(Code::DeadlineExceeded, ""), Some(Duration::ZERO));
+        assert_eq!(wait(Code::PermissionDenied, ""), None);
+        assert_eq!(wait(Code::InvalidArgument, ""), None);
     }
 
     #[test]

@@ -33,7 +33,6 @@ pub(super) fn family(
     label: &str,
     values: impl IntoIterator<Item = (&'static str, f64)>,
 ) -> MetricFamily {
-    let is_counter = name.ends_with("_total");
     let metric = |(text, value): (&str, f64)| {
         let mut metric = Metric::default();
         if !text.is_empty() {
@@ -42,19 +41,18 @@ pub(super) fn family(
             pair.set_value(text.to_owned());
             metric.set_label(vec![pair]);
         }
+        // The family says which of the two it is.
         let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
         counter.set_value(value);
         gauge.set_value(value);
-        match is_counter {
-            true => metric.set_counter(counter),
-            false => metric.set_gauge(gauge),
-        }
+        metric.set_counter(counter);
+        metric.set_gauge(gauge);
         metric
     };
     let mut family = MetricFamily::default();
     family.set_name(format!("{PREFIX}_{name}"));
     family.set_help(help.to_owned());
-    family.set_field_type(match is_counter {
+    family.set_field_type(match name.ends_with("_total") {
         true => MetricType::COUNTER,
         false => MetricType::GAUGE,
     });

@@ -24,7 +24,7 @@ use legate_client::Session;
 use legate_envoy::supervision::RestartKind;
 use legate_runtime::Clock;
 use legate_runtime::metrics::proto::MetricFamily;
-use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Registrar, Registry};
+use legate_runtime::metrics::{Error, IntCounterVec, Registrar, Registry};
 use tokio::time::Instant;
 
 pub use self::fetch::Target;
@@ -154,10 +154,6 @@ impl Telemetry {
 
     fn observed(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn source_failures(&self, source: &str) -> IntCounter {
-        self.failures.with_label_values(&[source])
     }
 }
 

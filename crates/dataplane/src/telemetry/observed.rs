@@ -1,5 +1,6 @@
 //! Metrics that follow from what others know at the moment somebody looks: the session with the
-//! servers, ages, certificates on disk. Nothing runs between two looks.
+//! servers, ages, certificates on disk, and which series have not changed for long. Nothing runs
+//! between two looks.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -131,14 +132,10 @@ impl Observed {
 
 impl CertificateFile {
     fn expires(&mut self) -> Option<SystemTime> {
-        match self.read {
-            Some((at, expires)) if at.elapsed() < FILE_FRESH => expires,
-            _ => {
-                let expires = expiry(&self.path);
-                self.read = Some((Instant::now(), expires));
-                expires
-            }
+        if self.read.is_none_or(|(at, _)| at.elapsed() >= FILE_FRESH) {
+            self.read = Some((Instant::now(), expiry(&self.path)));
         }
+        self.read?.1
     }
 }
 

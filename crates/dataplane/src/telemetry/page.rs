@@ -76,7 +76,7 @@ impl Merger {
     /// The dataplane's own metrics, then those of `sources`, until the scope of `spawner` stops.
     pub fn new(telemetry: Telemetry, sources: Vec<Source>, spawner: Spawner) -> Merger {
         let watched = |source: Source| Watched {
-            failures: telemetry.source_failures(source.name),
+            failures: telemetry.failures.with_label_values(&[source.name]),
             logged: AtomicBool::new(false),
             source,
         };
@@ -104,9 +104,8 @@ impl Merger {
         let deadline = Instant::now() + time;
         let ask = |(index, watched): (usize, &Watched)| {
             let source = &watched.source;
-            let target = source
-                .target
-                .with_query(query.filter(|_| source.takes_query));
+            let query = query.filter(|_| source.takes_query);
+            let target = source.target.with_query(query);
             let answer = self.dialer.clone().open(target, deadline);
             async move { (index, answer.await) }.boxed()
         };
@@ -120,18 +119,18 @@ impl Merger {
             ready: Vec::new(),
             unread: Instant::now(),
             whole: false,
-            stop: self.stop.clone(),
         };
         page.own(&self.telemetry.families());
         let place = Arc::new(Place::new(Some(page)));
         places.push(Arc::downgrade(&place));
-        Some(try_unfold(place, async |place| {
+        let parts = (place, self.stop.clone());
+        Some(try_unfold(parts, async |(place, stop)| {
             let piece = match &mut *place.lock().await {
-                Some(page) => page.stop.clone().run_until_cancelled(page.next()).await,
+                Some(page) => stop.run_until_cancelled(page.next()).await,
                 None => None,
             };
             let piece = piece.ok_or_else(|| io::Error::other("the page was cut off"))?;
-            Ok(piece.map(|piece| (piece, place)))
+            Ok(piece.map(|piece| (piece, (place, stop))))
         }))
     }
 }
@@ -168,7 +167,6 @@ struct Page {
     /// Since when the reader has what was ready.
     unread: Instant,
     whole: bool,
-    stop: CancellationToken,
 }
 
 impl Page {

@@ -89,11 +89,10 @@ async fn merged_page(
             let head = [(header::CONTENT_TYPE, Format::Text.content_type())];
             (head, Body::from_stream(page)).into_response()
         }
-        None => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many requests at one time\n",
-        )
-            .into_response(),
+        None => {
+            let text = "too many requests at one time\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
     }
 }
 
