@@ -44,8 +44,7 @@ impl Target {
     }
 
     /// The same with a query, when there is one.
-    #[must_use]
-    pub fn with_query(&self, query: Option<&str>) -> Target {
+    pub(super) fn with_query(&self, query: Option<&str>) -> Target {
         let mut target = self.clone();
         if let Some(query) = query.filter(|query| !query.is_empty()) {
             target.path = format!("{}?{query}", target.path);

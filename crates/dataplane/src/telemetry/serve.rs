@@ -3,6 +3,7 @@
 //! asks for Prometheus, on all addresses by default as those of Consul's dataplane, and their absence
 //! harms nothing else.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -115,15 +116,13 @@ fn wanted(headers: &HeaderMap) -> Format {
     for item in values.flat_map(|value| value.split(',')) {
         let item = item.to_ascii_lowercase();
         let (name, parameters) = item.split_once(';').unwrap_or((&item, ""));
-        let parameter = |name| {
-            let mut pairs = parameters
-                .split(';')
-                .filter_map(|pair| pair.split_once('='));
-            pairs.find_map(|(known, value)| (known.trim() == name).then_some(value.trim()))
-        };
+        let pairs = parameters.split(';');
+        let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
+        let parameters: HashMap<_, _> = pairs.collect();
         // What is no number is not wanted.
-        let quality = parameter("q").map_or(1.0, |number| number.parse().unwrap_or(0.0));
-        let version = parameter("version").map(|text| text.trim_matches('"'));
+        let quality = |number: &&str| number.parse().unwrap_or(0.0);
+        let quality = parameters.get("q").map_or(1.0, quality);
+        let version = parameters.get("version").map(|text| text.trim_matches('"'));
         match (name.trim(), version) {
             ("application/openmetrics-text", None | Some("1.0.0")) => open = open.max(quality),
             ("text/plain", None | Some("0.0.4")) | ("text/*", _) => text = text.max(quality),
