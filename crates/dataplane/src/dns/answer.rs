@@ -1,18 +1,14 @@
-//! From a query to a reply: every query that is admitted gets one, and so does every query that
-//! is not.
-//!
-//! Answers come from the cache while they are fresh, then from a server. When servers are away, or
-//! this one takes too long, the cache's answer is given although it is stale. Nothing here knows
-//! the transports' sockets.
+//! From a query to a reply: every query gets one, admitted or not. Nothing here knows the
+//! transports' sockets.
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use legate_runtime::{CancellationToken, Spawner, Throttle};
+use legate_runtime::metrics::IntGauge;
+use legate_runtime::{Spawner, Throttle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -21,7 +17,10 @@ use super::cache::Cache;
 use super::calls::{Call, Calls};
 use super::forward::{ForwardError, Forwarder};
 use super::message::{HEADER, Query, Reason, Transport};
-use super::metrics::{DnsMetrics, InFlight, Outcome};
+use super::metrics::{DnsMetrics, Outcome};
+
+/// Memory for answers, roughly, in bytes.
+const CACHE: usize = 1024 * 1024;
 
 /// At most one warning in this time, however many queries fail.
 const WARN_EVERY: Duration = Duration::from_secs(30);
@@ -29,17 +28,14 @@ const WARN_EVERY: Duration = Duration::from_secs(30);
 /// Turns queries into replies.
 #[derive(Debug)]
 pub(super) struct Answerer {
-    forwarder: Forwarder,
+    pub(super) forwarder: Forwarder,
+    pub(super) limits: Limits,
     cache: Mutex<Cache>,
     calls: Calls,
     metrics: DnsMetrics,
     udp: Arc<Semaphore>,
     tcp: Arc<Semaphore>,
-    /// See [`Limits::stale_after`].
-    stale_after: Duration,
-    drain: Duration,
     spawner: Spawner,
-    stop: CancellationToken,
     /// When the first task noticed the stop.
     stopped: OnceLock<Instant>,
     warnings: Throttle,
@@ -49,36 +45,35 @@ pub(super) struct Answerer {
 #[derive(Debug)]
 pub(super) struct Slot {
     _permit: OwnedSemaphorePermit,
-    _in_flight: InFlight,
+    in_flight: IntGauge,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.in_flight.dec();
+    }
 }
 
 impl Answerer {
     /// Calls that outlast their queries belong to the scope of `spawner`.
     pub(super) fn new(
         forwarder: Forwarder,
-        limits: &Limits,
+        limits: Limits,
         metrics: DnsMetrics,
         spawner: Spawner,
     ) -> Self {
         Self {
             forwarder,
-            cache: Mutex::new(Cache::new(limits.cache, limits.stale)),
+            cache: Mutex::new(Cache::new(CACHE)),
             calls: Calls::default(),
             metrics,
             udp: Arc::new(Semaphore::new(limits.udp_queries)),
             tcp: Arc::new(Semaphore::new(limits.tcp_queries)),
-            stale_after: limits.stale_after,
-            drain: limits.drain,
-            stop: spawner.token(),
+            limits,
             spawner,
             stopped: OnceLock::new(),
             warnings: Throttle::new(WARN_EVERY),
         }
-    }
-
-    /// What asks servers.
-    pub(super) fn forwarder(&self) -> &Forwarder {
-        &self.forwarder
     }
 
     /// Reads a message. What is no query is counted and gets no reply.
@@ -96,13 +91,17 @@ impl Answerer {
             Transport::Udp => &self.udp,
             Transport::Tcp => &self.tcp,
         };
+        let permit = Arc::clone(slots).try_acquire_owned().ok()?;
+        let in_flight = &self.metrics.in_flight;
+        let in_flight = in_flight.with_label_values(&[transport.label()]);
+        in_flight.inc();
         Some(Slot {
-            _permit: Arc::clone(slots).try_acquire_owned().ok()?,
-            _in_flight: self.metrics.enter(transport),
+            _permit: permit,
+            in_flight,
         })
     }
 
-    /// The reply to a query for which there is no slot: one that takes no waiting.
+    /// The reply to a query without a slot: one that takes no waiting.
     pub(super) fn overloaded(&self, query: &Query) -> Bytes {
         let error = "too many queries are being answered";
         self.at_once(query)
@@ -110,33 +109,39 @@ impl Answerer {
     }
 
     /// The reply to a query. Takes no longer than [`Limits::query`].
-    pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Slot) -> Bytes {
+    pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Option<Slot>) -> Bytes {
+        let Some(slot) = slot else {
+            return self.overloaded(query);
+        };
         if let Some(reply) = self.at_once(query) {
             return reply;
         }
         let call = self.ask(query);
-        let answer = tokio::select! {
-            answer = call.answer(query) => answer,
-            reply = self.late(query) => {
+        tokio::select! {
+            answer = call.answer(query) => match answer {
+                Ok(answer) => self.pass_on(query, answer),
+                Err(error) => self.without_answer(query, &error),
+            },
+            // Once the server has taken too long: an earlier answer, if there is one.
+            Some(reply) = async {
+                sleep(self.limits.stale_after).await;
+                self.stale(query)
+            } => {
                 self.count(query, Outcome::Stale);
                 self.warn(query, "an earlier answer was given", &"the server is slow");
                 self.finish(call, slot);
-                return reply;
+                reply
             }
             () = self.drained() => {
-                return self.decline(query, Reason::Stopping, &"this process is stopping");
+                self.decline(query, Reason::Stopping, &"this process is stopping")
             }
-        };
-        match answer {
-            Ok(answer) => self.pass_on(query, answer),
-            Err(error) => self.without_answer(query, &error),
         }
     }
 
     /// The reply for which no server is asked: a fresh answer, or FORMERR. A server that cannot read
     /// a query fails the call, which would look like a fault of the server.
     fn at_once(&self, query: &Query) -> Option<Bytes> {
-        if query.is_malformed() {
+        if query.malformed {
             self.count(query, Outcome::Malformed);
             return Some(query.format_error());
         }
@@ -157,15 +162,6 @@ impl Answerer {
         })
     }
 
-    /// An earlier answer once the server has taken too long, if there is one.
-    async fn late(&self, query: &Query) -> Bytes {
-        sleep(self.stale_after).await;
-        match self.stale(query) {
-            Some(reply) => reply,
-            None => pending().await,
-        }
-    }
-
     /// Lets the call go on in the slot of a query that does not wait for it any more, so that the
     /// cache has the answer for the next one. One slot is enough for a call.
     fn finish(self: &Arc<Self>, call: Arc<Call>, slot: Slot) {
@@ -175,7 +171,7 @@ impl Answerer {
         let answerer = Arc::clone(self);
         self.spawner.spawn("dns call", async move {
             tokio::select! {
-                () = call.finish() => {}
+                _ = call.answer.clone() => {}
                 () = answerer.drained() => {}
             }
             drop(slot);
@@ -197,9 +193,9 @@ impl Answerer {
         if error.reason == Reason::NoServer {
             // The session has logged why, once for all queries.
             let transport = query.transport.label();
-            tracing::debug!(target: "dns-proxy", transport, %error, "{text}");
+            tracing::debug!(target: "dns-proxy", transport, error = error.text, "{text}");
         } else {
-            self.warn(query, text, error);
+            self.warn(query, text, &error.text);
         }
         earlier.unwrap_or_else(|| query.failure(error.reason))
     }
@@ -230,9 +226,9 @@ impl Answerer {
 
     /// Waits until the stop, and then for as long as queries in flight may take.
     pub(super) async fn drained(&self) {
-        self.stop.cancelled().await;
+        self.spawner.token().cancelled().await;
         let stopped = *self.stopped.get_or_init(Instant::now);
-        sleep_until(stopped + self.drain).await;
+        sleep_until(stopped + self.limits.drain).await;
     }
 
     fn stale(&self, query: &Query) -> Option<Bytes> {

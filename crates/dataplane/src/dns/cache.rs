@@ -8,8 +8,8 @@
 //! A kept answer is repeated byte by byte, as its server made it, with two exceptions: it takes
 //! the id of the query, and the spelling of its name; and TTLs count down while it is fresh, and
 //! are [`STALE_TTL`] seconds when it is stale. It is not encoded anew, because it could then be
-//! longer than its client takes. Since nothing is cut or added, it is repeated only to queries that
-//! differ in nothing else: see [`Key`].
+//! longer than its client takes. Servers cut answers to what the client takes, so it is repeated
+//! only to queries that differ in nothing else: see [`Key`].
 //!
 //! The last answer counts. SERVFAIL is none; any other answer that cannot be repeated, REFUSED for
 //! example, removes what was kept before. What was used least recently goes when there is no room.
@@ -31,6 +31,10 @@ use super::message::{options, records};
 /// TTL of every record of a stale answer, in seconds: what RFC 8767 recommends. Clients ask again
 /// soon, and not all the time.
 pub const STALE_TTL: u32 = 30;
+
+/// How long an answer may be given after it was fresh: the shorter of the times that RFC 8767
+/// recommends.
+const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long an answer is fresh at most, whatever its TTLs say.
 const LONGEST_FRESH: Duration = Duration::from_secs(60 * 60);
@@ -54,11 +58,9 @@ const EXTENDED_CODE: u32 = 0xff00_0000;
 #[derive(Debug)]
 pub struct Cache {
     entries: LruCache<Key, Entry>,
-    /// What they cost.
-    bytes: usize,
+    /// How much memory they take in bytes, roughly.
+    pub bytes: usize,
     max_bytes: usize,
-    /// How long an answer may be given after it was fresh.
-    stale: Duration,
 }
 
 /// An answer that can be repeated.
@@ -73,15 +75,13 @@ struct Entry {
 }
 
 impl Cache {
-    /// An empty cache that takes `max_bytes` of memory, roughly, and gives answers for as long as
-    /// `stale` after they were fresh.
+    /// An empty cache that takes `max_bytes` of memory, roughly.
     #[must_use]
-    pub fn new(max_bytes: usize, stale: Duration) -> Self {
+    pub fn new(max_bytes: usize) -> Self {
         Self {
             entries: LruCache::unbounded(),
             bytes: 0,
             max_bytes,
-            stale,
         }
     }
 
@@ -94,7 +94,7 @@ impl Cache {
     /// The reply to `query` from an answer that is fresh or stale. For when no server can be asked.
     #[must_use]
     pub fn stale(&mut self, query: &Query, now: Instant) -> Option<Bytes> {
-        let reply = self.repeat(query, now, self.stale);
+        let reply = self.repeat(query, now, STALE);
         if reply.is_none() {
             self.remove(query.key.as_ref()?);
         }
@@ -118,7 +118,8 @@ impl Cache {
             return;
         };
         let metadata = &header.metadata;
-        let is_answer = metadata.id == query.id() && metadata.message_type == MessageType::Response;
+        let is_answer =
+            metadata.id == query.metadata.id && metadata.message_type == MessageType::Response;
         if !is_answer || metadata.response_code == ResponseCode::ServFail {
             return;
         }
@@ -137,18 +138,6 @@ impl Cache {
         }
         self.bytes += cost;
         self.entries.put(key.clone(), entry);
-    }
-
-    /// How many answers there are.
-    #[must_use]
-    pub fn entries(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// How much memory they take in bytes, roughly.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
     }
 
     fn remove(&mut self, key: &Key) {
@@ -188,7 +177,10 @@ impl Entry {
                 (OPT, Section::Additional) if is_repeatable(&record) => continue,
                 (OPT, _) => return None,
                 (SOA, Section::Authority) => {
-                    ttl = ttl.min(minimum(&record)?);
+                    // The last of its numbers is how long an absence may be remembered.
+                    let minimum = record.data.last_chunk();
+                    let minimum = minimum.filter(|_| record.data.len() >= SMALLEST_SOA)?;
+                    ttl = ttl.min(u32::from_be_bytes(*minimum));
                     bounded = true;
                     put_ttl(&mut kept, record.ttl_at, ttl);
                 }
@@ -215,7 +207,7 @@ impl Entry {
 
     fn reply(&self, query: &Query, ttl: impl Fn(u32) -> u32) -> Bytes {
         let mut reply = BytesMut::from(&*self.answer);
-        reply[..2].copy_from_slice(&query.id().to_be_bytes());
+        reply[..2].copy_from_slice(&query.metadata.id.to_be_bytes());
         if let Some((name, _)) = query.question_bytes() {
             // Same name, same length.
             reply[HEADER..][..name.len()].copy_from_slice(name);
@@ -235,14 +227,6 @@ impl Entry {
 fn is_repeatable(edns: &Record<'_>) -> bool {
     let no_cookie = |options: Vec<(u16, &[u8])>| options.iter().all(|(code, _)| *code != COOKIE);
     edns.ttl & EXTENDED_CODE == 0 && options(edns.data).is_ok_and(no_cookie)
-}
-
-/// How long an absence may be remembered: the last number of its SOA record.
-fn minimum(soa: &Record<'_>) -> Option<u32> {
-    let bytes = soa.data.last_chunk();
-    bytes
-        .filter(|_| soa.data.len() >= SMALLEST_SOA)
-        .map(|bytes| u32::from_be_bytes(*bytes))
 }
 
 fn put_ttl(message: &mut [u8], at: usize, ttl: u32) {

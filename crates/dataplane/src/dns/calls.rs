@@ -27,7 +27,7 @@ type Answer = Result<Bytes, Arc<ForwardError>>;
 /// A call to a server, for everybody who has the same question now.
 #[derive(Debug)]
 pub(super) struct Call {
-    answer: Shared<BoxFuture<'static, Answer>>,
+    pub(super) answer: Shared<BoxFuture<'static, Answer>>,
     /// The id that the server is asked with.
     id: u16,
     /// Whether somebody waits for its end without needing the answer.
@@ -41,7 +41,7 @@ impl Calls {
     where
         F: Future<Output = Result<Bytes, ForwardError>> + Send + 'static,
     {
-        let same = (query.transport, query.message().slice(2..));
+        let same = (query.transport, query.message.slice(2..));
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(call) = calls.get(&same).and_then(open) {
             return call;
@@ -50,7 +50,7 @@ impl Calls {
         calls.retain(|_, call| open(call).is_some());
         let call = Arc::new(Call {
             answer: call().map_err(Arc::new).boxed().shared(),
-            id: query.id(),
+            id: query.metadata.id,
             claimed: AtomicBool::new(false),
         });
         calls.insert(same, Arc::downgrade(&call));
@@ -68,17 +68,12 @@ impl Call {
     pub(super) async fn answer(&self, query: &Query) -> Answer {
         let answer = self.answer.clone().await?;
         // An answer with another id is passed on as the server made it.
-        if self.id == query.id() || !answer.starts_with(&self.id.to_be_bytes()) {
+        if self.id == query.metadata.id || !answer.starts_with(&self.id.to_be_bytes()) {
             return Ok(answer);
         }
         let mut answer = BytesMut::from(answer);
-        answer[..2].copy_from_slice(&query.id().to_be_bytes());
+        answer[..2].copy_from_slice(&query.metadata.id.to_be_bytes());
         Ok(answer.freeze())
-    }
-
-    /// Waits for the end.
-    pub(super) async fn finish(&self) {
-        _ = self.answer.clone().await;
     }
 
     /// True for the first caller only: one is enough to wait for the end.
@@ -147,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn other_questions_and_transports_are_other_calls() {
         let calls = Calls::default();
-        let over_tcp = Query::parse(query(1, 0).message().clone(), Transport::Tcp).unwrap();
+        let over_tcp = Query::parse(query(1, 0).message.clone(), Transport::Tcp).unwrap();
         let _calls = [
             calls.join(&query(1, 0), never),
             calls.join(&query(1, 1), never),

@@ -2,7 +2,6 @@
 //!
 //! It looks neither into queries nor into answers, and never asks more than two connections.
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,17 +10,15 @@ use bytes::Bytes;
 use legate_api::dns::{Protocol, QueryRequest};
 use legate_api::metadata;
 use legate_client::{Connection, ErrorClass, Session, SessionError, SessionState, classify};
-use legate_runtime::CancellationToken;
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 
 use super::message::{Query, Reason, Transport};
-use super::{DnsError, DnsOptions};
+use super::{DnsError, DnsOptions, Limits};
 
 /// Why there is no answer from a server.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
+#[derive(Debug)]
 pub(super) struct ForwardError {
     /// What the client sees.
     pub(super) reason: Reason,
@@ -36,10 +33,7 @@ pub(super) struct Forwarder {
     session: Session,
     namespace: MetadataValue<Ascii>,
     partition: MetadataValue<Ascii>,
-    /// See [`super::Limits::query`].
-    query: Duration,
-    /// See [`super::Limits::connection`].
-    wait: Duration,
+    limits: Limits,
     lost_at: Mutex<Option<Instant>>,
 }
 
@@ -58,30 +52,36 @@ impl Forwarder {
             session,
             namespace: value("namespace", &options.namespace)?,
             partition: value("partition", &options.partition)?,
-            query: options.limits.query,
-            wait: options.limits.connection,
+            limits: options.limits.clone(),
             lost_at: Mutex::default(),
         })
     }
 
     /// Asks the current server, and the next one when this one turns out to be gone.
-    /// Takes no longer than [`super::Limits::query`].
+    /// Takes no longer than [`Limits::query`].
     pub(super) async fn forward(&self, query: &Query) -> Result<Bytes, ForwardError> {
-        let deadline = Instant::now() + self.query;
-        let first = self.connection(deadline).await?;
+        let deadline = Instant::now() + self.limits.query;
+        // A connection that was lost a moment ago is waited for.
+        let lost_at = self.lost_at().unwrap_or_else(Instant::now);
+        let until = deadline.min(lost_at + self.limits.connection);
+        let first = self.connection(None, until).await;
+        let first = first.map_err(|state| unconnected(&state))?;
         let status = match self.ask(&first, query, deadline).await {
             Ok(answer) => return Ok(answer),
             Err(status) => status,
         };
-        let Some(second) = self.another(&first, &status, deadline).await else {
-            return Err(self.error(&first, &status, deadline));
-        };
-        let answer = self.ask(&second, query, deadline).await;
-        answer.map_err(|status| self.error(&second, &status, deadline))
+        if let Some(wait) = wait_for_another(&status, self.limits.connection) {
+            let until = deadline.min(Instant::now() + wait);
+            if let Ok(second) = self.connection(Some(&first), until).await {
+                let answer = self.ask(&second, query, deadline).await;
+                return answer.map_err(|status| self.error(&second, &status, deadline));
+            }
+        }
+        Err(self.error(&first, &status, deadline))
     }
 
-    /// Follows the session, to know since when there is no connection. Ends with the session.
-    pub(super) async fn follow(&self, stop: CancellationToken) {
+    /// Follows the session, to know since when there is no connection. Ends with it.
+    pub(super) async fn follow(&self) {
         let mut states = self.session.subscribe();
         loop {
             let connected = matches!(*states.borrow_and_update(), SessionState::Connected(_));
@@ -89,9 +89,8 @@ impl Forwarder {
                 let mut lost_at = self.lost_at();
                 *lost_at = since(*lost_at, connected, Instant::now());
             }
-            match stop.run_until_cancelled(states.changed()).await {
-                Some(Ok(())) => {}
-                Some(Err(_)) | None => return,
+            if states.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -100,41 +99,25 @@ impl Forwarder {
         self.lost_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current connection. Waits for one only when the last one was lost a moment ago.
-    async fn connection(&self, deadline: Instant) -> Result<Connection, ForwardError> {
-        let lost_at = self.lost_at().unwrap_or_else(Instant::now);
-        match timeout_at(deadline.min(lost_at + self.wait), self.session.connected()).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(unconnected(&error, false)),
-            Err(_) => Err(match self.session.state() {
-                SessionState::Connecting {
-                    last_error: Some(error),
-                } => unconnected(&error, !is_refusal(&error)),
-                _ => unconnected(&"none has been reached yet", true),
-            }),
-        }
-    }
-
-    /// A connection to try after a failure, if it is worth that.
-    async fn another(
+    /// A connection, another one than the one that failed; else the state at that time.
+    async fn connection(
         &self,
-        failed: &Connection,
-        status: &Status,
-        deadline: Instant,
-    ) -> Option<Connection> {
-        let until = match waits_for_another(status)? {
-            true => deadline.min(Instant::now() + self.wait),
-            false => Instant::now(),
-        };
+        failed: Option<&Connection>,
+        until: Instant,
+    ) -> Result<Connection, SessionState> {
+        let failed = failed.map(|connection| connection.generation);
         let mut states = self.session.subscribe();
-        let moved = states.wait_for(|state| match state {
-            SessionState::Connected(connection) => connection.generation != failed.generation,
+        let settled = states.wait_for(|state| match state {
+            SessionState::Connected(connection) => Some(connection.generation) != failed,
             SessionState::Connecting { .. } => false,
             SessionState::Failed(_) | SessionState::Closed => true,
         });
-        match &*timeout_at(until, moved).await.ok()?.ok()? {
-            SessionState::Connected(connection) => Some(connection.clone()),
-            _ => None,
+        _ = timeout_at(until, settled).await;
+        match self.session.state() {
+            SessionState::Connected(connection) if Some(connection.generation) != failed => {
+                Ok(connection)
+            }
+            state => Err(state),
         }
     }
 
@@ -151,7 +134,7 @@ impl Forwarder {
             Transport::Tcp => Protocol::Tcp,
         };
         let message = QueryRequest {
-            msg: query.message().clone(),
+            msg: query.message.clone(),
             protocol: protocol.into(),
         };
         let mut request = Request::new(message);
@@ -171,10 +154,11 @@ impl Forwarder {
         let server = connection.server;
         // The deadline may be noticed here, in the channel or at the server.
         if status.code() == Code::DeadlineExceeded || Instant::now() >= deadline {
+            let after = self.limits.query;
             return ForwardError {
                 reason: Reason::Timeout,
                 is_outage: true,
-                text: format!("server {server} did not answer within {:?}", self.query),
+                text: format!("server {server} did not answer within {after:?}"),
             };
         }
         failed(server, status)
@@ -192,7 +176,18 @@ fn failed(server: SocketAddr, status: &Status) -> ForwardError {
 }
 
 /// There is no server to ask, or servers refuse the session.
-fn unconnected(error: &dyn Display, is_outage: bool) -> ForwardError {
+fn unconnected(state: &SessionState) -> ForwardError {
+    let (error, is_outage) = match state {
+        SessionState::Failed(error) => (error.to_string(), false),
+        SessionState::Closed => (
+            "the session with the servers has been closed".to_owned(),
+            false,
+        ),
+        SessionState::Connecting {
+            last_error: Some(error),
+        } => (error.to_string(), !is_refusal(error)),
+        _ => ("none has been reached yet".to_owned(), true),
+    };
     ForwardError {
         reason: Reason::NoServer,
         is_outage,
@@ -206,13 +201,13 @@ fn is_refusal(error: &SessionError) -> bool {
     error.code.is_some() && matches!(error.kind, Rejected | Invalid)
 }
 
-/// Whether to wait for another connection, to ask a second time, or to do so only if there is one
-/// already. `None` when other servers would say the same.
-fn waits_for_another(status: &Status) -> Option<bool> {
+/// How long to wait for another connection, to ask a second time; with zero it is asked only if there
+/// is one already. `None` when other servers would say the same.
+fn wait_for_another(status: &Status, most: Duration) -> Option<Duration> {
     match classify(status) {
         ErrorClass::Permanent => None,
-        ErrorClass::Transient => Some(false),
-        ErrorClass::ThisServer | ErrorClass::Credentials => Some(true),
+        ErrorClass::Transient => Some(Duration::ZERO),
+        ErrorClass::ThisServer | ErrorClass::Credentials => Some(most),
     }
 }
 
@@ -232,15 +227,15 @@ mod tests {
 
     #[test]
     fn only_what_another_connection_may_cure_is_asked_again() {
-        let waits = |code, text: &str| waits_for_another(&Status::new(code, text));
-        assert_eq!(waits(Code::Unavailable, ""), Some(true));
-        assert_eq!(waits(Code::ResourceExhausted, ""), Some(true));
-        assert_eq!(waits(Code::Unauthenticated, ""), Some(true));
-        assert_eq!(waits(Code::Unknown, "ACL not found"), Some(true));
-        assert_eq!(waits(Code::Internal, "bad message"), Some(false));
-        assert_eq!(waits(Code::DeadlineExceeded, ""), Some(false));
-        assert_eq!(waits(Code::PermissionDenied, ""), None);
-        assert_eq!(waits(Code::InvalidArgument, ""), None);
+        let wait = |code, text: &str| wait_for_another(&Status::new(code, text), SECOND);
+        assert_eq!(wait(Code::Unavailable, ""), Some(SECOND));
+        assert_eq!(wait(Code::ResourceExhausted, ""), Some(SECOND));
+        assert_eq!(wait(Code::Unauthenticated, ""), Some(SECOND));
+        assert_eq!(wait(Code::Unknown, "ACL not found"), Some(SECOND));
+        assert_eq!(wait(Code::Internal, "bad message"), Some(Duration::ZERO));
+        assert_eq!(wait(Code::DeadlineExceeded, ""), Some(Duration::ZERO));
+        assert_eq!(wait(Code::PermissionDenied, ""), None);
+        assert_eq!(wait(Code::InvalidArgument, ""), None);
     }
 
     #[test]

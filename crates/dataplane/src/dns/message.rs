@@ -9,7 +9,6 @@
 
 use std::iter::repeat_n;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use hickory_proto::op::{self, Edns, Header, HeaderCounts, Message, MessageType, Metadata};
@@ -94,15 +93,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Overloaded,
-        Self::NoServer,
-        Self::Timeout,
-        Self::ServerError,
-        Self::Stopping,
-    ];
-
     /// Info code and text that tools like `dig` show.
     fn explanation(self) -> (u16, &'static str) {
         match self {
@@ -118,31 +108,24 @@ impl Reason {
 /// Everything in a query that its answer may depend on: how it came, the flags, the name
 /// regardless of its spelling, type and class, and what EDNS says of sizes, DNSSEC and the rest,
 /// but for cookies. Not the id.
-///
-/// Servers cut answers to the size that the client takes, therefore clients that take different
-/// sizes do not share answers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key(Arc<[u8]>);
-
-impl Key {
-    /// In bytes.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
+pub(super) type Key = Bytes;
 
 /// A message that is to be answered.
 #[derive(Clone, Debug)]
 pub struct Query {
-    message: Bytes,
+    /// As it came.
+    pub message: Bytes,
     /// How it came.
     pub(super) transport: Transport,
-    metadata: Metadata,
+    pub(super) metadata: Metadata,
     /// The question, and where the message goes on after it.
     question: Option<(op::Query, usize)>,
     /// Whether the client takes DNSSEC records; `None` without EDNS.
     dnssec_ok: Option<bool>,
-    malformed: bool,
+    /// Whether no server could read it: it has no question or several (RFC 9619), or an entry of a
+    /// section is cut off or has an impossible name. What follows the last entry is the server's to
+    /// judge.
+    pub(super) malformed: bool,
     /// `None` when its answer cannot be repeated: it is not a plain question, or is signed.
     pub(super) key: Option<Key>,
 }
@@ -221,32 +204,13 @@ impl Query {
                 }
             }
         }
-        Some(Key(key.into()))
-    }
-
-    /// The message as it came.
-    #[must_use]
-    pub fn message(&self) -> &Bytes {
-        &self.message
-    }
-
-    /// What the reply has to begin with.
-    pub(super) fn id(&self) -> u16 {
-        self.metadata.id
+        Some(key.into())
     }
 
     /// The question as it came: its name, then its type and class.
     pub(super) fn question_bytes(&self) -> Option<(&[u8], &[u8; QUESTION_TAIL])> {
         let (_, end) = self.question.as_ref()?;
         self.message.get(HEADER..*end)?.split_last_chunk()
-    }
-
-    /// Whether no server could read it: it has no question or several (RFC 9619), or an entry of a
-    /// section is cut off or has an impossible name. What follows the last entry is the server's to
-    /// judge.
-    #[must_use]
-    pub fn is_malformed(&self) -> bool {
-        self.malformed
     }
 
     /// FORMERR: the query is malformed.
@@ -269,12 +233,11 @@ impl Query {
 
     fn reply(&self, code: ResponseCode, truncated: bool, reason: Option<Reason>) -> Bytes {
         let mut reply = Message::response(self.metadata.id, self.metadata.op_code);
+        reply.metadata = Metadata::response_from_request(&self.metadata);
         reply.metadata.truncation = truncated;
-        reply.metadata.recursion_desired = self.metadata.recursion_desired;
         // Servers do recursion where they are configured to; without this bit, some resolvers
         // would never come back.
         reply.metadata.recursion_available = true;
-        reply.metadata.checking_disabled = self.metadata.checking_disabled;
         reply.metadata.response_code = code;
         reply.add_queries(self.question.iter().map(|(question, _)| question.clone()));
         // A client that speaks EDNS takes an answer without it for a server that does not.
@@ -384,6 +347,14 @@ mod tests {
     /// In the third byte: the message is a response.
     const RESPONSE: u8 = 0x80;
 
+    const REASONS: [Reason; 5] = [
+        Reason::Overloaded,
+        Reason::NoServer,
+        Reason::Timeout,
+        Reason::ServerError,
+        Reason::Stopping,
+    ];
+
     fn query(edns: Option<bool>) -> Message {
         let mut message = Message::query();
         message.metadata.recursion_desired = true;
@@ -424,7 +395,7 @@ mod tests {
     #[test]
     fn a_failure_is_explained_to_who_speaks_edns() {
         for dnssec_ok in [false, true] {
-            for reason in Reason::ALL {
+            for reason in REASONS {
                 let reply = parse(&query(Some(dnssec_ok))).failure(reason);
                 assert!(reply.len() <= 512);
                 let edns = Message::from_vec(&reply).unwrap().edns.unwrap();
@@ -500,25 +471,25 @@ mod tests {
     #[test]
     fn a_malformed_query_is_told_from_an_odd_one() {
         let whole = query(Some(true)).to_vec().unwrap();
-        assert!(!parse(&query(None)).is_malformed());
+        assert!(!parse(&query(None)).malformed);
         for length in HEADER..whole.len() {
             let cut = read(&whole[..length]).unwrap();
-            assert!(cut.is_malformed(), "{length} of {} bytes", whole.len());
+            assert!(cut.malformed, "{length} of {} bytes", whole.len());
         }
         // Behind the last record, and in other operations.
         let odd = [&whole[..], b"more"].concat();
-        assert!(!read(&odd).unwrap().is_malformed());
+        assert!(!read(&odd).unwrap().malformed);
         let update = [
             1, 2, 0x28, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 6, 0, 1,
         ];
-        assert!(!read(&update).unwrap().is_malformed());
+        assert!(!read(&update).unwrap().malformed);
         for questions in [0, 2] {
             let mut message = query(None).to_vec().unwrap();
             let question = message[HEADER..].to_vec();
             message.extend(question);
             message[5] = questions;
             let reply = read(&message).unwrap();
-            assert!(reply.is_malformed(), "{questions} questions");
+            assert!(reply.malformed, "{questions} questions");
             let reply = Message::from_vec(&reply.format_error()).unwrap();
             assert_eq!(reply.metadata.response_code, ResponseCode::FormErr);
         }

@@ -1,6 +1,6 @@
 //! How many queries there are and what became of them.
 
-use legate_runtime::metrics::{Error, IntCounterVec, IntGauge, IntGaugeVec, Registrar, Registry};
+use legate_runtime::metrics::{Error, IntCounterVec, IntGaugeVec, Registrar, Registry};
 
 use super::message::{Reason, Transport};
 use crate::telemetry::PREFIX;
@@ -26,40 +26,27 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    fn all() -> impl Iterator<Item = Self> {
-        let others = [
-            Self::Answered,
-            Self::Cached,
-            Self::Stale,
-            Self::Truncated,
-            Self::Malformed,
-            Self::Ignored,
-        ];
-        others.into_iter().chain(Reason::ALL.map(Self::Declined))
-    }
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Cached => "cached",
-            Self::Stale => "stale",
-            Self::Truncated => "truncated",
-            Self::Declined(Reason::Overloaded) => "overloaded",
-            Self::Declined(Reason::NoServer) => "no_server",
-            Self::Declined(Reason::Timeout) => "timeout",
-            Self::Declined(Reason::ServerError) => "server_error",
-            Self::Declined(Reason::Stopping) => "stopping",
-            Self::Malformed => "malformed",
-            Self::Ignored => "ignored",
-        }
-    }
+    /// All of them, with their labels.
+    const ALL: [(Self, &str); 11] = [
+        (Self::Answered, "answered"),
+        (Self::Cached, "cached"),
+        (Self::Stale, "stale"),
+        (Self::Truncated, "truncated"),
+        (Self::Declined(Reason::Overloaded), "overloaded"),
+        (Self::Declined(Reason::NoServer), "no_server"),
+        (Self::Declined(Reason::Timeout), "timeout"),
+        (Self::Declined(Reason::ServerError), "server_error"),
+        (Self::Declined(Reason::Stopping), "stopping"),
+        (Self::Malformed, "malformed"),
+        (Self::Ignored, "ignored"),
+    ];
 }
 
 /// The metrics of one proxy.
 #[derive(Debug)]
 pub(super) struct DnsMetrics {
     queries: IntCounterVec,
-    in_flight: IntGaugeVec,
+    pub(super) in_flight: IntGaugeVec,
 }
 
 impl DnsMetrics {
@@ -80,33 +67,18 @@ impl DnsMetrics {
         };
         for transport in Transport::ALL.map(Transport::label) {
             metrics.in_flight.with_label_values(&[transport]);
-            for outcome in Outcome::all() {
-                let labels = [transport, outcome.label()];
-                metrics.queries.with_label_values(&labels);
+            for (_, outcome) in Outcome::ALL {
+                metrics.queries.with_label_values(&[transport, outcome]);
             }
         }
         Ok(metrics)
     }
 
     pub(super) fn count(&self, transport: Transport, outcome: Outcome) {
-        let labels = [transport.label(), outcome.label()];
-        self.queries.with_label_values(&labels).inc();
-    }
-
-    /// A query is in flight until the guard is dropped.
-    pub(super) fn enter(&self, transport: Transport) -> InFlight {
-        let gauge = self.in_flight.with_label_values(&[transport.label()]);
-        gauge.inc();
-        InFlight(gauge)
-    }
-}
-
-/// A query in flight.
-#[derive(Debug)]
-pub(super) struct InFlight(IntGauge);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.dec();
+        let mut all = Outcome::ALL.iter();
+        if let Some((_, label)) = all.find(|(known, _)| *known == outcome) {
+            let labels = [transport.label(), label];
+            self.queries.with_label_values(&labels).inc();
+        }
     }
 }

@@ -89,11 +89,6 @@ pub struct Limits {
     pub connection: Duration,
     /// How long queries in flight may take after a stop (default 1 s).
     pub drain: Duration,
-    /// Memory for answers, roughly, in bytes (default 1 MiB). With 0 nothing is kept.
-    pub cache: usize,
-    /// How long an answer may be given after its TTLs have passed (default 1 day, the shorter of
-    /// the times that RFC 8767 recommends). With 0 there are no stale answers.
-    pub stale: Duration,
 }
 
 impl Default for Limits {
@@ -108,8 +103,6 @@ impl Default for Limits {
             stale_after: Duration::from_millis(1800),
             connection: Duration::from_secs(1),
             drain: Duration::from_secs(1),
-            cache: 1 << 20,
-            stale: Duration::from_secs(24 * 60 * 60),
         }
     }
 }
@@ -162,21 +155,19 @@ impl DnsProxy {
         };
         let metrics = DnsMetrics::new(registry)
             .map_err(|error| DnsError(format!("its metrics cannot be registered: {error}")))?;
-        let answerer = Answerer::new(forwarder, &options.limits, metrics, spawner.clone());
+        let answerer = Answerer::new(forwarder, options.limits, metrics, spawner.clone());
         let answerer = Arc::new(answerer);
         let (follower, stop) = (Arc::clone(&answerer), spawner.token());
         spawner.spawn("dns session", async move {
-            follower.forwarder().follow(stop).await;
+            stop.run_until_cancelled(follower.forwarder.follow()).await;
             Ok::<_, Infallible>(())
         });
-        spawner.spawn(
-            "dns udp",
+        let (udp, tcp) = (
             udp::serve(Arc::new(udp), Arc::clone(&answerer), spawner.clone()),
+            tcp::serve(tcp, answerer, spawner.clone()),
         );
-        spawner.spawn(
-            "dns tcp",
-            tcp::serve(tcp, answerer, options.limits, spawner.clone()),
-        );
+        spawner.spawn("dns udp", udp);
+        spawner.spawn("dns tcp", tcp);
         tracing::info!(target: "dns-proxy", udp = %proxy.udp, tcp = %proxy.tcp, "running dns proxy");
         Ok(proxy)
     }

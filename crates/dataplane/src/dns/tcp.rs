@@ -6,35 +6,32 @@
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{SinkExt, StreamExt};
 use legate_runtime::net::accept;
 use legate_runtime::{CancellationToken, Spawner};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use super::Limits;
 use super::answer::Answerer;
 use super::message::Transport;
 
-/// Bytes of room for the first read of a connection, and for most queries.
+/// Bytes of room for the first message in each direction, and for most.
 const TYPICAL: usize = 512;
 
 /// Accepts connections until the scope stops.
 pub(super) async fn serve(
     listener: TcpListener,
     answerer: Arc<Answerer>,
-    limits: Limits,
     spawner: Spawner,
 ) -> Result<(), Infallible> {
     let stop = spawner.token();
-    let places = Arc::new(Semaphore::new(limits.tcp_connections));
+    let places = Arc::new(Semaphore::new(answerer.limits.tcp_connections));
     let next = || accept("DNS over TCP", || listener.accept());
     while let Some((stream, client)) = stop.run_until_cancelled(next()).await {
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
@@ -42,9 +39,9 @@ pub(super) async fn serve(
             tracing::debug!(target: "dns-proxy.tcp", %client, "refused: too many connections");
             continue;
         };
-        let (answerer, limits, stop) = (Arc::clone(&answerer), limits.clone(), stop.clone());
+        let (answerer, stop) = (Arc::clone(&answerer), stop.clone());
         spawner.spawn("dns tcp connection", async move {
-            if let Err(error) = serve_client(stream, &answerer, &limits, stop).await {
+            if let Err(error) = serve_client(stream, &answerer, stop).await {
                 tracing::debug!(target: "dns-proxy.tcp", %client, %error, "connection lost");
             }
             drop(place);
@@ -56,16 +53,15 @@ pub(super) async fn serve(
 
 /// Until the client has what it asked for and goes, is silent for too long, or misbehaves.
 async fn serve_client(
-    mut stream: TcpStream,
+    stream: TcpStream,
     answerer: &Arc<Answerer>,
-    limits: &Limits,
     stop: CancellationToken,
 ) -> io::Result<()> {
+    let limits = &answerer.limits;
     stream.set_nodelay(true)?;
-    let (read, mut write) = stream.split();
     let mut codec = LengthDelimitedCodec::builder();
     let codec = codec.length_field_type::<u16>().new_codec();
-    let mut messages = FramedRead::with_capacity(read, codec, TYPICAL);
+    let mut messages = Framed::with_capacity(stream, codec, TYPICAL);
     let mut in_flight = FuturesUnordered::new();
     // False once no further query is taken; replies are still written.
     let mut reading = true;
@@ -74,7 +70,13 @@ async fn serve_client(
         let has_room = in_flight.len() < limits.pipeline;
         tokio::select! {
             Some(reply) = in_flight.next() => {
-                write_reply(&mut write, reply, answerer, limits.idle).await?;
+                tokio::select! {
+                    // The last replies are ready when the time is over, and most clients take them
+                    // at once.
+                    biased;
+                    written = timeout(limits.idle, messages.send(reply)) => written??,
+                    () = answerer.drained() => return Err(io::ErrorKind::TimedOut.into()),
+                }
                 idle_at = Instant::now() + limits.idle;
             }
             message = messages.next(), if reading && has_room => {
@@ -90,34 +92,12 @@ async fn serve_client(
                 reading = query.is_some();
                 if let Some(query) = query {
                     let slot = answerer.admit(Transport::Tcp);
-                    in_flight.push(async move {
-                        match slot {
-                            Some(slot) => answerer.answer(&query, slot).await,
-                            None => answerer.overloaded(&query),
-                        }
-                    });
+                    in_flight.push(async move { answerer.answer(&query, slot).await });
                 }
             }
             () = stop.cancelled(), if reading => reading = false,
             () = sleep_until(idle_at), if in_flight.is_empty() => reading = false,
         }
     }
-    write.shutdown().await
-}
-
-async fn write_reply(
-    write: &mut (impl AsyncWrite + Unpin),
-    reply: Bytes,
-    answerer: &Answerer,
-    wait: Duration,
-) -> io::Result<()> {
-    // The answerer keeps to the limit of this transport.
-    let length = u16::try_from(reply.len()).map_err(|_| io::ErrorKind::InvalidData)?;
-    let framed = [&length.to_be_bytes()[..], &reply].concat();
-    tokio::select! {
-        // The last replies are ready when the time is over, and most clients take them at once.
-        biased;
-        written = timeout(wait, write.write_all(&framed)) => written?,
-        () = answerer.drained() => Err(io::ErrorKind::TimedOut.into()),
-    }
+    messages.into_inner().shutdown().await
 }

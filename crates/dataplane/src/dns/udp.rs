@@ -50,7 +50,7 @@ pub(super) async fn serve(
         };
         let (socket, answerer) = (Arc::clone(&socket), Arc::clone(&answerer));
         spawner.spawn("dns udp query", async move {
-            let reply = answerer.answer(&query, slot).await;
+            let reply = answerer.answer(&query, Some(slot)).await;
             log_failure(socket.send_to(&reply, client).await, client);
             Ok::<_, Infallible>(())
         });

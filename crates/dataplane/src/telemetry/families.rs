@@ -22,51 +22,41 @@ pub(super) fn gather(registry: &Registry) -> Vec<MetricFamily> {
 
 /// A gauge without labels, where there is a value.
 pub(super) fn gauge(name: &str, help: &str, value: Option<f64>) -> MetricFamily {
-    let metric = |value| Metric::from_gauge(gauge_value(value));
-    let metrics = value.map(metric).into_iter().collect();
-    family(MetricType::GAUGE, name, help, metrics)
+    family(name, help, "", value.map(|value| ("", value)))
 }
 
-/// A gauge with a series for each value of one label.
-pub(super) fn gauges(
+/// A series for each value of one label, where an empty one is none: of a counter when the name ends
+/// with `_total`, else of a gauge.
+pub(super) fn family(
     name: &str,
     help: &str,
     label: &str,
     values: impl IntoIterator<Item = (&'static str, f64)>,
 ) -> MetricFamily {
     let metric = |(text, value): (&str, f64)| {
-        let mut pair = LabelPair::default();
-        pair.set_name(label.to_owned());
-        pair.set_value(text.to_owned());
-        let mut metric = Metric::from_label(vec![pair]);
-        metric.set_gauge(gauge_value(value));
+        let mut metric = Metric::default();
+        if !text.is_empty() {
+            let mut pair = LabelPair::default();
+            pair.set_name(label.to_owned());
+            pair.set_value(text.to_owned());
+            metric.set_label(vec![pair]);
+        }
+        // The family says which of the two it is.
+        let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
+        counter.set_value(value);
+        gauge.set_value(value);
+        metric.set_counter(counter);
+        metric.set_gauge(gauge);
         metric
     };
-    let metrics = values.into_iter().map(metric).collect();
-    family(MetricType::GAUGE, name, help, metrics)
-}
-
-/// A counter without labels.
-pub(super) fn counter(name: &str, help: &str, value: f64) -> MetricFamily {
-    let mut counter = Counter::default();
-    counter.set_value(value);
-    let mut metric = Metric::default();
-    metric.set_counter(counter);
-    family(MetricType::COUNTER, name, help, vec![metric])
-}
-
-fn gauge_value(value: f64) -> Gauge {
-    let mut gauge = Gauge::default();
-    gauge.set_value(value);
-    gauge
-}
-
-fn family(kind: MetricType, name: &str, help: &str, metrics: Vec<Metric>) -> MetricFamily {
     let mut family = MetricFamily::default();
     family.set_name(format!("{PREFIX}_{name}"));
     family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
+    family.set_field_type(match name.ends_with("_total") {
+        true => MetricType::COUNTER,
+        false => MetricType::GAUGE,
+    });
+    family.set_metric(values.into_iter().map(metric).collect());
     family
 }
 
@@ -110,7 +100,7 @@ mod tests {
     use legate_runtime::metrics::{Histogram, HistogramOpts, IntCounterVec, Opts};
 
     use super::*;
-    use crate::telemetry::merge::merge_pages;
+    use crate::telemetry::merge::tests::merge_pages;
 
     #[test]
     fn both_formats_say_the_same() {

@@ -1,13 +1,11 @@
-//! Reads one metrics page over HTTP or HTTPS, piece by piece, until a deadline. Goes through no
-//! proxy and retries nothing.
+//! Asks for one metrics page over HTTP or HTTPS, until a deadline. Goes through no proxy and retries
+//! nothing.
 
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, LOCATION};
 use http::{Request, Uri};
 use legate_identity::tls::{ClientTls, client_config, server_name};
@@ -21,26 +19,17 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::either::Either;
 
-use super::{Format, negotiate};
+use super::Format;
 
 /// How often a page may say that it is elsewhere.
 const REDIRECTS: usize = 3;
 
-/// A URL that cannot be read from.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{url:?} is not a URL that metrics can be read from: use http://HOST:PORT/PATH or https://HOST:PORT/PATH"
-)]
-pub struct UrlError {
-    url: String,
-}
-
 /// Where a page is. A query is not shown: it may hold a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    tls: bool,
-    host: String,
-    port: u16,
+    scheme: &'static str,
+    /// Host and port.
+    authority: String,
     path: String,
 }
 
@@ -48,16 +37,14 @@ impl Target {
     /// A path with its query on an address.
     pub fn new(address: SocketAddr, path: impl Into<String>) -> Target {
         Target {
-            tls: false,
-            host: address.ip().to_string(),
-            port: address.port(),
+            scheme: "http",
+            authority: SocketAddr::new(address.ip(), address.port()).to_string(),
             path: path.into(),
         }
     }
 
     /// The same with a query, when there is one.
-    #[must_use]
-    pub fn with_query(&self, query: Option<&str>) -> Target {
+    pub(super) fn with_query(&self, query: Option<&str>) -> Target {
         let mut target = self.clone();
         if let Some(query) = query.filter(|query| !query.is_empty()) {
             target.path = format!("{}?{query}", target.path);
@@ -65,41 +52,31 @@ impl Target {
         target
     }
 
-    fn authority(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
-    }
-
     /// Where a redirect leads from here.
     fn follow(&self, location: &str) -> Option<Target> {
-        if location.starts_with("//") {
-            let scheme = if self.tls { "https" } else { "http" };
-            return format!("{scheme}:{location}").parse().ok();
-        }
-        if location.contains("://") {
-            return location.parse().ok();
-        }
-        let path = match location.starts_with('/') {
-            true => location.to_owned(),
-            false => {
-                let path = self.path.split('?').next().unwrap_or_default();
-                let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-                format!("{folder}/{location}")
-            }
-        };
-        Some(Target {
+        let Target {
+            scheme,
+            authority,
             path,
-            ..self.clone()
-        })
+        } = self;
+        let url = if location.starts_with("//") {
+            format!("{scheme}:{location}")
+        } else if location.contains("://") {
+            location.to_owned()
+        } else if location.starts_with('/') {
+            format!("{scheme}://{authority}{location}")
+        } else {
+            let path = path.split('?').next().unwrap_or_default();
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            format!("{scheme}://{authority}{folder}/{location}")
+        };
+        url.parse().ok()
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority())?;
+        write!(f, "{}://{}", self.scheme, self.authority)?;
         match self.path.split_once('?') {
             None => f.write_str(&self.path),
             Some((path, _)) => write!(f, "{path}?***"),
@@ -108,60 +85,81 @@ impl fmt::Display for Target {
 }
 
 impl FromStr for Target {
-    type Err = UrlError;
+    type Err = String;
 
-    fn from_str(url: &str) -> Result<Target, UrlError> {
-        let error = || UrlError {
-            url: url.split('?').next().unwrap_or_default().to_owned(),
+    fn from_str(url: &str) -> Result<Target, String> {
+        let target = || {
+            let uri: Uri = url.parse().ok()?;
+            let (scheme, port) = match uri.scheme_str()? {
+                "http" => ("http", 80),
+                "https" => ("https", 443),
+                _ => return None,
+            };
+            let host = uri.host().filter(|host| !host.is_empty())?;
+            Some(Target {
+                scheme,
+                authority: format!("{host}:{}", uri.port_u16().unwrap_or(port)),
+                path: uri.path_and_query()?.to_string(),
+            })
         };
-        let uri: Uri = url.parse().map_err(|_| error())?;
-        let tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(error()),
-        };
-        let host = uri
-            .host()
-            .filter(|host| !host.is_empty())
-            .ok_or_else(error)?;
-        Ok(Target {
-            tls,
-            host: host
-                .trim_start_matches('[')
-                .trim_end_matches(']')
-                .to_owned(),
-            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
-            path: uri
-                .path_and_query()
-                .map_or("/", |path| path.as_str())
-                .to_owned(),
+        target().ok_or_else(|| {
+            let url = url.split('?').next().unwrap_or_default();
+            format!(
+                "{url:?} is not a URL that metrics can be read from: use http://HOST:PORT/PATH or https://HOST:PORT/PATH"
+            )
         })
     }
 }
 
-/// A page that is being read. Errors say of which target.
-pub(super) struct Page {
-    target: Target,
-    format: Format,
-    reply: Reply,
+/// A page whose head has arrived.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Where it is, after redirects.
+    pub(super) target: Target,
+    /// What it says it is written in.
+    pub(super) format: Format,
+    pub(super) reply: Reply,
 }
 
-impl Page {
-    /// Asks for a page and waits for its status, until the deadline.
+fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
+    let value = reply.headers.get(name);
+    value
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+/// Who says nothing speaks text.
+fn format(content_type: &str) -> Format {
+    let kind = content_type.trim_start().to_ascii_lowercase();
+    match kind.starts_with("application/openmetrics-text") {
+        true => Format::OpenMetrics,
+        false => Format::Text,
+    }
+}
+
+/// Opens connections. Copies take turns with what blocks a thread: a look-up that nobody waits for
+/// any more goes on in its thread.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Dialer {
+    /// Whose turn it is; the TLS configuration, once the system's authorities have been read.
+    turn: Arc<Mutex<Option<Arc<ClientConfig>>>>,
+}
+
+impl Dialer {
+    /// Asks for a page and waits for its head, until the deadline. Errors say of which target.
     pub(super) async fn open(
+        self,
         mut target: Target,
-        dialer: Dialer,
         deadline: Instant,
-    ) -> Result<Page, String> {
+    ) -> Result<Answer, String> {
         for _ in 0..=REDIRECTS {
-            let reply = dialer.get(&target, deadline).await;
-            let reply = reply.map_err(|reason| format!("{target}: {reason}"))?;
+            let reply = self.get(&target, deadline).await;
+            let reply = reply.map_err(|error| format!("{target}: {error}"))?;
             match reply.status.as_u16() {
                 200..=299 => {
-                    let format = negotiate::sent(header(&reply, &CONTENT_TYPE));
-                    return Ok(Page {
+                    return Ok(Answer {
                         target,
-                        format,
+                        format: format(header(&reply, &CONTENT_TYPE)),
                         reply,
                     });
                 }
@@ -175,90 +173,46 @@ impl Page {
         Err(format!("{target}: redirects without end, or to nowhere"))
     }
 
-    /// What it says it is written in.
-    pub(super) fn format(&self) -> Format {
-        self.format
-    }
-
-    /// The next piece, until the deadline; `None` at the end.
-    pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Bytes>, String> {
-        let piece = self.reply.piece(deadline).await;
-        piece.map_err(|error| format!("{}: {error}", self.target))
-    }
-}
-
-fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
-    let value = reply.headers.get(name);
-    value
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
-}
-
-/// Opens connections. Copies share what is read once, and the one turn for look-ups of names.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Dialer {
-    /// The TLS configuration, once the system's authorities have been read.
-    tls: Arc<Mutex<Option<Arc<ClientConfig>>>>,
-    /// A look-up that nobody waits for any more goes on in its thread: there is one at a time.
-    look_up: Arc<Mutex<()>>,
-}
-
-impl Dialer {
     /// The answer to a target's path, over a connection of its own.
-    async fn get(&self, target: &Target, deadline: Instant) -> Result<Reply, String> {
+    async fn get(&self, target: &Target, deadline: Instant) -> anyhow::Result<Reply> {
         let request = Request::get(&target.path)
-            .header(HOST, target.authority())
+            .header(HOST, &target.authority)
             .header(ACCEPT, "text/plain;version=0.0.4;q=0.9,*/*;q=0.1")
-            .body(Body::default())
-            .map_err(|error| error.to_string())?;
+            .body(Body::default())?;
         let stream = timeout_at(deadline, self.connect(target)).await;
-        let stream = stream.map_err(|_| HttpError::Timeout.to_string())??;
-        let reply = send_over(stream, request, deadline).await;
-        reply.map_err(|error| error.to_string())
+        let stream = stream.map_err(|_| HttpError::Timeout)??;
+        Ok(send_over(stream, request, deadline).await?)
     }
 
     async fn connect(
         &self,
         target: &Target,
-    ) -> Result<Either<TcpStream, TlsStream<TcpStream>>, String> {
-        let failed = |error: io::Error| error.to_string();
-        let addresses = self.addresses(target).await.map_err(failed)?;
-        let stream = TcpStream::connect(&*addresses).await.map_err(failed)?;
-        if !target.tls {
+    ) -> anyhow::Result<Either<TcpStream, TlsStream<TcpStream>>> {
+        let tls = target.scheme == "https";
+        let authority = target.authority.clone();
+        let (addresses, config) = match authority.parse() {
+            Ok(address) if !tls => (vec![address], None),
+            _ => {
+                let mut turn = Arc::clone(&self.turn).lock_owned().await;
+                let blocking = spawn_blocking(move || {
+                    let addresses = authority.to_socket_addrs()?.collect();
+                    if tls && turn.is_none() {
+                        // Nothing names an authority for the application: the system's are believed.
+                        *turn = Some(client_config(&ClientTls::default())?);
+                    }
+                    anyhow::Ok((addresses, turn.clone().filter(|_| tls)))
+                });
+                blocking.await??
+            }
+        };
+        let stream = TcpStream::connect(&*addresses).await?;
+        let Some(config) = config else {
             return Ok(Either::Left(stream));
-        }
-        let name = server_name(&target.host).map_err(|error| error.to_string())?;
-        let stream = TlsConnector::from(self.tls().await?).connect(name, stream);
-        stream.await.map(Either::Right).map_err(failed)
-    }
-
-    async fn addresses(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
-        if let Ok(ip) = target.host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(ip, target.port)]);
-        }
-        let turn = Arc::clone(&self.look_up).lock_owned().await;
-        let name = (target.host.clone(), target.port);
-        let found = spawn_blocking(move || {
-            let _turn = turn;
-            name.to_socket_addrs().map(Vec::from_iter)
-        });
-        found.await.map_err(io::Error::other)?
-    }
-
-    /// Reading the system's authorities takes a while, and is done once, in a thread of its own.
-    async fn tls(&self) -> Result<Arc<ClientConfig>, String> {
-        let mut tls = Arc::clone(&self.tls).lock_owned().await;
-        if let Some(config) = &*tls {
-            return Ok(Arc::clone(config));
-        }
-        // It is kept also when whoever asked has no time left.
-        let read = spawn_blocking(move || {
-            // Files and variables name no authority for the application: the system's are believed.
-            let config = client_config(&ClientTls::default()).map_err(|error| error.to_string())?;
-            *tls = Some(Arc::clone(&config));
-            Ok(config)
-        });
-        read.await.map_err(|error| error.to_string())?
+        };
+        let (host, _) = target.authority.rsplit_once(':').unwrap_or_default();
+        let name = server_name(host.trim_matches(['[', ']']))?;
+        let stream = TlsConnector::from(config).connect(name, stream).await?;
+        Ok(Either::Right(stream))
     }
 }
 
@@ -291,8 +245,22 @@ mod tests {
             "http://",
             "",
         ] {
-            let error = url.parse::<Target>().unwrap_err().to_string();
+            let error = url.parse::<Target>().unwrap_err();
             assert!(error.contains("http://HOST"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_content_type_is_the_format() {
+        for (sent, expected) in [
+            (
+                "Application/openmetrics-text; version=1.0.0",
+                Format::OpenMetrics,
+            ),
+            ("text/plain; version=0.0.4", Format::Text),
+            ("", Format::Text),
+        ] {
+            assert_eq!(format(sent), expected, "{sent}");
         }
     }
 
@@ -316,7 +284,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let target = |host: &str| format!("http://{host}:{port}/").parse::<Target>().unwrap();
-        let hangs = Arc::clone(&dialer.look_up).lock_owned().await;
+        let hangs = Arc::clone(&dialer.turn).lock_owned().await;
         for _ in 0..100 {
             let localhost = target("localhost");
             let connect = dialer.connect(&localhost);

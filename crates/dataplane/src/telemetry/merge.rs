@@ -1,5 +1,5 @@
 //! Joins the metrics pages of several sources into one page in the Prometheus text format 0.0.4.
-//! Bytes in, bytes out, without IO; [`merge_pages`] does it in one call.
+//! Bytes in, bytes out, without IO.
 //!
 //! Samples are passed on as they came: only the shape of their line is looked at, and not what is
 //! between the braces. State is bounded whatever the sources send: the beginning of one line, and a
@@ -16,7 +16,7 @@
 //! * Series that two sources both have stay twice; the reader chooses.
 //! * Sources that send OpenMetrics are written as text (`openmetrics`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use memchr::{memchr, memchr_iter, memrchr};
@@ -56,22 +56,15 @@ pub enum Broken {
     NoEnd,
 }
 
-/// What the page says about a family already.
-#[derive(Debug, Clone, Copy)]
-struct Family {
-    /// Which source said it.
-    source: usize,
-    help: bool,
-    kind: bool,
-}
-
 /// A page that is being put together: [`begin`](Merge::begin), [`push`](Merge::push) and
 /// [`end`](Merge::end) for each source.
 #[derive(Debug, Default)]
 pub struct Merge {
     hasher: RandomState,
-    /// By the hash of the family's name.
-    families: HashMap<u64, Family>,
+    /// Which source said what a family is, by the hash of its name.
+    families: HashMap<u64, usize>,
+    /// What was said of them, by the hash of that and of the name.
+    said: HashSet<u64>,
     /// How many sources have begun.
     sources: usize,
     /// Where the source that is being read sends OpenMetrics.
@@ -117,10 +110,8 @@ impl Merge {
             self.begun.extend_from_slice(line);
             rest = next;
             if line.ends_with(b"\n") {
-                let mut whole = std::mem::take(&mut self.begun);
+                let whole = std::mem::take(&mut self.begun);
                 self.whole_lines(&whole, out)?;
-                whole.clear();
-                self.begun = whole;
             }
         }
         let whole = memrchr(b'\n', rest).map_or(0, |end| end + 1);
@@ -184,20 +175,16 @@ impl Merge {
 
     /// A line that is not passed on as it is.
     fn other_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
-        let number = self.lines;
         if line.len() > LINE_LIMIT {
-            return Err(Broken::LongLine(number));
+            return Err(Broken::LongLine(self.lines));
         }
         let line = line.trim_end_matches('\r');
-        let Some(mut converter) = self.converter.take() else {
+        let Some(converter) = &mut self.converter else {
             return self.text_line(line, out);
         };
         self.closed = line.trim_end_matches(BLANKS) == "# EOF";
-        let converted = converter.convert(line).ok_or(Broken::Line(number))?;
-        self.converter = Some(converter);
-        converted
-            .iter()
-            .try_for_each(|line| self.text_line(line, out))
+        let text = converter.convert(line).ok_or(Broken::Line(self.lines))?;
+        text.lines().try_for_each(|line| self.text_line(line, out))
     }
 
     fn text_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
@@ -222,31 +209,16 @@ impl Merge {
         if self.families.len() >= FAMILIES && !self.families.contains_key(&key) {
             return false;
         }
-        let source = self.sources;
-        let family = self.families.entry(key).or_insert(Family {
-            source,
-            help: false,
-            kind: false,
-        });
-        let known = match said.word {
-            "HELP" => &mut family.help,
-            _ => &mut family.kind,
-        };
-        family.source == source && !std::mem::replace(known, true)
+        let first = *self.families.entry(key).or_insert(self.sources);
+        let said = self.hasher.hash_one((said.word, said.family));
+        first == self.sources && self.said.insert(said)
     }
 }
 
 /// A remark for people, between two sources: one line.
 pub(super) fn remark(text: &str, out: &mut Vec<u8>) {
-    let shown = text.chars().take(REMARK_LIMIT);
-    let shown = shown.map(|character| {
-        if character.is_control() {
-            ' '
-        } else {
-            character
-        }
-    });
-    let shown: String = shown.collect();
+    let text = text.replace(char::is_control, " ");
+    let shown: String = text.chars().take(REMARK_LIMIT).collect();
     out.extend_from_slice(format!("# {shown}\n").as_bytes());
 }
 
@@ -293,13 +265,8 @@ impl Metadata<'_> {
 
 /// Whether every backslash begins an escape that the text format has.
 fn is_escaped(help: &str) -> bool {
-    let mut bytes = help.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte == b'\\' && !matches!(bytes.next(), Some(b'\\' | b'n')) {
-            return false;
-        }
-    }
-    true
+    let rest = help.replace(r"\\", "").replace(r"\n", "");
+    !rest.contains('\\')
 }
 
 /// Whether a line has the shape of a sample: a name, labels in braces or none, a value, and perhaps
@@ -311,19 +278,11 @@ fn is_sample(line: &[u8]) -> bool {
 /// Knows samples with labels and a whole number, which most are, by their ends.
 fn is_usual_sample(line: &[u8]) -> bool {
     let digits = line.iter().rev().take_while(|byte| byte.is_ascii_digit());
-    let digits = digits.count();
-    let ends = &line[..line.len() - digits];
-    digits > 0
-        && matches!(
-            ends,
-            [
-                b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':',
-                ..,
-                b'"' | b'{' | b',',
-                b'}',
-                b' ',
-            ]
-        )
+    let (series, value) = line.split_at(line.len() - digits.count());
+    match series {
+        [first, .., b'"' | b'{' | b',', b'}', b' '] => begins_name(first) && !value.is_empty(),
+        _ => false,
+    }
 }
 
 fn is_any_sample(line: &[u8]) -> bool {
@@ -342,15 +301,16 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
+fn begins_name(byte: &u8) -> bool {
+    byte.is_ascii_alphabetic() || matches!(byte, b'_' | b':')
+}
+
 /// How long the name at the beginning is.
 pub(super) fn name_length(bytes: &[u8]) -> usize {
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
-    match bytes.first() {
-        Some(b'0'..=b'9') => 0,
-        _ => bytes
-            .iter()
-            .position(|byte| !is_name(byte))
-            .unwrap_or(bytes.len()),
+    let is_name = |byte: &u8| begins_name(byte) || byte.is_ascii_digit();
+    match bytes.first().is_some_and(begins_name) {
+        true => bytes.iter().take_while(|byte| is_name(byte)).count(),
+        false => 0,
     }
 }
 
@@ -380,21 +340,5 @@ fn is_number(text: &str) -> bool {
     }
 }
 
-/// Joins whole pages, each fed in pieces of `piece` bytes (at least one): what a fuzzer calls.
-/// Sources that are broken are cut and remarked upon.
-pub fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
-    let mut merge = Merge::default();
-    let mut out = Vec::new();
-    for (format, bytes) in sources {
-        merge.begin(*format);
-        let mut pieces = bytes.chunks(piece.max(1));
-        let pushed = pieces.try_for_each(|piece| merge.push(piece, &mut out));
-        if let Err(broken) = pushed.and_then(|()| merge.end(&mut out)) {
-            remark(&broken.to_string(), &mut out);
-        }
-    }
-    out
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

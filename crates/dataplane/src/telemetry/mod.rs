@@ -6,20 +6,17 @@
 mod families;
 mod fetch;
 pub mod merge;
-mod negotiate;
 mod observed;
 mod openmetrics;
 mod page;
 mod process;
 mod push;
-mod retention;
 mod serve;
 mod sinks;
-mod slots;
 mod stages;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -27,10 +24,10 @@ use legate_client::Session;
 use legate_envoy::supervision::RestartKind;
 use legate_runtime::Clock;
 use legate_runtime::metrics::proto::MetricFamily;
-use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Registrar, Registry};
+use legate_runtime::metrics::{Error, IntCounterVec, Registrar, Registry};
 use tokio::time::Instant;
 
-pub use self::fetch::{Target, UrlError};
+pub use self::fetch::Target;
 pub use self::page::{Merger, Source};
 pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
@@ -38,17 +35,14 @@ pub use self::sinks::{Sink, push};
 pub use self::stages::{Stage, Stages};
 
 use self::observed::Observed;
-use self::process::ProcessMetrics;
-use self::retention::Retention;
 
 /// Prefix of all of the dataplane's metrics.
 pub(crate) const PREFIX: &str = "consul_dataplane";
 
 /// How a page is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// The Prometheus text format 0.0.4.
-    #[default]
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
@@ -72,16 +66,14 @@ fn label(kind: RestartKind) -> &'static str {
     }
 }
 
-/// The registry of one dataplane and what fills it by itself. Copies share it.
+/// The registry of one dataplane, and what else it shows when somebody looks. Copies share it.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     registry: Registry,
-    process: ProcessMetrics,
     stages: Stages,
     restarts: IntCounterVec,
     failures: IntCounterVec,
-    observed: Arc<Observed>,
-    retention: Arc<Retention>,
+    observed: Arc<Mutex<Observed>>,
 }
 
 impl Telemetry {
@@ -91,8 +83,6 @@ impl Telemetry {
     /// When two metrics have one name.
     pub fn new(started: Instant) -> Result<Telemetry, Error> {
         let registry = Registry::new();
-        let process = ProcessMetrics::register(&registry)?;
-        let stages = Stages::register(&registry, started)?;
         let metrics = Registrar::new(&registry, PREFIX);
         let restarts = metrics.counters(
             "envoy_restarts_total",
@@ -109,12 +99,10 @@ impl Telemetry {
         )?;
         Ok(Telemetry {
             registry,
-            process,
-            stages,
+            stages: Stages::new(started),
             restarts,
             failures,
-            observed: Arc::new(Observed::new(Clock::system())),
-            retention: Arc::new(Retention::new()),
+            observed: Arc::new(Mutex::new(Observed::new(Clock::system()))),
         })
     }
 
@@ -130,18 +118,18 @@ impl Telemetry {
 
     /// Shows the state of this session and of its token from now on.
     pub fn observe_session(&self, session: Session) {
-        self.observed.session(session);
+        self.observed().session = Some(session);
     }
 
     /// Shows when the certificate in a PEM file expires, under this name.
     pub fn observe_certificate(&self, name: &'static str, path: PathBuf) {
-        self.observed.certificate(name, path);
+        self.observed().certificate(name, path);
     }
 
     /// How long series that come with an event stay visible after they last changed
     /// (`-telemetry-prom-retention-time`; 60 s by default).
     pub fn retain(&self, time: Duration) {
-        self.retention.set(time);
+        self.observed().retention = time;
     }
 
     /// Envoy was started again.
@@ -151,25 +139,21 @@ impl Telemetry {
 
     /// Everything in the Prometheus text format.
     pub fn render(&self) -> String {
-        self.render_as(Format::Text)
+        families::page(&self.families(), Format::Text)
     }
 
-    /// Everything, written like that.
-    pub fn render_as(&self, format: Format) -> String {
-        families::page(&self.families(), format)
-    }
-
-    /// Everything, at this moment.
+    /// Everything at this moment, in the order of the names.
     fn families(&self) -> Vec<MetricFamily> {
-        self.process.refresh();
         let mut families = families::gather(&self.registry);
-        self.observed.complete(&mut families);
-        self.retention.apply(&mut families);
+        families.extend(process::families());
+        families.push(self.stages.family());
+        self.observed().complete(&mut families);
+        families.sort_by(|a, b| a.name().cmp(b.name()));
         families
     }
 
-    fn source_failures(&self, source: &str) -> IntCounter {
-        self.failures.with_label_values(&[source])
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Metrics that follow from what others know at the moment somebody looks: the session with the
-//! servers, ages, certificates on disk. Nothing runs between two looks.
+//! servers, ages, certificates on disk, and which series have not changed for long. Nothing runs
+//! between two looks.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use legate_client::{Session, SessionSnapshot, Stage};
@@ -14,13 +15,16 @@ use legate_runtime::metrics::proto::MetricFamily;
 use tokio::time::Instant;
 
 use super::PREFIX;
-use super::families::{counter, gauge, gauges};
+use super::families::{family, gauge};
 
 /// How long what a file said is believed.
 const FILE_FRESH: Duration = Duration::from_secs(60);
 
 /// Largest certificate file that is read, 1 MiB.
 const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// The family, without prefix, whose labelled series come with an event.
+pub(super) const EVENTS: &str = "connection_errors";
 
 /// What the relay writes when a response arrives; 0 is never.
 const LAST_RESPONSE: &str = "xds_last_response_timestamp_seconds";
@@ -40,13 +44,13 @@ const STAGES: [Stage; 8] = [
 #[derive(Debug)]
 pub(super) struct Observed {
     clock: Clock,
-    sources: Mutex<Sources>,
-}
-
-#[derive(Debug, Default)]
-struct Sources {
-    session: Option<Session>,
+    pub(super) session: Option<Session>,
     certificates: Vec<CertificateFile>,
+    /// How long series that come with an event stay after they last changed.
+    pub(super) retention: Duration,
+    /// Their values and last changes by the value of their label. As many as the registry has; a
+    /// change is noticed when somebody looks.
+    events: BTreeMap<String, (f64, Instant)>,
 }
 
 #[derive(Debug)]
@@ -60,24 +64,47 @@ impl Observed {
     pub(super) fn new(clock: Clock) -> Observed {
         Observed {
             clock,
-            sources: Mutex::default(),
+            session: None,
+            certificates: Vec::new(),
+            // The default of `-telemetry-prom-retention-time`.
+            retention: Duration::from_secs(60),
+            events: BTreeMap::new(),
         }
     }
 
-    pub(super) fn session(&self, session: Session) {
-        self.sources().session = Some(session);
-    }
-
-    pub(super) fn certificate(&self, name: &'static str, path: PathBuf) {
-        self.sources().certificates.push(CertificateFile {
+    pub(super) fn certificate(&mut self, name: &'static str, path: PathBuf) {
+        self.certificates.push(CertificateFile {
             name,
             path,
             read: None,
         });
     }
 
-    /// Adds what is known now to the families of the registry.
-    pub(super) fn complete(&self, families: &mut Vec<MetricFamily>) {
+    /// Takes out the series that come with an event and did not change for too long. Everything
+    /// else stays as long as the process runs, as in Consul's dataplane.
+    fn retain(&mut self, families: &mut [MetricFamily]) {
+        let now = Instant::now();
+        let name = format!("{PREFIX}_{EVENTS}");
+        let Some(family) = families.iter_mut().find(|family| family.name() == name) else {
+            return;
+        };
+        family.mut_metric().retain(|metric| {
+            let Some(label) = metric.get_label().first() else {
+                return true;
+            };
+            let value = metric.get_counter().get_value();
+            let known = self.events.entry(label.value().to_owned());
+            let known = known.or_insert((value, now));
+            if known.0 < value {
+                *known = (value, now);
+            }
+            now.duration_since(known.1) < self.retention
+        });
+    }
+
+    /// Adds what is known now to the families of the registry, and takes out what has left.
+    pub(super) fn complete(&mut self, families: &mut Vec<MetricFamily>) {
+        self.retain(families);
         let last = value(families, LAST_RESPONSE);
         let age = last
             .filter(|last| *last > 0.0)
@@ -87,41 +114,28 @@ impl Observed {
             "Seconds since a server last sent an xDS response.",
             age,
         ));
-        let mut sources = self.sources();
-        let snapshot = sources.session.as_ref().map(Session::snapshot);
-        let own = snapshot
-            .as_ref()
-            .and_then(|snapshot| snapshot.client_certificate_expires)
-            .map(|at| ("consul-client", seconds(at)));
-        let files = sources.certificates.iter_mut();
+        let snapshot = self.session.as_ref().map(Session::snapshot);
+        let own = snapshot.as_ref();
+        let own = own.and_then(|snapshot| snapshot.client_certificate_expires);
+        let own = own.map(|at| ("consul-client", seconds(at)));
+        let files = self.certificates.iter_mut();
         let files = files.filter_map(|file| Some((file.name, seconds(file.expires()?))));
-        families.push(gauges(
+        families.push(family(
             "certificate_expiry_timestamp_seconds",
             "When a certificate of the dataplane expires, in seconds since 1970.",
             "certificate",
             own.into_iter().chain(files),
         ));
-        if let Some(snapshot) = snapshot {
-            families.extend(session_families(&snapshot));
-        }
-        families.sort_by(|a, b| a.name().cmp(b.name()));
-    }
-
-    fn sources(&self) -> MutexGuard<'_, Sources> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+        families.extend(snapshot.iter().flat_map(session_families));
     }
 }
 
 impl CertificateFile {
     fn expires(&mut self) -> Option<SystemTime> {
-        match self.read {
-            Some((at, expires)) if at.elapsed() < FILE_FRESH => expires,
-            _ => {
-                let expires = expiry(&self.path);
-                self.read = Some((Instant::now(), expires));
-                expires
-            }
+        if self.read.is_none_or(|(at, _)| at.elapsed() >= FILE_FRESH) {
+            self.read = Some((Instant::now(), expiry(&self.path)));
         }
+        self.read?.1
     }
 }
 
@@ -136,38 +150,36 @@ fn expiry(path: &Path) -> Option<SystemTime> {
         .map(|certificate| certificate.not_after)
 }
 
-fn session_families(snapshot: &SessionSnapshot) -> Vec<MetricFamily> {
+fn session_families(snapshot: &SessionSnapshot) -> [MetricFamily; 6] {
     let state = |stage: Stage| (stage.as_str(), f64::from(u8::from(stage == snapshot.stage)));
-    let connections = u32::try_from(snapshot.generation).unwrap_or(u32::MAX);
-    let age = |name: &str, help: &str, since: Option<Instant>| {
-        gauge(name, help, since.map(|at| at.elapsed().as_secs_f64()))
-    };
-    vec![
-        gauges(
+    let age = |since: Option<Instant>| since.map(|at| at.elapsed().as_secs_f64());
+    [
+        family(
             "session_state",
             "1 for what the session with the servers is doing, 0 for all else.",
             "state",
             STAGES.map(state),
         ),
-        counter(
+        family(
             "consul_connections_total",
             "Connections to servers.",
-            connections.into(),
+            "",
+            [("", snapshot.generation as f64)],
         ),
-        age(
+        gauge(
             "session_state_age_seconds",
             "Seconds that the session has been in its state.",
-            snapshot.stage_since,
+            age(snapshot.stage_since),
         ),
-        age(
+        gauge(
             "consul_last_message_age_seconds",
             "Seconds since the connected server last said something to the session itself.",
-            snapshot.heard,
+            age(snapshot.heard),
         ),
-        age(
+        gauge(
             "token_age_seconds",
             "Age of the token of the last login, in seconds.",
-            snapshot.token_since,
+            age(snapshot.token_since),
         ),
         gauge(
             "bearer_token_expiry_timestamp_seconds",
@@ -193,15 +205,17 @@ fn seconds(time: SystemTime) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use legate_runtime::metrics::{IntCounterVec, Opts, Registry};
+
     use super::*;
     use crate::telemetry::Format;
-    use crate::telemetry::families::page;
+    use crate::telemetry::families::{gather, page};
 
     #[tokio::test(start_paused = true)]
     async fn ages_count_from_the_last_response() {
-        let observed = Observed::new(Clock::at(UNIX_EPOCH + Duration::from_secs(1_000)));
+        let mut observed = Observed::new(Clock::at(UNIX_EPOCH + Duration::from_secs(1_000)));
         tokio::time::advance(Duration::from_secs(30)).await;
-        let shown = |last| {
+        let mut shown = |last| {
             let mut families = vec![gauge(LAST_RESPONSE, "", Some(last))];
             observed.complete(&mut families);
             page(&families, Format::Text)
@@ -215,9 +229,9 @@ mod tests {
     async fn certificate_files_are_read_again_after_a_while() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cert.pem");
-        let observed = Observed::new(Clock::system());
+        let mut observed = Observed::new(Clock::system());
         observed.certificate("prometheus", path.clone());
-        let shown = || {
+        let mut shown = || {
             let mut families = Vec::new();
             observed.complete(&mut families);
             page(&families, Format::Text)
@@ -264,5 +278,38 @@ mod tests {
                 "{line}\n{text}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn series_of_events_leave_when_nothing_happens_and_come_back() {
+        let registry = Registry::new();
+        let counter = |name: &str, label| {
+            let options = Opts::new(name, "x").namespace(PREFIX);
+            let counter = IntCounterVec::new(options, &[label]).unwrap();
+            registry.register(Box::new(counter.clone())).unwrap();
+            counter
+        };
+        let errors = counter(EVENTS, "error_code");
+        errors.with_label_values(&[""]).inc();
+        errors.with_label_values(&["Unavailable"]).inc();
+        let queries = counter("dns_queries_total", "outcome");
+        queries.with_label_values(&["answered"]);
+        let mut observed = Observed::new(Clock::system());
+        observed.retention = Duration::from_secs(30);
+        let mut shown = || {
+            let mut families = gather(&registry);
+            observed.retain(&mut families);
+            assert_eq!(families[1].get_metric().len(), 1);
+            families[0].get_metric().len()
+        };
+        assert_eq!(shown(), 2);
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert_eq!(shown(), 2);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(shown(), 1, "the sum of all stays");
+        errors.with_label_values(&["Unavailable"]).inc();
+        assert_eq!(shown(), 2);
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert_eq!(shown(), 2);
     }
 }

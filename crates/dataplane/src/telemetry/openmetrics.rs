@@ -6,97 +6,87 @@
 
 use super::merge::{Metadata, name_length};
 
-/// Remembers what metadata said of the family that it is about.
+/// Collects the metadata of a family, whose name in text depends on its type.
 #[derive(Debug, Default)]
 pub(super) struct Converter {
     family: String,
-    /// The family's name in text, once its type is known.
-    name: Option<String>,
-    /// A help that waits for the type.
     help: Option<String>,
+    kind: String,
 }
 
 impl Converter {
-    /// The lines of text that a line becomes, without their ends; `None` when it is no sample.
-    pub(super) fn convert(&mut self, line: &str) -> Option<Vec<String>> {
-        if let Some(comment) = line.strip_prefix('#') {
-            return Some(match Metadata::split(comment) {
-                Some(said) => self.metadata(&said),
-                None => self.waiting(),
-            });
-        }
-        let mut lines = self.waiting();
-        if !line.is_empty() {
-            lines.push(sample(line)?);
-        }
-        Some(lines)
-    }
-
-    fn metadata(&mut self, said: &Metadata<'_>) -> Vec<String> {
-        let mut lines = Vec::new();
-        if self.family != said.family {
-            lines = self.waiting();
+    /// The lines of text that are complete with this line; `None` when it is no sample.
+    pub(super) fn convert(&mut self, line: &str) -> Option<String> {
+        let Some(comment) = line.strip_prefix('#') else {
+            let mut text = self.metadata();
+            if !line.is_empty() {
+                sample(line, &mut text)?;
+            }
+            return Some(text);
+        };
+        let Some(said) = Metadata::split(comment) else {
+            return Some(self.metadata());
+        };
+        let mut before = String::new();
+        if said.family != self.family {
+            before = self.metadata();
             self.family = said.family.to_owned();
-            self.name = None;
         }
-        match (said.word, &self.name) {
-            ("HELP", name) => {
-                let help = said.text.replace("\\\"", "\"");
-                match name {
-                    Some(name) => lines.push(format!("# HELP {name} {help}")),
-                    None => self.help = Some(help),
-                }
-            }
-            ("TYPE", _) => {
-                let (suffix, kind) = match said.text {
-                    "counter" => ("_total", "counter"),
-                    "info" => ("_info", "gauge"),
-                    "stateset" => ("", "gauge"),
-                    "unknown" => ("", "untyped"),
-                    // Text has no such type, and a family without one is untyped.
-                    "gaugehistogram" => ("", ""),
-                    other => ("", other),
-                };
-                let base = said.family.strip_suffix(suffix).unwrap_or(said.family);
-                let name = self.name.insert(format!("{base}{suffix}"));
-                if let Some(help) = self.help.take() {
-                    lines.push(format!("# HELP {name} {help}"));
-                }
-                lines.push(format!("# TYPE {name} {kind}"));
-            }
+        match said.word {
+            "HELP" => self.help = Some(said.text.replace("\\\"", "\"")),
+            "TYPE" => self.kind = said.text.to_owned(),
             _ => {}
         }
-        lines
+        Some(before)
     }
 
-    /// The help that waits: no type follows it.
-    fn waiting(&mut self) -> Vec<String> {
-        let help = self.help.take().into_iter();
-        help.map(|help| format!("# HELP {} {help}", self.family))
-            .collect()
+    /// What was collected, which is nothing for most samples.
+    fn metadata(&mut self) -> String {
+        let mut text = String::new();
+        if self.help.is_none() && self.kind.is_empty() {
+            return text;
+        }
+        let kind = std::mem::take(&mut self.kind);
+        let (suffix, kind) = match &*kind {
+            "counter" => ("_total", "counter"),
+            "info" => ("_info", "gauge"),
+            "stateset" => ("", "gauge"),
+            "unknown" => ("", "untyped"),
+            // Text has no such type, and a family without one is untyped.
+            "gaugehistogram" => ("", ""),
+            other => ("", other),
+        };
+        let base = self.family.strip_suffix(suffix).unwrap_or(&self.family);
+        if let Some(help) = self.help.take() {
+            text += &format!("# HELP {base}{suffix} {help}\n");
+        }
+        if !kind.is_empty() {
+            text += &format!("# TYPE {base}{suffix} {kind}\n");
+        }
+        text
     }
 }
 
-/// A sample without its exemplar, and with its time in milliseconds.
-fn sample(line: &str) -> Option<String> {
+/// Writes a sample without its exemplar, and with its time in milliseconds.
+fn sample(line: &str, text: &mut String) -> Option<()> {
     let name = name_length(line.as_bytes());
     let labels = match line[name..].starts_with('{') {
         true => labels_length(&line[name..])?,
         false => 0,
     };
-    let (series, rest) = line.split_at(name + labels);
-    let rest = rest.strip_prefix(' ')?;
+    let rest = line[name + labels..].strip_prefix(' ')?;
     let rest = rest.split_once(" # ").map_or(rest, |(value, _)| value);
     let (value, time) = rest.split_once(' ').unwrap_or((rest, ""));
     if name == 0 || value.is_empty() || rest.ends_with(' ') {
         return None;
     }
-    if time.is_empty() {
-        return Some(format!("{series} {value}"));
+    text.push_str(&line[..name + labels + 1 + value.len()]);
+    if !time.is_empty() {
+        let seconds = time.parse::<f64>().ok().filter(|time| time.is_finite())?;
+        let milliseconds = (seconds * 1_000.0).clamp(-9e15, 9e15);
+        text.push_str(&format!(" {milliseconds:.0}"));
     }
-    let seconds = time.parse::<f64>().ok().filter(|time| time.is_finite())?;
-    let milliseconds = (seconds * 1_000.0).clamp(-9e15, 9e15);
-    Some(format!("{series} {value} {milliseconds:.0}"))
+    Some(())
 }
 
 /// How long the labels at the beginning are, with their braces.

@@ -1,40 +1,43 @@
-//! Puts the merged page together from its sources while they are being read: the IO around
+//! Puts the merged page together from its sources while it is being read: the IO around
 //! [`super::merge`].
 //!
-//! All sources are asked at once and written as they answer, each within its share of the time, so
+//! All sources are asked at once and copied as they answer, each within its share of the time, so
 //! that one that is slow or has no end leaves time for the others. A source that fails is cut at
 //! its last whole line and leaves the others alone; a remark says why, and
 //! `consul_dataplane_metrics_source_up` at the end of the page and
-//! `consul_dataplane_metrics_source_failures_total` say which. Pieces wait in buffers of a fixed
-//! size.
+//! `consul_dataplane_metrics_source_failures_total` say which.
+//!
+//! Whoever reads a page drives it: of what is not read, one piece waits. Few pages are put together
+//! at one time, and readers that do not read must not keep out those that do.
 
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::fmt::Display;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use legate_runtime::Spawner;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, try_unfold};
+use futures_util::{FutureExt, Stream, StreamExt};
+use legate_runtime::metrics::IntCounter;
 use legate_runtime::metrics::proto::MetricFamily;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use legate_runtime::{CancellationToken, Spawner};
+use tokio::time::Instant;
 
-use super::families::{self, gauges};
-use super::fetch::{Dialer, Page, Target};
+use super::families::{self, family};
+use super::fetch::{Answer, Dialer, Target};
 use super::merge::{Merge, remark};
-use super::slots::{Slot, Slots};
 use super::{Format, Telemetry};
-
-/// Pieces that wait for whoever asked.
-const PIECES: usize = 4;
 
 /// Size from which a piece is passed on, in bytes.
 const PIECE: usize = 16 * 1024;
 
-/// How long after its time a page may wait for whoever asked to read it.
-const LINGER: Duration = Duration::from_secs(20);
+/// Pages that are put together at one time.
+const PAGES: usize = 4;
+
+/// How long a page waits for its reader before it may have to make room.
+const UNREAD: Duration = Duration::from_secs(1);
 
 /// Where metrics come from, besides the dataplane itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,188 +50,195 @@ pub struct Source {
     pub takes_query: bool,
 }
 
+/// A source, and what became of it on earlier pages.
+#[derive(Debug)]
+struct Watched {
+    source: Source,
+    failures: IntCounter,
+    /// Whether its failure was logged: once is enough, however many scrapes fail.
+    logged: AtomicBool,
+}
+
+/// A page, locked while it waits for its sources; `None` when it had to make room.
+type Place = tokio::sync::Mutex<Option<Page>>;
+
 /// Puts pages together. Copies share the limit on how many at one time.
 #[derive(Debug, Clone)]
 pub struct Merger {
     telemetry: Telemetry,
-    sources: Arc<[Source]>,
-    /// Whether a source's failure was logged: once is enough, however many scrapes fail.
-    logged: Arc<[AtomicBool]>,
-    slots: Slots,
+    sources: Arc<[Watched]>,
+    places: Arc<Mutex<Vec<Weak<Place>>>>,
     dialer: Dialer,
-    spawner: Spawner,
-}
-
-/// Why a source was cut off.
-#[derive(Debug, thiserror::Error)]
-enum SourceError {
-    #[error("{0}")]
-    Missing(String),
-    /// Whoever asked for the page is gone.
-    #[error("nobody reads the page any more")]
-    Abandoned,
+    stop: CancellationToken,
 }
 
 impl Merger {
-    /// The dataplane's own metrics, then those of `sources`.
+    /// The dataplane's own metrics, then those of `sources`, until the scope of `spawner` stops.
     pub fn new(telemetry: Telemetry, sources: Vec<Source>, spawner: Spawner) -> Merger {
-        for source in &sources {
-            telemetry.source_failures(source.name);
-        }
+        let watched = |source: Source| Watched {
+            failures: telemetry.failures.with_label_values(&[source.name]),
+            logged: AtomicBool::new(false),
+            source,
+        };
         Merger {
+            sources: sources.into_iter().map(watched).collect(),
             telemetry,
-            logged: sources.iter().map(|_| AtomicBool::new(false)).collect(),
-            sources: sources.into(),
-            slots: Slots::default(),
+            places: Arc::default(),
             dialer: Dialer::default(),
-            spawner,
+            stop: spawner.token(),
         }
     }
 
-    /// Starts a page, with this query of the request, whose sources may take that long together.
-    /// Its pieces follow, and an empty one at its end: without that the page was cut off, because
-    /// it waited too long for its reader. A page that nobody reads any more ends.
+    /// A page, with this query of the request, whose sources may take that long together. It ends
+    /// with an error when it had to make room or this process stops, so that nobody takes it for
+    /// whole.
     ///
     /// `None` when too many are being put together already, and all are being read.
     pub(super) fn page(
         &self,
-        query: Option<String>,
+        query: Option<&str>,
         time: Duration,
-    ) -> Option<mpsc::Receiver<Bytes>> {
-        let slot = self.slots.take()?;
+    ) -> Option<impl Stream<Item = io::Result<Bytes>> + use<>> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        make_room(&mut places)?;
         let deadline = Instant::now() + time;
-        let (page, pieces) = mpsc::channel(PIECES);
-        let (reader, ended) = (page.clone(), slot.end());
-        let writer = Writer {
+        let ask = |(index, watched): (usize, &Watched)| {
+            let source = &watched.source;
+            let query = query.filter(|_| source.takes_query);
+            let target = source.target.with_query(query);
+            let answer = self.dialer.clone().open(target, deadline);
+            async move { (index, answer.await) }.boxed()
+        };
+        let mut page = Page {
+            asked: self.sources.iter().enumerate().map(ask).collect(),
+            sources: Arc::clone(&self.sources),
+            deadline,
+            copied: None,
+            ups: vec![0.0; self.sources.len()],
             merge: Merge::default(),
             ready: Vec::new(),
-            page,
-            slot,
+            unread: Instant::now(),
+            whole: false,
         };
-        let (merger, stop) = (self.clone(), self.spawner.token());
-        self.spawner.spawn("merged metrics", async move {
-            tokio::select! {
-                () = sleep_until(deadline + LINGER) => {}
-                () = stop.cancelled() => {}
-                () = ended.cancelled() => {}
-                () = reader.closed() => {}
-                // A reader who is gone hears nothing.
-                _ = merger.write(query.as_deref(), deadline, writer) => {}
-            }
-            Ok::<_, Infallible>(())
-        });
-        Some(pieces)
-    }
-
-    async fn write(
-        &self,
-        query: Option<&str>,
-        deadline: Instant,
-        mut writer: Writer,
-    ) -> Result<(), SourceError> {
-        let ask = |(index, source): (usize, &Source)| {
-            let target = source
-                .target
-                .with_query(query.filter(|_| source.takes_query));
-            let page = Page::open(target, self.dialer.clone(), deadline);
-            async move { (index, page.await) }
-        };
-        let mut asked: FuturesUnordered<_> = self.sources.iter().enumerate().map(ask).collect();
-        writer.own(&self.telemetry.families()).await?;
-        let mut ups = vec![0.0; self.sources.len()];
-        while let Some((index, answer)) = asked.next().await {
-            let now = Instant::now();
-            let left = deadline.saturating_duration_since(now);
-            let share = now + left / u32::try_from(asked.len() + 1).unwrap_or(u32::MAX);
-            let copied = match answer {
-                Ok(page) => writer.copy(page, &self.sources[index].target, share).await,
-                Err(error) => Err(SourceError::Missing(error)),
+        page.own(&self.telemetry.families());
+        let place = Arc::new(Place::new(Some(page)));
+        places.push(Arc::downgrade(&place));
+        let parts = (place, self.stop.clone());
+        Some(try_unfold(parts, async |(place, stop)| {
+            let piece = match &mut *place.lock().await {
+                Some(page) => stop.run_until_cancelled(page.next()).await,
+                None => None,
             };
-            match copied {
-                Ok(()) => {
-                    ups[index] = 1.0;
-                    self.logged[index].store(false, Ordering::Relaxed);
-                }
-                Err(SourceError::Abandoned) => return Err(SourceError::Abandoned),
-                Err(error) => {
-                    let name = self.failed(index, &error);
-                    let text = format!("metrics of {name} are missing: {error}");
-                    remark(&text, &mut writer.ready);
-                }
-            }
-        }
-        let names = self.sources.iter().map(|source| source.name);
-        let verdict = gauges(
-            "metrics_source_up",
-            "1 when the source's metrics are on this page, else 0.",
-            "source",
-            names.zip(ups),
-        );
-        writer.own(&[verdict]).await?;
-        writer.send(Bytes::new()).await
-    }
-
-    /// Logs and counts that a source's metrics are missing; its name.
-    fn failed(&self, index: usize, error: &SourceError) -> &'static str {
-        let name = self.sources[index].name;
-        if self.logged[index].swap(true, Ordering::Relaxed) {
-            tracing::debug!(target: "metrics", source = name, %error, "metrics of a source are still missing");
-        } else {
-            tracing::warn!(target: "metrics", source = name, %error, "metrics of a source are missing");
-        }
-        self.telemetry.source_failures(name).inc();
-        name
+            let piece = piece.ok_or_else(|| io::Error::other("the page was cut off"))?;
+            Ok(piece.map(|piece| (piece, (place, stop))))
+        }))
     }
 }
 
-/// Writes a page, piece by piece.
-struct Writer {
+/// Where all places are taken, drops the page that has waited longest for its reader; `None` when
+/// all readers read.
+fn make_room(places: &mut Vec<Weak<Place>>) -> Option<()> {
+    places.retain(|place| place.strong_count() > 0);
+    if places.len() >= PAGES {
+        let unread = |place: &Weak<Place>| Some(place.upgrade()?.try_lock().ok()?.as_ref()?.unread);
+        let waiting = places.iter().enumerate();
+        let waiting = waiting.filter_map(|(at, place)| Some((unread(place)?, at)));
+        let (since, at) = waiting.min()?;
+        if since.elapsed() < UNREAD {
+            return None;
+        }
+        *places.remove(at).upgrade()?.try_lock().ok()? = None;
+    }
+    Some(())
+}
+
+/// A page that is being put together.
+struct Page {
+    sources: Arc<[Watched]>,
+    /// The sources that have not answered yet, by their place.
+    asked: FuturesUnordered<BoxFuture<'static, (usize, Result<Answer, String>)>>,
+    deadline: Instant,
+    /// The source that is being copied, and how long it may take.
+    copied: Option<(usize, Answer, Instant)>,
+    /// 1 for each source that is on the page.
+    ups: Vec<f64>,
     merge: Merge,
     ready: Vec<u8>,
-    page: mpsc::Sender<Bytes>,
-    slot: Slot,
+    /// Since when the reader has what was ready.
+    unread: Instant,
+    whole: bool,
 }
 
-impl Writer {
-    /// The dataplane's metrics.
-    async fn own(&mut self, families: &[MetricFamily]) -> Result<(), SourceError> {
-        self.merge.begin(Format::Text);
+impl Page {
+    /// The next piece; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        while self.ready.len() < PIECE && !self.whole {
+            if let Some((index, mut answer, until)) = self.copied.take() {
+                match self.copy(&mut answer, until).await {
+                    Ok(true) => self.copied = Some((index, answer, until)),
+                    Ok(false) => {
+                        self.ups[index] = 1.0;
+                        self.sources[index].logged.store(false, Ordering::Relaxed);
+                    }
+                    Err(error) => self.failed(index, format!("{}: {error}", answer.target)),
+                }
+            } else if let Some((index, answer)) = self.asked.next().await {
+                match answer {
+                    Ok(answer) => {
+                        self.merge.begin(answer.format);
+                        let now = Instant::now();
+                        let left = self.deadline.saturating_duration_since(now);
+                        let shares = u32::try_from(self.asked.len() + 1).unwrap_or(u32::MAX);
+                        self.copied = Some((index, answer, now + left / shares));
+                    }
+                    Err(error) => self.failed(index, error),
+                }
+            } else {
+                let names = self.sources.iter().map(|watched| watched.source.name);
+                self.own(&[family(
+                    "metrics_source_up",
+                    "1 when the source's metrics are on this page, else 0.",
+                    "source",
+                    names.zip(self.ups.iter().copied()),
+                )]);
+                self.whole = true;
+            }
+        }
+        self.unread = Instant::now();
+        let piece = std::mem::take(&mut self.ready);
+        (!piece.is_empty()).then(|| piece.into())
+    }
+
+    /// Writes metrics of the dataplane.
+    fn own(&mut self, families: &[MetricFamily]) {
         let page = families::page(families, Format::Text);
-        let pushed = self.merge.push(page.as_bytes(), &mut self.ready);
-        if let Err(broken) = pushed.and_then(|()| self.merge.end(&mut self.ready)) {
+        self.merge.begin(Format::Text);
+        if let Err(broken) = self.merge.push(page.as_bytes(), &mut self.ready) {
             tracing::warn!(target: "metrics", error = %broken, "own metrics are not whole");
         }
-        self.pass_on(0).await
     }
 
-    async fn copy(
-        &mut self,
-        mut page: Page,
-        target: &Target,
-        deadline: Instant,
-    ) -> Result<(), SourceError> {
-        let broken = |broken| SourceError::Missing(format!("{target}: {broken}"));
-        self.merge.begin(page.format());
-        while let Some(piece) = page.next(deadline).await.map_err(SourceError::Missing)? {
-            let pushed = self.merge.push(&piece, &mut self.ready);
-            self.pass_on(PIECE).await?;
-            pushed.map_err(broken)?;
+    /// Copies one piece of a source; false at its end.
+    async fn copy(&mut self, answer: &mut Answer, until: Instant) -> anyhow::Result<bool> {
+        let piece = answer.reply.piece(until).await?;
+        match &piece {
+            Some(piece) => self.merge.push(piece, &mut self.ready)?,
+            None => self.merge.end(&mut self.ready)?,
         }
-        self.merge.end(&mut self.ready).map_err(broken)?;
-        self.pass_on(0).await
+        Ok(piece.is_some())
     }
 
-    /// Passes on what is ready, when it is more than that.
-    async fn pass_on(&mut self, least: usize) -> Result<(), SourceError> {
-        if self.ready.len() <= least {
-            return Ok(());
+    /// Says, logs and counts that a source's metrics are missing.
+    fn failed(&mut self, index: usize, error: impl Display) {
+        let watched = &self.sources[index];
+        let source = watched.source.name;
+        if watched.logged.swap(true, Ordering::Relaxed) {
+            tracing::debug!(target: "metrics", source, %error, "metrics of a source are still missing");
+        } else {
+            tracing::warn!(target: "metrics", source, %error, "metrics of a source are missing");
         }
-        let piece = std::mem::take(&mut self.ready);
-        self.send(piece.into()).await
-    }
-
-    async fn send(&mut self, piece: Bytes) -> Result<(), SourceError> {
-        let sent = self.slot.unread(self.page.send(piece)).await;
-        sent.map_err(|_| SourceError::Abandoned)
+        watched.failures.inc();
+        let text = format!("metrics of {source} are missing: {error}");
+        remark(&text, &mut self.ready);
     }
 }

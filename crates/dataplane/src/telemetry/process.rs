@@ -1,82 +1,54 @@
-//! What the kernel and the runtime say about this process, read when somebody asks.
+//! What the kernel and the runtime say about this process when somebody asks.
 
-use legate_runtime::metrics::{Error, IntGauge, ProcessUsage, Registrar, Registry};
+use legate_runtime::metrics::ProcessUsage;
+use legate_runtime::metrics::proto::MetricFamily;
+use tokio::runtime::Handle;
 
-use super::PREFIX;
+use super::families::{family, gauge};
 
-/// How a gauge gets its value.
-type Value = fn(&ProcessUsage) -> Option<i64>;
-
+const COLLECTIONS: &str = "Garbage collections: there are none.";
+const PAUSES: &str = "Pauses for garbage collection: there are none.";
 const TASKS: &str = "Tasks of the dataplane.";
 const ANONYMOUS: &str = "Anonymous resident memory of the dataplane.";
 const RESIDENT: &str = "Resident memory of the dataplane.";
 const THREADS: &str = "Threads of the dataplane.";
+const FILES: &str = "Open file descriptors of the dataplane.";
 
+/// Gauges of the process, those that can be read.
+///
 /// Where Consul's dataplane tells what its language's runtime does, dashboards know the names: they
 /// show what is nearest to it here. One thread runs all tasks, and nothing is collected.
-const GAUGES: [(&str, &str, Value); 13] = [
-    (
-        "go_sched_gomaxprocs_threads",
-        "Threads that run tasks.",
-        |_| Some(1),
-    ),
-    (
-        "runtime_total_gc_runs",
-        "Garbage collections: there are none.",
-        |_| Some(0),
-    ),
-    (
-        "runtime_total_gc_pause_ns",
-        "Pauses for garbage collection: there are none.",
-        |_| Some(0),
-    ),
-    ("go_goroutines", TASKS, tasks),
-    ("runtime_num_goroutines", TASKS, tasks),
-    ("go_memstats_alloc_bytes", ANONYMOUS, |now| now.anonymous),
-    ("runtime_alloc_bytes", ANONYMOUS, |now| now.anonymous),
-    ("go_memstats_sys_bytes", RESIDENT, |now| now.resident),
-    ("runtime_sys_bytes", RESIDENT, |now| now.resident),
-    ("process_resident_memory_bytes", RESIDENT, |now| {
-        now.resident
-    }),
-    ("go_threads", THREADS, |now| now.threads),
-    ("process_threads", THREADS, |now| now.threads),
-    (
-        "process_open_fds",
-        "Open file descriptors of the dataplane.",
-        |now| now.descriptors,
-    ),
-];
-
-fn tasks(_: &ProcessUsage) -> Option<i64> {
-    let runtime = tokio::runtime::Handle::try_current().ok()?;
-    i64::try_from(runtime.metrics().num_alive_tasks()).ok()
-}
-
-/// Gauges of the process.
-#[derive(Clone, Debug)]
-pub(super) struct ProcessMetrics(Vec<(IntGauge, Value)>);
-
-impl ProcessMetrics {
-    pub(super) fn register(registry: &Registry) -> Result<ProcessMetrics, Error> {
-        let metrics = Registrar::new(registry, PREFIX);
-        let build = metrics
-            .named("build_info", "1, with the version of the dataplane.")
-            .const_label("version", env!("CARGO_PKG_VERSION"));
-        metrics.add(IntGauge::with_opts(build))?.set(1);
-        let gauges = GAUGES.iter();
-        let gauges =
-            gauges.map(|(name, help, value)| Ok::<_, Error>((metrics.gauge(name, help)?, *value)));
-        gauges.collect::<Result<_, Error>>().map(ProcessMetrics)
-    }
-
-    /// Reads the values of now. What cannot be read keeps its value.
-    pub(super) fn refresh(&self) {
-        let now = ProcessUsage::now();
-        for (gauge, value) in &self.0 {
-            if let Some(value) = value(&now) {
-                gauge.set(value);
-            }
-        }
-    }
+pub(super) fn families() -> Vec<MetricFamily> {
+    let now = ProcessUsage::now();
+    let runtime = Handle::try_current().ok();
+    let tasks = runtime.map(|runtime| runtime.metrics().num_alive_tasks() as i64);
+    let gauges = [
+        (
+            "go_sched_gomaxprocs_threads",
+            "Threads that run tasks.",
+            Some(1),
+        ),
+        ("runtime_total_gc_runs", COLLECTIONS, Some(0)),
+        ("runtime_total_gc_pause_ns", PAUSES, Some(0)),
+        ("go_goroutines", TASKS, tasks),
+        ("runtime_num_goroutines", TASKS, tasks),
+        ("go_memstats_alloc_bytes", ANONYMOUS, now.anonymous),
+        ("runtime_alloc_bytes", ANONYMOUS, now.anonymous),
+        ("go_memstats_sys_bytes", RESIDENT, now.resident),
+        ("runtime_sys_bytes", RESIDENT, now.resident),
+        ("process_resident_memory_bytes", RESIDENT, now.resident),
+        ("go_threads", THREADS, now.threads),
+        ("process_threads", THREADS, now.threads),
+        ("process_open_fds", FILES, now.descriptors),
+    ];
+    let build = family(
+        "build_info",
+        "1, with the version of the dataplane.",
+        "version",
+        [(env!("CARGO_PKG_VERSION"), 1.0)],
+    );
+    let gauges = gauges.into_iter();
+    let gauges =
+        gauges.filter_map(|(name, help, value)| Some(gauge(name, help, Some(value? as f64))));
+    gauges.chain([build]).collect()
 }

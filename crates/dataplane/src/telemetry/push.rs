@@ -6,12 +6,11 @@
 //! value each, gauges when they change and now and then.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use legate_runtime::metrics::proto::{MetricFamily, MetricType};
 
 use super::PREFIX;
-use super::retention::EVENTS;
+use super::observed::EVENTS;
 
 /// Of how many durations of one series between two ticks each is sent.
 const TIMINGS: u64 = 16;
@@ -47,44 +46,34 @@ impl Push {
                 let labels =
                     labels.map(|label| (label.name().to_owned(), label.value().to_owned()));
                 let series = (name.clone(), labels.collect());
-                let before = self.sent.get(&series).copied();
-                let (sum, count) = before.unwrap_or_default();
-                let (now, sent) = match family.get_field_type() {
-                    MetricType::GAUGE => {
-                        let now = (metric.get_gauge().get_value(), 0);
-                        let changed = all || before != Some(now);
-                        (now, changed.then_some(("g", now.0, 1)))
-                    }
-                    MetricType::COUNTER => {
-                        let now = (metric.get_counter().get_value(), 0);
-                        let added = now.0 - sum;
-                        // Dashboards know events as a gauge that is 1 whenever one happens.
-                        let (kind, value) = if name == EVENTS {
-                            ("g", 1.0)
-                        } else {
-                            ("c", added)
-                        };
-                        (now, (added > 0.0).then_some((kind, value, 1)))
-                    }
+                let kind = family.get_field_type();
+                let now = match kind {
+                    MetricType::GAUGE => (metric.get_gauge().get_value(), 0),
+                    MetricType::COUNTER => (metric.get_counter().get_value(), 0),
                     _ => {
                         let histogram = metric.get_histogram();
-                        let now = (histogram.get_sample_sum(), histogram.get_sample_count());
-                        let added = now.1.saturating_sub(count);
-                        // Of several only the mean is known.
-                        let each = (now.0 - sum) / u32::try_from(added).map_or(f64::MAX, f64::from);
-                        (now, Some(("ms", each, added.min(TIMINGS))))
+                        (histogram.get_sample_sum(), histogram.get_sample_count())
                     }
                 };
-                let sent = sent.filter(|(_, value, _)| value.is_finite());
-                if let Some((kind, value, times)) = sent {
-                    let item = |_| Item {
-                        series: series.clone(),
+                let before = self.sent.insert(series.clone(), now);
+                let (sum, count) = before.unwrap_or_default();
+                let (added, durations) = (now.0 - sum, now.1.saturating_sub(count));
+                let (kind, value, times) = match kind {
+                    MetricType::GAUGE => ("g", now.0, u64::from(all || before != Some(now))),
+                    // Dashboards know events as a gauge that is 1 whenever one happens.
+                    MetricType::COUNTER if name == EVENTS => ("g", 1.0, u64::from(added > 0.0)),
+                    MetricType::COUNTER => ("c", added, u64::from(added > 0.0)),
+                    // Of several only the mean is known.
+                    _ => ("ms", added / durations as f64, durations.min(TIMINGS)),
+                };
+                if value.is_finite() {
+                    let item = Item {
+                        series,
                         kind,
                         value,
                     };
-                    items.extend((0..times).map(item));
+                    items.extend((0..times).map(|_| item.clone()));
                 }
-                self.sent.insert(series, now);
             }
         }
         items
@@ -116,53 +105,41 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// One line, without its end.
+    /// One line.
     fn line(&self, item: &Item) -> String {
-        let Item {
-            series: (name, labels),
-            kind,
-            value,
-        } = item;
-        let mut line = clean(name);
-        // Writing to a string cannot fail.
+        let (name, labels) = &item.series;
+        let (mut name, mut all) = (clean(name), Vec::new());
+        let mut value = format!("{:.6}", item.value);
         match self {
             Dialect::Statsd => {
                 for (_, label) in labels {
-                    line.push('.');
-                    line.push_str(&clean(label));
+                    name = name + "." + &clean(label);
                 }
-                let _ = write!(line, ":{value:.6}|{kind}");
             }
             Dialect::Dogstatsd { tags } => {
-                let _ = match *kind {
-                    "ms" => write!(line, ":{value:.6}|{kind}"),
-                    _ => write!(line, ":{value}|{kind}"),
-                };
                 let labels = labels.iter().map(|(name, value)| format!("{name}:{value}"));
-                let tags: Vec<_> = tags.iter().cloned().chain(labels).collect();
-                if !tags.is_empty() {
-                    let _ = write!(line, "|#{}", tags.join(","));
+                all = tags.iter().cloned().chain(labels).collect();
+                if item.kind != "ms" {
+                    value = item.value.to_string();
                 }
             }
         }
-        line.retain(|character| character != '\n');
-        line
+        let tags = match all.is_empty() {
+            true => String::new(),
+            false => format!("|#{}", all.join(",")),
+        };
+        let line = format!("{name}:{value}|{}{tags}", item.kind);
+        line.replace('\n', "") + "\n"
     }
 
     /// Datagrams of at most `limit` bytes. A line that is longer is left out.
     pub(super) fn datagrams(&self, items: &[Item], limit: usize) -> Vec<String> {
         let mut datagrams: Vec<String> = Vec::new();
-        for item in items {
-            let line = self.line(item);
-            if line.len() >= limit {
-                continue;
-            }
+        let lines = items.iter().map(|item| self.line(item));
+        for line in lines.filter(|line| line.len() <= limit) {
             match datagrams.last_mut() {
-                Some(last) if last.len() + line.len() < limit => last.push_str(&line),
+                Some(last) if last.len() + line.len() <= limit => last.push_str(&line),
                 _ => datagrams.push(line),
-            }
-            if let Some(last) = datagrams.last_mut() {
-                last.push('\n');
             }
         }
         datagrams

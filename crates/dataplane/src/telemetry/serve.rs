@@ -3,24 +3,22 @@
 //! asks for Prometheus, on all addresses by default as those of Consul's dataplane, and their absence
 //! harms nothing else.
 
-use std::io;
+use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bytes::Bytes;
-use futures_util::{Stream, stream};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use legate_runtime::Spawner;
 use legate_runtime::http_server::bind;
-use tokio::sync::mpsc;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 
-use super::{Format, Merger, Telemetry, negotiate};
+use super::{Format, Merger, Telemetry, families};
 use crate::http_server;
 
 /// Port of the dataplane's own metrics.
@@ -28,6 +26,15 @@ pub const OWN_METRICS_PORT: u16 = 20101;
 
 /// Where Envoy's Prometheus listener sends its requests.
 const MERGED_PATH: &str = "/stats/prometheus";
+
+/// How long a page may take when the request does not say: Prometheus's own default.
+const DEFAULT_TIME: Duration = Duration::from_secs(10);
+
+/// How long a page may take at most, whatever the request says.
+const LONGEST_TIME: Duration = Duration::from_secs(120);
+
+/// How long whoever asks will wait, in seconds.
+const SCRAPE_TIMEOUT: HeaderName = HeaderName::from_static("x-prometheus-scrape-timeout-seconds");
 
 /// Where the servers listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,12 +72,12 @@ fn serve(name: &'static str, address: SocketAddr, router: Router, spawner: &Spaw
 }
 
 async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Response {
-    let format = negotiate::wanted(&headers);
+    let format = wanted(&headers);
     let head = [
         (header::CONTENT_TYPE, format.content_type()),
         (header::VARY, HeaderValue::from_static("accept")),
     ];
-    (head, telemetry.render_as(format)).into_response()
+    (head, families::page(&telemetry.families(), format)).into_response()
 }
 
 async fn merged_page(
@@ -78,25 +85,102 @@ async fn merged_page(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    match merger.page(query, negotiate::time(&headers)) {
-        Some(pieces) => {
+    match merger.page(query.as_deref(), time(&headers)) {
+        Some(page) => {
             let head = [(header::CONTENT_TYPE, Format::Text.content_type())];
-            (head, Body::from_stream(body(pieces))).into_response()
+            (head, Body::from_stream(page)).into_response()
         }
-        None => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many requests at one time\n",
-        )
-            .into_response(),
+        None => {
+            let text = "too many requests at one time\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
     }
 }
 
-/// The pieces as they are sent. The end of a page that is not whole is an error, so that nobody
-/// takes it for one that is.
-pub(super) fn body(pieces: mpsc::Receiver<Bytes>) -> impl Stream<Item = io::Result<Bytes>> {
-    stream::try_unfold(pieces, async |mut pieces| match pieces.recv().await {
-        Some(end) if end.is_empty() => Ok(None),
-        Some(piece) => Ok(Some((piece, pieces))),
-        None => Err(io::Error::other("the page was cut off")),
-    })
+/// How long a page may take: nine tenths of what the reader grants; the rest is for the transport.
+fn time(headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(SCRAPE_TIMEOUT);
+    let seconds = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .map(|granted| granted.mul_f64(0.9).min(LONGEST_TIME))
+        .filter(|time| !time.is_zero())
+        .unwrap_or(DEFAULT_TIME)
+}
+
+/// OpenMetrics only for whoever prefers it: everybody reads text.
+fn wanted(headers: &HeaderMap) -> Format {
+    let (mut open, mut text) = (0.0_f64, 0.0_f64);
+    let values = headers.get_all(header::ACCEPT).into_iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    for item in values.flat_map(|value| value.split(',')) {
+        let item = item.to_ascii_lowercase();
+        let (name, parameters) = item.split_once(';').unwrap_or((&item, ""));
+        let pairs = parameters.split(';');
+        let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
+        let parameters: HashMap<_, _> = pairs.collect();
+        // What is no number is not wanted.
+        let quality = |number: &&str| number.parse().unwrap_or(0.0);
+        let quality = parameters.get("q").map_or(1.0, quality);
+        let version = parameters.get("version").map(|text| text.trim_matches('"'));
+        match (name.trim(), version) {
+            ("application/openmetrics-text", None | Some("1.0.0")) => open = open.max(quality),
+            ("text/plain", None | Some("0.0.4")) | ("text/*", _) => text = text.max(quality),
+            _ => {}
+        }
+    }
+    match open > text {
+        true => Format::OpenMetrics,
+        false => Format::Text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openmetrics_is_for_whoever_prefers_it() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+                          application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
+                          text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        for (accept, expected) in [
+            (prometheus, Format::OpenMetrics),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            (
+                "Application/OpenMetrics-Text; version=\"1.0.0\"",
+                Format::OpenMetrics,
+            ),
+            (
+                "application/openmetrics-text;version=0.0.1,*/*;q=0.1",
+                Format::Text,
+            ),
+            (
+                "application/openmetrics-text;q=0.5,text/plain;q=0.5",
+                Format::Text,
+            ),
+            ("application/openmetrics-text;q=0", Format::Text),
+            ("application/openmetrics-text;q=x", Format::Text),
+            ("*/*", Format::Text),
+            ("", Format::Text),
+        ] {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
+            assert_eq!(wanted(&headers), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn the_reader_says_how_long_it_waits() {
+        let time = |value: &'static str| {
+            time(&HeaderMap::from_iter([(
+                SCRAPE_TIMEOUT,
+                value.parse().unwrap(),
+            )]))
+        };
+        assert_eq!(time("20"), Duration::from_secs(18));
+        assert_eq!(time("1e9"), LONGEST_TIME);
+        for nonsense in ["", "0", "-1", "NaN", "soon", "1e300"] {
+            assert_eq!(time(nonsense), DEFAULT_TIME, "{nonsense}");
+        }
+    }
 }

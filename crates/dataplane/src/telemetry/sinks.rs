@@ -17,7 +17,10 @@ use super::push::{Dialect, Item, Push};
 const TICK: Duration = Duration::from_secs(1);
 
 /// Every how many ticks all gauges are sent.
-const FULL: u32 = 10;
+const FULL: u64 = 10;
+
+/// Largest datagram, in bytes: what fits the usual Ethernet.
+const DATAGRAM: usize = 1_400;
 
 /// How long a sink that failed is left alone.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -31,17 +34,6 @@ pub struct Sink {
     pub address: SinkAddress,
 }
 
-impl Sink {
-    /// Largest datagram: what fits the usual Ethernet, and for unix sockets what agents take.
-    fn limit(&self) -> usize {
-        match (&self.dialect, &self.address) {
-            (Dialect::Statsd, _) => 1_400,
-            (Dialect::Dogstatsd { .. }, SinkAddress::Udp(_)) => 1_432,
-            (Dialect::Dogstatsd { .. }, SinkAddress::Unix(_)) => 8_192,
-        }
-    }
-}
-
 /// Pushes to the sinks until the scope of `spawner` stops; what changed last is sent then.
 pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
     if sinks.is_empty() {
@@ -49,31 +41,21 @@ pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
     }
     let stop = spawner.token();
     spawner.spawn("metrics sinks", async move {
-        let outlet = |sink| Outlet {
-            sink,
-            socket: None,
-            until: None,
-            logged: false,
-        };
-        let mut outlets: Vec<_> = sinks.into_iter().map(outlet).collect();
+        let mut outlets: Vec<_> = sinks.into_iter().map(Outlet::new).collect();
         let mut push = Push::default();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut count = 0;
-        loop {
-            let last = tokio::select! {
-                () = stop.cancelled() => true,
-                _ = ticks.tick() => false,
-            };
-            let items = push.tick(&telemetry.families(), count == 0 || last);
-            count = (count + 1) % FULL;
+        for count in 0_u64.. {
+            let last = stop.run_until_cancelled(ticks.tick()).await.is_none();
+            let items = push.tick(&telemetry.families(), count % FULL == 0 || last);
             for outlet in &mut outlets {
                 outlet.send(&items);
             }
             if last {
-                return Ok::<_, Infallible>(());
+                break;
             }
         }
+        Ok::<_, Infallible>(())
     });
 }
 
@@ -89,35 +71,36 @@ fn open(address: &SinkAddress) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A sink whose queue is full loses this.
-fn send(socket: &Socket, datagram: &str) -> io::Result<()> {
-    match socket.send(datagram.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// What sends to one sink.
 struct Outlet {
     sink: Sink,
     socket: Option<Socket>,
     /// Left alone until then.
-    until: Option<Instant>,
+    until: Instant,
     /// Whether its failure was logged.
     logged: bool,
 }
 
 impl Outlet {
+    fn new(sink: Sink) -> Outlet {
+        Outlet {
+            sink,
+            socket: None,
+            until: Instant::now(),
+            logged: false,
+        }
+    }
+
     fn send(&mut self, items: &[Item]) {
-        if self.until.is_some_and(|until| Instant::now() < until) {
+        if Instant::now() < self.until {
             return;
         }
-        let datagrams = self.sink.dialect.datagrams(items, self.sink.limit());
+        let datagrams = self.sink.dialect.datagrams(items, DATAGRAM);
         match self.try_send(&datagrams) {
-            Ok(()) => (self.until, self.logged) = (None, self.logged && datagrams.is_empty()),
+            Ok(()) => self.logged &= datagrams.is_empty(),
             Err(error) => {
                 self.socket = None;
-                self.until = Some(Instant::now() + PAUSE);
+                self.until = Instant::now() + PAUSE;
                 if !std::mem::replace(&mut self.logged, true) {
                     tracing::warn!(
                         target: "metrics",
@@ -131,14 +114,18 @@ impl Outlet {
     }
 
     fn try_send(&mut self, datagrams: &[String]) -> io::Result<()> {
-        let socket = match self.socket.take() {
+        let socket = match &mut self.socket {
             Some(socket) => socket,
-            None => open(&self.sink.address)?,
+            none => none.insert(open(&self.sink.address)?),
         };
-        let socket = self.socket.insert(socket);
-        datagrams
-            .iter()
-            .try_for_each(|datagram| send(socket, datagram))
+        for datagram in datagrams {
+            match socket.send(datagram.as_bytes()) {
+                // A sink whose queue is full loses this.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => _ = sent?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -150,15 +137,10 @@ mod tests {
     async fn a_sink_that_is_not_there_is_tried_again_after_a_while() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dsd.socket");
-        let mut outlet = Outlet {
-            sink: Sink {
-                dialect: Dialect::Statsd,
-                address: SinkAddress::Unix(path.clone()),
-            },
-            socket: None,
-            until: None,
-            logged: false,
-        };
+        let mut outlet = Outlet::new(Sink {
+            dialect: Dialect::Statsd,
+            address: SinkAddress::Unix(path.clone()),
+        });
         let families = [crate::telemetry::families::gauge("x", "x", Some(1.0))];
         let items = Push::default().tick(&families, true);
         outlet.send(&items);

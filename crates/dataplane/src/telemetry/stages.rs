@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use legate_runtime::metrics::{Error, GaugeVec, Registrar, Registry};
+use legate_runtime::metrics::proto::MetricFamily;
 use tokio::time::Instant;
 
-use super::PREFIX;
+use super::families::family;
 
 /// A point that every start reaches, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,45 +40,41 @@ impl Stage {
 #[derive(Clone, Debug)]
 pub struct Stages {
     started: Instant,
-    gauge: GaugeVec,
     reached: Arc<Mutex<Vec<(Stage, Duration)>>>,
 }
 
 impl Stages {
-    pub(super) fn register(registry: &Registry, started: Instant) -> Result<Stages, Error> {
-        let metrics = Registrar::new(registry, PREFIX);
-        let options = metrics.named(
-            "startup_stage_seconds",
-            "Seconds from the start of the program until a stage of its start was reached.",
-        );
-        let gauge = metrics.add(GaugeVec::new(options, &["stage"]))?;
-        Ok(Stages {
+    pub(super) fn new(started: Instant) -> Stages {
+        Stages {
             started,
-            gauge,
             reached: Arc::default(),
-        })
+        }
     }
 
     /// Notes that a stage was reached now. Only the first time counts.
     pub fn reached(&self, stage: Stage) {
         let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        if reached.iter().any(|(other, _)| *other == stage) {
-            return;
+        if reached.iter().all(|(other, _)| *other != stage) {
+            reached.push((stage, self.started.elapsed()));
         }
-        let elapsed = self.started.elapsed();
-        reached.push((stage, elapsed));
-        self.gauge
-            .with_label_values(&[stage.name()])
-            .set(elapsed.as_secs_f64());
     }
 
     /// Name and time of every stage that was reached, in their order.
     pub fn all(&self) -> Vec<(&'static str, Duration)> {
         let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        reached
-            .iter()
-            .map(|(stage, elapsed)| (stage.name(), *elapsed))
-            .collect()
+        let named = |(stage, elapsed): &(Stage, Duration)| (stage.name(), *elapsed);
+        reached.iter().map(named).collect()
+    }
+
+    /// The same as metrics.
+    pub(super) fn family(&self) -> MetricFamily {
+        let all = self.all().into_iter();
+        family(
+            "startup_stage_seconds",
+            "Seconds from the start of the program until a stage of its start was reached.",
+            "stage",
+            all.map(|(name, elapsed)| (name, elapsed.as_secs_f64())),
+        )
     }
 }
 

@@ -4,12 +4,12 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, poll};
 use legate_runtime::Scope;
 use legate_testkit::network::free_port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Instant;
+use tokio::time::{Instant, advance};
 
 use super::*;
 
@@ -58,12 +58,9 @@ fn source(name: &'static str, address: SocketAddr, takes_query: bool) -> Source 
 async fn merged(scope: &Scope, sources: Vec<Source>, time: Duration) -> String {
     let telemetry = Telemetry::new(Instant::now()).unwrap();
     let merger = Merger::new(telemetry, sources, scope.spawner());
-    let mut pieces = merger.page(Some("usedonly".to_owned()), time).unwrap();
-    let mut text = Vec::new();
-    while let Some(piece) = pieces.recv().await {
-        text.extend_from_slice(&piece);
-    }
-    String::from_utf8(text).unwrap()
+    let page = merger.page(Some("usedonly"), time).unwrap();
+    let pieces: Vec<_> = page.map(Result::unwrap).collect().await;
+    String::from_utf8(pieces.concat()).unwrap()
 }
 
 async fn text(scope: &Scope, sources: Vec<Source>) -> String {
@@ -171,7 +168,7 @@ async fn a_source_that_fails_is_cut_at_a_line_and_leaves_the_others_alone() {
     assert!(remark("welcome").ends_with("line 1 is no metric"));
     assert!(remark("lost").contains("redirects") && remark("closed").contains("refused"));
     // The page is one that readers take.
-    let again = merge::merge_pages(&[(Format::Text, text.as_bytes())], 100);
+    let again = merge::tests::merge_pages(&[(Format::Text, text.as_bytes())], 100);
     assert!(!String::from_utf8(again).unwrap().contains("is no metric"));
 }
 
@@ -225,7 +222,7 @@ async fn a_source_that_sends_openmetrics_is_written_as_text() {
     assert_ups(&text, &[("service", 1), ("envoy", 1)]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn pages_that_nobody_reads_are_limited_and_end() {
     let scope = Scope::new("test");
     let telemetry = Telemetry::new(Instant::now()).unwrap();
@@ -235,18 +232,13 @@ async fn pages_that_nobody_reads_are_limited_and_end() {
     let hour = Duration::from_secs(3600);
     let mut unread = Vec::new();
     while let Some(page) = merger.page(None, hour) {
+        let mut page = Box::pin(page);
+        page.next().await.unwrap().unwrap();
         unread.push(page);
     }
     assert_eq!(unread.len(), 4);
     drop(unread);
-    let freed = async {
-        while merger.page(None, hour).is_none() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), freed)
-        .await
-        .expect("abandoned pages end");
+    assert!(merger.page(None, hour).is_some(), "abandoned pages end");
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,37 +249,57 @@ async fn readers_that_do_not_read_keep_nobody_out() {
     let sources = vec![source("service", endless, false)];
     let merger = Merger::new(telemetry, sources, scope.spawner());
     let hour = Duration::from_secs(3600);
-    let mut slow = Vec::new();
+    let mut pages = Vec::new();
     for _ in 0..4 {
-        slow.push(merger.page(None, hour).expect("there is room"));
+        let mut page = Box::pin(merger.page(None, hour).expect("there is room"));
+        page.next().await.unwrap().unwrap();
+        pages.push(page);
     }
-    // Time passes when all of them wait for their readers.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(
+        merger.page(None, hour).is_none(),
+        "nobody has waited for long"
+    );
+    advance(Duration::from_secs(5)).await;
+    // Who reads does not make room.
+    pages[0].next().await.unwrap().unwrap();
     let _fifth = merger.page(None, hour).expect("one makes room");
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    let (ended, slow): (Vec<_>, Vec<_>) = slow.into_iter().partition(|pieces| pieces.is_closed());
-    assert_eq!((ended.len(), slow.len()), (1, 3));
-    for pieces in ended {
-        let read: Vec<_> = serve::body(pieces).collect().await;
-        assert!(read.last().unwrap().is_err(), "it does not look whole");
+    let mut whole = Vec::new();
+    for page in &mut pages {
+        whole.push(page.next().await.unwrap().is_ok());
     }
+    assert_eq!(whole, [true, false, true, true], "the longest");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_that_wait_for_their_sources_make_no_room() {
+    let scope = Scope::new("test");
+    let telemetry = Telemetry::new(Instant::now()).unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sources = vec![source("service", silent.local_addr().unwrap(), false)];
+    let merger = Merger::new(telemetry, sources, scope.spawner());
+    let hour = Duration::from_secs(3600);
+    let pages = (0..4).map(|_| Box::pin(merger.page(None, hour).unwrap()));
+    let mut pages: Vec<_> = pages.collect();
+    for page in &mut pages {
+        assert!(poll!(page.next()).is_pending());
+    }
+    advance(Duration::from_secs(5)).await;
+    assert!(merger.page(None, hour).is_none());
 }
 
 #[tokio::test]
 async fn a_page_that_is_cut_off_does_not_look_whole() {
-    for whole in [true, false] {
-        let (sender, pieces) = tokio::sync::mpsc::channel(2);
-        sender.send("x 1\n".into()).await.unwrap();
-        if whole {
-            sender.send(Default::default()).await.unwrap();
-        }
-        drop(sender);
-        let read: Vec<_> = serve::body(pieces)
-            .map(|piece| piece.is_ok())
-            .collect()
-            .await;
-        assert_eq!(read, if whole { vec![true] } else { vec![true, false] });
-    }
+    let scope = Scope::new("test");
+    let pages = Scope::new("pages");
+    let telemetry = Telemetry::new(Instant::now()).unwrap();
+    let endless = page_then(&scope, "HTTP/1.1 200 OK\r\n\r\n", "x 1\n").await;
+    let sources = vec![source("service", endless, false)];
+    let merger = Merger::new(telemetry, sources, pages.spawner());
+    let mut page = Box::pin(merger.page(None, Duration::from_secs(3600)).unwrap());
+    page.next().await.unwrap().unwrap();
+    pages.stop(Duration::from_secs(10)).await.unwrap();
+    let rest: Vec<_> = page.collect().await;
+    assert!(rest.last().unwrap().is_err(), "it looks whole");
 }
 
 /// Head and body of an answer, which ends with the connection.

@@ -13,7 +13,6 @@ use super::*;
 mod generated;
 
 const SECOND: Duration = Duration::from_secs(1);
-const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 const NAME: &str = "web.service.consul.";
 
 fn name(text: &str) -> Name {
@@ -81,7 +80,7 @@ impl Setup {
 
     fn with(bytes: usize) -> Self {
         Self {
-            cache: Cache::new(bytes, STALE),
+            cache: Cache::new(bytes),
             start: Instant::now(),
         }
     }
@@ -129,7 +128,7 @@ fn an_answer_ages_then_is_stale_then_is_gone() {
     let last = 20 * SECOND + STALE;
     assert!(setup.stale(&asked, last - SECOND).is_some());
     assert_eq!(setup.stale(&asked, last), None);
-    assert_eq!((setup.cache.entries(), setup.cache.bytes()), (0, 0));
+    assert_eq!((setup.cache.entries.len(), setup.cache.bytes), (0, 0));
 }
 
 #[test]
@@ -151,7 +150,7 @@ fn the_last_answer_counts() {
     assert_eq!(setup.fresh(&asked, Duration::ZERO), None);
     let stale = setup.stale(&asked, SECOND).unwrap();
     assert_eq!(stale.answers.len(), 3);
-    assert_eq!(setup.cache.entries(), 1);
+    assert_eq!(setup.cache.entries.len(), 1);
 }
 
 #[test]
@@ -313,9 +312,9 @@ fn what_cannot_be_repeated_removes_what_was_known() {
     for (index, bytes) in all.into_iter().enumerate() {
         let mut setup = Setup::new();
         setup.store_bytes(&asked, &good);
-        assert_eq!(setup.cache.entries(), 1);
+        assert_eq!(setup.cache.entries.len(), 1);
         setup.store_bytes(&asked, &bytes);
-        assert_eq!(setup.cache.entries(), 0, "answer {index}");
+        assert_eq!(setup.cache.entries.len(), 0, "answer {index}");
     }
 }
 
@@ -361,7 +360,7 @@ fn what_was_used_least_recently_goes_first() {
     };
     let mut setup = Setup::new();
     setup.store(&a, &answer(&a));
-    let cost = setup.cache.bytes();
+    let cost = setup.cache.bytes;
     let mut setup = Setup::with(3 * cost);
     for asked in [&a, &b, &c] {
         setup.store(asked, &answer(asked));
@@ -371,7 +370,7 @@ fn what_was_used_least_recently_goes_first() {
     setup.store(&d, &answer(&d));
     let there = [&a, &b, &c, &d].map(|asked| setup.stale(asked, SECOND).is_some());
     assert_eq!(there, [true, true, false, true]);
-    assert_eq!(setup.cache.entries(), 3);
+    assert_eq!(setup.cache.entries.len(), 3);
 }
 
 #[test]
@@ -380,6 +379,6 @@ fn there_may_be_no_room_at_all() {
     for bytes in [0, OVERHEAD] {
         let mut setup = Setup::with(bytes);
         setup.store(&asked, &addresses(&asked, &[60]));
-        assert_eq!((setup.cache.entries(), setup.cache.bytes()), (0, 0));
+        assert_eq!((setup.cache.entries.len(), setup.cache.bytes), (0, 0));
     }
 }

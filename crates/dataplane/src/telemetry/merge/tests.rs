@@ -4,6 +4,22 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Joins whole pages, each fed in pieces of `piece` bytes. Sources that are broken are cut and
+/// remarked upon.
+pub(crate) fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
+    let mut merge = Merge::default();
+    let mut out = Vec::new();
+    for (format, bytes) in sources {
+        merge.begin(*format);
+        let mut pieces = bytes.chunks(piece);
+        let pushed = pieces.try_for_each(|piece| merge.push(piece, &mut out));
+        if let Err(broken) = pushed.and_then(|()| merge.end(&mut out)) {
+            remark(&broken.to_string(), &mut out);
+        }
+    }
+    out
+}
+
 fn text(sources: &[&str]) -> String {
     let sources: Vec<_> = sources
         .iter()
@@ -111,6 +127,10 @@ fn lines_and_sources_have_limits() {
     let long = vec![b'a'; LINE_LIMIT + 1];
     assert_eq!(merge.push(&long, &mut out), Err(Broken::LongLine(1)));
     merge.begin(Format::Text);
+    let page = [&b"x 1\n"[..], &long, b" 1\nx 2\n"].concat();
+    assert_eq!(merge.push(&page, &mut out), Err(Broken::LongLine(2)));
+    assert_eq!(out, b"x 1\n", "what came before stays");
+    merge.begin(Format::Text);
     let line = format!("abc{{d=\"{}\"}} 1\n", "e".repeat(8_000));
     let block = line.repeat(100).into_bytes();
     let pushed = (0..).try_for_each(|_| {
@@ -158,7 +178,7 @@ fn openmetrics_sources_are_written_as_text() {
     assert_eq!(
         from_open(page),
         "# HELP a_total A \"counter\".\n# TYPE a_total counter\na_total 1 1500\na_created 9\n\
-         # TYPE v_info gauge\n# HELP v_info V.\nv_info{x=\"y\"} 1\n# TYPE u untyped\nu 1\n\
+         # HELP v_info V.\n# TYPE v_info gauge\nv_info{x=\"y\"} 1\n# TYPE u untyped\nu 1\n\
          # HELP g G.\ng_gcount 1\n# HELP n N.\nn 1\n"
     );
 }

@@ -253,22 +253,6 @@ async fn answers_are_for_clients_that_take_the_same() {
 }
 
 #[tokio::test]
-async fn stale_answers_can_be_turned_off() {
-    let mut setup = start(Limits {
-        stale: Duration::ZERO,
-        ..brief()
-    })
-    .await;
-    let client = setup.udp().await;
-    let query = query(1, "web.service.consul.");
-    serve(setup.server.script(), 0, 1);
-    client.ask(&query).await;
-    setup.server.stop().await;
-    setup.disconnected().await;
-    assert_eq!(declined(&client.ask(&query).await, &query), NO_SERVER);
-}
-
-#[tokio::test]
 async fn the_same_question_at_the_same_time_is_one_call() {
     let server = FakeServer::plaintext().await;
     let network = Cuttable::start(server.address()).await;
