@@ -10,9 +10,9 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_client::{Connection, ErrorClass, Session, SessionState, classify, is_no_proxy};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 
@@ -117,8 +117,8 @@ fn is_refusal(status: &Status) -> bool {
 /// The streams towards servers.
 pub(super) struct ServerStreams {
     session: Session,
-    state: watch::Receiver<SessionState>,
-    session_over: bool,
+    changes: WatchStream<SessionState>,
+    state: SessionState,
     /// The newest last; two at most.
     streams: Vec<Stream>,
     pace: Pace,
@@ -140,9 +140,9 @@ pub(super) struct ServerStreams {
 impl ServerStreams {
     pub(super) fn new(session: Session, metrics: RelayMetrics) -> ServerStreams {
         ServerStreams {
-            state: session.subscribe(),
+            changes: WatchStream::from_changes(session.subscribe()),
+            state: session.subscribe().borrow().clone(),
             session,
-            session_over: false,
             streams: Vec::new(),
             pace: Pace::new(),
             retry_at: None,
@@ -165,8 +165,7 @@ impl ServerStreams {
     /// Opens a stream when one is due. `configured`: whether Envoy has a configuration.
     pub(super) fn connect(&mut self, configured: bool) -> Vec<Event> {
         self.configured = configured;
-        let state = self.state.borrow().clone();
-        let SessionState::Connected(connection) = state else {
+        let SessionState::Connected(connection) = &self.state else {
             return Vec::new();
         };
         let generation = connection.generation;
@@ -180,6 +179,7 @@ impl ServerStreams {
         if waits && !(other_server && self.pace.is_first()) {
             return Vec::new();
         }
+        let connection = connection.clone();
         self.open(connection)
     }
 
@@ -212,8 +212,8 @@ impl ServerStreams {
         let timer = self.timer();
         tokio::select! {
             (id, incoming) = read(&mut self.streams, may_read) => self.on_incoming(id, incoming),
-            changed = self.state.changed(), if !self.session_over => {
-                self.session_over = changed.is_err();
+            Some(state) = self.changes.next() => {
+                self.state = state;
                 None
             }
             () = wait_until(timer) => {

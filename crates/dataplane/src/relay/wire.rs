@@ -1,4 +1,4 @@
-//! A stream of responses to Envoy as the bytes of HTTP/2.
+//! The responses of a stream as the bytes of HTTP/2.
 //!
 //! The usual encoder writes a whole message into one buffer before the first byte of it leaves. A
 //! response may be large and its resources are encoded already, so that here a message is made in
@@ -6,14 +6,15 @@
 //! bytes that they arrived in. A response costs no second copy of itself, whatever its size.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use hyper::body::{Body, Frame};
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response};
 use legate_api::discovery::{DeltaDiscoveryResponse, Resource};
 use prost::Message;
-use tokio::sync::mpsc;
 use tonic::Status;
 
 /// Bytes of a piece: two HTTP/2 frames of the usual size, and nothing left over.
@@ -23,69 +24,97 @@ const PIECE: usize = 32 * 1024;
 const WHOLE_FROM: usize = 16 * 1024;
 
 /// Compression flag and length of a gRPC message.
-const PREFIX: usize = 5;
+pub(super) const PREFIX: usize = 5;
 
 /// Tag of `DeltaDiscoveryResponse.resources` and of `Resource.resource`: field 2, with a length.
 const FIELD: u8 = 2 << 3 | 2;
 
-/// The responses of one stream. It ends with the status that it is given, or with success when the
-/// relay lets go of it.
+/// Refuses a call.
+pub(super) fn refuse(mut respond: SendResponse<Bytes>, status: Status) {
+    // Fails for a call that has been given up.
+    let _ = respond.send_response(status.into_http(), true);
+}
+
+/// What a stream that HTTP/2 has ended is closed with.
+pub(super) fn broken(error: &h2::Error) -> Status {
+    Status::cancelled(error.to_string())
+}
+
+/// The responses of one stream. When it is dropped the stream ends with its status.
 pub(super) struct Responses {
-    responses: mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>,
-    sending: Option<Pieces>,
-    ended: bool,
+    stream: SendStream<Bytes>,
+    /// What Envoy has not taken yet.
+    queue: VecDeque<Pieces>,
+    /// A piece that waits for room in Envoy's windows.
+    next: Option<Bytes>,
+    /// How the stream ends: with success unless something else is set.
+    pub(super) status: Status,
 }
 
 impl Responses {
-    pub(super) fn new(responses: mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>) -> Self {
-        Responses {
-            responses,
-            sending: None,
-            ended: false,
-        }
+    /// Accepts a call.
+    pub(super) fn start(mut respond: SendResponse<Bytes>) -> Result<Responses, h2::Error> {
+        let mut response = Response::new(());
+        let grpc = HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert(CONTENT_TYPE, grpc);
+        Ok(Responses {
+            stream: respond.send_response(response, false)?,
+            queue: VecDeque::new(),
+            next: None,
+            status: Status::ok(""),
+        })
     }
 
-    fn end(&mut self, status: &Status) -> Frame<Bytes> {
-        self.ended = true;
-        self.responses.close();
-        Frame::trailers(trailers(status))
+    /// Sends a response as soon as Envoy takes it: see [`Responses::poll`].
+    ///
+    /// # Errors
+    /// When no gRPC message can hold it.
+    pub(super) fn send(&mut self, response: DeltaDiscoveryResponse) -> Result<(), Status> {
+        self.queue.push_back(Pieces::new(response)?);
+        Ok(())
     }
-}
 
-impl Body for Responses {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        loop {
-            if let Some(piece) = self.sending.as_mut().and_then(Iterator::next) {
-                return Poll::Ready(Some(Ok(Frame::data(piece))));
-            }
-            self.sending = None;
-            if self.ended {
-                return Poll::Ready(None);
-            }
-            let end = match ready!(self.responses.poll_recv(cx)) {
-                Some(Ok(response)) => match Pieces::new(response) {
-                    Ok(pieces) => {
-                        self.sending = Some(pieces);
-                        continue;
-                    }
-                    Err(status) => status,
-                },
-                Some(Err(status)) => status,
-                None => Status::ok(""),
+    /// Hands over what Envoy's windows have room for, and wakes when there is more.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
+        while let Some(response) = self.queue.front_mut() {
+            let Some(piece) = self.next.take().or_else(|| response.next()) else {
+                self.queue.pop_front();
+                continue;
             };
-            return Poll::Ready(Some(Ok(self.end(&end))));
+            // Any room will do: HTTP/2 keeps the rest of a piece.
+            self.stream.reserve_capacity(1);
+            while self.stream.capacity() == 0 {
+                match self.stream.poll_capacity(cx) {
+                    Poll::Ready(Some(Ok(_))) => {}
+                    Poll::Ready(Some(Err(error))) => return Err(broken(&error)),
+                    Poll::Ready(None) => return Err(Status::cancelled("the stream has ended")),
+                    Poll::Pending => {
+                        self.next = Some(piece);
+                        return Ok(());
+                    }
+                }
+            }
+            let sent = self.stream.send_data(piece, false);
+            sent.map_err(|error| broken(&error))?;
         }
+        Ok(())
     }
 }
 
-fn trailers(status: &Status) -> http::HeaderMap {
-    let mut trailers = http::HeaderMap::new();
+impl Drop for Responses {
+    fn drop(&mut self) {
+        let ended = self.poll(&mut Context::from_waker(Waker::noop()));
+        // After a part of a response there is no place for a status.
+        if ended.is_ok() && !self.queue.is_empty() {
+            return self.stream.send_reset(Reason::CANCEL);
+        }
+        // Fails when the stream has ended.
+        let _ = self.stream.send_trailers(trailers(&self.status));
+    }
+}
+
+fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
     // Fails only for a message that no header can hold; the code is in by then.
     if status.add_header(&mut trailers).is_err() {
         trailers.insert(Status::GRPC_STATUS, (status.code() as i32).into());
@@ -188,10 +217,7 @@ impl Iterator for Pieces {
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use futures_util::StreamExt;
-    use http_body_util::BodyExt;
     use proptest::prelude::*;
-    use tonic::Code;
 
     use super::*;
 
@@ -249,28 +275,5 @@ mod tests {
         let response = response(&[10, WHOLE_FROM, 10]);
         let body = response.resources[1].resource.as_ptr();
         assert!(pieces(&response).iter().any(|piece| piece.as_ptr() == body));
-    }
-
-    #[tokio::test]
-    async fn a_stream_ends_with_its_status() {
-        for (end, code) in [
-            (None, Code::Ok),
-            (
-                Some(Status::resource_exhausted("full")),
-                Code::ResourceExhausted,
-            ),
-        ] {
-            let (sender, receiver) = mpsc::channel(4);
-            sender.send(Ok(response(&[1]))).await.unwrap();
-            if let Some(status) = end {
-                sender.send(Err(status)).await.unwrap();
-            }
-            drop(sender);
-            let frames = StreamExt::collect::<Vec<_>>(Responses::new(receiver).into_stream()).await;
-            assert_eq!(frames.len(), 2);
-            assert!(frames[0].as_ref().unwrap().is_data());
-            let trailers = frames[1].as_ref().unwrap().trailers_ref().unwrap();
-            assert_eq!(Status::from_header_map(trailers).unwrap().code(), code);
-        }
     }
 }
