@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::ops::Bound;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -26,7 +25,7 @@ use super::pace::PATIENCE;
 use super::request::Requests;
 use super::server_streams::ServerStreams;
 use super::status::{RelayStatus, SHOWN_NAMES, label};
-use super::wire::{Responses, refuse};
+use super::wire::{Message, Responses, refuse};
 
 /// When Envoy has been complete for this long, it has asked for all that it wants.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -54,7 +53,7 @@ pub(super) enum Input {
 /// A call of an Envoy that has not been answered.
 pub(super) struct Call {
     pub(super) requests: RecvStream,
-    pub(super) respond: SendResponse<Bytes>,
+    pub(super) respond: SendResponse<Message>,
     pub(super) metadata: MetadataMap,
     pub(super) connection: OpenStream,
 }
@@ -75,18 +74,6 @@ impl Envoy {
     fn overdue_at(&self) -> Option<Instant> {
         let first = self.unanswered.iter().map(|(_, sent)| *sent).min();
         first.map(|sent| sent + ANSWER_WITHIN)
-    }
-
-    /// Sends what it takes, and reads a request. The end of the stream may have a reason.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<DeltaDiscoveryRequest, Option<Status>>> {
-        if let Err(status) = self.responses.poll(cx) {
-            return Poll::Ready(Err(Some(status)));
-        }
-        let request = self.requests.poll_next(cx);
-        request.map(|request| request.ok_or(None)?.map_err(Some))
     }
 }
 
@@ -175,23 +162,22 @@ impl Driver {
     fn on_request(
         &mut self,
         id: EnvoyStreamId,
-        request: Result<DeltaDiscoveryRequest, Option<Status>>,
+        request: Option<Result<DeltaDiscoveryRequest, Status>>,
     ) {
         self.read = id;
         match request {
-            Ok(request) => {
+            Some(Ok(request)) => {
                 if let Some(envoy) = self.envoys.get_mut(&id) {
                     let nonce = &request.response_nonce;
                     envoy.unanswered.retain(|(sent, _)| sent != nonce);
                 }
                 self.handle(Event::EnvoyRequest(id, Box::new(request)));
             }
-            Err(status) => {
-                if let Some(status) = &status {
-                    tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
-                }
-                self.close(id, status);
+            Some(Err(status)) => {
+                tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
+                self.close(id, Some(status));
             }
+            None => self.close(id, None),
         }
     }
 
@@ -393,12 +379,12 @@ impl Driver {
 async fn read(
     envoys: &mut BTreeMap<EnvoyStreamId, Envoy>,
     last: EnvoyStreamId,
-) -> (EnvoyStreamId, Result<DeltaDiscoveryRequest, Option<Status>>) {
+) -> (EnvoyStreamId, Option<Result<DeltaDiscoveryRequest, Status>>) {
     poll_fn(|cx| {
         let after = (Bound::Excluded(last), Bound::Unbounded);
         for range in [after, (Bound::Unbounded, Bound::Included(last))] {
             for (id, envoy) in envoys.range_mut(range) {
-                if let Poll::Ready(request) = envoy.poll(cx) {
+                if let Poll::Ready(request) = envoy.requests.poll_next(cx) {
                     return Poll::Ready((*id, request));
                 }
             }

@@ -11,7 +11,7 @@ use prost::Message;
 use tonic::Status;
 
 use super::limits::{Limits, MAX_ERROR, MAX_NODE, Usage};
-use super::wire::{PREFIX, broken};
+use super::wire::PREFIX;
 
 /// What is kept of the buffer between two requests. An Envoy's first has 56 KiB, those that follow
 /// are small.
@@ -52,7 +52,9 @@ impl Requests {
             }
             let data = match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => data,
-                Some(Err(error)) => return Poll::Ready(Some(Err(broken(&error)))),
+                Some(Err(error)) => {
+                    return Poll::Ready(Some(Err(Status::cancelled(error.to_string()))));
+                }
                 None => return Poll::Ready(None),
             };
             // Fails only for more than what has arrived.

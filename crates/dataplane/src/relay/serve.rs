@@ -4,7 +4,6 @@
 
 use std::convert::Infallible;
 
-use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT};
@@ -24,7 +23,7 @@ use super::listen::{Listener, Stream};
 use super::metrics::RelayMetrics;
 use super::server_streams::ServerStreams;
 use super::status::RelayStatus;
-use super::wire::refuse;
+use super::wire::{Message, refuse};
 
 /// The one method that is served.
 const METHOD: &str =
@@ -151,7 +150,7 @@ impl Service {
     async fn call(
         &self,
         request: Request<RecvStream>,
-        respond: SendResponse<Bytes>,
+        respond: SendResponse<Message>,
         connection: &Connection,
     ) {
         let path = request.uri().path();
