@@ -131,7 +131,8 @@ impl Driver {
             self.report();
             let may_read = self.pause_until.is_none() && self.core.wants_upstream();
             let overdue = self.envoys.values().filter_map(Envoy::overdue_at);
-            alarm.set(overdue.chain(self.pause_until).chain(self.forget_at).min());
+            let times = [self.pause_until, self.forget_at, self.servers.due_at()];
+            alarm.set(overdue.chain(times.into_iter().flatten()).min());
             tokio::select! {
                 () = &mut stopped => return Ok(()),
                 input = self.inputs.recv() => match input {
@@ -232,7 +233,8 @@ impl Driver {
         if let Some((_, first)) = self.envoys.first_key_value() {
             self.servers.introduce(first.metadata.clone());
         }
-        self.metrics.envoys(self.envoys.len());
+        let connected = !self.envoys.is_empty();
+        self.metrics.envoy_connected.set(connected.into());
         self.forget_at = Some(Instant::now() + FORGET_AFTER);
     }
 
@@ -278,6 +280,9 @@ impl Driver {
         let now = Instant::now();
         self.pause_until = self.pause_until.filter(|at| *at > now);
         self.close_overdue(now);
+        if let Some(event) = self.servers.on_timer(now) {
+            self.handle(event);
+        }
         if self.forget_at.is_some_and(|at| at <= now) {
             self.forget_at = None;
             if self.core.newest_is_configured() {

@@ -19,9 +19,9 @@ const BUCKETS: [f64; 10] = [
 #[derive(Clone)]
 pub struct RelayMetrics {
     clock: Clock,
-    envoy_connected: IntGauge,
-    upstream_connected: IntGauge,
-    upstream_streams: IntCounter,
+    pub(super) envoy_connected: IntGauge,
+    pub(super) upstream_connected: IntGauge,
+    pub(super) upstream_streams: IntCounter,
     last_response: Gauge,
     responses: IntCounterVec,
     resources: IntGaugeVec,
@@ -75,18 +75,6 @@ impl RelayMetrics {
                 &BUCKETS,
             )?,
         })
-    }
-
-    pub(super) fn envoys(&self, count: usize) {
-        self.envoy_connected.set(i64::from(count > 0));
-    }
-
-    pub(super) fn upstream(&self, connected: bool) {
-        self.upstream_connected.set(connected.into());
-    }
-
-    pub(super) fn stream_opened(&self) {
-        self.upstream_streams.inc();
     }
 
     pub(super) fn response_arrived(&self) {

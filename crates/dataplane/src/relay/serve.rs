@@ -48,19 +48,6 @@ const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 /// is broken.
 const STREAMS: u32 = 16;
 
-/// What a relay is made of.
-#[derive(Debug)]
-pub struct RelayParts {
-    /// Where Envoy connects.
-    pub listener: Listener,
-    /// Where resources come from.
-    pub session: Session,
-    /// Learns whether Envoy has its configuration.
-    pub readiness: ReadyHandle,
-    /// What is counted.
-    pub metrics: RelayMetrics,
-}
-
 /// A running relay. All copies are the same one; it runs until its tasks' scope stops.
 #[derive(Debug, Clone)]
 pub struct Relay {
@@ -68,15 +55,16 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts serving Envoy. A failure of the relay is a failed task of the spawner's scope, with
-    /// a `RelayError`.
-    pub fn start(parts: RelayParts, spawner: &Spawner) -> Relay {
-        let RelayParts {
-            listener,
-            session,
-            readiness,
-            metrics,
-        } = parts;
+    /// Starts serving Envoy on `listener` with resources from the session's servers; `readiness`
+    /// learns whether Envoy has its configuration. A failure of the relay is a failed task of the
+    /// spawner's scope, with a `RelayError`.
+    pub fn start(
+        listener: Listener,
+        session: Session,
+        readiness: ReadyHandle,
+        metrics: RelayMetrics,
+        spawner: &Spawner,
+    ) -> Relay {
         let (inputs, received) = mpsc::channel(INPUTS);
         let servers = ServerStreams::new(session, metrics.clone());
         let driver = Driver::new(received, servers, readiness, metrics);

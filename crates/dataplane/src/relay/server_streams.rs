@@ -11,7 +11,7 @@ use futures_util::stream::{self, BoxStream};
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_client::{Connection, ErrorClass, Session, SessionState, classify, is_no_proxy};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
@@ -200,40 +200,42 @@ impl ServerStreams {
         });
         self.retry_at = None;
         self.renew = false;
-        self.metrics.stream_opened();
+        self.metrics.upstream_streams.inc();
         gone.into_iter()
             .chain([Event::ServerConnected(id)])
             .collect()
     }
 
-    /// The next event, or nothing when time or the session moved on, so that a stream may be due.
+    /// The next event, or nothing when the session moved on, so that a stream may be due.
     /// Responses are read only when `may_read`. Cancel safe.
     pub(super) async fn next(&mut self, may_read: bool) -> Option<Event> {
-        let timer = self.timer();
         tokio::select! {
             (id, incoming) = read(&mut self.streams, may_read) => self.on_incoming(id, incoming),
             Some(state) = self.changes.next() => {
                 self.state = state;
                 None
             }
-            () = wait_until(timer) => {
-                let newest = self.streams.last();
-                let silent = newest.is_some_and(|stream| {
-                    !stream.accepted && stream.opened.elapsed() >= ACCEPT_WITHIN
-                });
-                silent.then(|| self.accept()).flatten()
-            }
         }
     }
 
-    /// When something is due that nobody else wakes for. Times that have passed without effect
-    /// wait for the session.
-    fn timer(&self) -> Option<Instant> {
+    /// When something is due: [`ServerStreams::on_timer`], or a new stream. Times that have passed
+    /// without effect wait for the session.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let retry = self.retry_at.filter(|at| *at > Instant::now());
+        self.silent_until().into_iter().chain(retry).min()
+    }
+
+    /// When the silence of a new server counts as a yes, so that the old stream can go.
+    fn silent_until(&self) -> Option<Instant> {
         let newest = self.streams.last();
         let unaccepted = newest.filter(|stream| self.streams.len() > 1 && !stream.accepted);
-        let silence = unaccepted.map(|stream| stream.opened + ACCEPT_WITHIN);
-        let retry = self.retry_at.filter(|at| *at > Instant::now());
-        silence.into_iter().chain(retry).min()
+        unaccepted.map(|stream| stream.opened + ACCEPT_WITHIN)
+    }
+
+    /// Does what is due, which may be nothing.
+    pub(super) fn on_timer(&mut self, now: Instant) -> Option<Event> {
+        self.silent_until().filter(|at| *at <= now)?;
+        self.accept()
     }
 
     fn on_incoming(
@@ -260,7 +262,7 @@ impl ServerStreams {
     fn accept(&mut self) -> Option<Event> {
         let mut newest = self.streams.pop()?;
         newest.accepted = true;
-        self.metrics.upstream(true);
+        self.metrics.upstream_connected.set(1);
         let older = self.streams.pop();
         self.streams.push(newest);
         older.map(|stream| Event::ServerGone(stream.id))
@@ -319,7 +321,7 @@ impl ServerStreams {
         }
         self.error = Some(error);
         if self.streams.is_empty() {
-            self.metrics.upstream(false);
+            self.metrics.upstream_connected.set(0);
         }
         Some(Event::ServerGone(id))
     }
@@ -358,13 +360,6 @@ async fn read(
             (stream.id, incoming.unwrap_or_else(ended))
         }
         _ => std::future::pending().await,
-    }
-}
-
-async fn wait_until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

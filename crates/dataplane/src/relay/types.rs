@@ -134,9 +134,4 @@ impl ResourceType {
             _ => None,
         }
     }
-
-    /// Whether it is such a child.
-    pub(super) fn is_child(self) -> bool {
-        matches!(self, ResourceType::Endpoint | ResourceType::Route)
-    }
 }

@@ -18,7 +18,7 @@ use super::refresh::Refresh;
 use super::state_dir::{self, StateDir};
 use crate::bootstrap;
 use crate::lifecycle::LifecycleListener;
-use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
+use crate::relay::{Listener, Relay, RelayMetrics};
 use crate::restart;
 use crate::signals::Urgency;
 use crate::status::state;
@@ -47,13 +47,13 @@ impl Sidecar {
         let (handle, controls) = supervision::handle();
         let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.listener.address().clone();
-        let parts = RelayParts {
-            listener: self.listener,
-            session: process.session.clone(),
-            readiness: process.readiness.register("configuration"),
-            metrics: self.metrics,
-        };
-        let relay = Relay::start(parts, &process.work.spawner());
+        let relay = Relay::start(
+            self.listener,
+            process.session.clone(),
+            process.readiness.register("configuration"),
+            self.metrics,
+            &process.work.spawner(),
+        );
         let mut source = process.status(Some(handle.watch()));
         source.relay = Some(relay);
         if let Some(lifecycle) = lifecycle {
