@@ -161,12 +161,6 @@ impl Core {
         }
     }
 
-    /// How many resources of a type Envoy has acknowledged, and their bytes.
-    pub fn held(&self, url: &str) -> (usize, usize) {
-        let kind = self.cache.find(url);
-        kind.map_or((0, 0), |kind| self.cache[kind].held())
-    }
-
     fn on_request(&mut self, id: EnvoyStreamId, request: DeltaDiscoveryRequest) {
         let Some(stream) = self.downstream.get(id) else {
             return;
@@ -352,15 +346,17 @@ impl Core {
     fn accept(&mut self, response: Pending) {
         let Pending { kind, content, .. } = response;
         let cached = &mut self.cache[kind];
+        let (resources, removed) = (content.resources.len(), content.removed.len());
+        let gone: HashSet<Name> = content.removed.iter().cloned().collect();
+        let touched = cached.merge(content);
         self.actions.push(Action::Accepted {
             type_url: cached.url().to_owned(),
-            resources: content.resources.len(),
-            removed: content.removed.len(),
+            resources,
+            removed,
+            held: cached.held(),
         });
-        let removed: HashSet<Name> = content.removed.iter().cloned().collect();
-        let touched = cached.merge(content);
         self.downstream.touch(kind, &touched);
-        self.forget(kind, removed);
+        self.forget(kind, gone);
         self.answer_server(response.from, kind, response.nonce, None);
     }
 

@@ -316,9 +316,9 @@ impl Driver {
                 type_url,
                 resources,
                 removed,
+                held,
             } => {
                 let took = self.arrived.remove(&type_url).map(|at| at.elapsed());
-                let held = self.core.held(&type_url);
                 self.metrics.accepted(&type_url, held, took);
                 let kind = label(&type_url);
                 tracing::debug!(kind, resources, removed, "Envoy accepted");

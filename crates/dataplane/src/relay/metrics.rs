@@ -103,9 +103,3 @@ impl RelayMetrics {
             .inc();
     }
 }
-
-impl std::fmt::Debug for RelayMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RelayMetrics").finish_non_exhaustive()
-    }
-}

@@ -57,6 +57,8 @@ pub enum Action {
         resources: usize,
         /// How many resources it removed.
         removed: usize,
+        /// How many resources of the type Envoy has acknowledged now, and their bytes.
+        held: (usize, usize),
     },
     /// Envoy rejected a response: for the log.
     Rejected(Rejected),

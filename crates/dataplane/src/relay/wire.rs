@@ -161,13 +161,6 @@ impl Buf for Message {
     }
 }
 
-impl std::fmt::Debug for Message {
-    /// Without the bodies: private keys are among them.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Message").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use legate_api::discovery::Resource;
