@@ -13,6 +13,7 @@ use h2::server::SendResponse;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_runtime::{CancellationToken, ReadyHandle};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::consume_budget;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -123,6 +124,8 @@ impl Driver {
         let mut stopped = pin!(stop.cancelled());
         let mut alarm = Alarm::default();
         loop {
+            // Whoever sends many small requests at once must not keep other tasks waiting.
+            consume_budget().await;
             if self.core.needs_upstream() {
                 for event in self.servers.connect(self.core.was_configured()) {
                     self.handle(event);
