@@ -3,12 +3,12 @@
 //!
 //! Prints times; passes no judgement.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::type_url::CLUSTER;
 use legate_dataplane::relay::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
-use legate_dataplane::relay::wire::Pieces;
+use legate_dataplane::relay::wire::Message as Sent;
 use prost::Message;
 
 const MEGABYTE: usize = 1024 * 1024;
@@ -55,8 +55,7 @@ fn perform(core: &mut Core, mut actions: Vec<Action>) -> usize {
                         response_nonce: response.nonce.clone(),
                         ..DeltaDiscoveryRequest::default()
                     };
-                    let pieces = Pieces::new(response).expect("a megabyte");
-                    bytes += pieces.map(|piece| piece.len()).sum::<usize>();
+                    bytes += Sent::new(response).expect("a megabyte").remaining();
                     next.extend(core.handle(Event::EnvoyRequest(envoy, Box::new(answer))));
                 }
                 Action::ToServer(_, request) => bytes += request.encode_to_vec().len(),

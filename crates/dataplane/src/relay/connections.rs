@@ -2,12 +2,12 @@
 //! stream. Any process of the pod can connect, so that one in use is never given up for a new one.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use legate_runtime::CancellationToken;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tokio_util::sync::DropGuard;
 
 use super::limits::MAX_STREAMS;
 
@@ -24,8 +24,9 @@ const IDLE: Duration = Duration::from_secs(10);
 pub(super) struct Connections(VecDeque<Connection>);
 
 impl Connections {
-    /// Takes in a new connection. With as many as there may be, another one ends.
-    pub(super) fn open(&mut self) -> Connection {
+    /// Takes in a new connection, which ends with `stop`. With as many as there may be, another one
+    /// ends.
+    pub(super) fn open(&mut self, stop: &CancellationToken) -> Connection {
         self.0.retain(|one| !one.ended.is_cancelled());
         if self.0.len() >= MAX_CONNECTIONS
             && let Some(place) = self.0.iter().position(|one| *one.streams.borrow() == 0)
@@ -35,7 +36,7 @@ impl Connections {
         }
         let connection = Connection {
             streams: watch::Sender::new(0),
-            ended: CancellationToken::new(),
+            ended: stop.child_token(),
         };
         self.0.push_back(connection.clone());
         connection
@@ -57,14 +58,14 @@ impl Connection {
         OpenStream(self.streams.clone())
     }
 
-    /// Makes room when the result is dropped.
-    pub(super) fn ends(&self) -> DropGuard {
-        self.ended.clone().drop_guard()
+    /// Cancelled when the connection has to end; whoever serves it cancels it when it has ended.
+    pub(super) fn ended(&self) -> &CancellationToken {
+        &self.ended
     }
 
-    /// Waits until the connection has to end: it makes room for another one, or has been without a
-    /// stream for too long.
-    pub(super) async fn is_unused(&self) {
+    /// Ends the connection when it has been without a stream for too long. A task of its own: one
+    /// that serves the connection would look at the time with every message.
+    pub(super) async fn end_when_unused(self) -> Result<(), Infallible> {
         let mut streams = self.streams.subscribe();
         let idle = async {
             // Waiting does not fail: the sender is here.
@@ -76,10 +77,10 @@ impl Connection {
                 }
             }
         };
-        tokio::select! {
-            () = idle => {}
-            () = self.ended.cancelled() => {}
+        if self.ended.run_until_cancelled(idle).await.is_some() {
+            self.ended.cancel();
         }
+        Ok(())
     }
 }
 

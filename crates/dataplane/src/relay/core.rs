@@ -30,7 +30,7 @@ use super::downstream::{Decision, Downstream, EnvoyStream};
 use super::limits::Limits;
 use super::status::{RelayStatus, UpstreamStatus};
 use super::types::{Name, ResourceType, WILDCARD};
-use super::upstream::Upstream;
+use super::upstream::{Upstream, change};
 
 pub use super::types::{Action, EnvoyStreamId, Event, Rejected, ServerStreamId};
 
@@ -161,12 +161,6 @@ impl Core {
         }
     }
 
-    /// How many resources of a type Envoy has acknowledged, and their bytes.
-    pub fn held(&self, url: &str) -> (usize, usize) {
-        let kind = self.cache.find(url);
-        kind.map_or((0, 0), |kind| self.cache[kind].held())
-    }
-
     fn on_request(&mut self, id: EnvoyStreamId, request: DeltaDiscoveryRequest) {
         let Some(stream) = self.downstream.get(id) else {
             return;
@@ -223,7 +217,7 @@ impl Core {
         };
         // Envoy may still wait for endpoints and routes of a version that it names here, when the
         // stream broke after what refers to them: those are sent again in any case.
-        if !kind.is_child() {
+        if !matches!(kind, ResourceType::Endpoint | ResourceType::Route) {
             for (name, version) in &request.initial_resource_versions {
                 subscription.resume(self.cache[kind].intern(name), version.clone());
             }
@@ -249,7 +243,7 @@ impl Core {
         if cached.subscribe_all() {
             // Servers like Consul's take only the first request of a stream for a wildcard.
             renew |= asked;
-            self.change(kind, &[WILDCARD.to_owned()], &[]);
+            self.change(kind, vec![WILDCARD.to_owned()], Vec::new());
         }
         if renew {
             self.actions.push(Action::RenewServer);
@@ -274,7 +268,7 @@ impl Core {
             subscription.subscribe(shared);
         }
         if !ask.is_empty() {
-            self.change(kind, &ask, &[]);
+            self.change(kind, ask, Vec::new());
         }
     }
 
@@ -301,16 +295,16 @@ impl Core {
         }
         let gone = self.cache[kind].unsubscribe(names);
         if !gone.is_empty() {
-            self.change(kind, &[], &gone);
+            self.change(kind, Vec::new(), gone);
         }
     }
 
     /// Tells servers of a change of subscriptions.
-    fn change(&mut self, kind: ResourceType, subscribe: &[String], unsubscribe: &[String]) {
-        let url = self.cache[kind].url();
-        let actions = &mut self.actions;
-        self.upstream
-            .change(kind, url, subscribe, unsubscribe, actions);
+    fn change(&mut self, kind: ResourceType, subscribe: Vec<String>, unsubscribe: Vec<String>) {
+        let request = change(self.cache[kind].url(), subscribe, unsubscribe);
+        let asked = self.upstream.asked(kind);
+        let requests = asked.map(|id| Action::ToServer(id, request.clone()));
+        self.actions.extend(requests);
     }
 
     /// Envoy accepts or rejects a response.
@@ -352,28 +346,37 @@ impl Core {
     fn accept(&mut self, response: Pending) {
         let Pending { kind, content, .. } = response;
         let cached = &mut self.cache[kind];
+        let (resources, removed) = (content.resources.len(), content.removed.len());
+        let gone: HashSet<Name> = content.removed.iter().cloned().collect();
+        let touched = cached.merge(content);
         self.actions.push(Action::Accepted {
             type_url: cached.url().to_owned(),
-            resources: content.resources.len(),
-            removed: content.removed.len(),
+            resources,
+            removed,
+            held: cached.held(),
         });
-        let removed: HashSet<Name> = content.removed.iter().cloned().collect();
-        let touched = cached.merge(content);
         self.downstream.touch(kind, &touched);
-        self.forget(kind, removed);
+        self.forget(kind, gone);
         self.answer_server(response.from, kind, response.nonce, None);
     }
 
+    /// Passes Envoy's answer on to the stream that the response came from, if there still is one.
     fn answer_server(
         &mut self,
         id: ServerStreamId,
         kind: ResourceType,
-        nonce: String,
-        error: Option<rpc::Status>,
+        response_nonce: String,
+        error_detail: Option<rpc::Status>,
     ) {
-        let url = self.cache[kind].url();
-        let actions = &mut self.actions;
-        self.upstream.answer(id, url, nonce, error, actions);
+        if self.upstream.has(id) {
+            let request = DeltaDiscoveryRequest {
+                type_url: self.cache[kind].url().to_owned(),
+                response_nonce,
+                error_detail,
+                ..DeltaDiscoveryRequest::default()
+            };
+            self.actions.push(Action::ToServer(id, request));
+        }
     }
 
     fn on_envoy_gone(&mut self, id: EnvoyStreamId) {

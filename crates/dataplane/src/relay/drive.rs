@@ -1,15 +1,20 @@
 //! The task that owns the relay's core: it takes what Envoys and servers send, asks the core, and
 //! does what it says. It decides nothing about resources.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::poll_fn;
+use std::ops::Bound;
 use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
+use h2::RecvStream;
+use h2::server::SendResponse;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_runtime::{CancellationToken, ReadyHandle};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::consume_budget;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::sync::DropGuard;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -18,8 +23,10 @@ use super::core::{Action, Core, EnvoyStreamId, Event, Rejected};
 use super::limits::MAX_STREAMS;
 use super::metrics::RelayMetrics;
 use super::pace::PATIENCE;
+use super::request::Requests;
 use super::server_streams::ServerStreams;
 use super::status::{RelayStatus, SHOWN_NAMES, label};
+use super::wire::{Message, Responses, refuse};
 
 /// When Envoy has been complete for this long, it has asked for all that it wants.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -37,52 +44,37 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 #[error("Envoy gets no configuration: {0}")]
 pub struct RelayError(String);
 
-/// What the task hears from others.
+/// What others want of the task.
 pub(super) enum Input {
-    /// An Envoy opens a stream; the answer says whether there is room for it.
-    Opened(
-        EnvoyStreamId,
-        Box<Envoy>,
-        oneshot::Sender<Result<(), Status>>,
-    ),
-    Request(EnvoyStreamId, Box<DeltaDiscoveryRequest>),
-    /// A stream ended, or has to be refused with a status.
-    Closed(EnvoyStreamId, Option<Status>),
+    /// An Envoy opens a stream.
+    Opened(Box<Call>),
     Status(oneshot::Sender<RelayStatus>),
 }
 
+/// A call of an Envoy that has not been answered.
+pub(super) struct Call {
+    pub(super) requests: RecvStream,
+    pub(super) respond: SendResponse<Message>,
+    pub(super) metadata: MetadataMap,
+    pub(super) connection: OpenStream,
+}
+
 /// One stream of an Envoy.
-pub(super) struct Envoy {
-    responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+struct Envoy {
+    requests: Requests,
+    responses: Responses,
     metadata: MetadataMap,
     /// The connection is needed for as long as this is there.
     _connection: OpenStream,
-    /// Its requests are read for as long as this is there.
-    _reading: DropGuard,
     /// Nonces of responses that it has not answered, and since when.
-    unanswered: HashMap<String, Instant>,
+    unanswered: Vec<(String, Instant)>,
 }
 
 impl Envoy {
-    pub(super) fn new(
-        responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
-        metadata: MetadataMap,
-        connection: OpenStream,
-        reading: DropGuard,
-    ) -> Envoy {
-        Envoy {
-            responses,
-            metadata,
-            _connection: connection,
-            _reading: reading,
-            unanswered: HashMap::new(),
-        }
-    }
-
     /// When the first response becomes overdue.
     fn overdue_at(&self) -> Option<Instant> {
-        let first = self.unanswered.values().min();
-        first.map(|sent| *sent + ANSWER_WITHIN)
+        let first = self.unanswered.iter().map(|(_, sent)| *sent).min();
+        first.map(|sent| sent + ANSWER_WITHIN)
     }
 }
 
@@ -93,7 +85,11 @@ pub(super) struct Driver {
     servers: ServerStreams,
     readiness: ReadyHandle,
     metrics: RelayMetrics,
-    envoys: HashMap<EnvoyStreamId, Envoy>,
+    envoys: BTreeMap<EnvoyStreamId, Envoy>,
+    /// How many streams Envoys have opened.
+    opened: u64,
+    /// The stream that was read last.
+    read: EnvoyStreamId,
     /// When the response that Envoy has of a type arrived.
     arrived: HashMap<String, Instant>,
     /// Nothing is read from servers before.
@@ -114,7 +110,9 @@ impl Driver {
             servers,
             readiness,
             metrics,
-            envoys: HashMap::new(),
+            envoys: BTreeMap::new(),
+            opened: 0,
+            read: EnvoyStreamId(0),
             arrived: HashMap::new(),
             pause_until: None,
             forget_at: None,
@@ -126,6 +124,8 @@ impl Driver {
         let mut stopped = pin!(stop.cancelled());
         let mut alarm = Alarm::default();
         loop {
+            // Whoever sends many small requests at once must not keep other tasks waiting.
+            consume_budget().await;
             if self.core.needs_upstream() {
                 for event in self.servers.connect(self.core.was_configured()) {
                     self.handle(event);
@@ -134,13 +134,15 @@ impl Driver {
             self.report();
             let may_read = self.pause_until.is_none() && self.core.wants_upstream();
             let overdue = self.envoys.values().filter_map(Envoy::overdue_at);
-            alarm.set(overdue.chain(self.pause_until).chain(self.forget_at).min());
+            let times = [self.pause_until, self.forget_at, self.servers.due_at()];
+            alarm.set(overdue.chain(times.into_iter().flatten()).min());
             tokio::select! {
                 () = &mut stopped => return Ok(()),
                 input = self.inputs.recv() => match input {
                     Some(input) => self.on_input(input),
                     None => return Ok(()),
                 },
+                (id, request) = read(&mut self.envoys, self.read) => self.on_request(id, request),
                 event = self.servers.next(may_read) => {
                     if let Some(event) = event {
                         self.on_server(event)?;
@@ -153,19 +155,7 @@ impl Driver {
 
     fn on_input(&mut self, input: Input) {
         match input {
-            Input::Opened(id, envoy, admitted) => self.on_opened(id, *envoy, admitted),
-            Input::Request(id, request) => {
-                if let Some(envoy) = self.envoys.get_mut(&id) {
-                    envoy.unanswered.remove(&request.response_nonce);
-                }
-                self.handle(Event::EnvoyRequest(id, request));
-            }
-            Input::Closed(id, status) => {
-                if let Some(status) = &status {
-                    tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
-                }
-                self.close(id, status);
-            }
+            Input::Opened(call) => self.on_opened(*call),
             Input::Status(reply) => {
                 // Whoever asked may have stopped waiting.
                 let _ = reply.send(self.core.status(self.servers.status()));
@@ -173,29 +163,55 @@ impl Driver {
         }
     }
 
-    fn on_opened(
+    fn on_request(
         &mut self,
         id: EnvoyStreamId,
-        envoy: Envoy,
-        admitted: oneshot::Sender<Result<(), Status>>,
+        request: Option<Result<DeltaDiscoveryRequest, Status>>,
     ) {
+        self.read = id;
+        match request {
+            Some(Ok(request)) => {
+                if let Some(envoy) = self.envoys.get_mut(&id) {
+                    let nonce = &request.response_nonce;
+                    envoy.unanswered.retain(|(sent, _)| sent != nonce);
+                }
+                self.handle(Event::EnvoyRequest(id, Box::new(request)));
+            }
+            Some(Err(status)) => {
+                tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
+                self.close(id, Some(status));
+            }
+            None => self.close(id, None),
+        }
+    }
+
+    fn on_opened(&mut self, call: Call) {
         if self.envoys.len() >= MAX_STREAMS {
             // The oldest stream that has not asked for anything makes room.
             let Some(silent) = self.core.silent() else {
                 let message =
                     format!("{MAX_STREAMS} xDS streams are open here, which is as many as can be");
-                // The call may have been given up.
-                let _ = admitted.send(Err(Status::resource_exhausted(message)));
-                return;
+                return refuse(call.respond, Status::resource_exhausted(message));
             };
             let message = "an xDS stream that asked for nothing made room for another one";
             self.close(silent, Some(Status::resource_exhausted(message)));
         }
-        if admitted.send(Ok(())).is_ok() {
-            self.envoys.insert(id, envoy);
-            self.envoys_changed();
-            self.handle(Event::EnvoyConnected(id));
-        }
+        // Fails for a call that has been given up.
+        let Ok(responses) = Responses::start(call.respond) else {
+            return;
+        };
+        self.opened += 1;
+        let id = EnvoyStreamId(self.opened);
+        let envoy = Envoy {
+            requests: Requests::new(call.requests),
+            responses,
+            metadata: call.metadata,
+            _connection: call.connection,
+            unanswered: Vec::new(),
+        };
+        self.envoys.insert(id, envoy);
+        self.envoys_changed();
+        self.handle(Event::EnvoyConnected(id));
     }
 
     fn close(&mut self, id: EnvoyStreamId, status: Option<Status>) {
@@ -206,21 +222,22 @@ impl Driver {
 
     /// Ends a stream, with success or with a status.
     fn remove(&mut self, id: EnvoyStreamId, status: Option<Status>) -> Option<Event> {
-        let envoy = self.envoys.remove(&id)?;
+        let mut envoy = self.envoys.remove(&id)?;
         if let Some(status) = status {
-            // Envoy has at most one unanswered response a type: there is room.
-            let _ = envoy.responses.try_send(Err(status));
+            envoy.responses.status = status;
         }
+        drop(envoy);
         self.envoys_changed();
         Some(Event::EnvoyGone(id))
     }
 
     fn envoys_changed(&mut self) {
         // As the core does with who asks: the first of those that are there counts.
-        if let Some((_, first)) = self.envoys.iter().min_by_key(|(id, _)| **id) {
+        if let Some((_, first)) = self.envoys.first_key_value() {
             self.servers.introduce(first.metadata.clone());
         }
-        self.metrics.envoys(self.envoys.len());
+        let connected = !self.envoys.is_empty();
+        self.metrics.envoy_connected.set(connected.into());
         self.forget_at = Some(Instant::now() + FORGET_AFTER);
     }
 
@@ -266,6 +283,9 @@ impl Driver {
         let now = Instant::now();
         self.pause_until = self.pause_until.filter(|at| *at > now);
         self.close_overdue(now);
+        if let Some(event) = self.servers.on_timer(now) {
+            self.handle(event);
+        }
         if self.forget_at.is_some_and(|at| at <= now) {
             self.forget_at = None;
             if self.core.newest_is_configured() {
@@ -299,9 +319,9 @@ impl Driver {
                 type_url,
                 resources,
                 removed,
+                held,
             } => {
                 let took = self.arrived.remove(&type_url).map(|at| at.elapsed());
-                let held = self.core.held(&type_url);
                 self.metrics.accepted(&type_url, held, took);
                 let kind = label(&type_url);
                 tracing::debug!(kind, resources, removed, "Envoy accepted");
@@ -319,12 +339,11 @@ impl Driver {
 
     fn send(&mut self, id: EnvoyStreamId, response: DeltaDiscoveryResponse) -> Option<Event> {
         let envoy = self.envoys.get_mut(&id)?;
-        let nonce = response.nonce.clone();
-        envoy.unanswered.insert(nonce, Instant::now());
-        // Envoy has at most one unanswered response a type, so its queue is never full.
-        match envoy.responses.try_send(Ok(response)) {
+        let sent = (response.nonce.clone(), Instant::now());
+        envoy.unanswered.push(sent);
+        match envoy.responses.send(response) {
             Ok(()) => None,
-            Err(_) => self.remove(id, None),
+            Err(status) => self.remove(id, Some(status)),
         }
     }
 
@@ -361,6 +380,26 @@ impl Driver {
             (Some(error), Some(why)) => self.readiness.pending(format!("{why}; {error}")),
         }
     }
+}
+
+/// The next request of an Envoy, or the end of its stream. Those after `last` have precedence, so
+/// that none is kept waiting by another one.
+async fn read(
+    envoys: &mut BTreeMap<EnvoyStreamId, Envoy>,
+    last: EnvoyStreamId,
+) -> (EnvoyStreamId, Option<Result<DeltaDiscoveryRequest, Status>>) {
+    poll_fn(|cx| {
+        let after = (Bound::Excluded(last), Bound::Unbounded);
+        for range in [after, (Bound::Unbounded, Bound::Included(last))] {
+            for (id, envoy) in envoys.range_mut(range) {
+                if let Poll::Ready(request) = envoy.requests.poll_next(cx) {
+                    return Poll::Ready((*id, request));
+                }
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// A timer that never moves back: what is due moves further away with almost every message, and

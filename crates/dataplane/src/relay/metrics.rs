@@ -19,9 +19,9 @@ const BUCKETS: [f64; 10] = [
 #[derive(Clone)]
 pub struct RelayMetrics {
     clock: Clock,
-    envoy_connected: IntGauge,
-    upstream_connected: IntGauge,
-    upstream_streams: IntCounter,
+    pub(super) envoy_connected: IntGauge,
+    pub(super) upstream_connected: IntGauge,
+    pub(super) upstream_streams: IntCounter,
     last_response: Gauge,
     responses: IntCounterVec,
     resources: IntGaugeVec,
@@ -77,18 +77,6 @@ impl RelayMetrics {
         })
     }
 
-    pub(super) fn envoys(&self, count: usize) {
-        self.envoy_connected.set(i64::from(count > 0));
-    }
-
-    pub(super) fn upstream(&self, connected: bool) {
-        self.upstream_connected.set(connected.into());
-    }
-
-    pub(super) fn stream_opened(&self) {
-        self.upstream_streams.inc();
-    }
-
     pub(super) fn response_arrived(&self) {
         let now = self
             .clock
@@ -113,11 +101,5 @@ impl RelayMetrics {
         self.responses
             .with_label_values(&[label(url), "nack"])
             .inc();
-    }
-}
-
-impl std::fmt::Debug for RelayMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RelayMetrics").finish_non_exhaustive()
     }
 }

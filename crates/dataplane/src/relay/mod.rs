@@ -26,7 +26,7 @@ pub mod wire;
 pub use self::drive::RelayError;
 pub use self::listen::{BindError, Listener};
 pub use self::metrics::RelayMetrics;
-pub use self::serve::{Relay, RelayParts};
+pub use self::serve::Relay;
 pub use self::status::{RelayStatus, UpstreamStatus};
 
 #[cfg(test)]

@@ -3,13 +3,19 @@
 //!
 //! It looks at one message at a time; what a stream asks for in all is the core's to judge.
 
-use bytes::Buf;
+use std::task::{Context, Poll, ready};
+
+use h2::RecvStream;
 use legate_api::discovery::DeltaDiscoveryRequest;
 use prost::Message;
 use tonic::Status;
-use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 
 use super::limits::{Limits, MAX_ERROR, MAX_NODE, Usage};
+use super::wire::PREFIX;
+
+/// What is kept of the buffer between two requests. An Envoy's first has 56 KiB, those that follow
+/// are small.
+const BUFFER: usize = 4 * 1024;
 
 // Fields of `DeltaDiscoveryRequest`.
 const NODE: usize = 1;
@@ -18,37 +24,68 @@ const UNSUBSCRIBE: usize = 4;
 const VERSIONS: usize = 5;
 const ERROR: usize = 7;
 
-/// Decodes requests that keep to the limits; the first other one ends the stream.
-#[derive(Debug)]
-pub(super) struct RequestDecoder {
+/// The requests of one stream that keep to the limits; the first other one ends the stream.
+pub(super) struct Requests {
+    stream: RecvStream,
     limits: Limits,
+    /// What has arrived and is not decoded: less than a message.
+    buffer: Vec<u8>,
 }
 
-impl RequestDecoder {
-    pub(super) fn new(limits: Limits) -> RequestDecoder {
-        RequestDecoder { limits }
-    }
-}
-
-impl Decoder for RequestDecoder {
-    type Item = DeltaDiscoveryRequest;
-    type Error = Status;
-
-    /// Holds an Envoy's first request, 56 KiB with its node, and a frame of the next without growing.
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(80 * 1024, 32 * 1024)
+impl Requests {
+    pub(super) fn new(stream: RecvStream) -> Requests {
+        Requests {
+            stream,
+            limits: Limits::default(),
+            buffer: Vec::new(),
+        }
     }
 
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
-        // The buffer is one piece, and stays whole: what is split off it makes it grow.
-        let message = buffer.chunk();
-        debug_assert_eq!(
-            message.len(),
-            buffer.remaining(),
-            "the message is in one piece"
-        );
+    /// The next request; `None` after the last one.
+    pub(super) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<DeltaDiscoveryRequest, Status>>> {
+        loop {
+            if let Some(request) = self.take().transpose() {
+                return Poll::Ready(Some(request));
+            }
+            let data = match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(data)) => data,
+                Some(Err(error)) => {
+                    return Poll::Ready(Some(Err(Status::cancelled(error.to_string()))));
+                }
+                None => return Poll::Ready(None),
+            };
+            // Fails only for more than what has arrived.
+            let _ = self.stream.flow_control().release_capacity(data.len());
+            self.buffer.extend_from_slice(&data);
+        }
+    }
+
+    /// Takes a request from the buffer when all of it has arrived.
+    fn take(&mut self) -> Result<Option<DeltaDiscoveryRequest>, Status> {
+        let Some((prefix, rest)) = self.buffer.split_first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let [compressed, length @ ..] = *prefix;
+        if compressed != 0 {
+            return Err(Status::unimplemented(
+                "xDS requests are not compressed here",
+            ));
+        }
+        let (length, limit) = (u32::from_be_bytes(length) as usize, self.limits.request());
+        if length > limit {
+            return Err(Status::resource_exhausted(format!(
+                "an xDS request of {length} bytes is too large, it may have {limit}"
+            )));
+        }
+        let Some(message) = rest.get(..length) else {
+            return Ok(None);
+        };
         let request = decode(&self.limits, message)?;
-        buffer.advance(buffer.remaining());
+        self.buffer.drain(..PREFIX + length);
+        self.buffer.shrink_to(BUFFER);
         Ok(Some(request))
     }
 }

@@ -3,48 +3,34 @@
 //! Only the delta variant of ADS is served; everything else is unimplemented.
 
 use std::convert::Infallible;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::StreamExt;
+use h2::RecvStream;
+use h2::server::SendResponse;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use legate_api::discovery::DeltaDiscoveryRequest;
+use http::{HeaderMap, Request};
 use legate_api::metadata;
 use legate_client::Session;
 use legate_runtime::net::accept;
-use legate_runtime::{CancellationToken, ReadyHandle, Spawner};
+use legate_runtime::{ReadyHandle, Spawner};
 use tokio::sync::{mpsc, oneshot};
-use tonic::body::Body;
+use tonic::Status;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Status, Streaming};
 
-use super::connections::{Connection, Connections, OpenStream};
-use super::core::EnvoyStreamId;
-use super::drive::{Driver, Envoy, Input};
-use super::limits::{Limits, MAX_STREAMS};
+use super::connections::{Connection, Connections};
+use super::drive::{Call, Driver, Input};
+use super::limits::MAX_STREAMS;
 use super::listen::{Listener, Stream};
 use super::metrics::RelayMetrics;
-use super::request::RequestDecoder;
 use super::server_streams::ServerStreams;
 use super::status::RelayStatus;
-use super::wire::Responses;
+use super::wire::{Message, refuse};
 
 /// The one method that is served.
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Messages of Envoys that wait for the relay; while it is full Envoys are not read. One of each
-/// stream: a message may be large.
+/// Calls of Envoys that wait for the relay; while it is full their connections are not read.
 const INPUTS: usize = MAX_STREAMS;
-
-/// Responses that wait for one Envoy: more than there are types.
-const RESPONSES: usize = 80;
 
 /// Largest list of headers of a stream, 64 KiB: what is not about this connection goes on to servers.
 const MAX_HEADERS: u32 = 64 * 1024;
@@ -62,19 +48,6 @@ const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 /// is broken.
 const STREAMS: u32 = 16;
 
-/// What a relay is made of.
-#[derive(Debug)]
-pub struct RelayParts {
-    /// Where Envoy connects.
-    pub listener: Listener,
-    /// Where resources come from.
-    pub session: Session,
-    /// Learns whether Envoy has its configuration.
-    pub readiness: ReadyHandle,
-    /// What is counted.
-    pub metrics: RelayMetrics,
-}
-
 /// A running relay. All copies are the same one; it runs until its tasks' scope stops.
 #[derive(Debug, Clone)]
 pub struct Relay {
@@ -82,22 +55,22 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts serving Envoy. A failure of the relay is a failed task of the spawner's scope, with
-    /// a `RelayError`.
-    pub fn start(parts: RelayParts, spawner: &Spawner) -> Relay {
-        let RelayParts {
-            listener,
-            session,
-            readiness,
-            metrics,
-        } = parts;
+    /// Starts serving Envoy on `listener` with resources from the session's servers; `readiness`
+    /// learns whether Envoy has its configuration. A failure of the relay is a failed task of the
+    /// spawner's scope, with a `RelayError`.
+    pub fn start(
+        listener: Listener,
+        session: Session,
+        readiness: ReadyHandle,
+        metrics: RelayMetrics,
+        spawner: &Spawner,
+    ) -> Relay {
         let (inputs, received) = mpsc::channel(INPUTS);
         let servers = ServerStreams::new(session, metrics.clone());
         let driver = Driver::new(received, servers, readiness, metrics);
         spawner.spawn("xDS relay", driver.run(spawner.token()));
         let service = Service {
             inputs: inputs.clone(),
-            next: Arc::new(AtomicU64::new(1)),
             spawner: spawner.clone(),
         };
         spawner.spawn("xDS listener", service.accept(listener));
@@ -112,13 +85,11 @@ impl Relay {
     }
 }
 
-/// Answers Envoy's calls. Written by hand for the sake of the way responses leave: see [`wire`].
-///
-/// [`wire`]: super::wire
+/// Takes Envoy's calls and hands them to the driver, which reads and writes their streams itself: a
+/// task for each of them would be woken for every message.
 #[derive(Clone)]
 struct Service {
     inputs: mpsc::Sender<Input>,
-    next: Arc<AtomicU64>,
     spawner: Spawner,
 }
 
@@ -129,7 +100,10 @@ impl Service {
         let mut connections = Connections::default();
         let next = || accept("xDS", || listener.accept());
         while let Some(stream) = stop.run_until_cancelled(next()).await {
-            let served = self.clone().serve(stream, connections.open());
+            let connection = connections.open(&stop);
+            let watched = connection.clone().end_when_unused();
+            self.spawner.spawn("idle xDS connections", watched);
+            let served = self.clone().serve(stream, connection);
             self.spawner.spawn("xDS connection of Envoy", served);
         }
         Ok(())
@@ -137,80 +111,52 @@ impl Service {
 
     /// Serves one connection to its end. What goes wrong with it concerns Envoy, who sees it.
     async fn serve(self, stream: Stream, connection: Connection) -> Result<(), Infallible> {
-        let _ends = connection.ends();
-        let stop = self.spawner.token();
-        let service = service_fn(|request| {
-            let answer = self.clone().answer(request, connection.open_stream());
-            async { Ok::<_, Infallible>(answer.await.unwrap_or_else(Status::into_http)) }
-        });
-        let http = http2::Builder::new(StreamTasks(self.spawner.clone()))
-            .initial_stream_window_size(STREAM_WINDOW)
+        let ended = connection.ended();
+        let _ends = ended.clone().drop_guard();
+        let handshake = h2::server::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_concurrent_streams(STREAMS)
             .max_header_list_size(MAX_HEADERS)
-            .serve_connection(TokioIo::new(stream), service);
-        let mut http = pin!(http);
-        tokio::select! {
-            _ = &mut http => return Ok(()),
-            () = connection.is_unused() => return Ok(()),
-            () = stop.cancelled() => {}
+            .handshake(stream);
+        let Some(Ok(mut http)) = ended.run_until_cancelled(handshake).await else {
+            return Ok(());
+        };
+        while let Some(Some(call)) = ended.run_until_cancelled(http.accept()).await {
+            match call {
+                Ok((request, respond)) => self.call(request, respond, &connection).await,
+                Err(_) => return Ok(()),
+            }
         }
-        http.as_mut().graceful_shutdown();
-        let _ = http.await;
+        if self.spawner.token().is_cancelled() {
+            http.graceful_shutdown();
+            while let Some(Ok(_)) = http.accept().await {}
+        }
         Ok(())
     }
 
-    async fn answer(
-        self,
-        request: Request<Incoming>,
-        connection: OpenStream,
-    ) -> Result<Response<Body>, Status> {
+    async fn call(
+        &self,
+        request: Request<RecvStream>,
+        respond: SendResponse<Message>,
+        connection: &Connection,
+    ) {
         let path = request.uri().path();
         if path != METHOD {
-            return Err(Status::unimplemented(format!("Unknown method {path}")));
+            let status = Status::unimplemented(format!("Unknown method {path}"));
+            return refuse(respond, status);
         }
-        let id = EnvoyStreamId(self.next.fetch_add(1, Ordering::Relaxed));
-        let (sender, responses) = mpsc::channel(RESPONSES);
-        let (admitted, admission) = oneshot::channel();
-        let limits = Limits::default();
-        let stop = self.spawner.token().child_token();
-        let metadata = forwarded(request.headers());
-        let reading = stop.clone().drop_guard();
-        let envoy = Box::new(Envoy::new(sender, metadata, connection, reading));
-        let decoder = RequestDecoder::new(limits);
-        let largest = Some(limits.request());
-        let requests = Streaming::new_request(decoder, request.into_body(), None, largest);
-        let inputs = self.inputs;
-        self.spawner.spawn("xDS stream of Envoy", async move {
-            let opened = Input::Opened(id, envoy, admitted);
-            if inputs.send(opened).await.is_ok() {
-                let end = read(id, requests, &inputs, stop).await;
-                // The relay may have ended before its streams.
-                let _ = inputs.send(Input::Closed(id, end)).await;
-            }
-            Ok::<_, Infallible>(())
-        });
-        match admission.await {
-            Ok(admitted) => admitted?,
-            Err(_) => return Err(Status::unavailable("the relay has ended")),
+        let call = Call {
+            metadata: forwarded(request.headers()),
+            requests: request.into_body(),
+            respond,
+            connection: connection.open_stream(),
+        };
+        if let Err(mpsc::error::SendError(Input::Opened(call))) =
+            self.inputs.send(Input::Opened(Box::new(call))).await
+        {
+            refuse(call.respond, Status::unavailable("the relay has ended"));
         }
-        let mut response = Response::new(Body::new(Responses::new(responses)));
-        let grpc = HeaderValue::from_static("application/grpc");
-        response.headers_mut().insert(CONTENT_TYPE, grpc);
-        Ok(response)
-    }
-}
-
-/// Runs the streams of a connection in the relay's scope.
-#[derive(Clone)]
-struct StreamTasks(Spawner);
-
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamTasks {
-    fn execute(&self, task: F) {
-        self.0.spawn("xDS response to Envoy", async {
-            task.await;
-            Ok::<_, Infallible>(())
-        });
     }
 }
 
@@ -227,34 +173,6 @@ fn forwarded(headers: &HeaderMap) -> MetadataMap {
         }
     }
     MetadataMap::from_headers(forwarded)
-}
-
-/// Hands over requests until Envoy or the relay ends. Returns why a stream is refused.
-async fn read(
-    id: EnvoyStreamId,
-    mut requests: Streaming<DeltaDiscoveryRequest>,
-    inputs: &mpsc::Sender<Input>,
-    stop: CancellationToken,
-) -> Option<Status> {
-    let mut stopped = pin!(stop.cancelled());
-    loop {
-        let request = tokio::select! {
-            biased;
-            () = &mut stopped => return None,
-            request = requests.next() => request?,
-        };
-        match request {
-            Ok(request) => {
-                let request = Input::Request(id, Box::new(request));
-                inputs.send(request).await.ok()?;
-            }
-            // The library's code for a message that is too large.
-            Err(status) if status.code() == Code::OutOfRange => {
-                return Some(Status::resource_exhausted(status.message()));
-            }
-            Err(status) => return Some(status),
-        }
-    }
 }
 
 #[cfg(test)]

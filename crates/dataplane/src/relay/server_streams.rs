@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::future::BoxFuture;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_client::{Connection, ErrorClass, Session, SessionState, classify, is_no_proxy};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::core::{Event, ServerStreamId};
 use super::metrics::RelayMetrics;
@@ -32,13 +32,6 @@ const ACCEPT_WITHIN: Duration = Duration::from_secs(5);
 /// Shortest time between two streams of which the second was opened for an Envoy's sake only.
 const RENEW_APART: Duration = Duration::from_secs(5);
 
-/// Something a stream brings.
-enum Incoming {
-    /// The server has taken the stream.
-    Accepted,
-    Response(Box<DeltaDiscoveryResponse>),
-}
-
 /// One stream.
 struct Stream {
     id: ServerStreamId,
@@ -46,42 +39,81 @@ struct Stream {
     opened: Instant,
     accepted: bool,
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
-    incoming: BoxStream<'static, Result<Incoming, Status>>,
+    call: Call,
+}
+
+/// Where a stream's responses come from.
+enum Call {
+    /// The server has not answered yet.
+    Opening(BoxFuture<'static, Result<Response<Streaming<DeltaDiscoveryResponse>>, Status>>),
+    Open(Box<Streaming<DeltaDiscoveryResponse>>),
+}
+
+impl Call {
+    fn start(
+        connection: &Connection,
+        requests: mpsc::Receiver<DeltaDiscoveryRequest>,
+        metadata: MetadataMap,
+    ) -> Call {
+        let mut client = connection.discovery();
+        let mut request = Request::new(ReceiverStream::new(requests));
+        *request.metadata_mut() = metadata;
+        Call::Opening(Box::pin(async move {
+            client.delta_aggregated_resources(request).await
+        }))
+    }
+
+    /// The next response; `None` when the server has taken the stream. Cancel safe.
+    async fn next(&mut self) -> Result<Option<Box<DeltaDiscoveryResponse>>, Status> {
+        match self {
+            Call::Opening(answer) => {
+                let responses = answer.await?.into_inner();
+                *self = Call::Open(Box::new(responses));
+                Ok(None)
+            }
+            Call::Open(responses) => {
+                let ended = || Status::unavailable("the stream ended without a reason");
+                let response = responses.message().await?.ok_or_else(ended)?;
+                Ok(Some(Box::new(response)))
+            }
+        }
+    }
 }
 
 /// Why a stream was lost.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("server {server} ended the xDS stream: {reason}")]
 pub(super) struct StreamError {
-    pub(super) server: SocketAddr,
+    server: SocketAddr,
     pub(super) code: Code,
-    pub(super) message: String,
+    /// With what to look at.
+    reason: String,
     /// It will not go away by itself.
     pub(super) refused: bool,
     /// `-proxy-id` names a service that is no proxy.
     pub(super) no_proxy: bool,
 }
 
-impl std::fmt::Display for StreamError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let StreamError {
+impl StreamError {
+    fn new(server: SocketAddr, status: &Status) -> StreamError {
+        let (code, no_proxy) = (status.code(), is_no_proxy(status));
+        let mut reason = format!("{code:?}: {}", status.message());
+        let advice = match no_proxy {
+            true => {
+                "-proxy-id names a service that is no proxy: name the ID of its sidecar proxy, or \
+                 of a gateway"
+            }
+            false => advice(code),
+        };
+        if !advice.is_empty() {
+            reason = format!("{reason}; {advice}");
+        }
+        StreamError {
             server,
             code,
-            message,
-            ..
-        } = self;
-        write!(
-            f,
-            "server {server} ended the xDS stream: {code:?}: {message}"
-        )?;
-        if self.no_proxy {
-            return f.write_str(
-                "; -proxy-id names a service that is no proxy: name the ID of its sidecar proxy, or \
-                 of a gateway",
-            );
-        }
-        match advice(*code) {
-            "" => Ok(()),
-            advice => write!(f, "; {advice}"),
+            reason,
+            refused: is_refusal(status),
+            no_proxy,
         }
     }
 }
@@ -117,8 +149,8 @@ fn is_refusal(status: &Status) -> bool {
 /// The streams towards servers.
 pub(super) struct ServerStreams {
     session: Session,
-    state: watch::Receiver<SessionState>,
-    session_over: bool,
+    changes: WatchStream<SessionState>,
+    state: SessionState,
     /// The newest last; two at most.
     streams: Vec<Stream>,
     pace: Pace,
@@ -140,9 +172,9 @@ pub(super) struct ServerStreams {
 impl ServerStreams {
     pub(super) fn new(session: Session, metrics: RelayMetrics) -> ServerStreams {
         ServerStreams {
-            state: session.subscribe(),
+            changes: WatchStream::from_changes(session.subscribe()),
+            state: session.subscribe().borrow().clone(),
             session,
-            session_over: false,
             streams: Vec::new(),
             pace: Pace::new(),
             retry_at: None,
@@ -165,8 +197,7 @@ impl ServerStreams {
     /// Opens a stream when one is due. `configured`: whether Envoy has a configuration.
     pub(super) fn connect(&mut self, configured: bool) -> Vec<Event> {
         self.configured = configured;
-        let state = self.state.borrow().clone();
-        let SessionState::Connected(connection) = state else {
+        let SessionState::Connected(connection) = &self.state else {
             return Vec::new();
         };
         let generation = connection.generation;
@@ -180,6 +211,7 @@ impl ServerStreams {
         if waits && !(other_server && self.pace.is_first()) {
             return Vec::new();
         }
+        let connection = connection.clone();
         self.open(connection)
     }
 
@@ -192,7 +224,7 @@ impl ServerStreams {
         let (requests, receiver) = mpsc::channel(REQUESTS);
         self.streams.push(Stream {
             id,
-            incoming: incoming(&connection, receiver, self.metadata.clone()),
+            call: Call::start(&connection, receiver, self.metadata.clone()),
             connection,
             opened: Instant::now(),
             accepted: false,
@@ -200,50 +232,52 @@ impl ServerStreams {
         });
         self.retry_at = None;
         self.renew = false;
-        self.metrics.stream_opened();
+        self.metrics.upstream_streams.inc();
         gone.into_iter()
             .chain([Event::ServerConnected(id)])
             .collect()
     }
 
-    /// The next event, or nothing when time or the session moved on, so that a stream may be due.
+    /// The next event, or nothing when the session moved on, so that a stream may be due.
     /// Responses are read only when `may_read`. Cancel safe.
     pub(super) async fn next(&mut self, may_read: bool) -> Option<Event> {
-        let timer = self.timer();
         tokio::select! {
             (id, incoming) = read(&mut self.streams, may_read) => self.on_incoming(id, incoming),
-            changed = self.state.changed(), if !self.session_over => {
-                self.session_over = changed.is_err();
+            Some(state) = self.changes.next() => {
+                self.state = state;
                 None
-            }
-            () = wait_until(timer) => {
-                let newest = self.streams.last();
-                let silent = newest.is_some_and(|stream| {
-                    !stream.accepted && stream.opened.elapsed() >= ACCEPT_WITHIN
-                });
-                silent.then(|| self.accept()).flatten()
             }
         }
     }
 
-    /// When something is due that nobody else wakes for. Times that have passed without effect
-    /// wait for the session.
-    fn timer(&self) -> Option<Instant> {
+    /// When something is due: [`ServerStreams::on_timer`], or a new stream. Times that have passed
+    /// without effect wait for the session.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let retry = self.retry_at.filter(|at| *at > Instant::now());
+        self.silent_until().into_iter().chain(retry).min()
+    }
+
+    /// When the silence of a new server counts as a yes, so that the old stream can go.
+    fn silent_until(&self) -> Option<Instant> {
         let newest = self.streams.last();
         let unaccepted = newest.filter(|stream| self.streams.len() > 1 && !stream.accepted);
-        let silence = unaccepted.map(|stream| stream.opened + ACCEPT_WITHIN);
-        let retry = self.retry_at.filter(|at| *at > Instant::now());
-        silence.into_iter().chain(retry).min()
+        unaccepted.map(|stream| stream.opened + ACCEPT_WITHIN)
+    }
+
+    /// Does what is due, which may be nothing.
+    pub(super) fn on_timer(&mut self, now: Instant) -> Option<Event> {
+        self.silent_until().filter(|at| *at <= now)?;
+        self.accept()
     }
 
     fn on_incoming(
         &mut self,
         id: ServerStreamId,
-        incoming: Result<Incoming, Status>,
+        incoming: Result<Option<Box<DeltaDiscoveryResponse>>, Status>,
     ) -> Option<Event> {
         match incoming {
-            Ok(Incoming::Accepted) => self.accept(),
-            Ok(Incoming::Response(response)) => {
+            Ok(None) => self.accept(),
+            Ok(Some(response)) => {
                 self.last_response = Some(Instant::now());
                 self.metrics.response_arrived();
                 self.pace.answered();
@@ -260,7 +294,7 @@ impl ServerStreams {
     fn accept(&mut self) -> Option<Event> {
         let mut newest = self.streams.pop()?;
         newest.accepted = true;
-        self.metrics.upstream(true);
+        self.metrics.upstream_connected.set(1);
         let older = self.streams.pop();
         self.streams.push(newest);
         older.map(|stream| Event::ServerGone(stream.id))
@@ -295,31 +329,27 @@ impl ServerStreams {
     fn lose(&mut self, id: ServerStreamId, status: &Status) -> Option<Event> {
         let place = self.streams.iter().position(|stream| stream.id == id)?;
         let stream = self.streams.remove(place);
-        let refused = is_refusal(status);
+        let error = StreamError::new(stream.connection.server, status);
         let lived = stream.opened.elapsed();
         let random = rand::random();
-        let delay = self.pace.lost(refused, lived, self.configured, random);
+        let delay = self
+            .pace
+            .lost(error.refused, lived, self.configured, random);
         self.retry_at = Some(Instant::now() + delay);
         self.failed = Some(stream.connection.generation);
         self.session.report(&stream.connection, status);
-        let error = StreamError {
-            server: stream.connection.server,
-            code: status.code(),
-            message: status.message().to_owned(),
-            refused,
-            no_proxy: is_no_proxy(status),
-        };
-        let known = self.error.as_ref().is_some_and(|old| {
-            (old.code, &old.message, old.refused) == (error.code, &error.message, refused)
-        });
-        match (known, refused) {
+        let known = self
+            .error
+            .as_ref()
+            .is_some_and(|old| (&old.reason, old.refused) == (&error.reason, error.refused));
+        match (known, error.refused) {
             (true, _) => tracing::debug!(retry = ?delay, "{error}"),
             (false, true) => tracing::error!(retry = ?delay, "{error}"),
             (false, false) => tracing::warn!(retry = ?delay, "{error}"),
         }
         self.error = Some(error);
         if self.streams.is_empty() {
-            self.metrics.upstream(false);
+            self.metrics.upstream_connected.set(0);
         }
         Some(Event::ServerGone(id))
     }
@@ -350,41 +380,12 @@ impl ServerStreams {
 async fn read(
     streams: &mut [Stream],
     may_read: bool,
-) -> (ServerStreamId, Result<Incoming, Status>) {
+) -> (
+    ServerStreamId,
+    Result<Option<Box<DeltaDiscoveryResponse>>, Status>,
+) {
     match streams.last_mut() {
-        Some(stream) if may_read || !stream.accepted => {
-            let incoming = stream.incoming.next().await;
-            let ended = || Err(Status::unavailable("the stream ended without a reason"));
-            (stream.id, incoming.unwrap_or_else(ended))
-        }
+        Some(stream) if may_read || !stream.accepted => (stream.id, stream.call.next().await),
         _ => std::future::pending().await,
     }
-}
-
-async fn wait_until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn incoming(
-    connection: &Connection,
-    requests: mpsc::Receiver<DeltaDiscoveryRequest>,
-    metadata: MetadataMap,
-) -> BoxStream<'static, Result<Incoming, Status>> {
-    let mut client = connection.discovery();
-    let mut request = Request::new(ReceiverStream::new(requests));
-    *request.metadata_mut() = metadata;
-    let call = async move { client.delta_aggregated_resources(request).await };
-    stream::once(call)
-        .flat_map(|answer| match answer {
-            Ok(answer) => stream::once(std::future::ready(Ok(Incoming::Accepted)))
-                .chain(answer.into_inner().map(|response| {
-                    response.map(|response| Incoming::Response(Box::new(response)))
-                }))
-                .left_stream(),
-            Err(status) => stream::once(std::future::ready(Err(status))).right_stream(),
-        })
-        .boxed()
 }

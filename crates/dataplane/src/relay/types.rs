@@ -57,6 +57,8 @@ pub enum Action {
         resources: usize,
         /// How many resources it removed.
         removed: usize,
+        /// How many resources of the type Envoy has acknowledged now, and their bytes.
+        held: (usize, usize),
     },
     /// Envoy rejected a response: for the log.
     Rejected(Rejected),
@@ -133,10 +135,5 @@ impl ResourceType {
             ResourceType::Listener => Some(ResourceType::Route),
             _ => None,
         }
-    }
-
-    /// Whether it is such a child.
-    pub(super) fn is_child(self) -> bool {
-        matches!(self, ResourceType::Endpoint | ResourceType::Route)
     }
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use legate_api::discovery::DeltaDiscoveryRequest;
-use legate_api::rpc;
 
 use super::cache::CachedType;
 use super::types::{Action, Name, ResourceType, ServerStreamId};
@@ -54,7 +53,7 @@ impl Upstream {
 
     /// Whether any server was asked for the type.
     pub(super) fn has_asked(&self, kind: ResourceType) -> bool {
-        self.streams.iter().any(|stream| stream.has_asked(kind))
+        self.asked(kind).next().is_some()
     }
 
     /// Forgets a type. Whether any server was asked for it, which cannot be taken back.
@@ -66,40 +65,16 @@ impl Upstream {
         asked
     }
 
-    /// Passes a change of subscriptions on to the streams that were asked for the type. The others
-    /// will be asked for everything at once.
-    pub(super) fn change(
-        &self,
-        kind: ResourceType,
-        url: &str,
-        subscribe: &[String],
-        unsubscribe: &[String],
-        actions: &mut Vec<Action>,
-    ) {
-        for stream in self.streams.iter().filter(|one| one.has_asked(kind)) {
-            let request = change(url, subscribe.to_vec(), unsubscribe.to_vec());
-            actions.push(Action::ToServer(stream.id, request));
-        }
+    /// The streams that were asked for the type: they get each change of its subscriptions. The
+    /// others will be asked for everything at once.
+    pub(super) fn asked(&self, kind: ResourceType) -> impl Iterator<Item = ServerStreamId> {
+        let asked = self.streams.iter().filter(move |one| one.has_asked(kind));
+        asked.map(|stream| stream.id)
     }
 
-    /// Passes Envoy's answer on to the stream that the response came from, if there still is one.
-    pub(super) fn answer(
-        &self,
-        id: ServerStreamId,
-        url: &str,
-        nonce: String,
-        error: Option<rpc::Status>,
-        actions: &mut Vec<Action>,
-    ) {
-        if self.streams.iter().any(|stream| stream.id == id) {
-            let request = DeltaDiscoveryRequest {
-                type_url: url.to_owned(),
-                response_nonce: nonce,
-                error_detail: error,
-                ..DeltaDiscoveryRequest::default()
-            };
-            actions.push(Action::ToServer(id, request));
-        }
+    /// Whether the stream is still there.
+    pub(super) fn has(&self, id: ServerStreamId) -> bool {
+        self.streams.iter().any(|stream| stream.id == id)
     }
 }
 
@@ -168,7 +143,7 @@ fn in_parts(names: &BTreeSet<Name>) -> Vec<Vec<String>> {
 }
 
 /// A change of a subscription.
-fn change(
+pub(super) fn change(
     url: &str,
     resource_names_subscribe: Vec<String>,
     resource_names_unsubscribe: Vec<String>,

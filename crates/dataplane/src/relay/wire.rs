@@ -1,195 +1,169 @@
-//! A stream of responses to Envoy as the bytes of HTTP/2.
+//! The responses of a stream as the bytes of HTTP/2.
 //!
 //! The usual encoder writes a whole message into one buffer before the first byte of it leaves. A
-//! response may be large and its resources are encoded already, so that here a message is made in
-//! pieces while Envoy takes them: small resources are written into a piece, large ones leave as the
-//! bytes that they arrived in. A response costs no second copy of itself, whatever its size.
+//! response may be large and its resources are encoded already, so that here their bodies leave as
+//! the bytes that they arrived in. A response costs no second copy of itself, whatever its size.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::io::IoSlice;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use hyper::body::{Body, Frame};
-use legate_api::discovery::{DeltaDiscoveryResponse, Resource};
-use prost::Message;
-use tokio::sync::mpsc;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2::SendStream;
+use h2::server::SendResponse;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response};
+use legate_api::discovery::DeltaDiscoveryResponse;
+use prost::Message as _;
 use tonic::Status;
 
-/// Bytes of a piece: two HTTP/2 frames of the usual size, and nothing left over.
-const PIECE: usize = 32 * 1024;
-
-/// Bodies from this size on are sent as they are; a smaller one costs less to copy than a frame.
-const WHOLE_FROM: usize = 16 * 1024;
+/// Bodies from this size on are sent as they are; a smaller one costs less to copy than to keep.
+const WHOLE_FROM: usize = 512;
 
 /// Compression flag and length of a gRPC message.
-const PREFIX: usize = 5;
+pub(super) const PREFIX: usize = 5;
 
 /// Tag of `DeltaDiscoveryResponse.resources` and of `Resource.resource`: field 2, with a length.
 const FIELD: u8 = 2 << 3 | 2;
 
-/// The responses of one stream. It ends with the status that it is given, or with success when the
-/// relay lets go of it.
+/// Refuses a call.
+pub(super) fn refuse(mut respond: SendResponse<Message>, status: Status) {
+    // Fails for a call that has been given up.
+    let _ = respond.send_response(status.into_http(), true);
+}
+
+/// The responses of one stream. When it is dropped the stream ends with its status.
 pub(super) struct Responses {
-    responses: mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>,
-    sending: Option<Pieces>,
-    ended: bool,
+    stream: SendStream<Message>,
+    /// How the stream ends: with success unless something else is set.
+    pub(super) status: Status,
 }
 
 impl Responses {
-    pub(super) fn new(responses: mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>) -> Self {
-        Responses {
-            responses,
-            sending: None,
-            ended: false,
-        }
-    }
-
-    fn end(&mut self, status: &Status) -> Frame<Bytes> {
-        self.ended = true;
-        self.responses.close();
-        Frame::trailers(trailers(status))
-    }
-}
-
-impl Body for Responses {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        loop {
-            if let Some(piece) = self.sending.as_mut().and_then(Iterator::next) {
-                return Poll::Ready(Some(Ok(Frame::data(piece))));
-            }
-            self.sending = None;
-            if self.ended {
-                return Poll::Ready(None);
-            }
-            let end = match ready!(self.responses.poll_recv(cx)) {
-                Some(Ok(response)) => match Pieces::new(response) {
-                    Ok(pieces) => {
-                        self.sending = Some(pieces);
-                        continue;
-                    }
-                    Err(status) => status,
-                },
-                Some(Err(status)) => status,
-                None => Status::ok(""),
-            };
-            return Poll::Ready(Some(Ok(self.end(&end))));
-        }
-    }
-}
-
-fn trailers(status: &Status) -> http::HeaderMap {
-    let mut trailers = http::HeaderMap::new();
-    // Fails only for a message that no header can hold; the code is in by then.
-    if status.add_header(&mut trailers).is_err() {
-        trailers.insert(Status::GRPC_STATUS, (status.code() as i32).into());
-    }
-    trailers
-}
-
-/// A response in pieces, which are what gRPC calls a message when they are put together.
-pub struct Pieces {
-    piece: BytesMut,
-    ready: VecDeque<Bytes>,
-    resources: std::vec::IntoIter<Resource>,
-}
-
-impl Pieces {
-    /// Starts a response.
-    ///
-    /// # Errors
-    /// When it has 4 GiB or more, which no gRPC message can have.
-    pub fn new(mut response: DeltaDiscoveryResponse) -> Result<Pieces, Status> {
-        let resources = std::mem::take(&mut response.resources);
-        let resources_length: usize = resources
-            .iter()
-            .map(|resource| field_length(resource.encoded_len()))
-            .sum();
-        let length = response.encoded_len() + resources_length;
-        let Ok(prefix) = u32::try_from(length) else {
-            let message = format!("a response of {length} bytes is more than gRPC can carry");
-            return Err(Status::out_of_range(message));
-        };
-        let mut piece = BytesMut::with_capacity(PREFIX + length.min(PIECE + WHOLE_FROM));
-        piece.put_u8(0);
-        piece.put_u32(prefix);
-        // Fields may come in any order: the small ones first.
-        append(&response, &mut piece);
-        Ok(Pieces {
-            piece,
-            ready: VecDeque::new(),
-            resources: resources.into_iter(),
+    /// Accepts a call.
+    pub(super) fn start(mut respond: SendResponse<Message>) -> Result<Responses, h2::Error> {
+        let mut response = Response::new(());
+        let grpc = HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert(CONTENT_TYPE, grpc);
+        Ok(Responses {
+            stream: respond.send_response(response, false)?,
+            status: Status::ok(""),
         })
     }
 
-    fn push(&mut self, mut resource: Resource) {
-        start_field(resource.encoded_len(), &mut self.piece);
-        if resource.resource.len() < WHOLE_FROM {
-            append(&resource, &mut self.piece);
-            return;
+    /// Sends a response. It is kept here until Envoy has taken it.
+    ///
+    /// # Errors
+    /// When no gRPC message can hold it, or the stream has ended.
+    pub(super) fn send(&mut self, response: DeltaDiscoveryResponse) -> Result<(), Status> {
+        let message = Message::new(response)?;
+        let sent = self.stream.send_data(message, false);
+        sent.map_err(|error| Status::cancelled(error.to_string()))
+    }
+}
+
+impl Drop for Responses {
+    fn drop(&mut self) {
+        let mut trailers = HeaderMap::new();
+        // Fails only for a message that no header can hold; the code is in by then.
+        if self.status.add_header(&mut trailers).is_err() {
+            trailers.insert(Status::GRPC_STATUS, (self.status.code() as i32).into());
         }
-        let body = std::mem::take(&mut resource.resource);
-        append(&resource, &mut self.piece);
-        start_field(body.len(), &mut self.piece);
-        self.ready.push_back(self.piece.split().freeze());
-        self.ready.push_back(body);
+        // Fails when the stream has ended.
+        let _ = self.stream.send_trailers(trailers);
     }
 }
 
-impl std::fmt::Debug for Pieces {
-    /// Without the bodies: private keys are among them.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pieces").finish_non_exhaustive()
+/// A response as a gRPC message in parts: small ones are written into one buffer, and between its
+/// pieces are the bodies as they came.
+pub struct Message {
+    parts: VecDeque<Bytes>,
+    remaining: usize,
+}
+
+impl Message {
+    /// Encodes a response.
+    ///
+    /// # Errors
+    /// When it has 2 GiB or more, which no message of Protocol Buffers can have.
+    pub fn new(mut response: DeltaDiscoveryResponse) -> Result<Message, Status> {
+        let resources = std::mem::take(&mut response.resources);
+        let (mut length, mut whole) = (response.encoded_len(), 0);
+        for resource in &resources {
+            let content = resource.encoded_len();
+            length += 1 + prost::length_delimiter_len(content) + content;
+            if resource.resource.len() >= WHOLE_FROM {
+                whole += resource.resource.len();
+            }
+        }
+        let Ok(prefix) = i32::try_from(length) else {
+            let message = format!("a response of {length} bytes is more than a message can have");
+            return Err(Status::out_of_range(message));
+        };
+        let mut small = BytesMut::with_capacity(PREFIX + length - whole);
+        let mut parts = VecDeque::new();
+        small.put_u8(0);
+        small.put_i32(prefix);
+        // Fields may come in any order: the small ones first.
+        append(&response, &mut small);
+        for mut resource in resources {
+            start_field(resource.encoded_len(), &mut small);
+            if resource.resource.len() < WHOLE_FROM {
+                append(&resource, &mut small);
+                continue;
+            }
+            let body = std::mem::take(&mut resource.resource);
+            append(&resource, &mut small);
+            start_field(body.len(), &mut small);
+            parts.extend([small.split().freeze(), body]);
+        }
+        if !small.is_empty() {
+            parts.push_back(small.freeze());
+        }
+        let remaining = PREFIX + length;
+        Ok(Message { parts, remaining })
     }
 }
 
-/// The length of a field with its tag and the length that it starts with.
-fn field_length(content: usize) -> usize {
-    1 + prost::length_delimiter_len(content) + content
+fn start_field(content: usize, small: &mut BytesMut) {
+    small.put_u8(FIELD);
+    prost::encode_length_delimiter(content, small).expect("the buffer grows");
 }
 
-fn start_field(content: usize, piece: &mut BytesMut) {
-    piece.put_u8(FIELD);
-    prost::encode_length_delimiter(content, piece).expect("the buffer grows");
+fn append(message: &impl prost::Message, small: &mut BytesMut) {
+    message.encode(small).expect("the buffer grows");
 }
 
-fn append(message: &impl Message, piece: &mut BytesMut) {
-    message.encode(piece).expect("the buffer grows");
-}
+impl Buf for Message {
+    fn remaining(&self) -> usize {
+        self.remaining
+    }
 
-impl Iterator for Pieces {
-    type Item = Bytes;
+    fn chunk(&self) -> &[u8] {
+        self.parts.front().map_or(&[], |part| part)
+    }
 
-    fn next(&mut self) -> Option<Bytes> {
-        loop {
-            if let Some(ready) = self.ready.pop_front() {
-                return Some(ready);
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let pairs = slices.iter_mut().zip(&self.parts);
+        pairs
+            .map(|(slice, part)| *slice = IoSlice::new(part))
+            .count()
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.remaining -= count;
+        while let Some(part) = self.parts.front_mut() {
+            if count < part.len() {
+                return part.advance(count);
             }
-            if self.piece.len() >= PIECE {
-                return Some(self.piece.split_to(PIECE).freeze());
-            }
-            match self.resources.next() {
-                Some(resource) => self.push(resource),
-                None => {
-                    let last = std::mem::take(&mut self.piece);
-                    return (!last.is_empty()).then(|| last.freeze());
-                }
-            }
+            count -= part.len();
+            self.parts.pop_front();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Buf;
-    use futures_util::StreamExt;
-    use http_body_util::BodyExt;
+    use legate_api::discovery::Resource;
     use proptest::prelude::*;
     use tonic::Code;
 
@@ -217,30 +191,39 @@ mod tests {
         }
     }
 
-    fn pieces(response: &DeltaDiscoveryResponse) -> Vec<Bytes> {
-        Pieces::new(response.clone()).unwrap().collect()
+    /// All of a message, taken as a connection takes it: so many bytes of some parts at a time.
+    fn bytes(mut message: Message, step: usize) -> Vec<u8> {
+        let (mut bytes, length) = (Vec::new(), message.remaining());
+        while message.has_remaining() {
+            let mut slices = [IoSlice::new(&[]); 3];
+            let count = message.chunks_vectored(&mut slices);
+            let taken: Vec<u8> = slices[..count]
+                .iter()
+                .flat_map(|slice| slice.to_vec())
+                .collect();
+            let taken = &taken[..taken.len().min(step)];
+            bytes.extend_from_slice(taken);
+            message.advance(taken.len());
+            assert_eq!(message.remaining(), length - bytes.len());
+        }
+        assert!(message.chunk().is_empty());
+        bytes
     }
 
     proptest! {
         #[test]
-        fn the_pieces_are_the_message(sizes in prop::collection::vec(
-            prop_oneof![0_usize..200, 10_000_usize..20_000, 60_000_usize..70_000], 0..20,
-        )) {
+        fn the_parts_are_the_message(
+            sizes in prop::collection::vec(
+                prop_oneof![0_usize..200, 500_usize..520, 60_000_usize..70_000], 0..20,
+            ),
+            step in 1_usize..20_000,
+        ) {
             let response = response(&sizes);
-            let mut message: Bytes = pieces(&response).concat().into();
-            prop_assert_eq!(message.get_u8(), 0);
-            prop_assert_eq!(message.get_u32() as usize, message.len());
+            let message = bytes(Message::new(response.clone()).unwrap(), step);
+            let (prefix, message) = message.split_at(PREFIX);
+            prop_assert_eq!(prefix[0], 0);
+            prop_assert_eq!((&prefix[1..]).get_u32() as usize, message.len());
             prop_assert_eq!(DeltaDiscoveryResponse::decode(message).unwrap(), response);
-        }
-
-        #[test]
-        fn no_piece_of_small_resources_is_large(sizes in prop::collection::vec(
-            0_usize..WHOLE_FROM, 0..50,
-        )) {
-            for piece in pieces(&response(&sizes)) {
-                prop_assert!(!piece.is_empty());
-                prop_assert!(piece.len() <= PIECE, "{}", piece.len());
-            }
         }
     }
 
@@ -248,29 +231,43 @@ mod tests {
     fn a_large_body_is_not_copied() {
         let response = response(&[10, WHOLE_FROM, 10]);
         let body = response.resources[1].resource.as_ptr();
-        assert!(pieces(&response).iter().any(|piece| piece.as_ptr() == body));
+        let message = Message::new(response).unwrap();
+        assert!(message.parts.iter().any(|part| part.as_ptr() == body));
     }
 
     #[tokio::test]
-    async fn a_stream_ends_with_its_status() {
-        for (end, code) in [
-            (None, Code::Ok),
-            (
-                Some(Status::resource_exhausted("full")),
-                Code::ResourceExhausted,
-            ),
-        ] {
-            let (sender, receiver) = mpsc::channel(4);
-            sender.send(Ok(response(&[1]))).await.unwrap();
-            if let Some(status) = end {
-                sender.send(Err(status)).await.unwrap();
+    async fn a_stream_ends_with_its_status_after_its_responses() {
+        let (client, server) = tokio::io::duplex(1024);
+        let serve = async {
+            let mut http = h2::server::Builder::new().handshake(server).await.unwrap();
+            for status in [None, Some(Status::resource_exhausted("full"))] {
+                let (_, respond) = http.accept().await.unwrap().unwrap();
+                let mut responses = Responses::start(respond).unwrap();
+                responses.send(response(&[100_000])).unwrap();
+                responses.status = status.unwrap_or(responses.status.clone());
             }
-            drop(sender);
-            let frames = StreamExt::collect::<Vec<_>>(Responses::new(receiver).into_stream()).await;
-            assert_eq!(frames.len(), 2);
-            assert!(frames[0].as_ref().unwrap().is_data());
-            let trailers = frames[1].as_ref().unwrap().trailers_ref().unwrap();
-            assert_eq!(Status::from_header_map(trailers).unwrap().code(), code);
-        }
+            assert!(http.accept().await.is_none());
+        };
+        let ask = async {
+            let (mut calls, http) = h2::client::handshake(client).await.unwrap();
+            let ask = async move {
+                for code in [Code::Ok, Code::ResourceExhausted] {
+                    let (call, _) = calls.send_request(http::Request::default(), true).unwrap();
+                    let mut body = call.await.unwrap().into_body();
+                    let mut length = 0;
+                    while let Some(data) = body.data().await {
+                        let data = data.unwrap().len();
+                        length += data;
+                        body.flow_control().release_capacity(data).unwrap();
+                    }
+                    let whole = Message::new(response(&[100_000])).unwrap();
+                    assert_eq!(length, whole.remaining());
+                    let trailers = body.trailers().await.unwrap().unwrap();
+                    assert_eq!(Status::from_header_map(&trailers).unwrap().code(), code);
+                }
+            };
+            tokio::join!(ask, async { http.await.unwrap() });
+        };
+        tokio::join!(serve, ask);
     }
 }

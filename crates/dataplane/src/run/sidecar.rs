@@ -22,7 +22,7 @@ use super::state_dir::{self, StateDir};
 use crate::bootstrap;
 use crate::leave::Drainer;
 use crate::lifecycle::{self, EnvoyControls};
-use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
+use crate::relay::{Listener, Relay, RelayMetrics};
 use crate::restart;
 use crate::settings::Settings;
 use crate::signals::Urgency;
@@ -82,13 +82,13 @@ impl Sidecar {
         let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.listener.address().clone();
         let spawner = process.work.spawner();
-        let parts = RelayParts {
-            listener: self.listener,
-            session: process.session.clone(),
-            readiness: process.readiness.register("configuration"),
-            metrics: self.metrics,
-        };
-        let relay = Relay::start(parts, &spawner);
+        let relay = Relay::start(
+            self.listener,
+            process.session.clone(),
+            process.readiness.register("configuration"),
+            self.metrics,
+            &spawner,
+        );
         let admin = AdminClient::new(process.settings.envoy.admin);
         let drainer = Drainer::new(admin, spawner);
         process.serve_lifecycle(

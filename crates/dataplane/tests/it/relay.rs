@@ -6,7 +6,7 @@ use std::time::Duration;
 use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::type_url::{CLUSTER, LISTENER};
 use legate_client::{ClientConfig, Credentials, Session};
-use legate_dataplane::relay::{Listener, Relay, RelayMetrics, RelayParts};
+use legate_dataplane::relay::{Listener, Relay, RelayMetrics};
 use legate_dataplane::settings::XdsAddress;
 use legate_runtime::metrics::{Registry, encode};
 use legate_runtime::{Clock, Readiness, ReadyState, Scope};
@@ -52,13 +52,13 @@ pub(crate) async fn start_as(
     let readiness = Readiness::new();
     let listener = Listener::bind(bind).await.unwrap();
     let address = listener.address().clone();
-    let parts = RelayParts {
+    let relay = Relay::start(
         listener,
-        session: session.clone(),
-        readiness: readiness.register("configuration"),
-        metrics: RelayMetrics::register(&registry, Clock::system()).unwrap(),
-    };
-    let relay = Relay::start(parts, &scope.spawner());
+        session.clone(),
+        readiness.register("configuration"),
+        RelayMetrics::register(&registry, Clock::system()).unwrap(),
+        &scope.spawner(),
+    );
     Setup {
         address,
         relay,

@@ -5,6 +5,7 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resou
 use legate_api::type_url::{ENDPOINT, LISTENER};
 
 use super::super::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
+use super::super::types::ResourceType;
 
 const SERVER: ServerStreamId = ServerStreamId(1);
 const FIRST: EnvoyStreamId = EnvoyStreamId(1);
@@ -126,7 +127,7 @@ fn each_envoy_gets_what_it_asked_for_and_the_rest_needs_no_answer() {
     // What nobody is subscribed to is acknowledged and forgotten.
     let actions = serve(&mut core, &["c"], &[]);
     assert_eq!(asked(&actions)[0].response_nonce, "n1");
-    assert_eq!(core.held(ENDPOINT), (2, 8));
+    assert_eq!(core.cache[ResourceType::Endpoint].held(), (2, 8));
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn names_of_an_envoy_that_left_are_kept_until_the_next_has_asked() {
     assert_eq!(sent(&actions, SECOND).resources.len(), 1);
     let actions = core.handle(Event::Forget);
     assert_eq!(asked(&actions)[0].resource_names_unsubscribe, ["b"]);
-    assert_eq!(core.held(ENDPOINT).0, 1);
+    assert_eq!(core.cache[ResourceType::Endpoint].held().0, 1);
 }
 
 #[test]
