@@ -44,7 +44,7 @@ pub(crate) struct Options {
     pods: u32,
 }
 
-/// What benchmarks are built with, and servers.
+/// What benchmarks are built with, and the servers of those of the store and the API.
 const PROFILE: [&str; 3] = ["--profile", "quick-release", "--locked"];
 
 /// Builds optimised binaries and measures them and the originals, where these are at hand.
@@ -101,15 +101,15 @@ fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut sidecar)
 }
 
-/// `legate-server` with simulated proxies, compared with `consul` when `LEGATE_CONSUL` names one or it is
-/// on `PATH`.
+/// `legate-server`, as it is shipped, with simulated proxies, compared with `consul` when `LEGATE_CONSUL` names
+/// one or it is on `PATH`.
 fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
-    let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
-    workspace::run(build.args(PROFILE))?;
+    let build = ["build", "-p", "legate-server", "--release", "--locked"];
+    workspace::run(&mut workspace.cargo(&build))?;
     let mut server = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "server"]);
     server
         .args(PROFILE)
-        .env("LEGATE_BINARIES", workspace.target.join("quick-release"))
+        .env("LEGATE_BINARIES", workspace.target.join("release"))
         .args(["--", "--proxies", &options.proxies])
         .args(["--limit", &options.limit.to_string()]);
     workspace::run(&mut server)
