@@ -9,7 +9,7 @@
 //! the id of the query, and the spelling of its name; and TTLs count down while it is fresh, and
 //! are [`STALE_TTL`] seconds when it is stale. It is not encoded anew, because it could then be
 //! longer than its client takes. Servers cut answers to what the client takes, so it is repeated
-//! only to queries that differ in nothing else: see [`Key`].
+//! only to queries that differ in nothing else: see `Key`.
 //!
 //! The last answer counts. SERVFAIL is none; any other answer that cannot be repeated, REFUSED for
 //! example, removes what was kept before. What was used least recently goes when there is no room.
