@@ -126,7 +126,7 @@ async fn cost(program: &Program, headers: &str) -> Option<Cost> {
     let lines = piece.lines().filter(|line| !line.starts_with('#'));
     let size = lines.map(str::len).sum::<usize>() * count;
     let app = serve(&scope, local(0), piece, count).await;
-    let admin = serve(&scope, local(free_port()), page("envoy", ENVOY), 1).await;
+    let admin = local(free_port());
     let ca = TestCa::new();
     let config = ca.server_config(&[SERVER_NAME], ServerTls::default());
     let server = FakeServer::tls(config).await;
@@ -159,6 +159,8 @@ async fn cost(program: &Program, headers: &str) -> Option<Cost> {
     if timeout(LIMIT, started).await.is_err() {
         panic!("{} serves no metrics:\n{}", program.name, running.log());
     }
+    // Only now: a port that is taken before Envoy starts is refused.
+    serve(&scope, admin, page("envoy", ENVOY), 1).await;
     let (before, processor) = (running.peak() / 1024.0, running.processor_time());
     for _ in 0..SCRAPES {
         let read = timeout(LIMIT, scrape(merged, headers))
