@@ -218,10 +218,15 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_added_extension("new");
+    // One that a supervisor left which was ended while it wrote, or a link or a pipe of a stranger's:
+    // what that leads to is not written.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let write = || {
-        // Also over one that a supervisor left which was ended while it wrote.
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
+        options.write(true).create_new(true).mode(0o600);
         options.open(&new)?.write_all(content)?;
         fs::rename(&new, path)
     };
@@ -311,6 +316,20 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         file.remove();
         assert_eq!(Snapshot::load(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn what_stands_in_place_of_the_new_file_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("envoy.pid");
+        let stranger = folder.path().join("stranger");
+        fs::write(&stranger, "untouched").unwrap();
+        std::os::unix::fs::symlink(&stranger, folder.path().join("envoy.pid.new")).unwrap();
+        let mut file = StateFile::new("pid file", Some(path.clone()));
+        file.set(b"7\n".to_vec()).unwrap();
+        assert_eq!(fs::read_to_string(&stranger).unwrap(), "untouched");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
     }
 
     #[test]
