@@ -55,7 +55,8 @@ pub async fn run<H: Host>(
         let actions = driver.machine.begin();
         driver.perform(actions);
     }
-    driver.publish();
+    // The first process may not even have been started.
+    driver.settle();
     let mut period = interval(SNAPSHOT_PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

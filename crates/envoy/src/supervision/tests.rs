@@ -343,7 +343,9 @@ async fn what_cannot_be_started_is_told_when_the_retries_are_spent() {
     let ended = supervise(fake, (NO_PROGRAM, None), options(), async |_| {}).await;
     assert_eq!(ended.outcome, Outcome::Spent);
     assert_eq!(ended.refusal.as_deref(), Some("no such program"));
-    assert_eq!(record.times("start").len(), 11);
+    let starts = record.times("start");
+    assert_eq!(starts[..5], [0, 0, 0, 2_000, 6_000]);
+    assert_eq!(starts.len(), 11);
 }
 
 #[tokio::test(start_paused = true)]
