@@ -13,7 +13,7 @@ use h2::server::SendResponse;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_runtime::{CancellationToken, ReadyHandle};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::consume_budget;
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -124,8 +124,6 @@ impl Driver {
         let mut stopped = pin!(stop.cancelled());
         let mut alarm = Alarm::default();
         loop {
-            // Whoever sends many small requests at once must not keep other tasks waiting.
-            consume_budget().await;
             if self.core.needs_upstream() {
                 for event in self.servers.connect(self.core.was_configured()) {
                     self.handle(event);
@@ -142,7 +140,12 @@ impl Driver {
                     Some(input) => self.on_input(input),
                     None => return Ok(()),
                 },
-                (id, request) = read(&mut self.envoys, self.read) => self.on_request(id, request),
+                (id, request) = read(&mut self.envoys, self.read) => {
+                    self.on_request(id, request);
+                    // Whoever sends many requests at once must not keep other tasks waiting, least of
+                    // all the one that takes to the server what comes of them: its queue is short.
+                    yield_now().await;
+                }
                 event = self.servers.next(may_read) => {
                     if let Some(event) = event {
                         self.on_server(event)?;

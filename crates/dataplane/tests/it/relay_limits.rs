@@ -9,10 +9,12 @@ use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT};
 use legate_client::Credentials;
 use legate_dataplane::relay::limits::MAX_STREAMS;
+use legate_dataplane::relay::status::RelayStatus;
 use legate_dataplane::settings::XdsAddress;
 use legate_model::Secret;
 use legate_runtime::metrics::encode;
 use legate_testkit::fake_server::{Call, FakeServer};
+use prost::Message;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -92,6 +94,72 @@ async fn an_envoy_that_does_not_read_holds_up_no_other() {
     assert_eq!(response.type_url, ENDPOINT);
     envoy.accept(&response).await;
     assert_eq!(ads.next_of(ENDPOINT).await.response_nonce, "n2");
+}
+
+/// A request as bytes, of which many can be sent at once.
+fn framed(type_url: &str, subscribe: &str, unsubscribe: &str) -> Vec<u8> {
+    let request = DeltaDiscoveryRequest {
+        type_url: type_url.to_owned(),
+        resource_names_subscribe: vec![subscribe.to_owned()],
+        resource_names_unsubscribe: vec![unsubscribe.to_owned()],
+        ..DeltaDiscoveryRequest::default()
+    };
+    let length = u32::try_from(request.encoded_len()).unwrap();
+    let mut bytes = [&[0][..], &length.to_be_bytes()].concat();
+    request.encode(&mut bytes).unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn many_requests_at_once_do_not_cost_the_stream_of_the_server() {
+    const TYPES: usize = 16;
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let XdsAddress::Tcp(address) = setup.address else {
+        panic!("a port")
+    };
+    let client = TcpStream::connect(address).await.unwrap();
+    let (mut calls, connection) = h2::client::handshake(client).await.unwrap();
+    let mut open = || {
+        let path = "envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+        let call = http::Request::post(format!("http://{address}/{path}"));
+        calls.send_request(call.body(()).unwrap(), false).unwrap()
+    };
+    let flood = async {
+        // All but one ask for a name of many types, which goes when they do.
+        let mut streams: Vec<_> = (0..MAX_STREAMS).map(|_| open()).collect();
+        let (_answer, mut busy) = streams.pop().unwrap();
+        for (number, (_, requests)) in streams.iter_mut().enumerate() {
+            let name = number.to_string();
+            let all = (0..TYPES).flat_map(|kind| framed(&format!("type-{kind}"), &name, ""));
+            requests
+                .send_data(all.collect::<Vec<_>>().into(), false)
+                .unwrap();
+        }
+        let mut ads = server.accept_ads().await;
+        let status = || async { setup.relay.status().await.unwrap() };
+        let wanted = TYPES * streams.len();
+        let names = |status: RelayStatus| status.types.iter().map(|kind| kind.names).sum::<usize>();
+        while names(status().await) < wanted {
+            tokio::task::yield_now().await;
+        }
+        // One name in place of the one before, many times, while all others end.
+        let name = |number: usize| format!("busy-{number}");
+        let many = (1..=2_000).flat_map(|it| framed("type-0", &name(it), &name(it - 1)));
+        busy.send_data(many.collect::<Vec<_>>().into(), false)
+            .unwrap();
+        for (_, requests) in &mut streams {
+            requests.send_data(Bytes::new(), true).unwrap();
+        }
+        let last = [name(2_000)];
+        while ads.next_of("type-0").await.resource_names_subscribe != last {}
+        let upstream = status().await.upstream;
+        assert_eq!((upstream.streams_opened, upstream.last_error), (1, None));
+    };
+    tokio::select! {
+        () = flood => {}
+        ended = connection => panic!("the connection ended: {ended:?}"),
+    }
 }
 
 #[tokio::test]
