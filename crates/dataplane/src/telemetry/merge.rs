@@ -22,6 +22,7 @@ use std::hash::{BuildHasher, RandomState};
 use memchr::{memchr, memchr_iter, memrchr};
 
 use super::Format;
+use super::metadata::{BLANKS, Metadata, begins_name, name_length};
 use super::openmetrics::Converter;
 
 /// Of how many families a page says what they are.
@@ -35,9 +36,6 @@ pub const SOURCE_LIMIT: usize = 64 * 1024 * 1024;
 
 /// Longest remark that is written, in characters.
 const REMARK_LIMIT: usize = 128;
-
-/// What separates words.
-const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Why a source was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -222,53 +220,6 @@ pub(super) fn remark(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("# {shown}\n").as_bytes());
 }
 
-/// What a line says about a family.
-pub(super) struct Metadata<'a> {
-    /// `HELP`, `TYPE` or `UNIT`.
-    pub(super) word: &'a str,
-    pub(super) family: &'a str,
-    pub(super) text: &'a str,
-}
-
-impl Metadata<'_> {
-    /// Reads what follows the `#`: nothing where readers of text would refuse it, or take it for a
-    /// comment.
-    fn parse(comment: &str) -> Option<Metadata<'_>> {
-        let said = Metadata::split(comment)?;
-        let sound = match said.word {
-            "HELP" => is_escaped(said.text),
-            "TYPE" => matches!(
-                said.text,
-                "counter" | "gauge" | "histogram" | "summary" | "untyped"
-            ),
-            _ => false,
-        };
-        sound.then_some(said)
-    }
-
-    /// The parts of what follows the `#`, where it is metadata.
-    pub(super) fn split(comment: &str) -> Option<Metadata<'_>> {
-        let rest = comment.trim_start_matches(BLANKS);
-        let (word, rest) = rest.split_once(BLANKS)?;
-        let rest = rest.trim_start_matches(BLANKS);
-        let (family, text) = rest.split_once(BLANKS).unwrap_or((rest, ""));
-        let named = matches!(word, "HELP" | "TYPE" | "UNIT")
-            && !family.is_empty()
-            && name_length(family.as_bytes()) == family.len();
-        let text = match word {
-            "HELP" => text,
-            _ => text.trim_matches(BLANKS),
-        };
-        named.then_some(Metadata { word, family, text })
-    }
-}
-
-/// Whether every backslash begins an escape that the text format has.
-fn is_escaped(help: &str) -> bool {
-    let rest = help.replace(r"\\", "").replace(r"\n", "");
-    !rest.contains('\\')
-}
-
 /// Whether a line has the shape of a sample: a name, labels in braces or none, a value, and perhaps
 /// a timestamp in milliseconds.
 fn is_sample(line: &[u8]) -> bool {
@@ -299,19 +250,6 @@ fn is_any_sample(line: &[u8]) -> bool {
 
 fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
-}
-
-fn begins_name(byte: &u8) -> bool {
-    byte.is_ascii_alphabetic() || matches!(byte, b'_' | b':')
-}
-
-/// How long the name at the beginning is.
-pub(super) fn name_length(bytes: &[u8]) -> usize {
-    let is_name = |byte: &u8| begins_name(byte) || byte.is_ascii_digit();
-    match bytes.first().is_some_and(begins_name) {
-        true => bytes.iter().take_while(|byte| is_name(byte)).count(),
-        false => 0,
-    }
 }
 
 /// Whether what is between the braces ends as labels do.

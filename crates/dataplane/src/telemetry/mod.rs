@@ -6,6 +6,7 @@
 mod families;
 mod fetch;
 pub mod merge;
+mod metadata;
 mod observed;
 mod openmetrics;
 mod page;

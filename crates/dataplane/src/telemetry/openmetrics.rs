@@ -4,7 +4,7 @@
 //! The metadata of counters and infos gets the suffix that their samples have, timestamps are in
 //! milliseconds, and exemplars and units are left out: text has none.
 
-use super::merge::{Metadata, name_length};
+use super::metadata::{Metadata, name_length};
 
 /// Collects the metadata of a family, whose name in text depends on its type.
 #[derive(Debug, Default)]
