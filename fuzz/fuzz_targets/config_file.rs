@@ -47,7 +47,8 @@ fn outcome(path: &Path) -> String {
     ];
     match load(arguments, Environment::new([])) {
         Ok(invocation) => format!("{invocation:?}"),
-        Err(error) => format!("{error}\n{error:?}"),
+        // Not by Debug: that may have a backtrace, in which two calls differ.
+        Err(error) => format!("{error:#}"),
     }
 }
 

@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::{rpc, type_url};
+use legate_dataplane::relay::UpstreamStatus;
 use legate_dataplane::relay::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -204,10 +205,11 @@ impl Relay {
         Some(())
     }
 
-    fn held(&self) -> Vec<(usize, usize)> {
-        type_url::ORDERED
-            .iter()
-            .map(|url| self.core.held(url))
+    /// How many resources of each type Envoy has, and their bytes.
+    fn held(&self) -> Vec<(String, usize, usize)> {
+        let types = self.core.status(UpstreamStatus::default()).types;
+        let held = types.into_iter();
+        held.map(|one| (one.type_url, one.resources, one.bytes))
             .collect()
     }
 

@@ -74,11 +74,7 @@ fn decline(query: &Query) {
         .chain([&query.truncation(), &query.format_error()])
     {
         assert!(reply.len() >= HEADER, "a reply without a header");
-        assert_eq!(
-            reply[..2],
-            query.message[..2],
-            "a reply to something else"
-        );
+        assert_eq!(reply[..2], query.message[..2], "a reply to something else");
         assert!(reply[2] & RESPONSE != 0, "a reply that is a query");
         assert!(reply.len() <= SMALLEST_DATAGRAM, "a reply that may be lost");
     }
@@ -98,11 +94,7 @@ fn remember(cache: &mut Cache, query: &Query, answer: &[u8]) {
         assert_eq!(reply[2..HEADER], answer[2..HEADER], "another header");
     }
     for reply in fresh.iter().chain(&stale) {
-        assert_eq!(
-            reply[..2],
-            query.message[..2],
-            "a reply to something else"
-        );
+        assert_eq!(reply[..2], query.message[..2], "a reply to something else");
         assert!(reply[2] & RESPONSE != 0, "a reply that is a query");
         assert!(reply.len() <= MAX_MESSAGE, "a reply that cannot be sent");
     }

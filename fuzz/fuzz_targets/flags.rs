@@ -42,7 +42,8 @@ fn outcome(arguments: &[OsString], variables: &[(OsString, OsString)]) -> String
     let environment = Environment::new(variables.iter().cloned());
     match load(arguments.iter().cloned(), environment) {
         Ok(invocation) => format!("{invocation:?}"),
-        Err(error) => format!("{error}\n{error:?}"),
+        // Not by Debug: that may have a backtrace, in which two calls differ.
+        Err(error) => format!("{error:#}"),
     }
 }
 
