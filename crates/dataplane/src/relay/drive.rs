@@ -13,7 +13,7 @@ use h2::server::SendResponse;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_runtime::{CancellationToken, ReadyHandle};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::yield_now;
+use tokio::task::{consume_budget, yield_now};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -150,6 +150,8 @@ impl Driver {
                     if let Some(event) = event {
                         self.on_server(event)?;
                     }
+                    // A server that sends without pause must not keep other tasks waiting either.
+                    consume_budget().await;
                 }
                 () = alarm.rings() => self.on_timer(),
             }
