@@ -62,7 +62,7 @@ impl HttpProxy {
     ///
     /// # Errors
     ///
-    /// When it must be reached through the proxy, and that is none that can be used.
+    /// When the server has to be reached through the proxy, and the proxy's URL cannot be used.
     pub(crate) fn to(
         &self,
         server: SocketAddr,

@@ -63,7 +63,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// Does what is asked for now.
+    /// Asks the supervisor to end as urgently as this.
     pub(super) fn ask(&mut self, urgency: Urgency) {
         match urgency {
             Urgency::None => return,

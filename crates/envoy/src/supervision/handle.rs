@@ -1,5 +1,5 @@
-//! How others tell a running supervisor what they want. Requests do not queue: of configurations the
-//! last one counts, of restarts that there was one, and an end is final.
+//! How other tasks ask a running supervisor for something. Requests do not queue: only the latest
+//! configuration counts, several restarts are one, and a stop is final.
 
 use std::mem::discriminant;
 
@@ -13,16 +13,16 @@ use super::report::Report;
 #[error("the supervisor was stopped, and a stop is final")]
 pub struct Stopped;
 
-/// What was asked for.
+/// The requests that were made.
 #[derive(Debug)]
 struct Requests<C> {
-    /// What has not reached the supervisor yet, at most one of each kind.
+    /// Those that the supervisor has not taken yet, at most one of each kind.
     pending: Vec<Event<C>>,
-    /// Whether there was one for an end.
+    /// Whether one of them was to stop, kill or release.
     end: bool,
 }
 
-/// Tells a supervisor what to do and sees what it does.
+/// Makes requests of a supervisor and reads its report.
 #[derive(Debug, Clone)]
 pub struct Handle<C> {
     requests: watch::Sender<Requests<C>>,
@@ -37,7 +37,7 @@ pub struct Controls<C> {
     pub(super) report: watch::Sender<Report>,
 }
 
-/// A connected pair: the handle for those who want something, the controls for [`super::run`].
+/// A connected pair: the handle for those who make requests, the controls for [`super::run`].
 pub fn handle<C>() -> (Handle<C>, Controls<C>) {
     let (requests, changed) = watch::channel(Requests {
         pending: Vec::new(),
@@ -57,12 +57,12 @@ pub fn handle<C>() -> (Handle<C>, Controls<C>) {
 }
 
 impl<C> Controls<C> {
-    /// Whether an end is asked for.
+    /// Whether the supervisor was asked to stop, kill or release.
     pub(super) fn end(&self) -> bool {
         self.requests.borrow().end
     }
 
-    /// What is asked for next. Cancel safe.
+    /// Waits for requests and takes them. Cancel safe.
     pub(super) async fn requests(&mut self) -> Vec<Event<C>> {
         // There always is a sender: its own.
         let _ = self.changed.changed().await;

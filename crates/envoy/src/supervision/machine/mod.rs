@@ -240,7 +240,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// Whatever failed before does not count against what is asked for now.
+    /// Sets the configuration to run. Earlier failures do not count against it.
     fn want(&mut self, config: D, running: Option<u64>) {
         let validation = running.map_or(Validation::Unknown, |_| Validation::Passed);
         let serial = running.unwrap_or_else(|| {
