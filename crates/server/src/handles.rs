@@ -23,7 +23,7 @@ use crate::acl::{Logins, Methods, Rights};
 use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
-use crate::dns;
+use crate::dns::current::CurrentDns;
 use crate::rates::Rates;
 use crate::telemetry::Traces;
 
@@ -59,7 +59,7 @@ pub(crate) struct Handles {
     /// The server as the agent of its node.
     pub(crate) agent: Arc<Agent>,
     /// How DNS answers now.
-    pub(crate) dns: dns::Current,
+    pub(crate) dns: CurrentDns,
     /// How many requests are answered.
     pub(crate) rates: Rates,
     /// Where requests are logged.

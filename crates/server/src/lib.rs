@@ -29,13 +29,16 @@ mod tenants;
 /// program says under the name `consul`.
 pub const CONSUL_VERSION: &str = "1.21.0";
 
-pub use agent::{Definitions, Reload, ReloadError};
+pub use agent::{Reload, ReloadError};
 pub use audit::AuditError;
 pub use certificate::CertificateError;
 pub use config::{
-    AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig, TokenSet,
+    AclConfig, AgentConfig, DefaultPolicy, Definitions, EtcdConfig, ServerConfig, StoreConfig,
+    TokenSet,
 };
-pub use dns::{DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls};
+pub use dns::settings::{
+    DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls,
+};
 pub use legate_ca::CaConfig;
 pub use legate_checks::{Scripts, Settings as CheckSettings};
 pub use legate_intentions::Action as IntentionAction;

@@ -15,8 +15,7 @@ use uuid::Uuid;
 
 use crate::CONSUL_VERSION;
 use crate::acl;
-use crate::agent::Definitions;
-use crate::config::ServerConfig;
+use crate::config::{Definitions, ServerConfig};
 use crate::http::{self, ApiError};
 use crate::server::StartError;
 

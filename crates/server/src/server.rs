@@ -23,6 +23,7 @@ use crate::agent::{Agent, Reload, ReloadError};
 use crate::audit::{Audit, AuditError};
 use crate::certificate::{self, CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
+use crate::dns::current::CurrentDns;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::rates::Rates;
@@ -212,7 +213,7 @@ impl Server {
         let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
         let reports = run_checks(&config, &store, &scope);
         let tokens = Arc::new(agent_tokens(&config)?);
-        let dns = dns::Current::new(config.dns_settings.clone());
+        let dns = CurrentDns::new(config.dns_settings.clone());
         let agent = Agent::new(
             config.clone(),
             store.clone(),

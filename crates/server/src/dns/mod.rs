@@ -3,10 +3,11 @@
 //! where such servers are set.
 
 mod answer;
+pub(crate) mod current;
 mod question;
 mod records;
 mod recursors;
-mod settings;
+pub(crate) mod settings;
 mod wire;
 
 #[cfg(test)]
@@ -36,9 +37,9 @@ use crate::handles::Handles;
 use crate::net::{self, Admission};
 use crate::rates::Rates;
 use answer::{Answer, Asker, Known, Resolver, Wanted};
+use current::CurrentDns;
 use question::{Names, Target};
-pub(crate) use settings::Current;
-pub use settings::{DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls};
+use settings::DnsSettings;
 use wire::{Form, LARGEST_MESSAGE, Request};
 pub(crate) use wire::{Transport, Undecodable};
 
@@ -70,7 +71,7 @@ pub(crate) struct Responder {
     rights: Rights,
     clock: Clock,
     config: Arc<ServerConfig>,
-    settings: Current,
+    settings: CurrentDns,
     rates: Rates,
 }
 
@@ -361,7 +362,7 @@ pub(crate) async fn serve(
 
 /// One datagram after the other: an answer takes microseconds, and what waits does so in the
 /// socket's own bounded buffer. Only what has to wait for other servers is a task of its own; there are
-/// as many of these at most as there are [`recursors::Places`].
+/// as many of these at most as there are [`current::Places`].
 async fn serve_udp(
     responder: &Responder,
     spawner: &Spawner,

@@ -1,15 +1,13 @@
 //! How DNS answers: the settings, as values. Which of them may change while the server runs is said
-//! where they are kept, in [`Current`]. Nothing here touches files or the network.
+//! where they are kept, in [`CurrentDns`]. Nothing here touches files or the network.
+//!
+//! [`CurrentDns`]: super::current::CurrentDns
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use hickory_proto::rr::Name;
-
-use super::recursors::Places;
 
 /// The longest time that a record may be kept, in seconds (RFC 2181 §8).
 const MAX_TTL: u32 = i32::MAX as u32;
@@ -219,31 +217,6 @@ impl Default for DnsSettings {
 /// A time to live, in seconds.
 pub(super) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).map_or(MAX_TTL, |seconds| seconds.min(MAX_TTL))
-}
-
-/// The settings that count now, for all addresses at which DNS answers, and who waits for other servers
-/// there. All of [`DnsSettings`] can be set anew while the server runs; the domains cannot.
-#[derive(Debug, Clone)]
-pub(crate) struct Current {
-    settings: Arc<ArcSwap<DnsSettings>>,
-    pub(super) places: Places,
-}
-
-impl Current {
-    pub(crate) fn new(settings: DnsSettings) -> Self {
-        Self {
-            settings: Arc::new(ArcSwap::from_pointee(settings)),
-            places: Places::new(),
-        }
-    }
-
-    pub(crate) fn get(&self) -> Arc<DnsSettings> {
-        self.settings.load_full()
-    }
-
-    pub(crate) fn set(&self, settings: DnsSettings) {
-        self.settings.store(Arc::new(settings));
-    }
 }
 
 #[cfg(test)]
