@@ -16,7 +16,7 @@ use crate::config::{Definitions, ServerConfig};
 use crate::dns::current::CurrentDns;
 use crate::rates::Rates;
 use crate::seed;
-use crate::server::StartError;
+use crate::start_error::StartError;
 
 /// Reads the configuration files of an agent again.
 #[derive(Clone)]

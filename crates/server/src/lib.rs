@@ -22,6 +22,7 @@ mod rates;
 mod seed;
 mod server;
 mod sessions;
+mod start_error;
 mod telemetry;
 mod tenants;
 
@@ -48,5 +49,6 @@ pub use operations::{
     TelemetryConfig, TlsPolicy, TlsVersion, UnixSocket,
 };
 pub use program::{Program, run};
-pub use server::{Parts, Server, StartError};
+pub use server::{Parts, Server};
+pub use start_error::StartError;
 pub use telemetry::TelemetryError;

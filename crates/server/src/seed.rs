@@ -17,7 +17,7 @@ use crate::CONSUL_VERSION;
 use crate::acl;
 use crate::config::{Definitions, ServerConfig};
 use crate::http::{self, ApiError};
-use crate::server::StartError;
+use crate::start_error::StartError;
 
 /// The check of a node that runs an agent. Consul's gossip decides it; here it passes for as long as
 /// the server runs, for it is the server itself.
