@@ -7,6 +7,7 @@
 
 mod acl;
 mod agent;
+mod api_error;
 mod audit;
 mod certificate;
 mod config;

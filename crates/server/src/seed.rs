@@ -15,8 +15,9 @@ use uuid::Uuid;
 
 use crate::CONSUL_VERSION;
 use crate::acl;
+use crate::api_error::ApiError;
 use crate::config::{Definitions, ServerConfig};
-use crate::http::{self, ApiError};
+use crate::http;
 use crate::start_error::StartError;
 
 /// The check of a node that runs an agent. Consul's gossip decides it; here it passes for as long as

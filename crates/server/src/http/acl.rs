@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::call::Call;
-use super::error::ApiError;
 use crate::acl::Logins;
+use crate::api_error::ApiError;
 
 /// The row in the body of a write, and that the caller may change access control where it is to stand.
 fn decode_to_write<T: DeserializeOwned + Owned>(call: &mut Call) -> Result<T, ApiError> {

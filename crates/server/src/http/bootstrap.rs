@@ -5,7 +5,7 @@ use legate_store::WriteTxn;
 
 use super::change::Change;
 use super::config::acceptable_entry;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// Adds an entry unless there is one of its kind and name, by the rules of every write.
 pub(crate) fn bootstrap_entry(

@@ -24,10 +24,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::denial::Asker;
-use super::error::ApiError;
 use super::params::{CacheControl, Params};
 use super::state::ApiState;
 use crate::acl::Rights;
+use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
 /// The largest request body, in bytes. Consul's limit.

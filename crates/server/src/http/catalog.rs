@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use super::OWN_SERVICE;
 use super::call::{Call, visible};
-use super::error::ApiError;
 use super::gateway_services::connect_to;
 use super::near;
+use crate::api_error::ApiError;
 
 /// `PUT /v1/catalog/register`
 pub(super) async fn register(

@@ -4,9 +4,9 @@
 use legate_model::{ConfigEntry, ConfigKind, ServiceName, Tenancy};
 use legate_store::{Rejected, WriteTxn};
 
-use super::error::ApiError;
 use super::graph::{self, Relevant};
 use super::{gateways, jwt_providers, permissive, protocol};
+use crate::api_error::ApiError;
 
 /// A write of one entry that is valid and normalised.
 #[derive(Debug, Clone)]

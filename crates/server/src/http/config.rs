@@ -16,8 +16,8 @@ use legate_store::{ReadTxn, Writer};
 use super::call::{Call, visible};
 use super::change::Change;
 use super::dry_run::DryRuns;
-use super::error::ApiError;
 use super::gateways;
+use crate::api_error::ApiError;
 
 /// `PUT /v1/config`
 pub(super) async fn put(

@@ -30,8 +30,8 @@ use tower::Service as _;
 
 use super::Listeners;
 use super::denial::{self, Asker};
-use super::error::ApiError;
 use super::guard::Guard;
+use crate::api_error::ApiError;
 use crate::net::{self, Admission, ApiLimit};
 
 /// How long a client may take to send the head of a request.

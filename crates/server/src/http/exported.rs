@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::OWN_SERVICE;
 use super::call::Call;
 use super::catalog::applications;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// A service and who may use it.
 #[derive(Debug, Serialize)]

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use super::agent::OWN_SERVICE;
 use super::call::{Call, visible};
-use super::error::ApiError;
 use super::protocol::protocol_of;
+use crate::api_error::ApiError;
 
 /// The kinds of config entries that name services behind a gateway.
 const LINKING: [ConfigKind; 2] = [ConfigKind::TerminatingGateway, ConfigKind::IngressGateway];

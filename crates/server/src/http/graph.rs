@@ -9,7 +9,7 @@ use legate_model::{ConfigEntry, ConfigKind, InvalidSpiffeId, ServiceName, Tenanc
 use legate_proxycfg::StoredEntries;
 use legate_store::ReadTxn;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// The kinds that give a service a chain which differs from the default one.
 const OF_SERVICES: [ConfigKind; 4] = [

@@ -10,8 +10,8 @@ use legate_store::{Answer, ReadTxn};
 
 use super::call::{Call, visible};
 use super::catalog::{Selection, has_meta};
-use super::error::ApiError;
 use super::{gateway_services, near};
+use crate::api_error::ApiError;
 
 /// `GET /v1/health/service/:name`
 pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {

@@ -13,8 +13,8 @@ use legate_model::{
 use legate_store::{ReadTxn, WriteTxn, Writer};
 
 use super::call::{Call, visible};
-use super::error::ApiError;
 use super::{config, jwt_providers, protocol};
+use crate::api_error::ApiError;
 
 /// `GET /v1/connect/intentions`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {

@@ -17,7 +17,6 @@ mod debug;
 mod denial;
 mod discovery_chain;
 mod dry_run;
-mod error;
 mod events;
 mod exported;
 mod gateway_services;
@@ -66,10 +65,10 @@ pub(crate) use self::agent::{
     OWN_SERVICE, acceptable, may_run, register_definition, require_own_partition,
 };
 pub(crate) use self::bootstrap::bootstrap_entry;
-pub(crate) use self::error::ApiError;
 pub(crate) use self::gateway_services::{connect_to, ingress_to};
 use self::guard::Guard;
 use self::state::ApiState;
+use crate::api_error::ApiError;
 use crate::handles::Handles;
 
 /// Where the API listens: in plaintext, with TLS, or both.

@@ -12,9 +12,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::error::ApiError;
 use super::state::Started;
 use super::status;
+use crate::api_error::ApiError;
 
 /// The version of Consul's Raft protocol that clients expect.
 const RAFT_PROTOCOL: &str = "3";

@@ -6,7 +6,7 @@ use legate_model::{
 };
 use legate_store::ReadTxn;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// Refuses an entry that would leave an intention with permissions on a service that is not HTTP.
 pub(super) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {

@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::seed::SERF_HEALTH;
 
 /// `PUT /v1/session/create`

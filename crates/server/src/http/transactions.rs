@@ -27,9 +27,9 @@ use serde_json::{Value, json};
 
 use super::call::{Head, fresh, visible};
 use super::catalog::{may_deregister, may_register, may_write_service};
-use super::error::ApiError;
 use super::kv::{bounded_body, may_delete_tree, refuse_long};
 use super::sessions::may_end;
+use crate::api_error::ApiError;
 
 /// `PUT /v1/txn`
 pub(super) async fn apply(

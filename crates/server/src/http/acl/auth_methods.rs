@@ -11,9 +11,9 @@ use serde::ser::{Error as _, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{decode_to_write, listed, name_in_body, one, require_read, require_write};
 use crate::acl::Methods;
+use crate::api_error::ApiError;
 
 /// `GET /v1/acl/auth-methods`
 pub(in crate::http) async fn methods(call: Call) -> Result<Response, ApiError> {

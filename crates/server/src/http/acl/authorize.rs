@@ -5,7 +5,7 @@ use legate_model::TenancyName;
 use serde::{Deserialize, Serialize};
 
 use super::super::call::Call;
-use super::super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// How many questions one request may have. Consul's.
 const MOST: usize = 64;

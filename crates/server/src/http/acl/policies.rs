@@ -9,8 +9,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{decode_to_write, listed, not_found, one, require_read, require_write};
+use crate::api_error::ApiError;
 
 /// A policy in a list: without its rules.
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde_json::json;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// Go's time without a value.
 const NEVER: &str = "0001-01-01T00:00:00Z";

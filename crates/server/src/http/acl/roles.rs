@@ -7,8 +7,8 @@ use legate_store::{ReadTxn, WriteTxn, Writer};
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{check_links, decode_to_write, listed, not_found, one, require_read, require_write};
+use crate::api_error::ApiError;
 
 /// `GET /v1/acl/roles`
 pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {

@@ -7,8 +7,8 @@ use axum::response::Response;
 use legate_model::acl::{TEMPLATES, Template, TemplateVariables, TemplatedPolicy};
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::require_read;
+use crate::api_error::ApiError;
 
 /// `GET /v1/acl/templated-policies`
 pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {

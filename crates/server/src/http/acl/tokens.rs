@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{check_links, decode_to_write, listed, name_in_body, require_read, require_write};
 use crate::acl::{self, AclError};
+use crate::api_error::ApiError;
 
 /// The shortest and longest lifetime that can be asked for. Consul's defaults.
 const TOKEN_TTL: RangeInclusive<Duration> =

@@ -15,7 +15,7 @@ use legate_store::{ReadTxn, Source};
 use tokio::task::spawn_blocking;
 
 use super::super::call::{Call, visible};
-use super::super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
 /// Protocol numbers that Consul's own parts speak among each other and that clients look at. There

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::super::call::Call;
 use super::super::catalog::{may_take_checks, may_write_service};
-use super::super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::seed::SERF_HEALTH;
 
 /// `PUT /v1/agent/check/register`

@@ -13,9 +13,9 @@ use legate_model::Secret;
 use serde::Deserialize;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use crate::acl::TokenKind;
 use crate::agent::Agent;
+use crate::api_error::ApiError;
 
 /// Whoever changes how the agent works needs `agent:write`.
 fn may_write(call: &Call) -> Result<(), ApiError> {

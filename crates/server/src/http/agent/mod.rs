@@ -24,7 +24,7 @@ use legate_store::{Deregistration, ReadTxn, Registration, Source, WriteTxn, Writ
 
 use super::call::Call;
 use super::catalog::{may_take_checks, may_write_service};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::seed::SERF_HEALTH;
 
 /// The id and name of the server's own service. It is the server's, and nobody registers it.

@@ -17,8 +17,8 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::super::metrics::summary;
+use crate::api_error::ApiError;
 
 /// How often metrics are sent. Consul's.
 const METRICS_INTERVAL: Duration = Duration::from_secs(10);

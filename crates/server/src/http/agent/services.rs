@@ -12,9 +12,9 @@ use legate_store::ReadTxn;
 use serde_json::{Value, json};
 
 use super::super::call::{Call, visible};
-use super::super::error::ApiError;
 use super::content_hash::content_hash;
 use super::{OWN_SERVICE, maintenance, require_here};
+use crate::api_error::ApiError;
 use crate::seed::SERF_HEALTH;
 
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");

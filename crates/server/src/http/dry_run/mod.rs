@@ -24,8 +24,8 @@ use serde_json::Value;
 use self::difference::{Budget, Change as Field, ResourceChange};
 use super::call::Call;
 use super::change::Change;
-use super::error::ApiError;
 use super::graph;
+use crate::api_error::ApiError;
 use crate::handles::Handles;
 
 /// The most proxies that are computed.

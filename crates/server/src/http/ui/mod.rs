@@ -21,8 +21,8 @@ use serde::Serialize;
 use self::summary::{Summary, summaries};
 pub(super) use self::topology::topology;
 use super::call::{Call, visible};
-use super::error::ApiError;
 use super::gateway_services::links;
+use crate::api_error::ApiError;
 
 /// A node with all that is on it.
 #[derive(Serialize)]
