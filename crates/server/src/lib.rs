@@ -11,12 +11,15 @@ mod api_error;
 mod audit;
 mod certificate;
 mod config;
+mod distance;
 mod dns;
+mod gateways;
 mod grpc;
 mod handles;
 mod http;
 mod net;
 mod operations;
+mod own_node;
 mod prepared;
 mod program;
 mod rates;
@@ -26,10 +29,6 @@ mod sessions;
 mod start_error;
 mod telemetry;
 mod tenants;
-
-/// The version of Consul whose API is served here. Clients look for it in the node's metadata, and in what the
-/// program says under the name `consul`.
-pub const CONSUL_VERSION: &str = "1.21.0";
 
 pub use agent::{Reload, ReloadError};
 pub use audit::AuditError;
@@ -49,6 +48,7 @@ pub use operations::{
     AuditSink, HttpPolicy, LimitMode, MoreListeners, QueryTimes, RequestLimits, SizeLimits,
     TelemetryConfig, TlsPolicy, TlsVersion, UnixSocket,
 };
+pub use own_node::CONSUL_VERSION;
 pub use program::{Program, run};
 pub use server::{Parts, Server};
 pub use start_error::StartError;

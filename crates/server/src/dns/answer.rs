@@ -20,7 +20,8 @@ use super::records::{
     record, service_name,
 };
 use super::settings::{DnsSettings, Domain, seconds};
-use crate::http::{OWN_SERVICE, connect_to, ingress_to};
+use crate::gateways::{connect_to, ingress_to};
+use crate::own_node::OWN_SERVICE;
 use crate::prepared;
 
 /// How many aliases are followed from one name of the domain to the next. Consul's limit.

@@ -14,11 +14,11 @@ use legate_model::{
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
 use serde_json::{Value, json};
 
-use super::OWN_SERVICE;
 use super::call::{Call, visible};
-use super::gateway_services::connect_to;
 use super::near;
 use crate::api_error::ApiError;
+use crate::gateways::connect_to;
+use crate::own_node::OWN_SERVICE;
 
 /// `PUT /v1/catalog/register`
 pub(super) async fn register(

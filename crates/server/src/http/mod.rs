@@ -29,7 +29,7 @@ mod intentions_by_id;
 mod jwt_providers;
 mod kv;
 mod metrics;
-pub(crate) mod near;
+mod near;
 mod operator;
 mod params;
 mod peering;
@@ -61,11 +61,8 @@ use tokio::net::{TcpListener, UnixListener};
 
 use self::acl::{auth_methods, authorize, policies, replication, roles, templates, tokens};
 pub(crate) use self::agent::checks::register_check;
-pub(crate) use self::agent::{
-    OWN_SERVICE, acceptable, may_run, register_definition, require_own_partition,
-};
+pub(crate) use self::agent::{acceptable, may_run, register_definition, require_own_partition};
 pub(crate) use self::bootstrap::bootstrap_entry;
-pub(crate) use self::gateway_services::{connect_to, ingress_to};
 use self::guard::Guard;
 use self::state::ApiState;
 use crate::api_error::ApiError;

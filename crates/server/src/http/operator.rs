@@ -15,6 +15,7 @@ use super::call::Call;
 use super::state::Started;
 use super::status;
 use crate::api_error::ApiError;
+use crate::own_node::OWN_SERVICE;
 
 /// The version of Consul's Raft protocol that clients expect.
 const RAFT_PROTOCOL: &str = "3";
@@ -224,7 +225,7 @@ impl Usage {
         } else if instance.connect.native {
             count("connect-native");
         }
-        let is_own = instance.service == super::OWN_SERVICE;
+        let is_own = instance.service == OWN_SERVICE;
         if instance.kind == ServiceKind::Typical && !is_own {
             self.billable_service_instances += 1;
         }

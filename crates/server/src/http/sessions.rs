@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
-use crate::seed::SERF_HEALTH;
+use crate::own_node::SERF_HEALTH;
 
 /// `PUT /v1/session/create`
 pub(super) async fn create(

@@ -17,6 +17,7 @@ use tokio::task::spawn_blocking;
 use super::super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
+use crate::own_node::OWN_PORT;
 
 /// Protocol numbers that Consul's own parts speak among each other and that clients look at. There
 /// is no gossip and no Raft here; the numbers are those of Consul 1.21.
@@ -132,7 +133,7 @@ fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
         },
         "consul": {
             "acl": acl, "bootstrap": "true", "known_datacenters": "1", "leader": "true",
-            "leader_addr": SocketAddr::new(config.advertise, crate::seed::OWN_PORT).to_string(),
+            "leader_addr": SocketAddr::new(config.advertise, OWN_PORT).to_string(),
             "server": "true",
         },
         "runtime": {

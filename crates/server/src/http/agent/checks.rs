@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::super::call::Call;
 use super::super::catalog::{may_take_checks, may_write_service};
 use crate::api_error::ApiError;
-use crate::seed::SERF_HEALTH;
+use crate::own_node::SERF_HEALTH;
 
 /// `PUT /v1/agent/check/register`
 pub(in super::super) async fn register(

@@ -8,8 +8,9 @@ use legate_store::{Deregistration, Registration, WriteTxn, Writer};
 
 use super::super::call::Call;
 use super::super::catalog::may_write_service;
-use super::{OWN_SERVICE, require_here};
+use super::require_here;
 use crate::api_error::ApiError;
+use crate::own_node::OWN_SERVICE;
 
 /// The check of the node.
 pub(super) const NODE: &str = "_node_maintenance";

@@ -25,10 +25,7 @@ use legate_store::{Deregistration, ReadTxn, Registration, Source, WriteTxn, Writ
 use super::call::Call;
 use super::catalog::{may_take_checks, may_write_service};
 use crate::api_error::ApiError;
-use crate::seed::SERF_HEALTH;
-
-/// The id and name of the server's own service. It is the server's, and nobody registers it.
-pub(crate) const OWN_SERVICE: &str = "consul";
+use crate::own_node::{OWN_SERVICE, SERF_HEALTH};
 
 /// How many checks the agent of one node runs at most.
 const MAX_CHECKS: usize = 4096;

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::super::call::{Call, visible};
 use super::content_hash::content_hash;
-use super::{OWN_SERVICE, maintenance, require_here};
+use super::{maintenance, require_here};
 use crate::api_error::ApiError;
-use crate::seed::SERF_HEALTH;
+use crate::own_node::{OWN_SERVICE, SERF_HEALTH};
 
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
 const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
