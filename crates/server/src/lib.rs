@@ -13,6 +13,7 @@ mod certificate;
 mod config;
 mod distance;
 mod dns;
+mod entries;
 mod gateways;
 mod grpc;
 mod handles;

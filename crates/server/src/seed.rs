@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use legate_model::acl::{Authorizer, Token};
-use legate_model::{CheckStatus, CheckType, Secret, ServiceDefinition, Tenancy};
+use legate_model::{CheckStatus, CheckType, ConfigEntry, Secret, ServiceDefinition, Tenancy};
 use legate_runtime::Clock;
 use legate_store::{
     Command, Deregistration, Registration, Source, Store, Unavailable, WriteError, WriteTxn,
@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::acl;
 use crate::api_error::ApiError;
 use crate::config::{Definitions, ServerConfig};
+use crate::entries::change::{Change, acceptable_entry};
 use crate::http;
 use crate::own_node;
 use crate::start_error::StartError;
@@ -102,11 +103,30 @@ async fn register_entries(config: &ServerConfig, store: &Store) -> Result<(), St
         let what = format!("config entry {} {:?}", entry.kind().as_str(), entry.name());
         let (entry, datacenter) = (entry.clone(), config.datacenter.clone());
         write(store, what, move |txn| {
-            http::bootstrap_entry(txn, entry.clone(), &datacenter)
+            register_entry(txn, entry.clone(), &datacenter)
         })
         .await?;
     }
     Ok(())
+}
+
+/// Adds an entry unless there is one of its kind and name, by the rules of every write.
+fn register_entry(
+    txn: &mut WriteTxn,
+    mut entry: ConfigEntry,
+    datacenter: &str,
+) -> Result<(), ApiError> {
+    acceptable_entry(&entry)?;
+    entry.normalise();
+    let read = txn.read().within(entry.full_name().tenancy);
+    if read.config_entry(entry.kind(), entry.name()).is_some() {
+        return Ok(());
+    }
+    drop(read);
+    let entry = Box::new(entry);
+    Change::Put { entry, cas: None }
+        .apply(txn, datacenter)
+        .map(|_| ())
 }
 
 /// Registers what configuration files define, and deregisters what they defined before and define no

@@ -13,8 +13,8 @@ use legate_store::ReadTxn;
 use serde::Serialize;
 
 use super::call::{Call, visible};
-use super::protocol::protocol_of;
 use crate::api_error::ApiError;
+use crate::entries::protocol::protocol_of;
 use crate::gateways::is_behind_every;
 
 /// The kinds of config entries that name services behind a gateway.

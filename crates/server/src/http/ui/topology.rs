@@ -14,9 +14,9 @@ use serde::{Serialize, Serializer};
 use super::summary::{EXTERNAL_SOURCE, Summary, summaries};
 use super::{Call, may_see};
 use crate::api_error::ApiError;
+use crate::entries::protocol::protocol_of;
 use crate::http::call::visible;
 use crate::http::catalog::applications;
-use crate::http::protocol::protocol_of;
 
 /// What the user interface shows of a service's neighbours.
 #[derive(Serialize)]

@@ -63,7 +63,7 @@ impl Relevant {
 }
 
 /// The services whose chains an entry is a part of: its own, and those that lead to it.
-pub(super) fn services(
+pub(crate) fn services(
     state: &ReadTxn<'_>,
     kind: ConfigKind,
     name: &ServiceName,
@@ -126,7 +126,7 @@ fn any_trust_domain() -> Result<TrustDomain, InvalidSpiffeId> {
 }
 
 /// The chain of a service as callers in the mesh have it.
-pub(super) fn chain_in_mesh(
+pub(crate) fn chain_in_mesh(
     state: &ReadTxn<'_>,
     service: &ServiceName,
     datacenter: &str,
