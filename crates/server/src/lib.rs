@@ -24,6 +24,7 @@ mod own_node;
 mod prepared;
 mod program;
 mod rates;
+mod registration;
 mod seed;
 mod server;
 mod sessions;

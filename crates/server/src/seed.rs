@@ -15,8 +15,9 @@ use crate::acl;
 use crate::api_error::ApiError;
 use crate::config::{Definitions, ServerConfig};
 use crate::entries::change::{Change, acceptable_entry};
-use crate::http;
 use crate::own_node;
+use crate::registration::checks::{may_run, register_check};
+use crate::registration::services::{acceptable, register_definition, require_own_partition};
 use crate::start_error::StartError;
 
 pub(crate) async fn seed(
@@ -142,16 +143,16 @@ pub(crate) async fn define(
     };
     let scripts = config.agent.check_settings.scripts;
     for service in &definitions.services {
-        let judged = http::acceptable(service, &config.datacenter)
+        let judged = acceptable(service, &config.datacenter)
             .and_then(|()| require_tenancy(store, &tenancy_of_service(service)))
-            .and_then(|()| http::may_run(service.all_checks(), scripts, Source::Files));
+            .and_then(|()| may_run(service.all_checks(), scripts, Source::Files));
         judged.map_err(|error| refused(service_name(service), error))?;
     }
     for check in &definitions.checks {
         let judged = check.validate().map_err(ApiError::from);
         let judged = judged
             .and_then(|()| require_tenancy(store, &tenancy_of_check(check)))
-            .and_then(|()| http::may_run([check], scripts, Source::Files));
+            .and_then(|()| may_run([check], scripts, Source::Files));
         judged.map_err(|error| refused(check_name(check), error))?;
     }
     let (services, checks) = defined_ids(config, definitions)?;
@@ -211,7 +212,7 @@ fn define_service(
     let (all, source) = (Authorizer::manage_all(), Source::Files);
     txn.in_tenancy(&tenancy_of_service(service), |txn| {
         txn.read().require_tenancy()?;
-        http::register_definition(txn, &all, node, service.clone(), false, source)
+        register_definition(txn, &all, node, service.clone(), false, source)
     })
 }
 
@@ -219,13 +220,13 @@ fn define_check(txn: &mut WriteTxn, node: &str, check: &CheckType) -> Result<(),
     let all = Authorizer::manage_all();
     txn.in_tenancy(&tenancy_of_check(check), |txn| {
         txn.read().require_tenancy()?;
-        http::register_check(txn, &all, node, check.clone(), Source::Files)
+        register_check(txn, &all, node, check.clone(), Source::Files)
     })
 }
 
 /// What files define is of a namespace that exists, in the partition of the agent.
 fn require_tenancy(store: &Store, tenancy: &Tenancy) -> Result<(), ApiError> {
-    http::require_own_partition(tenancy)?;
+    require_own_partition(tenancy)?;
     let state = store.state();
     Ok(state.read().within(tenancy.clone()).require_tenancy()?)
 }

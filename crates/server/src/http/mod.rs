@@ -53,8 +53,6 @@ use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UnixListener};
 
 use self::acl::{auth_methods, authorize, policies, replication, roles, templates, tokens};
-pub(crate) use self::agent::checks::register_check;
-pub(crate) use self::agent::{acceptable, may_run, register_definition, require_own_partition};
 use self::guard::Guard;
 use self::state::ApiState;
 use crate::api_error::ApiError;

@@ -7,10 +7,11 @@ use legate_model::{CheckStatus, HealthCheck};
 use legate_store::{Deregistration, Registration, WriteTxn, Writer};
 
 use super::super::call::Call;
-use super::super::catalog::may_write_service;
 use super::require_here;
 use crate::api_error::ApiError;
 use crate::own_node::OWN_SERVICE;
+use crate::registration::rights::may_write_service;
+use crate::registration::services::no_node;
 
 /// The check of the node.
 pub(super) const NODE: &str = "_node_maintenance";
@@ -113,7 +114,7 @@ fn set(txn: &mut WriteTxn, node: &str, check: HealthCheck, enable: bool) -> Resu
     if is_on {
         return Ok(());
     }
-    let own = txn.read().node(node).ok_or_else(|| super::no_node(node))?;
+    let own = txn.read().node(node).ok_or_else(|| no_node(node))?;
     txn.register(Registration {
         node: (*own).clone(),
         service: None,
