@@ -4,6 +4,18 @@
 //! programs can start inside themselves (`legate dev`, tests) or run alone (`legate-server`).
 //! It decides nothing about the mesh: who may call whom, what a proxy gets and how data is
 //! stored live in the crates below.
+//!
+//! Files import each other downwards only. From the bottom up:
+//!
+//! 1. Settings, as values: `config`, `operations`, `dns::settings`, `net::limits`.
+//! 2. What a token allows (`acl`), and how a request is refused (`api_error`).
+//! 3. Questions and writes as functions of a state, whoever asks: `own_node`, `gateways`, `distance`, `prepared`,
+//!    `entries`, `registration`.
+//! 4. What a server has besides its tables (`audit`, `certificate`, `rates`, `telemetry`), what is in those from
+//!    the first moment (`seed`), and the server as the agent of its node (`agent`).
+//! 5. The handles of all that: `handles`.
+//! 6. The APIs: `dns`; `grpc`, which serves it too; and `http`, where endpoints stand below the table of routes.
+//! 7. `server` starts all of it, and `program` makes it a whole program.
 
 mod acl;
 mod agent;

@@ -55,9 +55,6 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// … and closed when it does not answer within this one.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often the token of an open stream is looked at again.
-const AUTH_CHECK: Duration = Duration::from_secs(300);
-
 /// How long open calls may take to end after the stop. Streams end by themselves at once.
 const GRACE: Duration = Duration::from_secs(1);
 

@@ -3,6 +3,7 @@
 //! says of what there is nothing to change that it cannot be.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -12,7 +13,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::state::Started;
 use super::status;
 use crate::api_error::ApiError;
 use crate::own_node::OWN_SERVICE;
@@ -28,6 +28,10 @@ const MESH_KINDS: [ServiceKind; 5] = [
     ServiceKind::IngressGateway,
     ServiceKind::ApiGateway,
 ];
+
+/// When this server started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Started(pub(super) SystemTime);
 
 fn require_read(call: &Call) -> Result<(), ApiError> {
     match call.authorizer()?.operator_read() {

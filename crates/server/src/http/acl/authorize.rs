@@ -33,7 +33,7 @@ struct Answer {
 }
 
 /// `POST /v1/internal/acl/authorize`
-pub(in crate::http) async fn authorize(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn authorize(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.acl_authorizer()?;
     let questions: Vec<Question> = call.decode()?;
     if questions.len() > MOST {

@@ -17,7 +17,7 @@ use crate::registration::rights::may_take_checks;
 use crate::registration::services::require_own_partition;
 
 /// `PUT /v1/agent/check/register`
-pub(in super::super) async fn register(
+pub(crate) async fn register(
     State(writer): State<Writer>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
@@ -44,7 +44,7 @@ pub(in super::super) async fn register(
 }
 
 /// `PUT /v1/agent/check/deregister/:id`
-pub(in super::super) async fn deregister(
+pub(crate) async fn deregister(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     call: Call,
@@ -66,7 +66,7 @@ pub(in super::super) async fn deregister(
 }
 
 /// `PUT /v1/agent/check/pass/:id`
-pub(in super::super) async fn pass(
+pub(crate) async fn pass(
     id: Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,
@@ -75,7 +75,7 @@ pub(in super::super) async fn pass(
 }
 
 /// `PUT /v1/agent/check/warn/:id`
-pub(in super::super) async fn warn(
+pub(crate) async fn warn(
     id: Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,
@@ -84,7 +84,7 @@ pub(in super::super) async fn warn(
 }
 
 /// `PUT /v1/agent/check/fail/:id`
-pub(in super::super) async fn fail(
+pub(crate) async fn fail(
     id: Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,
@@ -111,7 +111,7 @@ struct Update {
 }
 
 /// `PUT /v1/agent/check/update/:id`
-pub(in super::super) async fn update(
+pub(crate) async fn update(
     Path(id): Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,

@@ -43,7 +43,7 @@ fn reason(call: &Call, default: &str) -> String {
 }
 
 /// `PUT /v1/agent/service/maintenance/:id`
-pub(in super::super) async fn service(
+pub(crate) async fn service(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     call: Call,
@@ -76,10 +76,7 @@ pub(in super::super) async fn service(
 }
 
 /// `PUT /v1/agent/maintenance`
-pub(in super::super) async fn node(
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn node(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
     let (enable, node) = (enable(&call)?, call.config.node_name.clone());

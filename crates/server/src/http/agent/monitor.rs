@@ -24,7 +24,7 @@ use crate::api_error::ApiError;
 const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `GET /v1/agent/monitor`
-pub(in super::super) async fn monitor(
+pub(crate) async fn monitor(
     State(stop): State<CancellationToken>,
     call: Call,
 ) -> Result<Response, ApiError> {
@@ -53,7 +53,7 @@ fn level(name: &str) -> Option<Level> {
 }
 
 /// `GET /v1/agent/metrics/stream`
-pub(in super::super) async fn metrics(
+pub(crate) async fn metrics(
     State(registry): State<Registry>,
     State(clock): State<Clock>,
     State(stop): State<CancellationToken>,
