@@ -34,7 +34,7 @@ pub struct AclConfig {
     pub key_list_policy: bool,
 }
 
-/// One token of each kind, or none. The names are those of the settings and of the file.
+/// The tokens that an agent has of its own: one of each kind, or none. The names are those of the settings and of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TokenSet {

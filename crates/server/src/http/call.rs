@@ -92,7 +92,6 @@ impl std::ops::DerefMut for Call {
 }
 
 /// What every request is judged by and answered from.
-#[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) reader: Reader,
