@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::acl::AgentTokens;
 use crate::config::{Definitions, ServerConfig};
-use crate::dns::current::CurrentDns;
+use crate::dns::CurrentDns;
 use crate::rates::Rates;
 use crate::seed;
 use crate::start_error::StartError;

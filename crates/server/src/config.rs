@@ -1,6 +1,8 @@
 //! The settings of a server, as values. Reading flags and the environment is `main.rs`' work;
 //! nothing here touches files or the network.
 
+pub(crate) mod dns;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ use legate_runtime::logging::Level;
 pub use legate_store::{EtcdConfig, StoreConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::dns::settings::{DnsDomains, DnsSettings};
+use self::dns::{DnsDomains, DnsSettings};
 use crate::net::ConnectionLimits;
 use crate::operations::{
     AuditSink, HttpPolicy, MoreListeners, QueryTimes, RequestLimits, SizeLimits, TelemetryConfig,

@@ -7,14 +7,14 @@
 //!
 //! Files import each other downwards only. From the bottom up:
 //!
-//! 1. Settings, as values: `config`, `operations`, `dns::settings`, `net::limits`.
+//! 1. Settings, as values: `config`, `operations`; and how connections are accepted: `net`.
 //! 2. What a token allows (`acl`), and how a request is refused (`api_error`).
 //! 3. Questions and writes as functions of a state, whoever asks: `own_node`, `gateways`, `distance`, `prepared`,
 //!    `entries`, `registration`.
 //! 4. What a server has besides its tables (`audit`, `certificate`, `rates`, `telemetry`), what is in those from
-//!    the first moment (`seed`), and the server as the agent of its node (`agent`).
+//!    the first moment (`seed`), what answers DNS (`dns`), and the server as the agent of its node (`agent`).
 //! 5. The handles of all that: `handles`.
-//! 6. The APIs: `dns`; `grpc`, which serves it too; and `http`, where endpoints stand below the table of routes.
+//! 6. The APIs with handles: `grpc`, and `http`, where endpoints stand below the table of routes.
 //! 7. `server` starts all of it, and `program` makes it a whole program.
 
 mod acl;
@@ -47,12 +47,12 @@ mod tenants;
 pub use agent::{Reload, ReloadError};
 pub use audit::AuditError;
 pub use certificate::CertificateError;
+pub use config::dns::{
+    DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls,
+};
 pub use config::{
     AclConfig, AgentConfig, DefaultPolicy, Definitions, EtcdConfig, ServerConfig, StoreConfig,
     TokenSet,
-};
-pub use dns::settings::{
-    DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls,
 };
 pub use legate_ca::CaConfig;
 pub use legate_checks::{Scripts, Settings as CheckSettings};

@@ -23,7 +23,7 @@ use crate::agent::{Agent, Reload, ReloadError};
 use crate::audit::Audit;
 use crate::certificate::{self, Files, Renewed};
 use crate::config::ServerConfig;
-use crate::dns::current::CurrentDns;
+use crate::dns::CurrentDns;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::rates::Rates;
@@ -229,7 +229,7 @@ impl Server {
         }
         for (udp, tcp) in listening.dns {
             let api = dns::serve(
-                dns::Responder::new(handles),
+                handles.responder(),
                 self.scope.spawner(),
                 udp,
                 tcp,

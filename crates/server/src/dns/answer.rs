@@ -19,7 +19,7 @@ use super::records::{
     address_name, address_record, alias_record, host_name, meta_records, name_below, node_name,
     record, service_name,
 };
-use super::settings::{DnsSettings, Domain, seconds};
+use crate::config::dns::{DnsSettings, Domain, seconds};
 use crate::gateways::{connect_to, ingress_to};
 use crate::own_node::OWN_SERVICE;
 use crate::prepared;

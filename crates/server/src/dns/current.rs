@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::settings::DnsSettings;
+use crate::config::dns::DnsSettings;
 
 /// Most clients at one time that wait for other servers.
 const MAX_WAITING: usize = 256;

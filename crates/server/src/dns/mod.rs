@@ -3,11 +3,10 @@
 //! where such servers are set.
 
 mod answer;
-pub(crate) mod current;
+mod current;
 mod question;
 mod records;
 mod recursors;
-pub(crate) mod settings;
 mod wire;
 
 #[cfg(test)]
@@ -33,13 +32,12 @@ use tokio::time::timeout;
 
 use crate::acl::Rights;
 use crate::config::ServerConfig;
-use crate::handles::Handles;
+use crate::config::dns::DnsSettings;
 use crate::net::{self, Admission};
 use crate::rates::Rates;
 use answer::{Answer, Asker, Known, Resolver, Wanted};
-use current::CurrentDns;
+pub(crate) use current::CurrentDns;
 use question::{Names, Target};
-use settings::DnsSettings;
 use wire::{Form, LARGEST_MESSAGE, Request};
 pub(crate) use wire::{Transport, Undecodable};
 
@@ -103,14 +101,21 @@ enum Asks {
 }
 
 impl Responder {
-    pub(crate) fn new(handles: &Handles) -> Self {
+    pub(crate) fn new(
+        store: Reader,
+        rights: Rights,
+        clock: Clock,
+        config: Arc<ServerConfig>,
+        settings: CurrentDns,
+        rates: Rates,
+    ) -> Self {
         Self {
-            store: handles.store.reader(),
-            rights: handles.rights(),
-            clock: handles.clock.clone(),
-            config: Arc::clone(&handles.config),
-            settings: handles.dns.clone(),
-            rates: handles.rates.clone(),
+            store,
+            rights,
+            clock,
+            config,
+            settings,
+            rates,
         }
     }
 

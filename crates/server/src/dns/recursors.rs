@@ -16,8 +16,8 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::answer::{Known, Wanted};
-use super::settings::{DnsSettings, RecursorStrategy};
 use super::wire::{LARGEST_MESSAGE, Transport};
+use crate::config::dns::{DnsSettings, RecursorStrategy};
 
 /// Most host names that are looked up for one answer.
 const MAX_LOOKUPS: usize = 8;

@@ -13,7 +13,7 @@ use legate_store::{Command, Registration, Store};
 
 use super::answer::{Answer, Asker, Known, Resolver, Wanted};
 use super::question::Names;
-use super::settings::{DnsDomains, DnsSettings, DnsSoa, ServiceTtls};
+use crate::config::dns::{DnsDomains, DnsSettings, DnsSoa, ServiceTtls};
 
 /// One instance on a node of its own.
 struct Instance {

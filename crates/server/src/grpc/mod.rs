@@ -36,7 +36,6 @@ use tonic::transport::server::Router;
 use tonic::{Request, Status};
 use tower::layer::util::{Identity, Stack};
 
-use crate::dns::Responder;
 use crate::handles::Handles;
 use connection::Acceptor;
 use limited::LimitRates;
@@ -135,7 +134,7 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
     let acl = AclServiceServer::new(acl);
     let ca = connect_ca::Service::new(handles, stop.clone());
     let ca = ConnectCaServiceServer::new(ca);
-    let dns = DnsServiceServer::new(dns::Service::new(Responder::new(handles), rights));
+    let dns = DnsServiceServer::new(dns::Service::new(handles.responder(), rights));
     Ok(Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))

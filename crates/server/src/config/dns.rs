@@ -1,7 +1,5 @@
 //! How DNS answers: the settings, as values. Which of them may change while the server runs is said
-//! where they are kept, in [`CurrentDns`]. Nothing here touches files or the network.
-//!
-//! [`CurrentDns`]: super::current::CurrentDns
+//! where they are kept, in [`crate::dns::CurrentDns`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,8 +19,8 @@ pub struct DnsDomains {
 
 /// A domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Domain {
-    pub(super) name: Name,
+pub(crate) struct Domain {
+    pub(crate) name: Name,
     /// In small letters.
     labels: Vec<String>,
 }
@@ -58,13 +56,13 @@ impl DnsDomains {
         Ok(Self { all })
     }
 
-    pub(super) fn main(&self) -> &Domain {
+    pub(crate) fn main(&self) -> &Domain {
         &self.all[0]
     }
 
     /// The domain that labels in small letters end in, and how many are before it. The longest one
     /// where one domain is below the other.
-    pub(super) fn of(&self, labels: &[String]) -> Option<(&Domain, usize)> {
+    pub(crate) fn of(&self, labels: &[String]) -> Option<(&Domain, usize)> {
         let found = self.all.iter().filter(|one| labels.ends_with(&one.labels));
         let longest = found.max_by_key(|one| one.labels.len())?;
         Some((longest, labels.len() - longest.labels.len()))
@@ -149,7 +147,7 @@ impl ServiceTtls {
     }
 
     /// In seconds.
-    pub(super) fn of(&self, service: &str) -> u32 {
+    pub(crate) fn of(&self, service: &str) -> u32 {
         let name = service.to_lowercase();
         let longest = || {
             let fits = |(prefix, _): &(&String, _)| name.starts_with(prefix.as_str());
@@ -215,7 +213,7 @@ impl Default for DnsSettings {
 }
 
 /// A time to live, in seconds.
-pub(super) fn seconds(time: Duration) -> u32 {
+pub(crate) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).map_or(MAX_TTL, |seconds| seconds.min(MAX_TTL))
 }
 
