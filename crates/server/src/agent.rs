@@ -5,38 +5,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use legate_model::{CheckType, ServiceDefinition};
 use legate_runtime::CancellationToken;
-use legate_runtime::logging::{Level, LogLevel};
+use legate_runtime::logging::LogLevel;
 use legate_store::Store;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use crate::acl::{AgentTokens, TokenSet};
-use crate::config::ServerConfig;
-use crate::dns::{self, DnsSettings};
-use crate::operations::RequestLimits;
+use crate::acl::AgentTokens;
+use crate::config::{Definitions, ServerConfig};
+use crate::dns::CurrentDns;
 use crate::rates::Rates;
 use crate::seed;
-use crate::server::StartError;
-
-/// What configuration files say that can change while an agent runs. Services and checks that an
-/// earlier reading had and this one has not are deregistered.
-#[derive(Debug, Clone, Default)]
-pub struct Definitions {
-    /// Services, with their checks and sidecars.
-    pub services: Vec<ServiceDefinition>,
-    /// Checks of the node, or of a service of it.
-    pub checks: Vec<CheckType>,
-    /// The agent's own tokens.
-    pub tokens: TokenSet,
-    /// How many requests are taken in a second.
-    pub request_limits: RequestLimits,
-    /// How DNS answers.
-    pub dns: DnsSettings,
-    /// From which weight on events are logged, where [`Reload::with_log`] names the log.
-    pub log_level: Option<Level>,
-}
+use crate::start_error::StartError;
 
 /// Reads the configuration files of an agent again.
 #[derive(Clone)]
@@ -91,7 +71,7 @@ pub(crate) struct Agent {
     /// The tokens that the agent has of its own.
     pub(crate) tokens: Arc<AgentTokens>,
     rates: Rates,
-    dns: dns::Current,
+    dns: CurrentDns,
 }
 
 impl Agent {
@@ -101,7 +81,7 @@ impl Agent {
         reload: Option<Reload>,
         tokens: Arc<AgentTokens>,
         rates: Rates,
-        dns: dns::Current,
+        dns: CurrentDns,
     ) -> Self {
         Self {
             config,

@@ -1,6 +1,8 @@
 //! The settings of a server, as values. Reading flags and the environment is `main.rs`' work;
 //! nothing here touches files or the network.
 
+pub(crate) mod dns;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,11 +12,11 @@ use legate_ca::CaConfig;
 use legate_intentions::Action;
 pub use legate_model::acl::DefaultPolicy;
 use legate_model::{CheckType, ConfigEntry, Secret, ServiceDefinition};
-
+use legate_runtime::logging::Level;
 pub use legate_store::{EtcdConfig, StoreConfig};
+use serde::{Deserialize, Serialize};
 
-pub use crate::acl::TokenSet;
-use crate::dns::{DnsDomains, DnsSettings};
+use self::dns::{DnsDomains, DnsSettings};
 use crate::net::ConnectionLimits;
 use crate::operations::{
     AuditSink, HttpPolicy, MoreListeners, QueryTimes, RequestLimits, SizeLimits, TelemetryConfig,
@@ -32,6 +34,30 @@ pub struct AclConfig {
     pub initial_management: Option<Secret>,
     /// Whether listing keys needs `list` on their prefix. Default: no, as in Consul.
     pub key_list_policy: bool,
+}
+
+/// The tokens that an agent has of its own: one of each kind, or none. The names are those of the settings and of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TokenSet {
+    /// What requests without a token are judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<Secret>,
+    /// Kept and not used: this server is the catalog.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Secret>,
+    /// May write this agent and read nodes, whatever the tables say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_recovery: Option<Secret>,
+    /// Kept and not used: there is no replication.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replication: Option<Secret>,
+    /// Kept and not used: whoever writes the configuration files is trusted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_file_service_registration: Option<Secret>,
+    /// What DNS queries are judged by, before `default`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Secret>,
 }
 
 /// What a server is as an agent, and what is registered when it starts. All of it is expected to be
@@ -60,6 +86,24 @@ pub struct AgentConfig {
     pub tokens: TokenSet,
     /// Where those are kept that the API sets. Default: nowhere, they are gone with the process.
     pub token_file: Option<PathBuf>,
+}
+
+/// What configuration files say that can change while an agent runs. Services and checks that an
+/// earlier reading had and this one has not are deregistered.
+#[derive(Debug, Clone, Default)]
+pub struct Definitions {
+    /// Services, with their checks and sidecars.
+    pub services: Vec<ServiceDefinition>,
+    /// Checks of the node, or of a service of it.
+    pub checks: Vec<CheckType>,
+    /// The agent's own tokens.
+    pub tokens: TokenSet,
+    /// How many requests are taken in a second.
+    pub request_limits: RequestLimits,
+    /// How DNS answers.
+    pub dns: DnsSettings,
+    /// From which weight on events are logged, where [`crate::Reload::with_log`] names the log.
+    pub log_level: Option<Level>,
 }
 
 /// The settings of one server.

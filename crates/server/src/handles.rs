@@ -23,7 +23,7 @@ use crate::acl::{Logins, Methods, Rights};
 use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
-use crate::dns;
+use crate::dns::{CurrentDns, Responder};
 use crate::rates::Rates;
 use crate::telemetry::Traces;
 
@@ -59,7 +59,7 @@ pub(crate) struct Handles {
     /// The server as the agent of its node.
     pub(crate) agent: Arc<Agent>,
     /// How DNS answers now.
-    pub(crate) dns: dns::Current,
+    pub(crate) dns: CurrentDns,
     /// How many requests are answered.
     pub(crate) rates: Rates,
     /// Where requests are logged.
@@ -81,5 +81,19 @@ impl Handles {
         let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
         let (reader, writer) = (self.store.reader(), self.store.writer());
         Logins::new(reader, writer, clock, config, Arc::clone(&self.methods))
+    }
+
+    /// What answers DNS messages.
+    pub(crate) fn responder(&self) -> Responder {
+        let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
+        let (settings, rates) = (self.dns.clone(), self.rates.clone());
+        Responder::new(
+            self.store.reader(),
+            self.rights(),
+            clock,
+            config,
+            settings,
+            rates,
+        )
     }
 }

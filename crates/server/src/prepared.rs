@@ -7,7 +7,8 @@ use legate_model::{CheckServiceNode, ServiceQuery, Tenancy, TenancyName, put_nod
 use legate_store::ReadTxn;
 use rand::seq::SliceRandom;
 
-use crate::http::{connect_to, near};
+use crate::distance::{AGENT, sort_from};
+use crate::gateways::connect_to;
 
 /// Who executes a query.
 pub(crate) struct Caller<'a> {
@@ -98,7 +99,7 @@ fn select_in(
     let filtered = nodes.len() < all;
     nodes.shuffle(&mut rand::rng());
     if let Some(near) = origin(txn, caller, near) {
-        near::sort_from(txn, &near, &mut nodes, |one| &one.node.node);
+        sort_from(txn, &near, &mut nodes, |one| &one.node.node);
         put_node_first(&mut nodes, &near);
     }
     (nodes, filtered)
@@ -108,7 +109,7 @@ fn select_in(
 fn origin(txn: &ReadTxn<'_>, caller: &Caller<'_>, near: &str) -> Option<String> {
     match near {
         "" => None,
-        near::AGENT => Some(caller.node.to_owned()),
+        AGENT => Some(caller.node.to_owned()),
         "_ip" => {
             let node = txn.node_at(caller.source?, |_| true);
             node.map(|node| node.node.clone())

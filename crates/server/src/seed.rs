@@ -1,32 +1,24 @@
 //! What is in the tables from the first moment: the server's own node, what its settings register,
 //! and the first token.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use legate_model::acl::{Authorizer, Token};
-use legate_model::{
-    CheckStatus, CheckType, HealthCheck, Node, Secret, ServiceDefinition, ServiceInstance, Tenancy,
-};
+use legate_model::{CheckStatus, CheckType, ConfigEntry, Secret, ServiceDefinition, Tenancy};
 use legate_runtime::Clock;
 use legate_store::{
     Command, Deregistration, Registration, Source, Store, Unavailable, WriteError, WriteTxn,
 };
 use uuid::Uuid;
 
-use crate::CONSUL_VERSION;
 use crate::acl;
-use crate::agent::Definitions;
-use crate::config::ServerConfig;
-use crate::http::{self, ApiError};
-use crate::server::StartError;
-
-/// The check of a node that runs an agent. Consul's gossip decides it; here it passes for as long as
-/// the server runs, for it is the server itself.
-pub(crate) const SERF_HEALTH: &str = "serfHealth";
-
-/// Port of the service `consul`, which is Consul's RPC among servers. Nothing listens there; it is
-/// what clients know the service by.
-pub(crate) const OWN_PORT: u16 = 8300;
+use crate::api_error::ApiError;
+use crate::config::{Definitions, ServerConfig};
+use crate::entries::change::{Change, acceptable_entry};
+use crate::own_node;
+use crate::registration::checks::{may_run, register_check};
+use crate::registration::services::{acceptable, register_definition, require_own_partition};
+use crate::start_error::StartError;
 
 pub(crate) async fn seed(
     config: &ServerConfig,
@@ -34,7 +26,7 @@ pub(crate) async fn seed(
     clock: &Clock,
 ) -> Result<(), StartError> {
     let refused = |what| move |source| StartError::Refused { what, source };
-    let registration = own_node(config);
+    let registration = own_node::registration(config);
     let named = config.agent.node_id.is_some();
     store
         .write(move |txn| {
@@ -75,86 +67,6 @@ pub(crate) async fn seed(
     define(config, store, &definitions).await
 }
 
-/// The node, and where the server registers itself also its service.
-fn own_node(config: &ServerConfig) -> Registration {
-    let address = config.advertise.to_string();
-    let id = config.agent.node_id.clone();
-    let node = Node {
-        id: id.unwrap_or_else(|| Uuid::new_v4().to_string()),
-        node: config.node_name.clone(),
-        address: address.clone(),
-        datacenter: config.datacenter.clone(),
-        meta: config.agent.node_meta.clone(),
-        ..Node::default()
-    };
-    if !config.agent.registers_itself {
-        return Registration {
-            node,
-            service: None,
-            checks: Vec::new(),
-            skip_node_update: false,
-        };
-    }
-    let family = if config.advertise.is_ipv4() {
-        "ipv4"
-    } else {
-        "ipv6"
-    };
-    let tagged = ["lan", "wan"].into_iter().flat_map(|network| {
-        let names = [network.to_owned(), format!("{network}_{family}")];
-        names.map(|name| (name, address.clone()))
-    });
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let mut meta = BTreeMap::from([("version".to_owned(), version)]);
-    for (key, api) in [
-        ("grpc_port", config.grpc),
-        ("grpc_tls_port", config.grpc_tls),
-    ] {
-        if let Some(api) = api {
-            meta.insert(key.to_owned(), api.port().to_string());
-        }
-    }
-    // What Consul's servers say about their nodes.
-    let mut node_meta = node.meta.clone();
-    for (key, value) in [
-        ("consul-network-segment", ""),
-        ("consul-version", CONSUL_VERSION),
-    ] {
-        node_meta.insert(key.to_owned(), value.to_owned());
-    }
-    Registration {
-        node: Node {
-            meta: node_meta,
-            tagged_addresses: tagged
-                .chain(config.agent.tagged_addresses.clone())
-                .collect(),
-            ..node
-        },
-        service: Some(ServiceInstance {
-            id: http::OWN_SERVICE.to_owned(),
-            service: http::OWN_SERVICE.to_owned(),
-            port: OWN_PORT,
-            meta,
-            ..ServiceInstance::default()
-        }),
-        checks: vec![serf_health(
-            CheckStatus::Passing,
-            "Agent alive and reachable",
-        )],
-        skip_node_update: false,
-    }
-}
-
-fn serf_health(status: CheckStatus, output: &str) -> HealthCheck {
-    HealthCheck {
-        check_id: SERF_HEALTH.to_owned(),
-        name: "Serf Health Status".to_owned(),
-        status,
-        output: output.to_owned(),
-        ..HealthCheck::default()
-    }
-}
-
 /// Says that the server's own node is not there any more.
 ///
 /// # Errors
@@ -165,11 +77,11 @@ pub(crate) async fn leave(config: &ServerConfig, store: &Store) -> Result<(), St
     }
     let left = Registration {
         service: None,
-        checks: vec![serf_health(
+        checks: vec![own_node::serf_health(
             CheckStatus::Critical,
             "Agent not live or unreachable",
         )],
-        ..own_node(config)
+        ..own_node::registration(config)
     };
     let node = config.node_name.clone();
     let what = "that the node has left".to_owned();
@@ -192,11 +104,30 @@ async fn register_entries(config: &ServerConfig, store: &Store) -> Result<(), St
         let what = format!("config entry {} {:?}", entry.kind().as_str(), entry.name());
         let (entry, datacenter) = (entry.clone(), config.datacenter.clone());
         write(store, what, move |txn| {
-            http::bootstrap_entry(txn, entry.clone(), &datacenter)
+            register_entry(txn, entry.clone(), &datacenter)
         })
         .await?;
     }
     Ok(())
+}
+
+/// Adds an entry unless there is one of its kind and name, by the rules of every write.
+fn register_entry(
+    txn: &mut WriteTxn,
+    mut entry: ConfigEntry,
+    datacenter: &str,
+) -> Result<(), ApiError> {
+    acceptable_entry(&entry)?;
+    entry.normalise();
+    let read = txn.read().within(entry.full_name().tenancy);
+    if read.config_entry(entry.kind(), entry.name()).is_some() {
+        return Ok(());
+    }
+    drop(read);
+    let entry = Box::new(entry);
+    Change::Put { entry, cas: None }
+        .apply(txn, datacenter)
+        .map(|_| ())
 }
 
 /// Registers what configuration files define, and deregisters what they defined before and define no
@@ -212,16 +143,16 @@ pub(crate) async fn define(
     };
     let scripts = config.agent.check_settings.scripts;
     for service in &definitions.services {
-        let judged = http::acceptable(service, &config.datacenter)
+        let judged = acceptable(service, &config.datacenter)
             .and_then(|()| require_tenancy(store, &tenancy_of_service(service)))
-            .and_then(|()| http::may_run(service.all_checks(), scripts, Source::Files));
+            .and_then(|()| may_run(service.all_checks(), scripts, Source::Files));
         judged.map_err(|error| refused(service_name(service), error))?;
     }
     for check in &definitions.checks {
         let judged = check.validate().map_err(ApiError::from);
         let judged = judged
             .and_then(|()| require_tenancy(store, &tenancy_of_check(check)))
-            .and_then(|()| http::may_run([check], scripts, Source::Files));
+            .and_then(|()| may_run([check], scripts, Source::Files));
         judged.map_err(|error| refused(check_name(check), error))?;
     }
     let (services, checks) = defined_ids(config, definitions)?;
@@ -281,7 +212,7 @@ fn define_service(
     let (all, source) = (Authorizer::manage_all(), Source::Files);
     txn.in_tenancy(&tenancy_of_service(service), |txn| {
         txn.read().require_tenancy()?;
-        http::register_definition(txn, &all, node, service.clone(), false, source)
+        register_definition(txn, &all, node, service.clone(), false, source)
     })
 }
 
@@ -289,13 +220,13 @@ fn define_check(txn: &mut WriteTxn, node: &str, check: &CheckType) -> Result<(),
     let all = Authorizer::manage_all();
     txn.in_tenancy(&tenancy_of_check(check), |txn| {
         txn.read().require_tenancy()?;
-        http::register_check(txn, &all, node, check.clone(), Source::Files)
+        register_check(txn, &all, node, check.clone(), Source::Files)
     })
 }
 
 /// What files define is of a namespace that exists, in the partition of the agent.
 fn require_tenancy(store: &Store, tenancy: &Tenancy) -> Result<(), ApiError> {
-    http::require_own_partition(tenancy)?;
+    require_own_partition(tenancy)?;
     let state = store.state();
     Ok(state.read().within(tenancy.clone()).require_tenancy()?)
 }

@@ -6,28 +6,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_ca::{Ca, CaError, CaManager, ServiceLeaves};
+use legate_ca::{Ca, CaManager, ServiceLeaves};
 use legate_checks::{Reports, Runner};
-use legate_model::{Invalid, ServiceInstance};
+use legate_model::ServiceInstance;
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope, StopError, TaskError, file_limit};
-use legate_store::{OpenError, ReadTxn, Store, WriteError};
+use legate_store::{ReadTxn, Store};
 use legate_xds::Proxies;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
 use crate::acl::{self, AgentTokens};
 use crate::agent::{Agent, Reload, ReloadError};
-use crate::audit::{Audit, AuditError};
-use crate::certificate::{self, CertificateError, Files, Renewed};
+use crate::audit::Audit;
+use crate::certificate::{self, Files, Renewed};
 use crate::config::ServerConfig;
+use crate::dns::CurrentDns;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::rates::Rates;
-use crate::telemetry::{self, TelemetryError};
-use crate::{dns, grpc, http, seed, sessions, tenants};
+use crate::start_error::StartError;
+use crate::{dns, grpc, http, seed, sessions, telemetry, tenants};
 
 /// Files of a certificate chain and its key.
 type FilePair = (PathBuf, PathBuf);
@@ -58,82 +59,6 @@ impl Default for Parts {
             reload: None,
         }
     }
-}
-
-/// Why a server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An address cannot be listened at.
-    #[error(
-        "{api} cannot listen at {address}: {reason}; choose another address or port, or end what uses it"
-    )]
-    Listen {
-        /// Which API.
-        api: &'static str,
-        /// The address from the settings.
-        address: SocketAddr,
-        /// What the system says. It is no source: the text holds it, and a chain of causes would
-        /// tell it twice.
-        reason: std::io::Error,
-    },
-    /// The store cannot be opened.
-    #[error("the store cannot be opened: {0}")]
-    Store(#[from] OpenError),
-    /// The mesh CA cannot be set up.
-    #[error("the mesh CA cannot start: {0}")]
-    Ca(#[from] CaError),
-    /// A socket in the file system cannot be listened at.
-    #[error("the HTTP API cannot listen at {}: {reason}; choose another path", path.display())]
-    Socket {
-        /// The socket's file.
-        path: PathBuf,
-        /// What the system says.
-        reason: std::io::Error,
-    },
-    /// The audit log cannot be opened.
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    /// What takes metrics or traces cannot be used.
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    /// Two parts have metrics of one name.
-    #[error("the metrics cannot be put together: {0}")]
-    Metrics(#[from] legate_runtime::metrics::Error),
-    /// There is no certificate for a listener with TLS.
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
-    /// A name in the settings cannot be used.
-    #[error("{0}; check the datacenter and node name in the settings")]
-    Name(#[from] legate_model::name::InvalidName),
-    /// The initial management token cannot be used.
-    #[error("the initial management token (LEGATE_INITIAL_MANAGEMENT_TOKEN) cannot be used: {0}")]
-    Token(#[from] Invalid),
-    /// The tokens that the API has set cannot be read.
-    #[error(
-        "{file}: the tokens that were set cannot be read: {reason}; correct the file, or remove it and set them again"
-    )]
-    Tokens {
-        /// The file.
-        file: String,
-        /// What the system says.
-        reason: std::io::Error,
-    },
-    /// A service, check or config entry of the settings cannot be registered.
-    #[error("{what} of the settings cannot be registered: {reason}")]
-    Registration {
-        /// Which one.
-        what: String,
-        /// Why not.
-        reason: String,
-    },
-    /// The server's own node or token cannot be stored.
-    #[error("the store refuses {what}: {source}")]
-    Refused {
-        /// What was to be written.
-        what: &'static str,
-        /// Why not.
-        source: WriteError,
-    },
 }
 
 /// A running control plane.
@@ -192,7 +117,8 @@ impl Server {
         let registry = Registry::new();
         let rates = Rates::new(config.request_limits, &registry)?;
         let scope = Scope::new("server");
-        let traces = telemetry::start(&config, &clock, &registry, &scope)?;
+        let lost = telemetry::lost_counter(&registry)?;
+        let traces = telemetry::start(&config, &clock, &registry, lost, &scope)?;
         // It is written to until the last request has been answered.
         let storage = scope.spawner().child_with_own_token("storage");
         let store = match store {
@@ -212,7 +138,7 @@ impl Server {
         let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
         let reports = run_checks(&config, &store, &scope);
         let tokens = Arc::new(agent_tokens(&config)?);
-        let dns = dns::Current::new(config.dns_settings.clone());
+        let dns = CurrentDns::new(config.dns_settings.clone());
         let agent = Agent::new(
             config.clone(),
             store.clone(),
@@ -303,7 +229,7 @@ impl Server {
         }
         for (udp, tcp) in listening.dns {
             let api = dns::serve(
-                dns::Responder::new(handles),
+                handles.responder(),
                 self.scope.spawner(),
                 udp,
                 tcp,

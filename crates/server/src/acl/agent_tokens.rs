@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use legate_model::Secret;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
+
+use crate::config::TokenSet;
 
 /// The largest file that is read, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
@@ -44,30 +45,6 @@ impl TokenKind {
             _ => return None,
         })
     }
-}
-
-/// One token of each kind, or none. The names are those of the settings and of the file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TokenSet {
-    /// What requests without a token are judged by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub default: Option<Secret>,
-    /// Kept and not used: this server is the catalog.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent: Option<Secret>,
-    /// May write this agent and read nodes, whatever the tables say.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent_recovery: Option<Secret>,
-    /// Kept and not used: there is no replication.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replication: Option<Secret>,
-    /// Kept and not used: whoever writes the configuration files is trusted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub config_file_service_registration: Option<Secret>,
-    /// What DNS queries are judged by, before `default`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dns: Option<Secret>,
 }
 
 impl TokenSet {

@@ -9,8 +9,9 @@ use legate_runtime::Clock;
 use legate_store::{Command, ReadTxn, Reader, TokenKey, WriteTxn, Writer};
 use uuid::Uuid;
 
+use super::error::AclError;
 use super::methods::{Failure, Methods};
-use super::{AclError, tenants};
+use super::tenants;
 use crate::config::ServerConfig;
 
 /// The most bytes that the description of a token from a login may have: it is stored.

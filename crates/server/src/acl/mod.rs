@@ -20,7 +20,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use self::resolve::{Kept, Setting};
 use crate::config::ServerConfig;
-pub use agent_tokens::TokenSet;
 pub(crate) use agent_tokens::{AgentTokens, TokenKind};
 pub(crate) use error::AclError;
 pub(crate) use login::{Login, Logins};

@@ -16,7 +16,8 @@ use legate_model::acl::{
 };
 use legate_store::ReadTxn;
 
-use super::{AclError, tenants};
+use super::error::AclError;
+use super::tenants;
 
 /// How many tokens' rights are kept at least, for those who ask again. Twice as many at most.
 const KEPT: usize = 4096;

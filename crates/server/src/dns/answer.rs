@@ -19,8 +19,9 @@ use super::records::{
     address_name, address_record, alias_record, host_name, meta_records, name_below, node_name,
     record, service_name,
 };
-use super::settings::{DnsSettings, Domain, seconds};
-use crate::http::{OWN_SERVICE, connect_to, ingress_to};
+use crate::config::dns::{DnsSettings, Domain, seconds};
+use crate::gateways::{connect_to, ingress_to};
+use crate::own_node::OWN_SERVICE;
 use crate::prepared;
 
 /// How many aliases are followed from one name of the domain to the next. Consul's limit.

@@ -3,10 +3,10 @@
 //! where such servers are set.
 
 mod answer;
+mod current;
 mod question;
 mod records;
 mod recursors;
-mod settings;
 mod wire;
 
 #[cfg(test)]
@@ -32,13 +32,12 @@ use tokio::time::timeout;
 
 use crate::acl::Rights;
 use crate::config::ServerConfig;
-use crate::handles::Handles;
+use crate::config::dns::DnsSettings;
 use crate::net::{self, Admission};
 use crate::rates::Rates;
 use answer::{Answer, Asker, Known, Resolver, Wanted};
+pub(crate) use current::CurrentDns;
 use question::{Names, Target};
-pub(crate) use settings::Current;
-pub use settings::{DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls};
 use wire::{Form, LARGEST_MESSAGE, Request};
 pub(crate) use wire::{Transport, Undecodable};
 
@@ -70,7 +69,7 @@ pub(crate) struct Responder {
     rights: Rights,
     clock: Clock,
     config: Arc<ServerConfig>,
-    settings: Current,
+    settings: CurrentDns,
     rates: Rates,
 }
 
@@ -102,14 +101,21 @@ enum Asks {
 }
 
 impl Responder {
-    pub(crate) fn new(handles: &Handles) -> Self {
+    pub(crate) fn new(
+        store: Reader,
+        rights: Rights,
+        clock: Clock,
+        config: Arc<ServerConfig>,
+        settings: CurrentDns,
+        rates: Rates,
+    ) -> Self {
         Self {
-            store: handles.store.reader(),
-            rights: handles.rights(),
-            clock: handles.clock.clone(),
-            config: Arc::clone(&handles.config),
-            settings: handles.dns.clone(),
-            rates: handles.rates.clone(),
+            store,
+            rights,
+            clock,
+            config,
+            settings,
+            rates,
         }
     }
 
@@ -361,7 +367,7 @@ pub(crate) async fn serve(
 
 /// One datagram after the other: an answer takes microseconds, and what waits does so in the
 /// socket's own bounded buffer. Only what has to wait for other servers is a task of its own; there are
-/// as many of these at most as there are [`recursors::Places`].
+/// as many of these at most as there are [`current::Places`].
 async fn serve_udp(
     responder: &Responder,
     spawner: &Spawner,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hickory_proto::rr::{Name, RecordType};
 use legate_model::Tenancy;
 
-use super::settings::{DnsDomains, Domain};
+use crate::config::dns::{DnsDomains, Domain};
 
 /// The labels that say what is asked for.
 const KINDS: [&str; 7] = [

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
 use futures_util::future::join_all;
 use hickory_proto::op::{Message, Query};
@@ -14,15 +13,11 @@ use hickory_proto::rr::{Name, Record, RecordType};
 use rand::seq::SliceRandom;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::answer::{Known, Wanted};
-use super::settings::{DnsSettings, RecursorStrategy};
 use super::wire::{LARGEST_MESSAGE, Transport};
-
-/// Most clients at one time that wait for other servers.
-const MAX_WAITING: usize = 256;
+use crate::config::dns::{DnsSettings, RecursorStrategy};
 
 /// Most host names that are looked up for one answer.
 const MAX_LOOKUPS: usize = 8;
@@ -35,21 +30,6 @@ const MAX_READ: usize = 4096;
 
 /// Answers that are as good as any other server's: there are records, or the name does not exist.
 const FINAL_CODES: [u8; 2] = [0, 3];
-
-/// Who may ask other servers now.
-#[derive(Debug, Clone)]
-pub(super) struct Places(Arc<Semaphore>);
-
-impl Places {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_WAITING)))
-    }
-
-    /// `None` when too many wait already.
-    pub(super) fn take(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0).try_acquire_owned().ok()
-    }
-}
 
 /// The answer of the first server that has one to `request`, whose question ends at `end`. `None` when
 /// none of them has.

@@ -13,7 +13,7 @@ use legate_store::{Command, Registration, Store};
 
 use super::answer::{Answer, Asker, Known, Resolver, Wanted};
 use super::question::Names;
-use super::settings::{DnsDomains, DnsSettings, ServiceTtls};
+use crate::config::dns::{DnsDomains, DnsSettings, DnsSoa, ServiceTtls};
 
 /// One instance on a node of its own.
 struct Instance {
@@ -511,9 +511,9 @@ fn answers_may_be_kept_as_long_as_the_settings_say() {
     let settings = DnsSettings {
         node_ttl: Duration::from_secs(5),
         service_ttl: ServiceTtls::new(times),
-        soa: super::DnsSoa {
+        soa: DnsSoa {
             min_ttl: 30,
-            ..super::DnsSoa::default()
+            ..DnsSoa::default()
         },
         ..DnsSettings::default()
     };

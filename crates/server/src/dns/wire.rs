@@ -16,7 +16,7 @@ use hickory_proto::serialize::binary::{
     BinDecodable, BinDecoder, BinEncodable, BinEncoder, DecodeError, NameEncoding,
 };
 
-use super::settings::DnsSettings;
+use crate::config::dns::DnsSettings;
 
 /// How an answer travels, which decides how long it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,19 @@
 //! Who calls, and what an ACL error is in gRPC.
 
+use std::time::Duration;
+
 use legate_api::metadata;
 use legate_model::acl::Authorizer;
 use legate_model::{InvalidTenancyName, Tenancy, TenancyName};
+use legate_runtime::CancellationToken;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 
 use crate::acl::{self, AclError, Rights};
+
+/// How often the token of an open stream is looked at again.
+pub(super) const AUTH_CHECK: Duration = Duration::from_secs(300);
 
 /// What stands for a value that is no text: nothing goes by this name. It must not pass for a value
 /// that is absent.
@@ -107,6 +114,19 @@ pub(super) fn any_valid_token(rights: &Rights, token: &str) -> Result<(), Status
         return Err(status(AclError::Anonymous));
     }
     authorizer(rights, token).map(|_| ())
+}
+
+/// Waits until a stream has to end: the server stops, or the token that opened the stream is no
+/// longer good.
+pub(super) async fn ended(rights: Rights, token: String, stop: CancellationToken) -> Status {
+    let mut checks = interval_at(Instant::now() + AUTH_CHECK, AUTH_CHECK);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(checks.tick()).await.is_some() {
+        if let Err(status) = any_valid_token(&rights, &token) {
+            return status;
+        }
+    }
+    Status::unavailable("this server is stopping; connect to another")
 }
 
 /// The token lacks a permission, such as `service:write`, on something.

@@ -18,7 +18,6 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::auth;
-use super::discovery::ended;
 use crate::acl::Rights;
 use crate::handles::Handles;
 
@@ -93,7 +92,7 @@ impl ConnectCaService for Service {
         self.enabled()?;
         let token = auth::token(request.metadata()).to_owned();
         auth::any_valid_token(&self.rights, &token)?;
-        let end = ended(self.rights.clone(), token.clone(), self.stop.clone());
+        let end = auth::ended(self.rights.clone(), token.clone(), self.stop.clone());
         let watch = RootsWatch {
             end: Box::pin(end),
             store: self.store.clone(),

@@ -7,11 +7,10 @@ use futures_util::stream;
 use legate_api::serverdiscovery::server_discovery_service_server::ServerDiscoveryService;
 use legate_api::serverdiscovery::{Server, WatchServersRequest, WatchServersResponse};
 use legate_runtime::CancellationToken;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use super::{AUTH_CHECK, auth};
+use super::auth;
 use crate::acl::Rights;
 use crate::config::ServerConfig;
 
@@ -54,7 +53,7 @@ impl ServerDiscoveryService for Service {
     ) -> Result<Response<Self::WatchServersStream>, Status> {
         let token = auth::token(request.metadata()).to_owned();
         auth::any_valid_token(&self.rights, &token)?;
-        let end = ended(self.rights.clone(), token, self.stop.clone());
+        let end = auth::ended(self.rights.clone(), token, self.stop.clone());
         let end = async move { Some((Err(end.await), Step::Done)) };
         let first = Step::First(self.servers(), Box::pin(end));
         let responses = stream::unfold(first, |step| async {
@@ -78,17 +77,4 @@ enum Step {
     ),
     Wait(Pin<Box<dyn Future<Output = Last> + Send>>),
     Done,
-}
-
-/// Waits until a stream has to end: the server stops, or the token that opened the stream is no
-/// longer good.
-pub(super) async fn ended(rights: Rights, token: String, stop: CancellationToken) -> Status {
-    let mut checks = interval_at(Instant::now() + AUTH_CHECK, AUTH_CHECK);
-    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while stop.run_until_cancelled(checks.tick()).await.is_some() {
-        if let Err(status) = auth::any_valid_token(&rights, &token) {
-            return status;
-        }
-    }
-    Status::unavailable("this server is stopping; connect to another")
 }

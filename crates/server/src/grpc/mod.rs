@@ -36,7 +36,6 @@ use tonic::transport::server::Router;
 use tonic::{Request, Status};
 use tower::layer::util::{Identity, Stack};
 
-use crate::dns::Responder;
 use crate::handles::Handles;
 use connection::Acceptor;
 use limited::LimitRates;
@@ -54,9 +53,6 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// … and closed when it does not answer within this one.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// How often the token of an open stream is looked at again.
-const AUTH_CHECK: Duration = Duration::from_secs(300);
 
 /// How long open calls may take to end after the stop. Streams end by themselves at once.
 const GRACE: Duration = Duration::from_secs(1);
@@ -138,7 +134,7 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
     let acl = AclServiceServer::new(acl);
     let ca = connect_ca::Service::new(handles, stop.clone());
     let ca = ConnectCaServiceServer::new(ca);
-    let dns = DnsServiceServer::new(dns::Service::new(Responder::new(handles), rights));
+    let dns = DnsServiceServer::new(dns::Service::new(handles.responder(), rights));
     Ok(Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))

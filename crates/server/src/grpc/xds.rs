@@ -9,7 +9,7 @@ use legate_store::Reader;
 use legate_xds::{StreamAuthorizer, XdsConfig, XdsService};
 use tonic::Status;
 
-use super::{AUTH_CHECK, auth};
+use super::auth::{self, AUTH_CHECK};
 use crate::acl::Rights;
 use crate::handles::Handles;
 

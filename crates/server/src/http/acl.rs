@@ -1,8 +1,9 @@
-//! `/v1/acl`: bootstrap, login and logout; the modules below have what tokens are and are linked to.
+//! `/v1/acl`: login and logout; the modules below have the first token, and what tokens are and are linked to.
 //! `acl:read` sees it, `acl:write` changes it; where ACLs are off, nothing here exists.
 
 pub(super) mod auth_methods;
 pub(super) mod authorize;
+pub(super) mod bootstrap;
 pub(super) mod policies;
 pub(super) mod replication;
 pub(super) mod roles;
@@ -10,24 +11,20 @@ pub(super) mod templates;
 pub(super) mod tokens;
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
-use legate_model::acl::{Authorizer, Owned, PolicyLink, RoleLink, Token};
+use legate_model::acl::{Authorizer, Owned, PolicyLink, RoleLink};
 use legate_model::{Secret, Tenancy, TenancyName};
-use legate_runtime::Clock;
-use legate_store::{ReadTxn, StoreConfig, Writer};
+use legate_store::ReadTxn;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::call::Call;
-use super::error::ApiError;
 use crate::acl::Logins;
+use crate::api_error::ApiError;
 
 /// The row in the body of a write, and that the caller may change access control where it is to stand.
 fn decode_to_write<T: DeserializeOwned + Owned>(call: &mut Call) -> Result<T, ApiError> {
@@ -106,129 +103,6 @@ fn require_write(call: &Call) -> Result<(), ApiError> {
     } else {
         Err(ApiError::denied("acl:write", ""))
     }
-}
-
-/// Body of a bootstrap; it may be missing altogether.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct BootstrapBody {
-    bootstrap_secret: Secret,
-}
-
-/// What a bootstrap answers with.
-#[derive(Serialize)]
-struct Bootstrapped {
-    /// The secret, under the name that it had in Consul's first versions.
-    #[serde(rename = "ID")]
-    id: Secret,
-    #[serde(flatten)]
-    token: Token,
-}
-
-/// The file in the data directory that permits another bootstrap. Consul's name.
-const RESET_FILE: &str = "acl-bootstrap-reset";
-
-/// `PUT /v1/acl/bootstrap`: makes the first token that may do everything. A second one needs the
-/// reset index in a file that only who runs the server can write.
-pub(super) async fn bootstrap(
-    State(writer): State<Writer>,
-    State(clock): State<Clock>,
-    mut call: Call,
-) -> Result<Response, ApiError> {
-    if !call.config.acl.enabled {
-        return Err(ApiError::acl_disabled());
-    }
-    // Whoever may do everything is of no other tenancy.
-    call.set_tenancy(Tenancy::default());
-    let body = match call.has_body() {
-        true => call.decode()?,
-        false => BootstrapBody::default(),
-    };
-    let secret = match body.bootstrap_secret.is_empty() {
-        true => Secret::new(Uuid::new_v4().to_string()),
-        false => body.bootstrap_secret,
-    };
-    let token = Token {
-        accessor_id: Uuid::new_v4().to_string(),
-        secret_id: secret.clone(),
-        description: "Bootstrap Token (Global Management)".to_owned(),
-        policies: vec![PolicyLink::global_management()],
-        create_time: Some(clock.now()),
-        ..Token::default()
-    };
-    token.validate()?;
-    let file = reset_file(&call);
-    let reset = match call.reader.state().read().managed_since() {
-        None => None,
-        Some(index) => Some(reset_index(file.as_deref(), index)?),
-    };
-    if let (Some(_), Some(file)) = (reset, &file) {
-        // Before the write: a file that stays would permit one more after a restore.
-        std::fs::remove_file(file).map_err(|error| unremovable(file, &error))?;
-    }
-    let made = call.write(&writer, move |txn| {
-        if let Some(index) = txn.read().managed_since()
-            && reset != Some(index)
-        {
-            return Err(bootstrapped(index, file.as_deref()));
-        }
-        if reset.is_some() {
-            txn.reset_management();
-        }
-        tokens::put(txn, &token)
-    });
-    let token = made.await?;
-    call.json(&Bootstrapped { id: secret, token })
-}
-
-/// Where the reset index is looked for. A store in memory or in etcd has no directory.
-fn reset_file(call: &Call) -> Option<PathBuf> {
-    match &call.config.store {
-        StoreConfig::Disk { directory, .. } => Some(directory.join(RESET_FILE)),
-        _ => None,
-    }
-}
-
-/// The reset index in the file, which must be the one that the next bootstrap needs.
-fn reset_index(file: Option<&FilePath>, needed: u64) -> Result<u64, ApiError> {
-    let mut text = String::new();
-    let opened = file.and_then(|file| std::fs::File::open(file).ok());
-    let Some(opened) = opened else {
-        return Err(bootstrapped(needed, file));
-    };
-    // No number is longer.
-    let read = opened.take(64).read_to_string(&mut text);
-    match read.ok().and_then(|_| text.trim().parse::<u64>().ok()) {
-        Some(index) if index == needed => Ok(index),
-        Some(index) => Err(ApiError::internal(format!(
-            "Invalid bootstrap reset index (specified {index}, reset index: {needed})"
-        ))),
-        None => Err(bootstrapped(needed, file)),
-    }
-}
-
-fn unremovable(file: &FilePath, error: &std::io::Error) -> ApiError {
-    ApiError::internal(format!(
-        "ACL bootstrap is not done: {} cannot be removed, and would permit another one later: {error}",
-        file.display()
-    ))
-}
-
-fn bootstrapped(index: u64, file: Option<&FilePath>) -> ApiError {
-    let how = match file {
-        // Whoever asks need not know where the directory is.
-        Some(_) => {
-            format!("write {index} to {RESET_FILE} in the data directory and repeat this")
-        }
-        None => "restart the server with another one in LEGATE_INITIAL_MANAGEMENT_TOKEN".to_owned(),
-    };
-    ApiError::new(
-        StatusCode::FORBIDDEN,
-        format!(
-            "Permission denied: ACL bootstrap no longer allowed (reset index: {index}): there was a \
-             management token already; use it to make others, or {how} when it is lost"
-        ),
-    )
 }
 
 /// Body of a login.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::call::Call;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// `GET /v1/connect/ca/roots`
 pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {

@@ -24,10 +24,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::denial::Asker;
-use super::error::ApiError;
 use super::params::{CacheControl, Params};
-use super::state::ApiState;
 use crate::acl::Rights;
+use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
 /// The largest request body, in bytes. Consul's limit.
@@ -59,7 +58,6 @@ pub(crate) struct Asked {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) reader: Reader,
     rights: Rights,
-    /// Cancelled when the server stops.
     stop: CancellationToken,
     pub(crate) params: Params,
     /// Whose rows it is about; [`Call::set_tenancy`] changes it.
@@ -93,23 +91,38 @@ impl std::ops::DerefMut for Call {
     }
 }
 
+/// What every request is judged by and answered from.
+pub(crate) struct Sources {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) reader: Reader,
+    pub(crate) rights: Rights,
+    /// Cancelled when the server stops.
+    pub(crate) stop: CancellationToken,
+}
+
 /// A request whose body is left to the endpoint.
 pub(super) struct Head(pub(super) Call);
 
-impl FromRequestParts<ApiState> for Head {
+impl<S: Sync> FromRequestParts<S> for Head
+where
+    Sources: FromRef<S>,
+{
     type Rejection = ApiError;
 
-    async fn from_request_parts(head: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        Call::of_head(head, state).map(Self)
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        Call::of_head(head, Sources::from_ref(state)).map(Self)
     }
 }
 
-impl FromRequest<ApiState> for Call {
+impl<S: Sync> FromRequest<S> for Call
+where
+    Sources: FromRef<S>,
+{
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let (head, body) = request.into_parts();
-        let mut call = Self::of_head(&head, state)?;
+        let mut call = Self::of_head(&head, Sources::from_ref(state))?;
         call.body = read_body(&head.headers, body, BODY_LIMIT, BODY_TIME).await?;
         Ok(call)
     }
@@ -214,14 +227,18 @@ fn refuse_dry_run(params: &Params, uri: &Uri) -> Result<(), ApiError> {
 
 impl Call {
     /// A request whose body is not read yet.
-    fn of_head(head: &Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let config = Arc::<ServerConfig>::from_ref(state);
+    fn of_head(head: &Parts, sources: Sources) -> Result<Self, ApiError> {
+        let Sources {
+            config,
+            reader,
+            rights,
+            stop,
+        } = sources;
         let params = Params::parse(&head.uri)?;
         params.refuse_unserved(&config.datacenter)?;
         refuse_dry_run(&params, &head.uri)?;
         let (tenancy, every_namespace) = tenancy_of(&params, &head.headers)?;
         tracing::debug!(method = %head.method, path = head.uri.path(), "HTTP request");
-        let rights = Rights::from_ref(state);
         let mut token = token_of(&params, &head.headers);
         if token.is_empty() {
             token = rights.default_token();
@@ -237,9 +254,9 @@ impl Call {
         let mut call = Self(Box::new(Asked {
             config,
             asker,
-            reader: Reader::from_ref(state),
+            reader,
             rights,
-            stop: CancellationToken::from_ref(state),
+            stop,
             cache: CacheControl::parse(&head.headers)?,
             params,
             tenancy,

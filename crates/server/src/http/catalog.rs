@@ -8,17 +8,18 @@ use axum::response::Response;
 use legate_filter::Filter;
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, DeregisterRequest, HealthCheck, Node, RegisterRequest, ServiceInstance,
-    ServiceKind, ServiceNode, Tenancy, filters,
+    CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceInstance, ServiceKind,
+    ServiceNode, Tenancy, filters,
 };
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
 use serde_json::{Value, json};
 
-use super::OWN_SERVICE;
 use super::call::{Call, visible};
-use super::error::ApiError;
-use super::gateway_services::connect_to;
 use super::near;
+use crate::api_error::ApiError;
+use crate::gateways::connect_to;
+use crate::own_node::OWN_SERVICE;
+use crate::registration::rights::{may_deregister, may_register};
 
 /// `PUT /v1/catalog/register`
 pub(super) async fn register(
@@ -67,91 +68,6 @@ pub(super) fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), Api
     )))
 }
 
-pub(super) fn may_register(
-    authorizer: &Authorizer,
-    state: &ReadTxn<'_>,
-    registration: &Registration,
-) -> Result<(), ApiError> {
-    let node = &registration.node.node;
-    // Who registers a service sends its node along, and needs no right for what stays as it is.
-    let checks_node = registration.checks.iter().any(|c| c.service_id.is_empty());
-    if (checks_node || changes_node(state, registration)) && !authorizer.node_write(node) {
-        return Err(ApiError::denied("node:write", node));
-    }
-    // A node that gets another name takes the old one along.
-    let renamed = Some(&registration.node.id).filter(|id| !id.is_empty());
-    let renamed = renamed.and_then(|id| state.node_by_id(id));
-    if let Some(old) = renamed.filter(|old| !authorizer.node_write(&old.node))
-        && !old.node.eq_ignore_ascii_case(node)
-    {
-        return Err(ApiError::denied("node:write", &old.node));
-    }
-    may_take_checks(authorizer, state, node, &registration.checks)?;
-    let existing = |id: &str| state.instance(node, id).map(|i| i.service.service.clone());
-    let mut services = Vec::new();
-    if let Some(service) = &registration.service {
-        services.push(service.service.clone());
-        // What stands under this id is replaced, so it counts too.
-        services.extend(existing(&service.id));
-        // Callers of the destination are sent to its proxies.
-        let destination = &service.proxy.destination_service_name;
-        if service.kind == ServiceKind::ConnectProxy {
-            services.push(destination.clone());
-        }
-    }
-    for check in &registration.checks {
-        services.extend(existing(&check.service_id));
-    }
-    for service in services {
-        may_write_service(authorizer, &service)?;
-    }
-    Ok(())
-}
-
-/// Whether a registration makes or changes its node. Consul's `RegisterRequest.ChangesNode`.
-fn changes_node(state: &ReadTxn<'_>, registration: &Registration) -> bool {
-    let new = &registration.node;
-    let Some(old) = state.node(&new.node) else {
-        return true;
-    };
-    let same = new.id == old.id
-        && new.address == old.address
-        && new.datacenter.eq_ignore_ascii_case(&old.datacenter)
-        && new.tagged_addresses == old.tagged_addresses
-        && new.meta == old.meta
-        && new.locality == old.locality;
-    !registration.skip_node_update && !same
-}
-
-pub(super) fn may_write_service(authorizer: &Authorizer, name: &str) -> Result<(), ApiError> {
-    if authorizer.service_write(name) {
-        Ok(())
-    } else {
-        Err(ApiError::denied("service:write", name))
-    }
-}
-
-/// A check has one owner: who registers one of the same id takes it, and with it the other
-/// service's health.
-pub(super) fn may_take_checks(
-    authorizer: &Authorizer,
-    state: &ReadTxn<'_>,
-    node: &str,
-    checks: &[HealthCheck],
-) -> Result<(), ApiError> {
-    let known = checks
-        .iter()
-        .filter_map(|check| state.check(node, &check.check_id));
-    for check in known {
-        if !check.service_id.is_empty() {
-            may_write_service(authorizer, &check.service_name)?;
-        } else if !authorizer.node_write(node) {
-            return Err(ApiError::denied("node:write", node));
-        }
-    }
-    Ok(())
-}
-
 /// `PUT /v1/catalog/deregister`
 pub(super) async fn deregister(
     State(writer): State<Writer>,
@@ -176,27 +92,6 @@ pub(super) async fn deregister(
     })
     .await?;
     call.json(&true)
-}
-
-/// Who may write a node may remove what is on it; who may write a service, its instances.
-pub(super) fn may_deregister(
-    authorizer: &Authorizer,
-    state: &ReadTxn<'_>,
-    what: &Deregistration,
-) -> Result<(), ApiError> {
-    if authorizer.node_write(&what.node) {
-        return Ok(());
-    }
-    let owner = |check: &String| Some(state.check(&what.node, check)?.service_id.clone());
-    let id = match (&what.service_id, &what.check_id) {
-        (Some(id), _) => Some(id.clone()),
-        (None, check) => check.as_ref().and_then(owner),
-    };
-    let instance = id.and_then(|id| state.instance(&what.node, &id));
-    match instance {
-        Some(instance) => may_write_service(authorizer, &instance.service.service),
-        None => Err(ApiError::denied("node:write", &what.node)),
-    }
 }
 
 /// `GET /v1/catalog/datacenters`

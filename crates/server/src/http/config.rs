@@ -8,16 +8,15 @@ use http::StatusCode;
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
 use legate_model::{
-    ConfigEntry, ConfigKind, EVERY_TENANCY, EntryRights, Invalid, Tenancy, TenancyName,
-    UnknownKind, WILDCARD, filters,
+    ConfigEntry, ConfigKind, EVERY_TENANCY, EntryRights, Tenancy, TenancyName, UnknownKind,
+    WILDCARD, filters,
 };
 use legate_store::{ReadTxn, Writer};
 
 use super::call::{Call, visible};
-use super::change::Change;
 use super::dry_run::DryRuns;
-use super::error::ApiError;
-use super::gateways;
+use crate::api_error::ApiError;
+use crate::entries::change::{Change, acceptable_entry};
 
 /// `PUT /v1/config`
 pub(super) async fn put(
@@ -94,28 +93,6 @@ pub(super) fn enter(call: &mut Call, tenancy: &Tenancy) {
         true => tenancy.of_partition(),
         false => tenancy.clone(),
     });
-}
-
-/// What an entry must be by itself.
-pub(super) fn acceptable_entry(entry: &ConfigEntry) -> Result<(), ApiError> {
-    entry.validate()?;
-    gateways::refuse_bad_pair(entry)?;
-    refuse_patches(entry)?;
-    Ok(())
-}
-
-/// Refuses changes to fields that Envoy's messages do not have.
-fn refuse_patches(entry: &ConfigEntry) -> Result<(), Invalid> {
-    let extensions = match entry {
-        ConfigEntry::ProxyDefaults(entry) => &entry.envoy_extensions,
-        ConfigEntry::ServiceDefaults(entry) => &entry.envoy_extensions,
-        _ => return Ok(()),
-    };
-    for (i, extension) in extensions.iter().enumerate() {
-        legate_resources::check_extension(extension)
-            .map_err(|error| error.within(format!("EnvoyExtensions[{i}]")))?;
-    }
-    Ok(())
 }
 
 /// A compare-and-set that comes too late is an answer, not an error.

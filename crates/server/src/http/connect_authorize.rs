@@ -6,7 +6,7 @@ use legate_intentions::{Action, Decision};
 use legate_model::{ConnectAuthorize, ServiceName, SpiffeId};
 
 use super::call::Call;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// `POST /v1/agent/connect/authorize`. What depends on requests is refused, and so are callers of
 /// another mesh.

@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Registry};
 use legate_runtime::{BoxError, CancellationToken, Spawner};
 use legate_store::Reader;
+use rustls::ServerConfig as TlsConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
@@ -28,10 +29,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
-use super::Listeners;
 use super::denial::{self, Asker};
-use super::error::ApiError;
 use super::guard::Guard;
+use crate::api_error::ApiError;
 use crate::net::{self, Admission, ApiLimit};
 
 /// How long a client may take to send the head of a request.
@@ -49,6 +49,16 @@ const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: 65\r\n\r\n\
     Too many connections from this client: reuse them, or close some\n";
+
+/// Where the API listens: in plaintext, with TLS, or both.
+pub(crate) struct Listeners {
+    /// Without TLS.
+    pub(crate) plain: Vec<TcpListener>,
+    /// Without TLS, in the file system.
+    pub(crate) sockets: Vec<UnixListener>,
+    /// With TLS.
+    pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
+}
 
 /// Serves until the token is cancelled, then lets open requests finish. Both ports share the limit.
 pub(super) async fn serve(

@@ -8,7 +8,7 @@ use legate_store::Writer;
 use serde_json::json;
 
 use super::call::{Call, visible};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// `GET /v1/coordinate/datacenters`: the servers of each datacenter. There is one datacenter, and in it
 /// the distances among servers are not measured.

@@ -16,7 +16,7 @@ use legate_runtime::CancellationToken;
 use prost::Message;
 
 use super::call::Call;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use axum::extract::State;
 
 /// The longest profile.

@@ -11,6 +11,7 @@ use legate_model::acl::ANONYMOUS_SECRET;
 use legate_store::Reader;
 
 use crate::acl::is_anonymous;
+use crate::api_error::Denied;
 
 /// Who asks, and about whose rows, once a request is read. Copies share it.
 #[derive(Debug, Clone, Default)]
@@ -43,15 +44,6 @@ impl Asker {
         let known = self.0.tenancy.lock();
         known.unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-/// What was missing; an extension of the response.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Denied {
-    /// Such as `service:write`.
-    pub(super) permission: String,
-    /// On what; empty where there is no name.
-    pub(super) name: String,
 }
 
 /// Completes the text of a refusal.

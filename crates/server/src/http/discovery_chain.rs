@@ -9,7 +9,7 @@ use legate_store::ReadTxn;
 use serde::Serialize;
 
 use super::call::Call;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// `GET /v1/discovery-chain/:service`
 pub(super) async fn get(Path(service): Path<String>, call: Call) -> Result<Response, ApiError> {

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// How many events are kept.
 const KEPT: usize = 256;

@@ -10,10 +10,10 @@ use legate_model::{
 use legate_store::ReadTxn;
 use serde::Serialize;
 
-use super::OWN_SERVICE;
 use super::call::Call;
 use super::catalog::applications;
-use super::error::ApiError;
+use crate::api_error::ApiError;
+use crate::own_node::OWN_SERVICE;
 
 /// A service and who may use it.
 #[derive(Debug, Serialize)]

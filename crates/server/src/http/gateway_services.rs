@@ -1,22 +1,21 @@
-//! `/v1/catalog/gateway-services`: the services that the config entry of a gateway names; and the gateways that
-//! lead to a service.
+//! `/v1/catalog/gateway-services`: the services that the config entry of a gateway names. The other way, from
+//! a service to its gateways, is that of [`crate::gateways`].
 
 use std::collections::BTreeMap;
 
 use axum::extract::Path;
 use axum::response::Response;
 use legate_model::{
-    CheckServiceNode, ConfigEntry, ConfigKind, IngressGateway, IngressListener, IngressService,
-    LinkedService, ServiceInstance, ServiceKind, ServiceName, Tenancy, TenancyName,
-    TerminatingGateway, WILDCARD,
+    ConfigEntry, ConfigKind, IngressGateway, IngressListener, IngressService, LinkedService,
+    ServiceKind, ServiceName, Tenancy, TenancyName, TerminatingGateway, WILDCARD,
 };
 use legate_store::ReadTxn;
 use serde::Serialize;
 
-use super::agent::OWN_SERVICE;
 use super::call::{Call, visible};
-use super::error::ApiError;
-use super::protocol::protocol_of;
+use crate::api_error::ApiError;
+use crate::entries::protocol::protocol_of;
+use crate::gateways::is_behind_every;
 
 /// The kinds of config entries that name services behind a gateway.
 const LINKING: [ConfigKind; 2] = [ConfigKind::TerminatingGateway, ConfigKind::IngressGateway];
@@ -206,25 +205,6 @@ fn every_here(state: &ReadTxn<'_>, kind: ServiceKind) -> Vec<String> {
     names.into_values().collect()
 }
 
-/// Whether `*` in the entry of a gateway of a kind stands for a service, too. As in Consul these are
-/// services in the mesh for ingress and services with instances outside of it for egress, and destinations.
-fn is_behind_every(state: &ReadTxn<'_>, kind: ServiceKind, name: &str) -> bool {
-    let defaults = state.config_entry(ConfigKind::ServiceDefaults, name);
-    if let Some(ConfigEntry::ServiceDefaults(entry)) = defaults.as_deref()
-        && entry.destination.is_some()
-    {
-        return true;
-    }
-    let instances = state.service(name);
-    let any = |is: fn(&ServiceInstance) -> bool| instances.iter().any(|one| is(&one.service));
-    name != OWN_SERVICE
-        && any(|one| one.kind == ServiceKind::Typical)
-        && match kind {
-            ServiceKind::IngressGateway => !state.connect(name).is_empty(),
-            _ => any(|one| !one.connect.native),
-        }
-}
-
 fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService> {
     let gateway = ServiceName::new(
         &Tenancy::new(&entry.partition, &entry.namespace),
@@ -266,78 +246,6 @@ fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService
         }
     }
     found
-}
-
-/// What stands for a service in the mesh: its proxies and mesh-native instances, and the terminating
-/// gateways that lead to it.
-pub(crate) fn connect_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
-    let mut found = state.connect(service);
-    found.extend(gateways_to(state, ConfigKind::TerminatingGateway, service));
-    found
-}
-
-/// The instances of the ingress gateways that lead to a service.
-pub(crate) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
-    gateways_to(state, ConfigKind::IngressGateway, service)
-}
-
-/// The instances of the gateways with entries of a kind that lead to a service, in all namespaces of its
-/// partition.
-fn gateways_to(state: &ReadTxn<'_>, kind: ConfigKind, service: &str) -> Vec<CheckServiceNode> {
-    let service = ServiceName::new(state.tenancy(), service);
-    let entries = |tenancy: &Tenancy| state.in_tenancy(tenancy, |state| state.config_entries(kind));
-    let mut found = Vec::new();
-    for entry in state.tenancies_here().iter().flat_map(entries) {
-        let gateway = entry.full_name();
-        let (kind, links) = links_of(&entry);
-        let is_there = |link: &Listed<'_>| {
-            let tenancy = gateway.tenancy.resolve(link.partition, link.namespace);
-            tenancy == service.tenancy
-                || link.namespace.is_every()
-                    && tenancy.of_partition() == service.tenancy.of_partition()
-        };
-        let any = |name: &str| {
-            let is_named = |link: &Listed<'_>| link.name.eq_ignore_ascii_case(name);
-            links.iter().any(|link| is_named(link) && is_there(link))
-        };
-        if any(&service.name) || any(WILDCARD) && is_behind_every(state, kind, &service.name) {
-            let instances =
-                state.in_tenancy(&gateway.tenancy, |state| state.service(&gateway.name));
-            found.extend(instances.into_iter().filter(|one| one.service.kind == kind));
-        }
-    }
-    found
-}
-
-/// A service that the entry of a gateway names.
-struct Listed<'a> {
-    name: &'a str,
-    partition: &'a TenancyName,
-    namespace: &'a TenancyName,
-}
-
-/// The kind of the gateways that an entry is for, and what it names.
-fn links_of(entry: &ConfigEntry) -> (ServiceKind, Vec<Listed<'_>>) {
-    match entry {
-        ConfigEntry::IngressGateway(entry) => {
-            let services = entry.listeners.iter().flat_map(|one| &one.services);
-            let links = services.map(|one| Listed {
-                name: &one.name,
-                partition: &one.partition,
-                namespace: &one.namespace,
-            });
-            (ServiceKind::IngressGateway, links.collect())
-        }
-        ConfigEntry::TerminatingGateway(entry) => {
-            let links = entry.services.iter().map(|one| Listed {
-                name: &one.name,
-                partition: &one.partition,
-                namespace: &one.namespace,
-            });
-            (ServiceKind::TerminatingGateway, links.collect())
-        }
-        _ => (ServiceKind::Typical, Vec::new()),
-    }
 }
 
 impl Name {

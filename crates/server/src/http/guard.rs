@@ -12,9 +12,9 @@ use legate_model::Tenancy;
 use percent_encoding::percent_decode_str;
 
 use super::call::token_in;
-use super::error::ApiError;
 use super::params::Params;
 use crate::acl::Rights;
+use crate::api_error::ApiError;
 use crate::audit::{Asked, Audit, Event};
 use crate::operations::HttpPolicy;
 use crate::rates::{Rates, TOO_MANY};

@@ -10,8 +10,9 @@ use legate_store::{Answer, ReadTxn};
 
 use super::call::{Call, visible};
 use super::catalog::{Selection, has_meta};
-use super::error::ApiError;
-use super::{gateway_services, near};
+use super::near;
+use crate::api_error::ApiError;
+use crate::gateways;
 
 /// `GET /v1/health/service/:name`
 pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
@@ -20,13 +21,13 @@ pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Resp
 
 /// `GET /v1/health/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    let find = |state: &ReadTxn<'_>| gateway_services::connect_to(state, &name);
+    let find = |state: &ReadTxn<'_>| gateways::connect_to(state, &name);
     leading_to(&call, &name, find).await
 }
 
 /// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service.
 pub(super) async fn ingress(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    let find = |state: &ReadTxn<'_>| gateway_services::ingress_to(state, &name);
+    let find = |state: &ReadTxn<'_>| gateways::ingress_to(state, &name);
     leading_to(&call, &name, find).await
 }
 

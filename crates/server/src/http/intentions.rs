@@ -13,8 +13,9 @@ use legate_model::{
 use legate_store::{ReadTxn, WriteTxn, Writer};
 
 use super::call::{Call, visible};
-use super::error::ApiError;
-use super::{config, jwt_providers, protocol};
+use super::config;
+use crate::api_error::ApiError;
+use crate::entries::{jwt_providers, protocol};
 
 /// `GET /v1/connect/intentions`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {

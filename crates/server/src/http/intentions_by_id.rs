@@ -13,9 +13,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::call::Call;
-use super::error::ApiError;
+use super::config;
 use super::intentions::may_read;
-use super::{config, jwt_providers, protocol};
+use crate::api_error::ApiError;
+use crate::entries::{jwt_providers, protocol};
 
 /// `POST /v1/connect/intentions`
 pub(super) async fn create(

@@ -15,7 +15,7 @@ use legate_store::{KvWrite, LockError, Writer};
 use serde::ser::{Serialize, Serializer};
 
 use super::call::{BODY_TIME, Call, Head, read_body, visible};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// The key of a path; that of `/v1/kv/` is empty.
 type Key = Option<Path<String>>;

@@ -3,11 +3,9 @@
 
 mod acl;
 mod agent;
-mod bootstrap;
 mod ca;
 mod call;
 mod catalog;
-mod change;
 mod compression;
 mod config;
 mod connect_authorize;
@@ -17,26 +15,20 @@ mod debug;
 mod denial;
 mod discovery_chain;
 mod dry_run;
-mod error;
 mod events;
 mod exported;
 mod gateway_services;
-mod gateways;
-mod graph;
 mod guard;
 mod health;
 mod intentions;
 mod intentions_by_id;
-mod jwt_providers;
 mod kv;
 mod metrics;
-pub(crate) mod near;
+mod near;
 mod operator;
 mod params;
 mod peering;
-mod permissive;
 mod prepared_query;
-mod protocol;
 mod proxies;
 mod sessions;
 mod snapshot;
@@ -57,30 +49,15 @@ use axum::routing::{any, delete, get, post, put};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use legate_runtime::{BoxError, CancellationToken};
-use rustls::ServerConfig as TlsConfig;
-use tokio::net::{TcpListener, UnixListener};
 
-use self::acl::{auth_methods, authorize, policies, replication, roles, templates, tokens};
-pub(crate) use self::agent::checks::register_check;
-pub(crate) use self::agent::{
-    OWN_SERVICE, acceptable, may_run, register_definition, require_own_partition,
+use self::acl::{
+    auth_methods, authorize, bootstrap, policies, replication, roles, templates, tokens,
 };
-pub(crate) use self::bootstrap::bootstrap_entry;
-pub(crate) use self::error::ApiError;
-pub(crate) use self::gateway_services::{connect_to, ingress_to};
+pub(crate) use self::connections::Listeners;
 use self::guard::Guard;
 use self::state::ApiState;
+use crate::api_error::ApiError;
 use crate::handles::Handles;
-
-/// Where the API listens: in plaintext, with TLS, or both.
-pub(crate) struct Listeners {
-    /// Without TLS.
-    pub(crate) plain: Vec<TcpListener>,
-    /// Without TLS, in the file system.
-    pub(crate) sockets: Vec<UnixListener>,
-    /// With TLS.
-    pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
-}
 
 /// Serves the API until the token is cancelled; then the listeners are closed and open requests
 /// finish.
@@ -172,7 +149,10 @@ fn list_routes() -> Router<ApiState> {
         .route("/v1/internal/ui/node/{name}", get(ui::node))
         .route("/v1/internal/ui/services", get(ui::services))
         .route("/v1/internal/ui/catalog-overview", get(ui::overview))
-        .route("/v1/internal/ui/service-topology/{name}", get(ui::topology))
+        .route(
+            "/v1/internal/ui/service-topology/{name}",
+            get(ui::topology::topology),
+        )
 }
 
 fn query_routes() -> Router<ApiState> {
@@ -309,7 +289,7 @@ fn acl_routes() -> Router<ApiState> {
         .put(auth_methods::update_rule)
         .delete(auth_methods::delete_rule);
     Router::new()
-        .route("/v1/acl/bootstrap", put(acl::bootstrap))
+        .route("/v1/acl/bootstrap", put(bootstrap::bootstrap))
         .route("/v1/acl/login", post(acl::login))
         .route("/v1/acl/logout", post(acl::logout))
         .route("/v1/acl/tokens", get(tokens::list))

@@ -1,13 +1,9 @@
-//! `?near=`: lists in the order of the distance from a node, by the coordinates that nodes have.
+//! `?near=`: lists in the order of the distance from a node.
 //!
 //! A coordinate that changes wakes no query: agents move theirs all the time.
 
-use legate_store::ReadTxn;
-
 use super::call::Call;
-
-/// What stands for the node of the server that answers.
-pub(crate) const AGENT: &str = "_agent";
+use crate::distance::{AGENT, sort_from};
 
 /// Puts the items of a list in the order that the caller asked for, if it did.
 pub(super) fn sort<T>(call: &Call, items: &mut [T], node: impl Fn(&T) -> &str) {
@@ -17,24 +13,4 @@ pub(super) fn sort<T>(call: &Call, items: &mut [T], node: impl Fn(&T) -> &str) {
         other => other,
     };
     sort_from(&call.txn(&call.reader.state()), origin, items, node);
-}
-
-/// Puts the nearest first. Items of nodes without a coordinate come last, in the order they had; from
-/// a node without one there is no order at all.
-pub(crate) fn sort_from<T>(
-    state: &ReadTxn<'_>,
-    origin: &str,
-    items: &mut [T],
-    node: impl Fn(&T) -> &str,
-) {
-    let Some(origin) = state.coordinate(origin) else {
-        return;
-    };
-    items.sort_by_cached_key(|item| {
-        let place = state.coordinate(node(item));
-        // In nanoseconds, as precisely as Consul compares.
-        place.map_or(u64::MAX, |place| {
-            (origin.coord.distance(&place.coord) * 1e9) as u64
-        })
-    });
 }

@@ -3,6 +3,7 @@
 //! says of what there is nothing to change that it cannot be.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -12,9 +13,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::error::ApiError;
-use super::state::Started;
 use super::status;
+use crate::api_error::ApiError;
+use crate::own_node::OWN_SERVICE;
 
 /// The version of Consul's Raft protocol that clients expect.
 const RAFT_PROTOCOL: &str = "3";
@@ -27,6 +28,10 @@ const MESH_KINDS: [ServiceKind; 5] = [
     ServiceKind::IngressGateway,
     ServiceKind::ApiGateway,
 ];
+
+/// When this server started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Started(pub(super) SystemTime);
 
 fn require_read(call: &Call) -> Result<(), ApiError> {
     match call.authorizer()?.operator_read() {
@@ -224,7 +229,7 @@ impl Usage {
         } else if instance.connect.native {
             count("connect-native");
         }
-        let is_own = instance.service == super::OWN_SERVICE;
+        let is_own = instance.service == OWN_SERVICE;
         if instance.kind == ServiceKind::Typical && !is_own {
             self.billable_service_instances += 1;
         }

@@ -9,7 +9,7 @@ use http::header::{CACHE_CONTROL, HeaderMap};
 use legate_model::{InvalidTenancyName, TenancyName, duration};
 use legate_store::BlockingQuery;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::operations::QueryTimes;
 
 /// A random part of the wait of up to one in so many is added, so that clients do not come back

@@ -17,7 +17,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::call::Call;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
 /// How many other clusters can be known.

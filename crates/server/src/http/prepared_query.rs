@@ -19,7 +19,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::prepared;
 
 const EXECUTE: &str = "/execute";

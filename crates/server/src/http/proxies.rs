@@ -14,8 +14,8 @@ use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
 use serde_json::{Map, Value, json};
 
 use super::call::{Call, visible};
-use super::error::ApiError;
 use super::prepared_query;
+use crate::api_error::ApiError;
 
 /// `GET /v1/internal/legate/proxies`
 pub(super) async fn list(State(proxies): State<Proxies>, call: Call) -> Result<Response, ApiError> {

@@ -11,8 +11,8 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
-use super::error::ApiError;
-use crate::seed::SERF_HEALTH;
+use crate::api_error::ApiError;
+use crate::own_node::SERF_HEALTH;
 
 /// `PUT /v1/session/create`
 pub(super) async fn create(

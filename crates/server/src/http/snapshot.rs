@@ -15,7 +15,7 @@ use legate_store::{Snapshot, SnapshotError, Store};
 use tokio::sync::Mutex;
 
 use super::call::{Call, Head, read_body};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::seed::seed;

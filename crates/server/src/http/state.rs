@@ -3,27 +3,24 @@
 //! services, and what changes the CA's configuration.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::extract::FromRef;
 use legate_ca::{CaManager, ServiceLeaves};
 use legate_checks::Reports;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Clock};
-use legate_store::{Reader, Writer};
+use legate_store::Writer;
 use legate_xds::Proxies;
 
+use super::call::Sources;
 use super::dry_run::DryRuns;
 use super::events::Events;
+use super::operator::Started;
 use super::snapshot::Snapshots;
-use crate::acl::{Logins, Rights};
+use crate::acl::Logins;
 use crate::agent::Agent;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
-
-/// When this server started.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Started(pub(super) SystemTime);
 
 /// What the router keeps for its endpoints.
 #[derive(Clone)]
@@ -60,9 +57,13 @@ macro_rules! handles {
 }
 
 handles! {
-    Reader: |state| state.handles.store.reader();
+    Sources: |state| Sources {
+        config: Arc::clone(&state.handles.config),
+        reader: state.handles.store.reader(),
+        rights: state.handles.rights(),
+        stop: state.handles.spawner.token(),
+    };
     Writer: |state| state.handles.store.writer();
-    Rights: |state| state.handles.rights();
     Arc<Agent>: |state| Arc::clone(&state.handles.agent);
     CaManager: |state| state.handles.ca_manager.clone();
     ServiceLeaves: |state| state.handles.leaves.clone();

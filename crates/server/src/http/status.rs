@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use axum::response::Response;
 
 use super::call::Call;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
 /// `GET /v1/status/leader`

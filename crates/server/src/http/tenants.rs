@@ -10,7 +10,7 @@ use legate_store::{Tenant, Writer};
 use uuid::Uuid;
 
 use super::call::{Call, visible};
-use super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::tenants::AT_ONCE;
 
 /// A token that lacks the right, for the answer.

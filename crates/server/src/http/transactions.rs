@@ -26,10 +26,10 @@ use serde::ser::{Error, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::call::{Head, fresh, visible};
-use super::catalog::{may_deregister, may_register, may_write_service};
-use super::error::ApiError;
 use super::kv::{bounded_body, may_delete_tree, refuse_long};
 use super::sessions::may_end;
+use crate::api_error::ApiError;
+use crate::registration::rights::{may_deregister, may_register, may_write_service};
 
 /// `PUT /v1/txn`
 pub(super) async fn apply(

@@ -6,7 +6,7 @@
 use axum::extract::Request;
 use http::StatusCode;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// What paths of Consul 1.21 without a route here start with.
 const PREFIXES: &[&str] = &[

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::catalog::refuse_datacenter;
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// `PUT /v1/internal/service-virtual-ip`
 pub(super) async fn assign(

@@ -2,6 +2,7 @@
 //! and metrics in the forms of StatsD and DogStatsD. Whoever takes them may be away or slow: then they
 //! are dropped and counted, and nobody waits. Metrics are also there to be read (`/v1/agent/metrics`).
 
+mod error;
 mod messages;
 mod otlp;
 mod statsd;
@@ -13,27 +14,36 @@ use legate_runtime::metrics::{Error as MetricsError, IntCounter, Registry};
 use legate_runtime::{Clock, Scope};
 
 use crate::config::ServerConfig;
+pub use error::TelemetryError;
 use otlp::Collector;
 pub(crate) use traces::{Traced, Traces};
 
-/// The address of a receiver cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{setting} {value:?} cannot be used: {reason}")]
-pub struct TelemetryError {
-    setting: &'static str,
-    value: String,
-    reason: String,
+/// Counts what nobody took.
+///
+/// # Errors
+/// When there is a metric of this name already.
+pub(crate) fn lost_counter(registry: &Registry) -> Result<IntCounter, MetricsError> {
+    let lost = IntCounter::new(
+        "legate_telemetry_lost_total",
+        "Spans and reports of metrics that nobody took.",
+    )?;
+    registry.register(Box::new(lost.clone()))?;
+    Ok(lost)
 }
 
-/// Starts what the settings ask for, and returns what takes the traces of requests.
+/// Starts what the settings ask for, and returns what takes the traces of requests. `lost` counts what
+/// nobody takes.
+///
+/// # Errors
+/// When the address of a receiver cannot be used.
 pub(crate) fn start(
     config: &Arc<ServerConfig>,
     clock: &Clock,
     registry: &Registry,
+    lost: IntCounter,
     scope: &Scope,
-) -> Result<Traces, crate::server::StartError> {
+) -> Result<Traces, TelemetryError> {
     let settings = &config.telemetry;
-    let lost = counter(registry).map_err(crate::server::StartError::from)?;
     let mut traces = Traces::off();
     if let Some(endpoint) = &settings.otlp_endpoint {
         let collector = Collector::new(endpoint, config, clock.clone(), lost.clone())?;
@@ -60,8 +70,7 @@ pub(crate) fn start(
                 setting,
                 value: address.clone(),
                 reason: "it must be HOST:PORT".to_owned(),
-            }
-            .into());
+            });
         }
         let sending = statsd::send(
             address.clone(),
@@ -73,13 +82,4 @@ pub(crate) fn start(
         scope.spawn("StatsD", sending);
     }
     Ok(traces)
-}
-
-fn counter(registry: &Registry) -> Result<IntCounter, MetricsError> {
-    let lost = IntCounter::new(
-        "legate_telemetry_lost_total",
-        "Spans and reports of metrics that nobody took.",
-    )?;
-    registry.register(Box::new(lost.clone()))?;
-    Ok(lost)
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::TelemetryError;
+use super::error::TelemetryError;
 use super::messages::{
     Data, Gauge, Histogram, HistogramPoint, KeyValue, Metric, Metrics, NumberPoint, Resource,
     ResourceMetrics, ResourceSpans, Scope, ScopeMetrics, ScopeSpans, Span, Sum, Traces,

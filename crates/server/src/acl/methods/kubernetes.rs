@@ -5,7 +5,7 @@ use legate_model::acl::{KubernetesConfig, SERVICE_NAME_ANNOTATION, ServiceAccoun
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::failure::Failure;
 use super::fetch::{Client, Reply};
 
 /// The part of a TokenReview that the API server fills in (`authentication.k8s.io/v1`).

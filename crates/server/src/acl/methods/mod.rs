@@ -1,6 +1,7 @@
 //! Proofs of identity, verified as an auth method says: with keys, or by a Kubernetes API server. What a
 //! login is linked to is decided elsewhere.
 
+mod failure;
 mod fetch;
 mod keys;
 mod kubernetes;
@@ -17,6 +18,7 @@ use legate_store::Reader;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+pub(crate) use self::failure::Failure;
 use self::fetch::Client;
 use self::keys::Keys;
 use super::jwt::{self, SignatureError};
@@ -25,26 +27,6 @@ use super::jwt::{self, SignatureError};
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The longest proof that is looked at, in bytes. JWTs travel in HTTP headers and are far shorter.
 const MAX_BEARER: usize = 64 * 1024;
-
-/// Why a proof gives nothing. The texts are for people, and hold no secret.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// The settings of the method cannot work.
-    Broken(String),
-    /// Who is to be asked does not answer, or not as it should: it may later.
-    Unreachable(String),
-    /// The proof is not accepted.
-    Refused(String),
-}
-
-impl From<SignatureError> for Failure {
-    fn from(error: SignatureError) -> Self {
-        match error {
-            SignatureError::Key(_) => Self::Broken(error.to_string()),
-            error => Self::Refused(error.to_string()),
-        }
-    }
-}
 
 /// What the auth methods of the store verify with. It is kept from login to login: keys that were
 /// fetched, and the authorities of the system.

@@ -11,12 +11,12 @@ use serde::ser::{Error as _, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{decode_to_write, listed, name_in_body, one, require_read, require_write};
 use crate::acl::Methods;
+use crate::api_error::ApiError;
 
 /// `GET /v1/acl/auth-methods`
-pub(in crate::http) async fn methods(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn methods(call: Call) -> Result<Response, ApiError> {
     let rows = |txn: &ReadTxn<'_>| txn.auth_methods();
     listed(&call, rows, AuthMethod::tenancy, |_, method, _| {
         Some(ListedMethod(Arc::clone(method)))
@@ -42,17 +42,14 @@ impl Serialize for ListedMethod {
 }
 
 /// `GET /v1/acl/auth-method/:name`
-pub(in crate::http) async fn method(
-    Path(name): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn method(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let missing = format!("Auth method {name:?} not found");
     one(&call, &missing, |state| state.auth_method(&name)).await
 }
 
 /// `PUT /v1/acl/auth-method`
-pub(in crate::http) async fn create_method(
+pub(crate) async fn create_method(
     State(writer): State<Writer>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
@@ -61,7 +58,7 @@ pub(in crate::http) async fn create_method(
 }
 
 /// `PUT /v1/acl/auth-method/:name`
-pub(in crate::http) async fn update_method(
+pub(crate) async fn update_method(
     Path(name): Path<String>,
     State(writer): State<Writer>,
     mut call: Call,
@@ -108,7 +105,7 @@ fn no_method(name: &str) -> ApiError {
 }
 
 /// `DELETE /v1/acl/auth-method/:name`
-pub(in crate::http) async fn delete_method(
+pub(crate) async fn delete_method(
     Path(name): Path<String>,
     State(writer): State<Writer>,
     call: Call,
@@ -126,7 +123,7 @@ pub(in crate::http) async fn delete_method(
 }
 
 /// `GET /v1/acl/binding-rules`
-pub(in crate::http) async fn rules(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn rules(call: Call) -> Result<Response, ApiError> {
     let method = call
         .params
         .get("authmethod")
@@ -142,17 +139,14 @@ pub(in crate::http) async fn rules(call: Call) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/acl/binding-rule/:id`
-pub(in crate::http) async fn rule(
-    Path(id): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let missing = format!("Binding rule {id:?} not found");
     one(&call, &missing, |state| state.binding_rule(&id)).await
 }
 
 /// `PUT /v1/acl/binding-rule`
-pub(in crate::http) async fn create_rule(
+pub(crate) async fn create_rule(
     State(writer): State<Writer>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
@@ -169,7 +163,7 @@ pub(in crate::http) async fn create_rule(
 }
 
 /// `PUT /v1/acl/binding-rule/:id`
-pub(in crate::http) async fn update_rule(
+pub(crate) async fn update_rule(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     mut call: Call,
@@ -213,7 +207,7 @@ fn no_rule(id: &str) -> ApiError {
 }
 
 /// `DELETE /v1/acl/binding-rule/:id`
-pub(in crate::http) async fn delete_rule(
+pub(crate) async fn delete_rule(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     call: Call,

@@ -5,7 +5,7 @@ use legate_model::TenancyName;
 use serde::{Deserialize, Serialize};
 
 use super::super::call::Call;
-use super::super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// How many questions one request may have. Consul's.
 const MOST: usize = 64;
@@ -33,7 +33,7 @@ struct Answer {
 }
 
 /// `POST /v1/internal/acl/authorize`
-pub(in crate::http) async fn authorize(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn authorize(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.acl_authorizer()?;
     let questions: Vec<Question> = call.decode()?;
     if questions.len() > MOST {

@@ -9,8 +9,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{decode_to_write, listed, not_found, one, require_read, require_write};
+use crate::api_error::ApiError;
 
 /// A policy in a list: without its rules.
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ struct ListedPolicy {
 }
 
 /// `GET /v1/acl/policies`
-pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let shown = |policy: &Policy| ListedPolicy {
         id: policy.id.clone(),
         name: policy.name.clone(),
@@ -53,14 +53,14 @@ pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/acl/policy/:id`
-pub(in crate::http) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let find = |state: &ReadTxn<'_>| Some(state.policy(&id)?.shown());
     one(&call, &not_found("policy"), find).await
 }
 
 /// `GET /v1/acl/policy/name/:name`: a name may have a slash. Consul's Go client encodes it twice.
-pub(in crate::http) async fn get_by_name(
+pub(crate) async fn get_by_name(
     Path(name): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
@@ -71,7 +71,7 @@ pub(in crate::http) async fn get_by_name(
 }
 
 /// `PUT /v1/acl/policy`
-pub(in crate::http) async fn create(
+pub(crate) async fn create(
     State(writer): State<Writer>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
@@ -89,7 +89,7 @@ pub(in crate::http) async fn create(
 }
 
 /// `PUT /v1/acl/policy/:id`
-pub(in crate::http) async fn update(
+pub(crate) async fn update(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     mut call: Call,
@@ -144,7 +144,7 @@ fn no_policy(id: &str) -> ApiError {
 }
 
 /// `DELETE /v1/acl/policy/:id`: what it gave ends with it.
-pub(in crate::http) async fn delete(
+pub(crate) async fn delete(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     call: Call,

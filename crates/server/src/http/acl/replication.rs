@@ -5,13 +5,13 @@ use axum::response::Response;
 use serde_json::json;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// Go's time without a value.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
 /// `GET /v1/acl/replication`: needs no right, as in Consul; health checks ask for it.
-pub(in crate::http) async fn status(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn status(call: Call) -> Result<Response, ApiError> {
     if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }

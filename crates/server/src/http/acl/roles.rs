@@ -7,11 +7,11 @@ use legate_store::{ReadTxn, WriteTxn, Writer};
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{check_links, decode_to_write, listed, not_found, one, require_read, require_write};
+use crate::api_error::ApiError;
 
 /// `GET /v1/acl/roles`
-pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let policy = call.params.get("policy").filter(|id| !id.is_empty());
     let wanted =
         |role: &Role| policy.is_none_or(|id| role.policies.iter().any(|link| link.id == id));
@@ -25,7 +25,7 @@ pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/acl/role/:id`
-pub(in crate::http) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     one(&call, &not_found("role"), |state| {
         Some(state.shown_role(&*state.role(&id)?))
@@ -34,7 +34,7 @@ pub(in crate::http) async fn get(Path(id): Path<String>, call: Call) -> Result<R
 }
 
 /// `GET /v1/acl/role/name/:name`
-pub(in crate::http) async fn get_by_name(
+pub(crate) async fn get_by_name(
     Path(name): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
@@ -46,7 +46,7 @@ pub(in crate::http) async fn get_by_name(
 }
 
 /// `PUT /v1/acl/role`
-pub(in crate::http) async fn create(
+pub(crate) async fn create(
     State(writer): State<Writer>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
@@ -68,7 +68,7 @@ pub(in crate::http) async fn create(
 }
 
 /// `PUT /v1/acl/role/:id`
-pub(in crate::http) async fn update(
+pub(crate) async fn update(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     mut call: Call,
@@ -105,7 +105,7 @@ fn no_role(id: &str) -> ApiError {
 }
 
 /// `DELETE /v1/acl/role/:id`: what it gave ends with it.
-pub(in crate::http) async fn delete(
+pub(crate) async fn delete(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     call: Call,

@@ -7,21 +7,18 @@ use axum::response::Response;
 use legate_model::acl::{TEMPLATES, Template, TemplateVariables, TemplatedPolicy};
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::require_read;
+use crate::api_error::ApiError;
 
 /// `GET /v1/acl/templated-policies`
-pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let all = TEMPLATES.map(|template| (template.name, template));
     call.json(&BTreeMap::from(all))
 }
 
 /// `GET /v1/acl/templated-policy/name/:name`
-pub(in crate::http) async fn get(
-    Path(name): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn get(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let template = Template::by_name(&name)
         .ok_or_else(|| ApiError::bad_request(format!("Invalid templated policy Name: {name}")))?;
@@ -29,10 +26,7 @@ pub(in crate::http) async fn get(
 }
 
 /// `POST /v1/acl/templated-policy/preview/:name`
-pub(in crate::http) async fn preview(
-    Path(name): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn preview(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     if Template::by_name(&name).is_none() {
         return Err(ApiError::bad_request(format!(

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::{check_links, decode_to_write, listed, name_in_body, require_read, require_write};
 use crate::acl::{self, AclError};
+use crate::api_error::ApiError;
 
 /// The shortest and longest lifetime that can be asked for. Consul's defaults.
 const TOKEN_TTL: RangeInclusive<Duration> =
@@ -104,10 +104,7 @@ impl<'c> Filter<'c> {
 }
 
 /// `GET /v1/acl/tokens`
-pub(in crate::http) async fn list(
-    State(clock): State<Clock>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn list(State(clock): State<Clock>, call: Call) -> Result<Response, ApiError> {
     call.acl_authorizer()?;
     let filter = Filter::of(&call)?;
     let rows = |txn: &ReadTxn<'_>| {
@@ -127,7 +124,7 @@ pub(in crate::http) async fn list(
 }
 
 /// `PUT /v1/acl/token`
-pub(in crate::http) async fn create(
+pub(crate) async fn create(
     State(writer): State<Writer>,
     State(clock): State<Clock>,
     mut call: Call,
@@ -209,7 +206,7 @@ fn add(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
 }
 
 /// `PUT /v1/acl/token/:accessor`: what a token may do can change; what it is cannot.
-pub(in crate::http) async fn update(
+pub(crate) async fn update(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
     State(clock): State<Clock>,
@@ -293,7 +290,7 @@ struct CloneBody {
 }
 
 /// `PUT /v1/acl/token/:accessor/clone`: a token with other ids that may do the same.
-pub(in crate::http) async fn clone(
+pub(crate) async fn clone(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
     State(clock): State<Clock>,
@@ -336,7 +333,7 @@ pub(in crate::http) async fn clone(
 
 /// `GET /v1/acl/token/self`: whoever holds a token may see it. As in Consul a request without one has none,
 /// not the anonymous one.
-pub(in crate::http) async fn own(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
     call.acl_authorizer()?;
     if call.token.is_empty() {
         let text = format!("token does not exist: {}", AclError::NotFound);
@@ -389,7 +386,7 @@ enum View {
 }
 
 /// `GET /v1/acl/token/:accessor`
-pub(in crate::http) async fn get(
+pub(crate) async fn get(
     Path(accessor): Path<String>,
     State(clock): State<Clock>,
     call: Call,
@@ -467,7 +464,7 @@ fn does_not_exist() -> ApiError {
 }
 
 /// `DELETE /v1/acl/token/:accessor`
-pub(in crate::http) async fn delete(
+pub(crate) async fn delete(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
     call: Call,

@@ -15,8 +15,9 @@ use legate_store::{ReadTxn, Source};
 use tokio::task::spawn_blocking;
 
 use super::super::call::{Call, visible};
-use super::super::error::ApiError;
+use crate::api_error::ApiError;
 use crate::config::ServerConfig;
+use crate::own_node::OWN_PORT;
 
 /// Protocol numbers that Consul's own parts speak among each other and that clients look at. There
 /// is no gossip and no Raft here; the numbers are those of Consul 1.21.
@@ -30,7 +31,7 @@ const PROTOCOLS: [(&str, u8); 6] = [
 ];
 
 /// `GET /v1/agent/self`
-pub(in super::super) async fn own(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
     super::may_read(&call)?;
     let config = &call.config;
     let state = call.reader.state();
@@ -132,7 +133,7 @@ fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
         },
         "consul": {
             "acl": acl, "bootstrap": "true", "known_datacenters": "1", "leader": "true",
-            "leader_addr": SocketAddr::new(config.advertise, crate::seed::OWN_PORT).to_string(),
+            "leader_addr": SocketAddr::new(config.advertise, OWN_PORT).to_string(),
             "server": "true",
         },
         "runtime": {
@@ -182,7 +183,7 @@ fn member(call: &Call, id: &str, wan: bool) -> serde_json::Value {
 }
 
 /// `GET /v1/agent/members`
-pub(in super::super) async fn members(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn members(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wan = call.params.flag("wan")?;
     match call.params.get("segment").unwrap_or_default() {
@@ -213,7 +214,7 @@ pub(in super::super) async fn members(call: Call) -> Result<Response, ApiError> 
 }
 
 /// `GET /v1/agent/version`
-pub(in super::super) async fn version(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn version(call: Call) -> Result<Response, ApiError> {
     call.authorizer()?;
     call.json(&serde_json::json!({
         "SHA": "", "HumanVersion": VERSION, "FIPS": "",
@@ -221,10 +222,7 @@ pub(in super::super) async fn version(call: Call) -> Result<Response, ApiError> 
 }
 
 /// `GET /v1/agent/host`
-pub(in super::super) async fn host(
-    State(clock): State<Clock>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn host(State(clock): State<Clock>, call: Call) -> Result<Response, ApiError> {
     if call.authorizer()?.permits("operator", "read", "") != Ok(true) {
         return Err(ApiError::denied("operator:read", ""));
     }
@@ -234,7 +232,7 @@ pub(in super::super) async fn host(
 }
 
 /// `GET /v1/agent/metrics`
-pub(in super::super) async fn metrics(
+pub(crate) async fn metrics(
     State(registry): State<Registry>,
     State(clock): State<Clock>,
     call: Call,

@@ -4,17 +4,20 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_checks::{Reports, shortened};
 use legate_model::acl::Authorizer;
-use legate_model::{CheckStatus, CheckType, HealthCheck, Invalid};
-use legate_store::{AgentCheck, Deregistration, ReadTxn, Source, WriteTxn, Writer};
+use legate_model::{CheckStatus, CheckType, HealthCheck};
+use legate_store::{AgentCheck, Deregistration, ReadTxn, Source, Writer};
 use serde::Deserialize;
 
 use super::super::call::Call;
-use super::super::catalog::{may_take_checks, may_write_service};
-use super::super::error::ApiError;
-use crate::seed::SERF_HEALTH;
+use super::require_here;
+use crate::api_error::ApiError;
+use crate::own_node::SERF_HEALTH;
+use crate::registration::checks::{may_run, register_check};
+use crate::registration::rights::may_take_checks;
+use crate::registration::services::require_own_partition;
 
 /// `PUT /v1/agent/check/register`
-pub(in super::super) async fn register(
+pub(crate) async fn register(
     State(writer): State<Writer>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
@@ -26,10 +29,10 @@ pub(in super::super) async fn register(
     let invalid = |invalid| ApiError::bad_request(format!("Invalid check: {invalid}"));
     check.validate().map_err(invalid)?;
     call.settle(&check.partition, &check.namespace)?;
-    super::require_own_partition(&call.tenancy)?;
+    require_own_partition(&call.tenancy)?;
     let authorizer = call.authorizer()?;
     let scripts = call.config.agent.check_settings.scripts;
-    super::may_run([&check], scripts, Source::Api)?;
+    may_run([&check], scripts, Source::Api)?;
     let node = call.config.node_name.clone();
     let name = check.name.clone();
     call.write(&writer, move |txn| {
@@ -40,65 +43,13 @@ pub(in super::super) async fn register(
     Ok(call.empty())
 }
 
-/// Registers a check of a node, or of an instance on it.
-pub(crate) fn register_check(
-    txn: &mut WriteTxn,
-    authorizer: &Authorizer,
-    node: &str,
-    check: CheckType,
-    source: Source,
-) -> Result<(), ApiError> {
-    let defined = check.into_defined(node);
-    if defined.check.check_id.is_empty() {
-        return Err(Invalid::new("Name", "the check needs a name or an ID").into());
-    }
-    let owner = &defined.check.service_id;
-    match txn.read().instance(node, owner) {
-        Some(instance) => may_write_service(authorizer, &instance.service.service)?,
-        None if !owner.is_empty() => {
-            return Err(ApiError::new(
-                http::StatusCode::NOT_FOUND,
-                format!("ServiceID {owner:?} does not exist"),
-            ));
-        }
-        None if !authorizer.node_write(node) => return Err(ApiError::denied("node:write", node)),
-        None => {}
-    }
-    let known = std::slice::from_ref(&defined.check);
-    may_take_checks(authorizer, &txn.read(), node, known)?;
-    super::put_checks(txn, authorizer, node, vec![defined], source)
-}
-
-/// An alias shows the health of another one: who registers one for another node has to be allowed to
-/// read that. As in Consul, those of the own node need no right.
-pub(super) fn may_alias(
-    authorizer: &Authorizer,
-    state: &ReadTxn<'_>,
-    node: &str,
-    check: &CheckType,
-) -> Result<(), ApiError> {
-    let (other, id) = (check.alias_node.as_str(), check.alias_service.as_str());
-    if other.is_empty() || other.eq_ignore_ascii_case(node) {
-        return Ok(());
-    }
-    if !authorizer.node_read(other) {
-        return Err(ApiError::denied("node:read", other));
-    }
-    let instance = state.instance(other, id);
-    let service = instance.map_or_else(|| id.to_owned(), |one| one.service.service.clone());
-    if !id.is_empty() && !authorizer.service_read(&service) {
-        return Err(ApiError::denied("service:read", &service));
-    }
-    Ok(())
-}
-
 /// `PUT /v1/agent/check/deregister/:id`
-pub(in super::super) async fn deregister(
+pub(crate) async fn deregister(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    super::require_here(&call)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let node = call.config.node_name.clone();
     call.write(&writer, move |txn| {
@@ -115,7 +66,7 @@ pub(in super::super) async fn deregister(
 }
 
 /// `PUT /v1/agent/check/pass/:id`
-pub(in super::super) async fn pass(
+pub(crate) async fn pass(
     id: Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,
@@ -124,7 +75,7 @@ pub(in super::super) async fn pass(
 }
 
 /// `PUT /v1/agent/check/warn/:id`
-pub(in super::super) async fn warn(
+pub(crate) async fn warn(
     id: Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,
@@ -133,7 +84,7 @@ pub(in super::super) async fn warn(
 }
 
 /// `PUT /v1/agent/check/fail/:id`
-pub(in super::super) async fn fail(
+pub(crate) async fn fail(
     id: Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,
@@ -160,7 +111,7 @@ struct Update {
 }
 
 /// `PUT /v1/agent/check/update/:id`
-pub(in super::super) async fn update(
+pub(crate) async fn update(
     Path(id): Path<String>,
     handles: (State<Writer>, State<Reports>),
     call: Call,
@@ -181,7 +132,7 @@ async fn report(
     status: CheckStatus,
     output: String,
 ) -> Result<Response, ApiError> {
-    super::require_here(&call)?;
+    require_here(&call)?;
     let authorizer = call.authorizer()?;
     let node = call.config.node_name.clone();
     let state = call.reader.state();

@@ -13,9 +13,9 @@ use legate_model::Secret;
 use serde::Deserialize;
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use crate::acl::TokenKind;
 use crate::agent::Agent;
+use crate::api_error::ApiError;
 
 /// Whoever changes how the agent works needs `agent:write`.
 fn may_write(call: &Call) -> Result<(), ApiError> {
@@ -27,7 +27,7 @@ fn may_write(call: &Call) -> Result<(), ApiError> {
 }
 
 /// `PUT /v1/agent/reload`
-pub(in super::super) async fn reload(
+pub(crate) async fn reload(
     State(agent): State<Arc<Agent>>,
     call: Call,
 ) -> Result<Response, ApiError> {
@@ -38,7 +38,7 @@ pub(in super::super) async fn reload(
 }
 
 /// `PUT /v1/agent/leave`: the server ends, as after SIGTERM; this answer is still sent.
-pub(in super::super) async fn leave(
+pub(crate) async fn leave(
     State(agent): State<Arc<Agent>>,
     call: Call,
 ) -> Result<Response, ApiError> {
@@ -48,10 +48,7 @@ pub(in super::super) async fn leave(
 }
 
 /// `PUT /v1/agent/join/:address`
-pub(in super::super) async fn join(
-    Path(address): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn join(Path(address): Path<String>, call: Call) -> Result<Response, ApiError> {
     may_write(&call)?;
     call.params.flag("wan")?;
     if is_own(&call, &address) {
@@ -83,7 +80,7 @@ fn is_own(call: &Call, address: &str) -> bool {
 }
 
 /// `PUT /v1/agent/force-leave/:node`: nobody but this server is a member, and it does not fail.
-pub(in super::super) async fn force_leave(
+pub(crate) async fn force_leave(
     Path(node): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
@@ -115,7 +112,7 @@ struct NewToken {
 }
 
 /// `PUT /v1/agent/token/:kind`
-pub(in super::super) async fn token(
+pub(crate) async fn token(
     Path(name): Path<String>,
     State(agent): State<Arc<Agent>>,
     call: Call,

@@ -7,9 +7,11 @@ use legate_model::{CheckStatus, HealthCheck};
 use legate_store::{Deregistration, Registration, WriteTxn, Writer};
 
 use super::super::call::Call;
-use super::super::catalog::may_write_service;
-use super::super::error::ApiError;
-use super::{OWN_SERVICE, require_here};
+use super::require_here;
+use crate::api_error::ApiError;
+use crate::own_node::OWN_SERVICE;
+use crate::registration::rights::may_write_service;
+use crate::registration::services::no_node;
 
 /// The check of the node.
 pub(super) const NODE: &str = "_node_maintenance";
@@ -41,7 +43,7 @@ fn reason(call: &Call, default: &str) -> String {
 }
 
 /// `PUT /v1/agent/service/maintenance/:id`
-pub(in super::super) async fn service(
+pub(crate) async fn service(
     Path(id): Path<String>,
     State(writer): State<Writer>,
     call: Call,
@@ -74,10 +76,7 @@ pub(in super::super) async fn service(
 }
 
 /// `PUT /v1/agent/maintenance`
-pub(in super::super) async fn node(
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn node(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
     let (enable, node) = (enable(&call)?, call.config.node_name.clone());
@@ -112,7 +111,7 @@ fn set(txn: &mut WriteTxn, node: &str, check: HealthCheck, enable: bool) -> Resu
     if is_on {
         return Ok(());
     }
-    let own = txn.read().node(node).ok_or_else(|| super::no_node(node))?;
+    let own = txn.read().node(node).ok_or_else(|| no_node(node))?;
     txn.register(Registration {
         node: (*own).clone(),
         service: None,

@@ -17,14 +17,14 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::super::call::Call;
-use super::super::error::ApiError;
 use super::super::metrics::summary;
+use crate::api_error::ApiError;
 
 /// How often metrics are sent. Consul's.
 const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `GET /v1/agent/monitor`
-pub(in super::super) async fn monitor(
+pub(crate) async fn monitor(
     State(stop): State<CancellationToken>,
     call: Call,
 ) -> Result<Response, ApiError> {
@@ -53,7 +53,7 @@ fn level(name: &str) -> Option<Level> {
 }
 
 /// `GET /v1/agent/metrics/stream`
-pub(in super::super) async fn metrics(
+pub(crate) async fn metrics(
     State(registry): State<Registry>,
     State(clock): State<Clock>,
     State(stop): State<CancellationToken>,

@@ -12,16 +12,16 @@ use legate_store::ReadTxn;
 use serde_json::{Value, json};
 
 use super::super::call::{Call, visible};
-use super::super::error::ApiError;
 use super::content_hash::content_hash;
-use super::{OWN_SERVICE, maintenance, require_here};
-use crate::seed::SERF_HEALTH;
+use super::{maintenance, require_here};
+use crate::api_error::ApiError;
+use crate::own_node::{OWN_SERVICE, SERF_HEALTH};
 
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
 const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
 
 /// `GET /v1/agent/services`
-pub(in super::super) async fn services(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn services(call: Call) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::SERVICE)?;
@@ -38,10 +38,7 @@ pub(in super::super) async fn services(call: Call) -> Result<Response, ApiError>
 }
 
 /// `GET /v1/agent/service/:id`. With `?hash=` it waits until the answer is another one.
-pub(in super::super) async fn service(
-    Path(id): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn service(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
     let (hash, service) = call
@@ -98,7 +95,7 @@ fn shown(call: &Call, state: &ReadTxn<'_>, instance: &ServiceInstance) -> Result
 }
 
 /// `GET /v1/agent/checks`
-pub(in super::super) async fn checks(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn checks(call: Call) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::CHECK)?;
@@ -181,7 +178,7 @@ impl Health {
 }
 
 /// `GET /v1/agent/health/service/id/:id`
-pub(in super::super) async fn health_by_id(
+pub(crate) async fn health_by_id(
     Path(id): Path<String>,
     headers: HeaderMap,
     call: Call,
@@ -208,7 +205,7 @@ pub(in super::super) async fn health_by_id(
 }
 
 /// `GET /v1/agent/health/service/name/:name`: all instances, with the status of the worst.
-pub(in super::super) async fn health_by_name(
+pub(crate) async fn health_by_name(
     Path(name): Path<String>,
     headers: HeaderMap,
     call: Call,

@@ -23,9 +23,9 @@ use serde_json::Value;
 
 use self::difference::{Budget, Change as Field, ResourceChange};
 use super::call::Call;
-use super::change::Change;
-use super::error::ApiError;
-use super::graph;
+use crate::api_error::ApiError;
+use crate::entries::change::Change;
+use crate::entries::graph;
 use crate::handles::Handles;
 
 /// The most proxies that are computed.

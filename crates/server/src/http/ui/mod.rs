@@ -2,7 +2,7 @@
 //! what is in the catalog, put together.
 
 mod summary;
-mod topology;
+pub(super) mod topology;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,17 +12,15 @@ use axum::response::Response;
 use legate_filter::{Field, Shape};
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, TenancyName,
-    filters,
+    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, TenancyName, filters,
 };
 use legate_store::ReadTxn;
 use serde::Serialize;
 
 use self::summary::{Summary, summaries};
-pub(super) use self::topology::topology;
 use super::call::{Call, visible};
-use super::error::ApiError;
 use super::gateway_services::links;
+use crate::api_error::ApiError;
 
 /// A node with all that is on it.
 #[derive(Serialize)]
@@ -306,9 +304,4 @@ fn overview_of(state: &ReadTxn<'_>) -> Overview {
         services: services.into_values().collect(),
         checks: checks.into_values().collect(),
     }
-}
-
-/// Applications are shown without a kind.
-fn is_typical(kind: &ServiceKind) -> bool {
-    *kind == ServiceKind::Typical
 }

@@ -7,8 +7,6 @@ use legate_model::{
 };
 use serde::{Serialize, Serializer};
 
-use super::is_typical;
-
 /// Who wrote an instance, by its meta.
 pub(super) const EXTERNAL_SOURCE: &str = "external-source";
 
@@ -45,6 +43,11 @@ pub(super) struct Summary {
 struct GatewayConfig {
     #[serde(skip_serializing_if = "is_zero")]
     associated_service_count: usize,
+}
+
+/// Applications are shown without a kind.
+fn is_typical(kind: &ServiceKind) -> bool {
+    *kind == ServiceKind::Typical
 }
 
 fn is_zero(count: &usize) -> bool {

@@ -11,12 +11,12 @@ use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, Service
 use legate_store::ReadTxn;
 use serde::{Serialize, Serializer};
 
+use super::may_see;
 use super::summary::{EXTERNAL_SOURCE, Summary, summaries};
-use super::{Call, may_see};
-use crate::http::call::visible;
+use crate::api_error::ApiError;
+use crate::entries::protocol::protocol_of;
+use crate::http::call::{Call, visible};
 use crate::http::catalog::applications;
-use crate::http::error::ApiError;
-use crate::http::protocol::protocol_of;
 
 /// What the user interface shows of a service's neighbours.
 #[derive(Serialize)]
@@ -142,10 +142,7 @@ struct Found {
 }
 
 /// `GET /v1/internal/ui/service-topology/:service`
-pub(in crate::http) async fn topology(
-    Path(name): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(crate) async fn topology(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     match call.params.get("kind") {
         None => return Err(ApiError::bad_request("Missing service kind")),
         Some("" | "ingress-gateway" | "api-gateway") => {}

@@ -9,7 +9,7 @@ use legate_model::{ConfigEntry, ConfigKind, InvalidSpiffeId, ServiceName, Tenanc
 use legate_proxycfg::StoredEntries;
 use legate_store::ReadTxn;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// The kinds that give a service a chain which differs from the default one.
 const OF_SERVICES: [ConfigKind; 4] = [
@@ -63,7 +63,7 @@ impl Relevant {
 }
 
 /// The services whose chains an entry is a part of: its own, and those that lead to it.
-pub(super) fn services(
+pub(crate) fn services(
     state: &ReadTxn<'_>,
     kind: ConfigKind,
     name: &ServiceName,
@@ -126,7 +126,7 @@ fn any_trust_domain() -> Result<TrustDomain, InvalidSpiffeId> {
 }
 
 /// The chain of a service as callers in the mesh have it.
-pub(super) fn chain_in_mesh(
+pub(crate) fn chain_in_mesh(
     state: &ReadTxn<'_>,
     service: &ServiceName,
     datacenter: &str,

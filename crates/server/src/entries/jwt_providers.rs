@@ -4,10 +4,10 @@
 use legate_model::{ConfigEntry, ConfigKind, JwtRequirement, ServiceIntentions};
 use legate_store::ReadTxn;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// Refuses intentions that name a provider that does not exist.
-pub(super) fn refuse_unknown(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
+pub(crate) fn refuse_unknown(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     let ConfigEntry::ServiceIntentions(entry) = entry else {
         return Ok(());
     };

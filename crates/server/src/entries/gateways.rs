@@ -11,8 +11,8 @@ use legate_model::{
 };
 use legate_store::ReadTxn;
 
-use super::error::ApiError;
 use super::graph::{self, Relevant};
+use crate::api_error::ApiError;
 
 /// Refuses a certificate that cannot be shown with its key.
 pub(super) fn refuse_bad_pair(entry: &ConfigEntry) -> Result<(), Invalid> {

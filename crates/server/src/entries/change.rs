@@ -1,16 +1,38 @@
 //! A write of one config entry, together with the rules that span entries. It is one function of a
 //! state, for those who write and for those who only look.
 
-use legate_model::{ConfigEntry, ConfigKind, ServiceName, Tenancy};
+use legate_model::{ConfigEntry, ConfigKind, Invalid, ServiceName, Tenancy};
 use legate_store::{Rejected, WriteTxn};
 
-use super::error::ApiError;
 use super::graph::{self, Relevant};
 use super::{gateways, jwt_providers, permissive, protocol};
+use crate::api_error::ApiError;
 
-/// A write of one entry that is valid and normalised.
+/// What an entry must be by itself.
+pub(crate) fn acceptable_entry(entry: &ConfigEntry) -> Result<(), ApiError> {
+    entry.validate()?;
+    gateways::refuse_bad_pair(entry)?;
+    refuse_patches(entry)?;
+    Ok(())
+}
+
+/// Refuses changes to fields that Envoy's messages do not have.
+fn refuse_patches(entry: &ConfigEntry) -> Result<(), Invalid> {
+    let extensions = match entry {
+        ConfigEntry::ProxyDefaults(entry) => &entry.envoy_extensions,
+        ConfigEntry::ServiceDefaults(entry) => &entry.envoy_extensions,
+        _ => return Ok(()),
+    };
+    for (i, extension) in extensions.iter().enumerate() {
+        legate_resources::check_extension(extension)
+            .map_err(|error| error.within(format!("EnvoyExtensions[{i}]")))?;
+    }
+    Ok(())
+}
+
+/// A write of one entry that is acceptable and normalised.
 #[derive(Debug, Clone)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// Adds or replaces it. It says itself whose it is.
     Put {
         entry: Box<ConfigEntry>,
@@ -27,7 +49,7 @@ pub(super) enum Change {
 
 impl Change {
     /// Which entry it is about.
-    pub(super) fn target(&self) -> (ConfigKind, ServiceName) {
+    pub(crate) fn target(&self) -> (ConfigKind, ServiceName) {
         match self {
             Self::Put { entry, .. } => (entry.kind(), entry.full_name()),
             Self::Remove {
@@ -45,7 +67,7 @@ impl Change {
     /// # Errors
     ///
     /// What does not fit, while an index that is not the entry's is an answer and no error.
-    pub(super) fn apply(&self, txn: &mut WriteTxn, datacenter: &str) -> Result<bool, ApiError> {
+    pub(crate) fn apply(&self, txn: &mut WriteTxn, datacenter: &str) -> Result<bool, ApiError> {
         let (kind, ServiceName { tenancy, name }) = self.target();
         txn.in_tenancy(&tenancy, |txn| {
             self.apply_within(txn, (kind, &name), datacenter)

@@ -1,15 +1,11 @@
 //! How DNS answers: the settings, as values. Which of them may change while the server runs is said
-//! where they are kept, in [`Current`]. Nothing here touches files or the network.
+//! where they are kept, in [`crate::dns::CurrentDns`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use hickory_proto::rr::Name;
-
-use super::recursors::Places;
 
 /// The longest time that a record may be kept, in seconds (RFC 2181 §8).
 const MAX_TTL: u32 = i32::MAX as u32;
@@ -23,8 +19,8 @@ pub struct DnsDomains {
 
 /// A domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Domain {
-    pub(super) name: Name,
+pub(crate) struct Domain {
+    pub(crate) name: Name,
     /// In small letters.
     labels: Vec<String>,
 }
@@ -60,13 +56,13 @@ impl DnsDomains {
         Ok(Self { all })
     }
 
-    pub(super) fn main(&self) -> &Domain {
+    pub(crate) fn main(&self) -> &Domain {
         &self.all[0]
     }
 
     /// The domain that labels in small letters end in, and how many are before it. The longest one
     /// where one domain is below the other.
-    pub(super) fn of(&self, labels: &[String]) -> Option<(&Domain, usize)> {
+    pub(crate) fn of(&self, labels: &[String]) -> Option<(&Domain, usize)> {
         let found = self.all.iter().filter(|one| labels.ends_with(&one.labels));
         let longest = found.max_by_key(|one| one.labels.len())?;
         Some((longest, labels.len() - longest.labels.len()))
@@ -151,7 +147,7 @@ impl ServiceTtls {
     }
 
     /// In seconds.
-    pub(super) fn of(&self, service: &str) -> u32 {
+    pub(crate) fn of(&self, service: &str) -> u32 {
         let name = service.to_lowercase();
         let longest = || {
             let fits = |(prefix, _): &(&String, _)| name.starts_with(prefix.as_str());
@@ -217,33 +213,8 @@ impl Default for DnsSettings {
 }
 
 /// A time to live, in seconds.
-pub(super) fn seconds(time: Duration) -> u32 {
+pub(crate) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).map_or(MAX_TTL, |seconds| seconds.min(MAX_TTL))
-}
-
-/// The settings that count now, for all addresses at which DNS answers, and who waits for other servers
-/// there. All of [`DnsSettings`] can be set anew while the server runs; the domains cannot.
-#[derive(Debug, Clone)]
-pub(crate) struct Current {
-    settings: Arc<ArcSwap<DnsSettings>>,
-    pub(super) places: Places,
-}
-
-impl Current {
-    pub(crate) fn new(settings: DnsSettings) -> Self {
-        Self {
-            settings: Arc::new(ArcSwap::from_pointee(settings)),
-            places: Places::new(),
-        }
-    }
-
-    pub(crate) fn get(&self) -> Arc<DnsSettings> {
-        self.settings.load_full()
-    }
-
-    pub(crate) fn set(&self, settings: DnsSettings) {
-        self.settings.store(Arc::new(settings));
-    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use legate_model::{
 };
 use legate_store::ReadTxn;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// Refuses an entry that would leave an intention with permissions on a service that is not HTTP.
-pub(super) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
+pub(crate) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     match entry {
         ConfigEntry::ServiceIntentions(entry) => {
             let tenancy = entry.destination().tenancy;
@@ -93,7 +93,7 @@ fn looks_into_requests(entry: &ServiceIntentions) -> Option<&'static str> {
     asks.then_some("JWT")
 }
 
-pub(super) fn protocol_of(state: &ReadTxn<'_>, service: &str) -> Protocol {
+pub(crate) fn protocol_of(state: &ReadTxn<'_>, service: &str) -> Protocol {
     own_protocol(state, service).unwrap_or_else(|| default_protocol(state))
 }
 

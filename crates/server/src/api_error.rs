@@ -1,5 +1,5 @@
 //! What a request that cannot be served is answered with: a status, and a text that says what to
-//! do. It never carries tokens or keys.
+//! do. It never carries tokens or keys. The rules of writes refuse with it too, whoever asked for them.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -8,7 +8,6 @@ use legate_model::Invalid;
 use legate_model::json::DecodeError;
 use legate_store::{Rejected, TenantConflict, Unavailable, WriteError};
 
-use super::denial::Denied;
 use crate::acl::AclError;
 
 /// A refused or failed request.
@@ -18,6 +17,15 @@ pub(crate) struct ApiError {
     text: String,
     /// What the token lacks, where that is the reason.
     denied: Option<Box<Denied>>,
+}
+
+/// What was missing; an extension of the response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Denied {
+    /// Such as `service:write`.
+    pub(crate) permission: String,
+    /// On what; empty where there is no name.
+    pub(crate) name: String,
 }
 
 impl ApiError {

@@ -4,7 +4,7 @@
 use legate_model::{ConfigEntry, ConfigKind, Mesh, MutualTlsMode};
 use legate_store::ReadTxn;
 
-use super::error::ApiError;
+use crate::api_error::ApiError;
 
 /// Whether the entry of this kind and name that is there now is permissive.
 pub(super) fn was(state: &ReadTxn<'_>, entry: &ConfigEntry) -> bool {

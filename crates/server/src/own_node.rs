@@ -1,0 +1,106 @@
+//! What the server itself is in the catalog: its node, and where it registers itself the service and the
+//! check that clients of Consul know servers by.
+
+use std::collections::BTreeMap;
+
+use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance};
+use legate_store::Registration;
+use uuid::Uuid;
+
+use crate::config::ServerConfig;
+
+/// The version of Consul whose API is served here. Clients look for it in the node's metadata, and in what the
+/// program says under the name `consul`.
+pub const CONSUL_VERSION: &str = "1.21.0";
+
+/// The id and name of the server's own service. It is the server's, and nobody registers it.
+pub(crate) const OWN_SERVICE: &str = "consul";
+
+/// The check of a node that runs an agent. Consul's gossip decides it; here it passes for as long as
+/// the server runs, for it is the server itself.
+pub(crate) const SERF_HEALTH: &str = "serfHealth";
+
+/// Port of the service `consul`, which is Consul's RPC among servers. Nothing listens there; it is
+/// what clients know the service by.
+pub(crate) const OWN_PORT: u16 = 8300;
+
+/// The node, and where the server registers itself also its service and its check.
+pub(crate) fn registration(config: &ServerConfig) -> Registration {
+    let address = config.advertise.to_string();
+    let id = config.agent.node_id.clone();
+    let node = Node {
+        id: id.unwrap_or_else(|| Uuid::new_v4().to_string()),
+        node: config.node_name.clone(),
+        address: address.clone(),
+        datacenter: config.datacenter.clone(),
+        meta: config.agent.node_meta.clone(),
+        ..Node::default()
+    };
+    if !config.agent.registers_itself {
+        return Registration {
+            node,
+            service: None,
+            checks: Vec::new(),
+            skip_node_update: false,
+        };
+    }
+    let family = if config.advertise.is_ipv4() {
+        "ipv4"
+    } else {
+        "ipv6"
+    };
+    let tagged = ["lan", "wan"].into_iter().flat_map(|network| {
+        let names = [network.to_owned(), format!("{network}_{family}")];
+        names.map(|name| (name, address.clone()))
+    });
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let mut meta = BTreeMap::from([("version".to_owned(), version)]);
+    for (key, api) in [
+        ("grpc_port", config.grpc),
+        ("grpc_tls_port", config.grpc_tls),
+    ] {
+        if let Some(api) = api {
+            meta.insert(key.to_owned(), api.port().to_string());
+        }
+    }
+    // What Consul's servers say about their nodes.
+    let mut node_meta = node.meta.clone();
+    for (key, value) in [
+        ("consul-network-segment", ""),
+        ("consul-version", CONSUL_VERSION),
+    ] {
+        node_meta.insert(key.to_owned(), value.to_owned());
+    }
+    Registration {
+        node: Node {
+            meta: node_meta,
+            tagged_addresses: tagged
+                .chain(config.agent.tagged_addresses.clone())
+                .collect(),
+            ..node
+        },
+        service: Some(ServiceInstance {
+            id: OWN_SERVICE.to_owned(),
+            service: OWN_SERVICE.to_owned(),
+            port: OWN_PORT,
+            meta,
+            ..ServiceInstance::default()
+        }),
+        checks: vec![serf_health(
+            CheckStatus::Passing,
+            "Agent alive and reachable",
+        )],
+        skip_node_update: false,
+    }
+}
+
+/// The check that says how the node is.
+pub(crate) fn serf_health(status: CheckStatus, output: &str) -> HealthCheck {
+    HealthCheck {
+        check_id: SERF_HEALTH.to_owned(),
+        name: "Serf Health Status".to_owned(),
+        status,
+        output: output.to_owned(),
+        ..HealthCheck::default()
+    }
+}
