@@ -1,5 +1,5 @@
-//! A new Envoy on request: who asks hears what became of it. It starts nothing itself; the
-//! supervisor's owner receives the requests, and the supervisor's report shows the rest.
+//! Restarts of Envoy on request, each with an answer for the requester. It starts nothing itself: the
+//! owner of the supervisor receives the requests, and progress is read from the supervisor's report.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use legate_envoy::supervision::{EpochReport, EpochState, Report};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-/// How many requests may wait.
+/// Capacity of the request queue.
 const WAITING: usize = 8;
 
-/// How long one who asks waits for the new Envoy before the answer is that it is under way.
+/// How long a requester waits for the new Envoy before the answer is that the restart is under way.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A request. It is answered before it is fulfilled: with the supervisor's report right after the
-/// supervisor was asked for a new Envoy, or with why it was not. What the report shows from then on
-/// comes of that.
+/// A request. The reply comes before the restart completes: the supervisor's report right after the
+/// supervisor accepted the restart, or the reason why it did not. Later changes of the report are the
+/// result of the request.
 pub type Request = oneshot::Sender<Result<Report, String>>;
 
-/// What became of a request, as the lifecycle server answers it. Only [`StatusCode::OK`] means that a
-/// new Envoy serves.
+/// Outcome of a request as the lifecycle server returns it. Only [`StatusCode::OK`] means that a new
+/// Envoy serves.
 pub type Outcome = (StatusCode, String);
 
-/// Asks for a new Envoy.
+/// Requests restarts of Envoy.
 #[derive(Debug, Clone)]
 pub struct Restarter {
     requests: mpsc::Sender<Request>,
     report: watch::Receiver<Report>,
 }
 
-/// A connected pair, for a supervisor with this report.
+/// A connected pair for the supervisor that publishes `report`.
 pub fn channel(report: watch::Receiver<Report>) -> (Restarter, mpsc::Receiver<Request>) {
     let (requests, received) = mpsc::channel(WAITING);
     (Restarter { requests, report }, received)
 }
 
 impl Restarter {
-    /// Asks for a new Envoy with the configuration of now, and waits until it serves, is refused,
-    /// or has taken half a minute.
+    /// Requests a new Envoy with the current configuration, and waits until it serves, is refused, or
+    /// [`PATIENCE`] has elapsed.
     pub async fn restart(&self) -> Outcome {
         let mut report = self.report.clone();
         if let Some(outcome) = impossible(&report.borrow()) {
@@ -46,12 +46,14 @@ impl Restarter {
         }
         let (request, answered) = oneshot::channel();
         if self.requests.try_send(request).is_err() {
-            return unavailable("too many requests wait already, or the dataplane ends");
+            return unavailable(
+                "too many requests are waiting already, or the dataplane is stopping",
+            );
         }
         let asked = async {
             let before = match answered.await {
                 Ok(Ok(before)) => before,
-                // A stop may have come first.
+                // The reason may be that a stop came first.
                 Ok(Err(reason)) => {
                     let impossible = impossible(&report.borrow());
                     return impossible.unwrap_or((StatusCode::CONFLICT, reason));
@@ -79,20 +81,20 @@ fn unavailable(reason: &str) -> Outcome {
 }
 
 fn ending() -> Outcome {
-    unavailable("the dataplane ends")
+    unavailable("the dataplane is stopping")
 }
 
-/// Why there can be no new Envoy at a time.
+/// The reason why no new Envoy can be started now, if there is one.
 fn impossible(now: &Report) -> Option<Outcome> {
     if now.stopping {
         return Some(ending());
     }
-    // One that was adopted has not been started here.
+    // An adopted Envoy was not started by this process.
     let never_started = now.starts == 0 && now.epochs.is_empty();
     never_started.then(|| unavailable("Envoy has not been started yet"))
 }
 
-/// What became of a request that was made when the report was `before`.
+/// Outcome of a request that was made when the report was `before`, once there is one.
 fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     if now.stopping {
         return Some(ending());
@@ -109,7 +111,7 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     let same =
         |one: &EpochReport, other: &EpochReport| (one.pid, one.since) == (other.pid, other.since);
     let current = now.current().filter(|epoch| epoch.state.serves())?;
-    // One that only just started when it was asked for is as new as any other.
+    // An Envoy that was still starting at the time of the request counts as new.
     let mut served = before
         .epochs
         .iter()
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_epoch_that_serves_is_told_with_the_one_that_drains() {
+    async fn the_outcome_contains_the_new_epoch_and_the_draining_one() {
         let mut starting = running();
         starting.epochs.push(epoch(1, 11, EpochState::Starting));
         let mut taken = starting.clone();
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_are_told_with_their_reason() {
+    async fn refusals_contain_their_reason() {
         let outcome = restart(Err("no such file".to_owned()), Vec::new()).await;
         assert_eq!(outcome, (StatusCode::CONFLICT, "no such file".to_owned()));
         let mut refused = running();
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_envoy_that_only_just_starts_is_new_enough() {
+    async fn an_envoy_that_is_still_starting_counts_as_new() {
         let mut starting = running();
         starting.epochs.push(epoch(1, 11, EpochState::Starting));
         let mut taken = starting.clone();
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_happens_until_the_supervisor_is_asked_is_not_what_came_of_it() {
+    async fn changes_before_the_request_reaches_the_supervisor_are_not_its_outcome() {
         let mut starting = running();
         starting.epochs[0].state = EpochState::Starting;
         let (sender, report) = watch::channel(starting);
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_before_the_first_start_or_after_the_end_began() {
+    async fn requests_before_the_first_start_or_during_a_stop_fail_at_once() {
         let (sender, report) = watch::channel(Report::default());
         let (restarter, mut requests) = channel(report);
         let (StatusCode::SERVICE_UNAVAILABLE, text) = restarter.restart().await else {
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_where_nobody_answers() {
+    async fn requests_without_a_receiver_fail_at_once() {
         let (sender, report) = watch::channel(running());
         let (restarter, requests) = channel(report);
         drop(requests);

@@ -1,4 +1,4 @@
-//! What the binary asks of a dataplane that is running: real ones, and servers that pretend.
+//! Requests of the binary to a running dataplane: real ones and fake servers.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::envoy_side::PATIENCE;
 
-/// How often to look for what has no event to wait for.
+/// Polling interval for conditions without an event.
 const POLL: Duration = Duration::from_millis(20);
 
 fn binary() -> Command {
@@ -41,7 +41,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A dataplane that runs, and the port at which it is asked.
+/// A running dataplane, and its lifecycle port.
 pub(crate) struct Running {
     pub(crate) port: u16,
     _child: Child,
@@ -49,7 +49,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// With a shell script for an Envoy.
+    /// Starts one with a shell script as its Envoy.
     pub(crate) fn start(server: SocketAddr, more: &[&str]) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let envoy = folder.path().join("envoy");
@@ -74,12 +74,12 @@ impl Running {
         }
     }
 
-    /// The flag that says where it is asked.
+    /// The flag for its lifecycle port.
     fn flag(&self) -> String {
         format!("-graceful-port={}", self.port)
     }
 
-    /// Asks until the text holds `words`.
+    /// Repeats the request until the output contains `words`.
     async fn status(&self, words: &str) -> Output {
         let mut last = None;
         let asked = async {
@@ -98,7 +98,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_dataplane_that_is_ready_says_so() {
+async fn a_ready_dataplane_reports_it() {
     let server = FakeServer::plaintext().await;
     let running = Running::start(
         server.address(),
@@ -122,7 +122,7 @@ async fn a_dataplane_that_is_ready_says_so() {
 }
 
 #[tokio::test]
-async fn a_dataplane_that_is_not_ready_says_why() {
+async fn an_unready_dataplane_reports_the_reason() {
     let server = FakeServer::plaintext().await;
     let running = Running::start(server.address(), &["-tls-disabled"]);
     let output = running.status("does not answer that it is live").await;
@@ -134,9 +134,9 @@ async fn a_dataplane_that_is_not_ready_says_why() {
     assert_eq!(stderr(&output), "");
 }
 
-/// A server that answers one question so.
+/// A fake server with one response.
 struct Pretender {
-    /// The flag that leads to it.
+    /// The flag for its port.
     port: String,
     question: oneshot::Receiver<String>,
     _scope: Scope,
@@ -172,7 +172,7 @@ impl Pretender {
 }
 
 #[tokio::test]
-async fn where_nobody_answers_the_settings_are_named() {
+async fn without_an_answer_the_settings_are_named() {
     let port = free_port().to_string();
     let output = dataplane(&["-status", "-graceful-port", &port]).await;
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -210,7 +210,7 @@ async fn a_dataplane_of_another_version_is_understood() {
 }
 
 #[tokio::test]
-async fn a_new_envoy_is_asked_for() {
+async fn a_new_envoy_is_requested() {
     for (answer, code, out, err) in [
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\nepoch 1 takes over from 0.\n",
