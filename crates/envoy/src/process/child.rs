@@ -1,5 +1,5 @@
-//! Starting Envoy and waiting for it. Dropping an [`EnvoyProcess`] that still runs kills it, so
-//! that no way out leaves an orphan.
+//! Starts Envoy and waits for it. Dropping an [`EnvoyProcess`] that is still running kills it, so
+//! that no code path leaves an orphan.
 
 use std::fs::File;
 use std::io;
@@ -22,38 +22,38 @@ use super::{
 };
 use crate::executable::refuse_foreign;
 
-/// A started Envoy, leader of its own process group.
+/// A running Envoy, leader of its own process group.
 #[derive(Debug)]
 struct EnvoyProcess {
     child: Child,
     pid: Pid,
     identity: Option<Identity>,
-    /// [`oom_kills`] when it was started.
+    /// Value of [`oom_kills`] at its start.
     oom_kills: Option<u64>,
-    /// Where it is listened to.
+    /// Its standard error, if it is captured.
     errors: Option<PassedOn>,
     ended: bool,
     killed: bool,
 }
 
 impl Launch {
-    /// Whether the user's arguments can be combined with the bootstrap document.
+    /// Checks that the user's arguments can be combined with the bootstrap document.
     ///
     /// # Errors
-    /// When an extra argument contradicts the document.
+    /// When an extra argument conflicts with the document.
     pub fn check(&self) -> Result<(), SpawnError> {
         arguments::arguments(self, None).map(drop)
     }
 
-    /// Starts Envoy, at its place in a hot restart or for itself, with standard input closed and
-    /// output inherited. Where standard error is `quoted`, a thread passes it on, so that
-    /// [`Process::last_words`] knows what was said.
+    /// Starts Envoy, as a member of a hot restart family if it has a `place`. Standard input is
+    /// closed and output is inherited. If standard error is `quoted`, a thread forwards it and
+    /// remembers the last lines for [`Process::last_words`].
     ///
-    /// Call it on a thread that lives as long as the process: when that thread ends, however it
-    /// ends, the kernel ends Envoy.
+    /// Call it on a thread that lives as long as the process: the kernel kills Envoy when that
+    /// thread ends, for whatever reason.
     ///
     /// # Errors
-    /// When the program cannot be started, or an extra argument contradicts the bootstrap
+    /// When the program cannot be started, or an extra argument conflicts with the bootstrap
     /// document.
     pub fn spawn(
         &self,
@@ -105,10 +105,10 @@ impl Launch {
         ))
     }
 
-    /// Has Envoy check the bootstrap document without serving it; 30 s at most.
+    /// Makes Envoy validate the bootstrap document without serving it; takes at most 30 s.
     ///
     /// # Errors
-    /// When Envoy refuses it, and when that could not be found out.
+    /// When Envoy rejects it, or the validation could not be run.
     pub(crate) async fn validate(&self) -> Result<(), ValidationError> {
         let (mut command, file) = self.command(None)?;
         command
@@ -134,21 +134,21 @@ impl Launch {
     }
 }
 
-/// Why a bootstrap document was not found to be good.
+/// Why a bootstrap document is not known to be valid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ValidationError {
-    /// Envoy refuses it, in these words.
+    /// Envoy rejects it with this message.
     #[error("{0}")]
     Refused(String),
-    /// Envoy did not say, for this reason.
+    /// The validation could not be run, for this reason.
     #[error("the bootstrap document could not be checked: {0}")]
     Unknown(#[from] SpawnError),
 }
 
-/// How long a run of Envoy may take that only answers a question.
+/// Time limit for short runs of Envoy, such as a validation.
 const VALIDATION_LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs a command that ends by itself and says little.
+/// Runs a command that ends by itself and has little output.
 pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
     timeout(VALIDATION_LIMIT, command.output())
         .await
@@ -156,7 +156,7 @@ pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
 }
 
 impl Process for EnvoyProcess {
-    /// The process id, also the id of its group.
+    /// The process id, which is also the id of its group.
     fn pid(&self) -> u32 {
         self.pid.as_raw_pid().unsigned_abs()
     }
@@ -180,9 +180,9 @@ impl Process for EnvoyProcess {
         .boxed()
     }
 
-    /// To the process group. Envoy ends at once and with code 0 on SIGTERM.
+    /// Signals the process group. On SIGTERM, Envoy exits at once with code 0.
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        // After the end of the process its number may belong to another.
+        // After the process has ended its id may be reused.
         if self.ended {
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl Process for EnvoyProcess {
         self.errors.as_ref()?.last_words()
     }
 
-    /// It cannot live on.
+    /// A child cannot outlive this program, so nothing is detached.
     fn detach(self: Box<Self>) {}
 }
 

@@ -1,7 +1,7 @@
 //! An Envoy does not outlive the process that started it, and does not see its secrets.
 //!
-//! The test runs its own executable again as the parent. Both that and what it starts write to
-//! one pipe, so that the end of the pipe is the end of both.
+//! The test runs its own executable again as the parent. Parent and child write to one pipe, so
+//! that the end of the pipe means that both have ended.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use legate_runtime::logging::Level;
 use tokio::time::Instant;
 
 const PROGRAM: &str = "LEGATE_TEST_PROGRAM";
-/// How long the orphan would live.
+/// Lifetime of an orphan.
 const LIFE: Duration = Duration::from_secs(120);
 
 #[test]
