@@ -114,7 +114,7 @@ fn runnable(path: &Path) -> Result<(), &'static str> {
 }
 
 /// Rejects files that are not programs for this machine, with the kernel's error for them.
-pub(crate) fn refuse_foreign(path: &Path) -> io::Result<()> {
+pub(crate) fn reject_foreign(path: &Path) -> io::Result<()> {
     // Bare names are looked up elsewhere. Opening a special file might block.
     let is_file = path.components().count() > 1 && path.is_file();
     match is_file && runnable(path).is_err() {

@@ -97,7 +97,9 @@ fn udp(authority: &str) -> Result<SocketAddr, String> {
         .parse()
         .map_err(|_| format!("has the invalid port {port:?}"))?;
     let ip: IpAddr = host.parse().map_err(|_| {
-        format!("needs an IP address where it says {host:?}, because Envoy looks up no names here")
+        format!(
+            "needs an IP address instead of {host:?}, because Envoy does not resolve names here"
+        )
     })?;
     Ok(SocketAddr::new(ip, port))
 }
@@ -181,14 +183,14 @@ mod tests {
             ("udp://127.0.0.1:x", "invalid port"),
             ("udp://127.0.0.1:65536", "invalid port"),
             ("udp://:8125", "needs an IP address"),
-            ("udp://statsd.local:8125", "looks up no names"),
-            ("udp://${OTHER}:8125", "looks up no names"),
-            ("udp://$HOST_IPS:8125", "looks up no names"),
+            ("udp://statsd.local:8125", "does not resolve names"),
+            ("udp://${OTHER}:8125", "does not resolve names"),
+            ("udp://$HOST_IPS:8125", "does not resolve names"),
             // `$NAME` is a whole address; its value is not expanded again.
             ("$NOT_SET", "environment variable \"NOT_SET\""),
             ("$EMPTY", "environment variable \"EMPTY\""),
             ("${HOST_IP}:8125", "environment variable \"{HOST_IP}:8125\""),
-            ("$INDIRECT", "looks up no names"),
+            ("$INDIRECT", "does not resolve names"),
             ("$X", "has no protocol"),
             ("unix://", "no absolute path"),
             ("unix://run/statsd", "no absolute path"),

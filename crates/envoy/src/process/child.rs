@@ -15,12 +15,12 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::exit::{ExitReason, oom_kills};
-use super::words::{self, PassedOn};
+use super::messages::{self, ForwardedStderr};
 use super::{
-    Identity, Launch, Place, Process, SECRET_VARIABLES, SpawnError, arguments, gone_is_fine,
+    Identity, Launch, Place, Process, SECRET_VARIABLES, SpawnError, arguments, ignore_missing,
     number, parent_death,
 };
-use crate::executable::refuse_foreign;
+use crate::executable::reject_foreign;
 
 /// A running Envoy, leader of its own process group.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct EnvoyProcess {
     /// Value of [`oom_kills`] at its start.
     oom_kills: Option<u64>,
     /// Its standard error, if it is captured.
-    errors: Option<PassedOn>,
+    errors: Option<ForwardedStderr>,
     ended: bool,
     killed: bool,
 }
@@ -47,7 +47,7 @@ impl Launch {
 
     /// Starts Envoy, as a member of a hot restart family if it has a `place`. Standard input is
     /// closed and output is inherited. If standard error is `quoted`, a thread forwards it and
-    /// remembers the last lines for [`Process::last_words`].
+    /// keeps the last message for [`Process::last_message`].
     ///
     /// Call it on a thread that lives as long as the process: the kernel kills Envoy when that
     /// thread ends, for whatever reason.
@@ -65,7 +65,9 @@ impl Launch {
         parent_death::tie(&mut command, NixSignal::SIGKILL, file.as_ref());
         let oom_kills = oom_kills();
         let mut spawn = || {
-            let errors = quoted.then(|| PassedOn::of(&mut command)).transpose()?;
+            let errors = quoted
+                .then(|| ForwardedStderr::of(&mut command))
+                .transpose()?;
             Ok((command.spawn()?, errors))
         };
         let (child, errors) = spawn().map_err(|source| self.not_started(source))?;
@@ -88,7 +90,7 @@ impl Launch {
         place: Option<&Place>,
     ) -> Result<(Command, Option<File>), SpawnError> {
         let (arguments, file) = arguments::arguments(self, place)?;
-        refuse_foreign(&self.executable).map_err(|source| self.not_started(source))?;
+        reject_foreign(&self.executable).map_err(|source| self.not_started(source))?;
         let mut command = Command::new(&self.executable);
         command.args(arguments);
         for name in SECRET_VARIABLES {
@@ -125,9 +127,9 @@ impl Launch {
         match output.status.code() {
             Some(0) => Ok(()),
             Some(_) => {
-                let words = words::refusal(&String::from_utf8_lossy(&output.stderr));
+                let message = messages::refusal(&String::from_utf8_lossy(&output.stderr));
                 let silent = || format!("the check ended with {}", output.status);
-                Err(ValidationError::Refused(words.unwrap_or_else(silent)))
+                Err(ValidationError::Refused(message.unwrap_or_else(silent)))
             }
             None => Err(SpawnError(output.status.to_string()).into()),
         }
@@ -187,11 +189,11 @@ impl Process for EnvoyProcess {
             return Ok(());
         }
         self.killed |= signal == Signal::KILL;
-        gone_is_fine(kill_process_group(self.pid, signal))
+        ignore_missing(kill_process_group(self.pid, signal))
     }
 
-    fn last_words(&self) -> Option<String> {
-        self.errors.as_ref()?.last_words()
+    fn last_message(&self) -> Option<String> {
+        self.errors.as_ref()?.last_message()
     }
 
     /// A child cannot outlive this program, so nothing is detached.

@@ -16,9 +16,9 @@ use rustix::process::{
 use tokio::time::sleep;
 
 use super::identity::start_time;
-use super::words::LogTail;
+use super::messages::LogTail;
 use super::{
-    ExitReason, Identity, Launch, Place, Process, SpawnError, gone_is_fine, number, parent_death,
+    ExitReason, Identity, Launch, Place, Process, SpawnError, ignore_missing, number, parent_death,
 };
 
 /// Polling interval for the end of the process.
@@ -97,11 +97,11 @@ impl DetachedProcess {
         let handle = handle(pid);
         match Identity::of(pid) {
             Some(identity) => Ok(Self::new(identity, handle, log)),
-            None if start_time(pid).is_some() => Err(give_up(pid)),
+            None if start_time(pid).is_some() => Err(kill_uninspectable(pid)),
             None => {
-                let words = log.last_words().map(|words| format!(": {words}"));
-                let words = words.unwrap_or_default();
-                Err(format!("envoy ended at once; its log says why{words}"))
+                let message = log.last_message().map(|message| format!(": {message}"));
+                let message = message.unwrap_or_default();
+                Err(format!("envoy ended at once, see its log{message}"))
             }
         }
     }
@@ -124,18 +124,18 @@ fn handle(pid: u32) -> Option<OwnedFd> {
 
 fn send(pid: u32, signal: Signal) -> io::Result<()> {
     let pid = number(pid).ok_or(io::ErrorKind::InvalidInput)?;
-    gone_is_fine(kill_process(pid, signal))
+    ignore_missing(kill_process(pid, signal))
 }
 
 /// Kills a process that was just started but cannot be inspected. Returns the error message.
-fn give_up(pid: u32) -> String {
+fn kill_uninspectable(pid: u32) -> String {
     let ended = match send(pid, Signal::KILL) {
         Ok(()) => String::new(),
-        Err(error) => format!(", and could not be ended either ({error})"),
+        Err(error) => format!(", nor could it be killed ({error})"),
     };
     format!(
-        "process {pid} must not be looked at, as one whose program file has capabilities, so that \
-         it could not be supervised{ended}; use a program without them, or no -envoy-state-dir"
+        "process {pid} cannot be inspected, for example because its program file has capabilities, \
+         so it cannot be supervised{ended}; use a program without them, or no -envoy-state-dir"
     )
 }
 
@@ -172,15 +172,15 @@ impl Process for DetachedProcess {
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
         self.poll = FAST_POLL;
         match &self.handle {
-            Some(handle) => gone_is_fine(pidfd_send_signal(handle, signal)),
+            Some(handle) => ignore_missing(pidfd_send_signal(handle, signal)),
             // Not race-free without a handle, but checked immediately before.
             None if self.identity.lives().is_err() => Ok(()),
             None => send(self.identity.pid, signal),
         }
     }
 
-    fn last_words(&self) -> Option<String> {
-        self.log.last_words()
+    fn last_message(&self) -> Option<String> {
+        self.log.last_message()
     }
 
     fn detach(mut self: Box<Self>) {
@@ -232,7 +232,7 @@ mod tests {
         process.signal(Signal::TERM).unwrap();
         let reason = process.wait().await;
         assert!(matches!(reason, ExitReason::Unobserved(_)), "{reason:?}");
-        // It was collected with that.
+        // `wait` has reaped it.
         child.wait().unwrap_err();
     }
 
@@ -242,7 +242,7 @@ mod tests {
         let mut process = started(&child);
         child.kill().unwrap();
         child.wait().unwrap();
-        // As if its number were another's now, and every look at that came too early.
+        // Simulates a reused process id that the checks did not detect.
         process.identity = Identity::of(stranger.id()).unwrap();
         process.signal(Signal::TERM).unwrap();
         process.signal(Signal::KILL).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_inspected_is_killed() {
         let mut child = shell("read line");
-        let reason = give_up(child.id());
+        let reason = kill_uninspectable(child.id());
         assert!(reason.contains("-envoy-state-dir"), "{reason}");
         assert!(!child.wait().unwrap().success());
     }

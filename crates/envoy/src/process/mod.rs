@@ -7,8 +7,8 @@ mod detached;
 mod document;
 mod exit;
 mod identity;
+mod messages;
 mod parent_death;
-mod words;
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -48,7 +48,7 @@ pub trait Process: Debug + Send {
     fn signal(&mut self, signal: Signal) -> io::Result<()>;
     /// The last line of its output that may explain a failure, if there is one. Complete once the
     /// process has ended.
-    fn last_words(&self) -> Option<String>;
+    fn last_message(&self) -> Option<String>;
     /// Releases it without killing it, if it can outlive this program.
     fn detach(self: Box<Self>);
 }
@@ -133,7 +133,7 @@ fn number(pid: u32) -> Option<Pid> {
 }
 
 /// Treats a signal to a process that has ended as success.
-fn gone_is_fine(sent: rustix::io::Result<()>) -> io::Result<()> {
+fn ignore_missing(sent: rustix::io::Result<()>) -> io::Result<()> {
     match sent {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),

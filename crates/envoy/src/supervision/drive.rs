@@ -58,7 +58,7 @@ pub async fn run<H: Host>(
         driver.perform(actions);
     }
     // The first start may have failed already.
-    driver.settle();
+    driver.process_events();
     let mut period = interval(SNAPSHOT_PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -67,11 +67,11 @@ pub async fn run<H: Host>(
         }
         tokio::select! {
             biased;
-            event = driver.next() => driver.happened(event),
+            event = driver.next() => driver.record(event),
             requests = controls.requests() => driver.queue.extend(requests),
             _ = period.tick(), if driver.snapshot.is_kept() => driver.keep_snapshot(),
         }
-        driver.settle();
+        driver.process_events();
     }
 }
 
@@ -200,7 +200,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// Queues the event for the machine, and updates log and report.
-    fn happened(&mut self, event: Event<H::Config>) {
+    fn record(&mut self, event: Event<H::Config>) {
         match &event {
             Event::Ready(run) => {
                 if let Some(running) = self.running.get(run) {
@@ -212,7 +212,7 @@ impl<H: Host> Driver<H> {
             }
             Event::Idle(run) => tracing::info!(
                 epoch = self.running.get(run).map(|running| running.epoch),
-                "nothing is connected to envoy any more, so that its drain ends now"
+                "envoy has no connections left, ending its drain"
             ),
             Event::Checked(_, Ok(mode)) => self.decided = Some(*mode),
             Event::Checked(_, Err(reason)) => {
@@ -241,15 +241,18 @@ impl<H: Host> Driver<H> {
         if expected {
             tracing::info!(epoch, pid, ?lived, %reason, "envoy process exited");
         } else {
-            let words = running.process.last_words();
+            let message = running.process.last_message();
             tracing::error!(
-                epoch, pid, ?lived, %reason, said = words,
+                epoch, pid, ?lived, %reason, said = message,
                 "envoy process exited unexpectedly"
             );
             // If the configuration is being refused, the reason for that is more specific.
             if state == EpochState::Starting && !self.machine.refused() {
-                let words = words.map(|words| format!(": {words}")).unwrap_or_default();
-                self.state.refuse(format!("epoch {epoch} {reason}{words}"));
+                let message = message
+                    .map(|message| format!(": {message}"))
+                    .unwrap_or_default();
+                self.state
+                    .refuse(format!("epoch {epoch} {reason}{message}"));
             }
         }
         while self.state.exits.len() >= EXITS {
@@ -266,7 +269,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// Passes all queued events to the machine and performs the resulting actions.
-    fn settle(&mut self) {
+    fn process_events(&mut self) {
         while let Some(event) = self.queue.pop_front() {
             let actions = self.machine.on(event);
             let machine = &self.machine;
@@ -320,11 +323,13 @@ impl<H: Host> Driver<H> {
                     self.state.next_start = None;
                     match self.machine.refused() {
                         true => {
-                            tracing::error!("envoy would refuse its configuration again and again");
+                            tracing::error!(
+                                "envoy is not started again, because it refuses its configuration"
+                            );
                         }
                         false => tracing::error!(
                             serving = !self.machine.stopping(),
-                            "all retries are spent"
+                            "all retries are exhausted"
                         ),
                     }
                 }

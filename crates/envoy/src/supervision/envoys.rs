@@ -77,10 +77,12 @@ impl EnvoyHost {
                 .base_id
                 .ok_or("the running Envoy's base id is not known")?;
             let region = hot_restart::region(&hot.shared_memory, number);
-            let unmarked = hot_restart::unmark(&region)
+            let cleared = hot_restart::clear_flag(&region)
                 .map_err(|error| format!("{}: {error}", region.display()))?;
-            if unmarked {
-                tracing::info!("an epoch had died while it started; its mark is removed");
+            if cleared {
+                tracing::info!(
+                    "an epoch died during its initialisation, cleared its flag in shared memory"
+                );
             }
         }
         Ok(Some(Place {
@@ -93,7 +95,10 @@ impl EnvoyHost {
 }
 
 /// Stores a text, and returns it if it differs from the previous one.
-fn noted(last: &watch::Sender<Option<String>>, text: Option<String>) -> Option<String> {
+fn replace_if_changed(
+    last: &watch::Sender<Option<String>>,
+    text: Option<String>,
+) -> Option<String> {
     let before = last.send_replace(text.clone());
     text.filter(|text| before.as_ref() != Some(text))
 }
@@ -101,7 +106,7 @@ fn noted(last: &watch::Sender<Option<String>>, text: Option<String>) -> Option<S
 /// Logs why hot restart is not possible, unless the reason is the last one logged.
 fn log_obstacle(logged: &watch::Sender<Option<String>>, obstacle: Option<String>) {
     // An operator who disabled it knows the reason.
-    let reason = noted(logged, obstacle).filter(|reason| reason != hot_restart::OFF);
+    let reason = replace_if_changed(logged, obstacle).filter(|reason| reason != hot_restart::OFF);
     if let Some(reason) = reason {
         tracing::info!(
             reason,
@@ -181,9 +186,9 @@ impl Host for EnvoyHost {
         let launch = config.launch.clone();
         Box::pin(async move {
             match launch.validate().await {
-                Err(ValidationError::Refused(words)) => Err(words),
+                Err(ValidationError::Refused(message)) => Err(message),
                 Err(error) => {
-                    tracing::warn!(%error, "whether envoy takes its configuration is not known");
+                    tracing::warn!(%error, "envoy's configuration could not be validated");
                     Ok(())
                 }
                 Ok(()) => Ok(()),
@@ -204,7 +209,7 @@ impl Host for EnvoyHost {
                 }
                 sleep(READY_POLL).await;
             };
-            if let Some(warning) = noted(&logged, version::untested(&info.version)) {
+            if let Some(warning) = replace_if_changed(&logged, version::untested(&info.version)) {
                 tracing::warn!("{warning}");
             }
         })

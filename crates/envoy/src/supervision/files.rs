@@ -98,7 +98,7 @@ impl Snapshot {
         fs::rename(path, &aside).map_err(failed("moved aside"))?;
         tracing::warn!(
             snapshot = %path.display(), kept = %aside.display(), reason = %wrong,
-            "the supervisor's snapshot makes no sense; nothing is adopted"
+            "the supervisor's snapshot is invalid; nothing is adopted"
         );
         Ok(None)
     }
@@ -151,7 +151,7 @@ pub(super) struct StateFile {
     what: &'static str,
     path: Option<PathBuf>,
     written: Option<Vec<u8>>,
-    complained: bool,
+    logged: bool,
 }
 
 impl StateFile {
@@ -161,7 +161,7 @@ impl StateFile {
             what,
             path,
             written: None,
-            complained: false,
+            logged: false,
         }
     }
 
@@ -178,7 +178,7 @@ impl StateFile {
             let replaced = replace(path, &content);
             replaced.map_err(|source| error(self.what, "written", path, source))?;
             self.written = Some(content);
-            self.complained = false;
+            self.logged = false;
         }
         Ok(())
     }
@@ -186,9 +186,9 @@ impl StateFile {
     /// Like [`StateFile::set`], but errors are logged once until a write succeeds.
     pub(super) fn keep(&mut self, content: Vec<u8>) {
         if let Err(error) = self.set(content)
-            && !std::mem::replace(&mut self.complained, true)
+            && !std::mem::replace(&mut self.logged, true)
         {
-            tracing::warn!(%error, "supervision goes on without it");
+            tracing::warn!(%error, "supervision continues without it");
         }
     }
 
@@ -200,7 +200,7 @@ impl StateFile {
             && source.kind() != io::ErrorKind::NotFound
         {
             let error = error(self.what, "removed", path, source);
-            tracing::warn!(%error, "a file is left behind");
+            tracing::warn!(%error, "a file could not be removed");
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Stri
         return Some(format!("the Envoy argument {argument} was given"));
     }
     if let Some(listener) = udp_listener(&launch.bootstrap) {
-        return Some(format!("the listener {listener:?} takes UDP"));
+        return Some(format!("the listener {listener:?} uses UDP"));
     }
     let (path, error) = (&hot.shared_memory, writable(&hot.shared_memory).err()?);
     Some(format!(
@@ -123,7 +123,7 @@ pub(super) fn region(shared_memory: &Path, base_id: u32) -> PathBuf {
 ///
 /// # Errors
 /// When the region cannot be read or written, or has an unknown layout.
-pub(super) fn unmark(region: &Path) -> io::Result<bool> {
+pub(super) fn clear_flag(region: &Path) -> io::Result<bool> {
     let mut file = OpenOptions::new().read(true).write(true).open(region)?;
     let mut content = Vec::new();
     (&mut file)
@@ -193,7 +193,7 @@ mod tests {
             r#"{"name":"dns","address":{"socket_address":{"protocol":"UDP"}}}"#,
         ] {
             let document = format!(r#"{{"static_resources":{{"listeners":[{listener}]}}}}"#);
-            assert!(said(&here, &launch(&document, &[])).contains("\"dns\" takes UDP"));
+            assert!(said(&here, &launch(&document, &[])).contains("\"dns\" uses UDP"));
         }
     }
 
@@ -212,14 +212,14 @@ mod tests {
         content[..8].copy_from_slice(&(REGION_SIZE as u64).to_ne_bytes());
         content[8..16].copy_from_slice(&REGION_VERSION.to_ne_bytes());
         fs::write(&path, &content).unwrap();
-        assert!(unmark(&path).unwrap());
-        assert!(!unmark(&path).unwrap());
+        assert!(clear_flag(&path).unwrap());
+        assert!(!clear_flag(&path).unwrap());
         content[FLAGS_OFFSET] = 6;
         assert_eq!(fs::read(&path).unwrap(), content);
         content[8] = 12;
         fs::write(&path, &content).unwrap();
-        assert!(unmark(&path).is_err());
+        assert!(clear_flag(&path).is_err());
         fs::write(&path, &content[..50]).unwrap();
-        assert!(unmark(&path).is_err());
+        assert!(clear_flag(&path).is_err());
     }
 }

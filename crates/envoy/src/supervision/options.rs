@@ -34,7 +34,7 @@ pub struct Options {
     pub on_restart: Option<OnRestart>,
 }
 
-/// Age at which the earlier failures before a process are forgotten.
+/// Age of a process at which earlier failures are forgotten.
 pub(super) const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// Number of retries after failed starts.
 pub(super) const RETRIES: u32 = 10;

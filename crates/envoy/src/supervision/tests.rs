@@ -126,7 +126,7 @@ impl Process for FakeProcess {
         Ok(())
     }
 
-    fn last_words(&self) -> Option<String> {
+    fn last_message(&self) -> Option<String> {
         None
     }
 
@@ -213,7 +213,7 @@ impl Host for Fake {
 
     fn adopt(&mut self, entry: &Entry) -> Result<Box<dyn Process>, String> {
         if !self.adopts {
-            return Err("somebody else".to_owned());
+            return Err("another process".to_owned());
         }
         let process = FakeProcess::new(&self.record, entry.identity.pid, None);
         Ok(Box::new(process))

@@ -32,7 +32,7 @@ fn adopting(folder: &Path) -> Options {
 #[ignore = "only of use as the first supervisor in the other test"]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the other test hands its folder over this way"
+    reason = "the other test passes its folder this way"
 )]
 async fn first_supervisor() {
     let (Some(place), Some(folder)) = (std::env::var_os(PLACE), std::env::var_os(FOLDER)) else {

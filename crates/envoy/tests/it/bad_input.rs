@@ -215,7 +215,7 @@ async fn an_invalid_snapshot_is_moved_aside_and_envoy_is_started() {
             supervisor.stop();
         })
         .await;
-        let warnings = log.warnings("snapshot makes no sense");
+        let warnings = log.warnings("snapshot is invalid");
         assert_eq!(warnings.len(), times + 1);
         assert!(
             warnings[times].contains(aside.to_str().unwrap()),

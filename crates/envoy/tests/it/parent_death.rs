@@ -20,7 +20,7 @@ const LIFE: Duration = Duration::from_secs(120);
 #[ignore = "only of use as the parent in the other test"]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the other test hands the program over this way"
+    reason = "the other test passes the program this way"
 )]
 fn parent() {
     let Some(program) = std::env::var_os(PROGRAM) else {

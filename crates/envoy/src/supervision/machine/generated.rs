@@ -108,7 +108,7 @@ impl World {
             self.began.get_or_insert(self.now);
         }
         if let (Some(run), false) = (idle, actions.is_empty()) {
-            let (asked, after_stop) = self.awaited.expect("nobody asked for that");
+            let (asked, after_stop) = self.awaited.expect("connections were not watched");
             assert_eq!((asked, after_stop), (run, self.began.is_some()));
             let minimum = self
                 .began
@@ -154,7 +154,7 @@ impl World {
                 Action::AwaitIdle(run) => {
                     assert_eq!(self.machine.state(run), Some(EpochState::Draining));
                     let asked = (run, self.machine.stopping());
-                    assert_ne!(self.awaited.replace(asked), Some(asked), "asked twice");
+                    assert_ne!(self.awaited.replace(asked), Some(asked), "watched twice");
                 }
                 Action::Quit(run) | Action::Terminate(run) => {
                     if self

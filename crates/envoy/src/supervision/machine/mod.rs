@@ -342,7 +342,7 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     fn start_unless_paused(&mut self) {
         if self.refused() {
-            self.give_up();
+            self.end_as_spent();
         } else if !self.crash_waits {
             self.start();
         }
@@ -494,7 +494,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
         self.crashes += 1;
         if self.crashes > RETRIES || self.refused() {
-            return self.give_up();
+            return self.end_as_spent();
         }
         let wait = crash_wait(self.starts.saturating_add(1));
         self.crash_waits = !wait.is_zero();
@@ -515,7 +515,7 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     /// Ends supervision: no process serves, and the retries are exhausted.
-    fn give_up(&mut self) {
+    fn end_as_spent(&mut self) {
         self.actions.push(Action::Spent);
         self.stop(Outcome::Spent);
     }

@@ -147,11 +147,14 @@ fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
         assert_eq!(actions, [Action::Check(2, "b")]);
     }
     assert_eq!(machine.on(Event::Checked(2, refused())), [Action::Spent]);
-    assert!(machine.settled(), "what serves is what is wanted now");
+    assert!(
+        machine.settled(),
+        "the serving configuration is wanted again"
+    );
     assert_eq!(
         machine.on(Event::Update("b")),
         [Action::Check(3, "b")],
-        "asked for anew"
+        "requested again"
     );
 }
 
@@ -260,12 +263,12 @@ const DRAIN: Policy = Policy {
 #[test]
 fn a_drain_ends_without_connections_but_not_before_its_minimum() {
     let (mut machine, _) = draining(DRAIN);
-    assert_eq!(machine.on(Event::Idle(1)), [], "nobody was asked yet");
+    assert_eq!(machine.on(Event::Idle(1)), [], "not watched yet");
     assert_eq!(
         machine.on(Event::Elapsed(Timer::MinDrain)),
         [Action::AwaitIdle(1)]
     );
-    assert_eq!(machine.on(Event::Idle(2)), [], "somebody else");
+    assert_eq!(machine.on(Event::Idle(2)), [], "another process");
     let expected = [
         Action::Arm(Timer::Deadline, DRAIN.kill_after),
         Action::Quit(1),

@@ -45,7 +45,7 @@ async fn a_check_that_takes_long_delays_no_restart() {
     let starts = record.times("start");
     assert_eq!(starts[..7], [0, 0, 0, 2_000, 6_000, 14_000, 30_000]);
     assert_eq!(starts.len(), 11);
-    assert_eq!(record.times("validate"), [0], "asked once");
+    assert_eq!(record.times("validate"), [0], "validated once");
     assert_eq!(ended.outcome, Outcome::Spent);
     assert!(!ended.refused);
     assert!(ended.refusal.unwrap().contains("exited with code 1"));

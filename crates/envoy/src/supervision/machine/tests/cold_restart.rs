@@ -73,7 +73,7 @@ fn a_hot_only_configuration_keeps_the_serving_process() {
     machine.on(Event::Ready(1));
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);
     assert_eq!(machine.on(Event::Checked(2, Ok(RestartMode::Deferred))), []);
-    assert!(machine.settled(), "what serves is what is wanted");
+    assert!(machine.settled(), "the serving configuration is wanted");
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(3, "b")]);
     // The same holds for an adopted process, whose configuration is unknown.
     let adopted = [Adopted {

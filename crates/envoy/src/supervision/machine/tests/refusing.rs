@@ -15,7 +15,11 @@ const SPENT: [Action; 1] = [Action::Spent];
 fn a_refused_first_configuration_ends_supervision_when_its_last_process_ends() {
     let (mut machine, actions) = failed();
     assert_eq!(actions[..2], [Action::CleanUp(0), Action::Validate(1, "a")]);
-    assert_eq!(started(&actions), Some((2, 0, "a")), "nobody waits for it");
+    assert_eq!(
+        started(&actions),
+        Some((2, 0, "a")),
+        "the retry does not wait for it"
+    );
     assert_eq!(machine.on(Event::Validated(1, refused())), []);
     assert!(machine.refused());
     let actions = machine.on(Event::Exited(2, FAILED));

@@ -53,14 +53,14 @@ pub(super) fn refusal(text: &str) -> Option<String> {
 /// Forwards the standard error of an Envoy, in a thread that ends with it. If the reader of the
 /// dataplane's standard error is slow, only this thread waits.
 #[derive(Debug)]
-pub(super) struct PassedOn {
+pub(super) struct ForwardedStderr {
     /// The last message; the thread has the sender.
     last: watch::Receiver<Option<String>>,
     /// When to stop waiting for the thread.
     until: Option<Instant>,
 }
 
-impl PassedOn {
+impl ForwardedStderr {
     /// Starts forwarding the standard error of the future child.
     pub(super) fn of(command: &mut Command) -> io::Result<Self> {
         let (errors, writer) = io::pipe()?;
@@ -72,7 +72,7 @@ impl PassedOn {
         let (seen, last) = watch::channel(None);
         // The thread ends with the last process that can write to the pipe; all of them are killed by
         // Envoy's owner.
-        let pass = move || pass_on(BufReader::new(errors), &mut io::stderr(), &seen);
+        let pass = move || forward(BufReader::new(errors), &mut io::stderr(), &seen);
         let thread = Builder::new().name("envoy stderr".to_owned());
         thread.stack_size(STACK).spawn(pass)?;
         Ok(Self { last, until: None })
@@ -85,12 +85,12 @@ impl PassedOn {
         let _ = timeout_at(until, ended).await;
     }
 
-    pub(super) fn last_words(&self) -> Option<String> {
+    pub(super) fn last_message(&self) -> Option<String> {
         self.last.borrow().clone()
     }
 }
 
-fn pass_on(mut errors: impl BufRead, out: &mut impl Write, last: &watch::Sender<Option<String>>) {
+fn forward(mut errors: impl BufRead, out: &mut impl Write, last: &watch::Sender<Option<String>>) {
     let mut line = Vec::new();
     // Whole lines, so that they are not interleaved with the dataplane's own.
     while let Ok(1..) = (&mut errors).take(LIMIT).read_until(b'\n', &mut line) {
@@ -120,7 +120,7 @@ impl LogTail {
         }
     }
 
-    pub(super) fn last_words(&self) -> Option<String> {
+    pub(super) fn last_message(&self) -> Option<String> {
         let mut file = File::open(&self.path).ok()?;
         let length = file.metadata().ok()?.len();
         let from = self.from.max(length.saturating_sub(LIMIT));
@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn everything_is_passed_on_and_the_reason_is_kept() {
         let (mut out, (seen, last)) = (Vec::new(), watch::channel(None));
-        pass_on(SAID.as_bytes(), &mut out, &seen);
+        forward(SAID.as_bytes(), &mut out, &seen);
         assert_eq!(out, SAID.as_bytes());
         let reason = "cannot bind '127.0.0.1:19000': Address already in use";
         assert_eq!(last.borrow().as_deref(), Some(reason));
         // A line without an end, and one that does not explain a failure.
         let mut out = Vec::new();
         let long = vec![b'x'; 1024 * 1024];
-        pass_on(long.as_slice(), &mut out, &seen);
+        forward(long.as_slice(), &mut out, &seen);
         assert_eq!(out, long);
         assert_eq!(last.borrow().as_ref().unwrap().len(), LENGTH);
         for harmless in ["[info] all is well", r#"{"@level":"debug"}"#, "  \n"] {
@@ -167,19 +167,19 @@ mod tests {
         let path = folder.path().join("envoy.log");
         std::fs::write(&path, "what another said\n").unwrap();
         let log = LogTail::from_now(&path);
-        assert_eq!(log.last_words(), None);
+        assert_eq!(log.last_message(), None);
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(SAID.as_bytes()).unwrap();
-        let words = log.last_words().unwrap();
-        assert!(words.starts_with("cannot bind"), "{words}");
+        let message = log.last_message().unwrap();
+        assert!(message.starts_with("cannot bind"), "{message}");
     }
 
     #[tokio::test]
     async fn the_wait_for_output_is_bounded() {
         let (errors, writer) = io::pipe().unwrap();
-        let mut passed = PassedOn::start(errors).unwrap();
+        let mut passed = ForwardedStderr::start(errors).unwrap();
         passed.all().await;
         drop(writer);
-        assert_eq!(passed.last_words(), None);
+        assert_eq!(passed.last_message(), None);
     }
 }
