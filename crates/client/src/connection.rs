@@ -66,19 +66,19 @@ impl Connection {
         }
     }
 
-    /// Bootstrap parameters and features.
+    /// Client for bootstrap parameters and features.
     #[must_use]
     pub fn dataplane(&self) -> DataplaneServiceClient<AuthenticatedChannel> {
         DataplaneServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// DNS over gRPC.
+    /// Client for DNS over gRPC.
     #[must_use]
     pub fn dns(&self) -> DnsServiceClient<AuthenticatedChannel> {
         DnsServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// xDS.
+    /// Client for xDS.
     #[must_use]
     pub fn discovery(&self) -> AggregatedDiscoveryServiceClient<AuthenticatedChannel> {
         AggregatedDiscoveryServiceClient::new(self.channel.clone())

@@ -208,7 +208,7 @@ fn failure(server: SocketAddr, error: &io::Error) -> SessionError {
             let text = format!(
                 "the certificate of server {server} is not trusted: {}; check -ca-certs and \
                  -tls-server-name",
-                distrust(reason)
+                untrusted_reason(reason)
             );
             SessionError::new(ErrorKind::Untrusted, Code::Unavailable, text)
         }
@@ -222,7 +222,7 @@ fn failure(server: SocketAddr, error: &io::Error) -> SessionError {
 
 /// Why a certificate is not trusted. The TLS library has no readable text for a CA certificate that
 /// is used by a server.
-fn distrust(reason: &rustls::CertificateError) -> String {
+fn untrusted_reason(reason: &rustls::CertificateError) -> String {
     let text = reason.to_string();
     match text.contains("CaUsedAsEndEntity") {
         true => {
@@ -381,9 +381,9 @@ mod tests {
         }
         impl std::error::Error for CaUsedAsEndEntity {}
         let other = rustls::OtherError(Arc::new(CaUsedAsEndEntity));
-        let text = distrust(&rustls::CertificateError::Other(other));
+        let text = untrusted_reason(&rustls::CertificateError::Other(other));
         assert!(text.contains("CA:TRUE"), "{text}");
-        let text = distrust(&rustls::CertificateError::Expired);
+        let text = untrusted_reason(&rustls::CertificateError::Expired);
         assert!(!text.contains("CA:TRUE"), "{text}");
     }
 

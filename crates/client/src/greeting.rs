@@ -39,7 +39,7 @@ impl Greeting {
         match *self.first().as_slice() {
             [_, _, _, SETTINGS, _, 0, 0, 0, 0] => None,
             [b'H', b'T', b'T', b'P', b'/', ..] => {
-                Some("what listens there speaks HTTP/1 and no gRPC: check -grpc-port")
+                Some("it speaks HTTP/1, not gRPC: check -grpc-port")
             }
             _ if self.tls => None,
             [TLS_ALERT | TLS_HANDSHAKE, TLS_MAJOR, ..] => {

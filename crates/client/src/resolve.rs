@@ -33,7 +33,7 @@ pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
 pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, SessionError> {
     let found = match addresses {
         Addresses::Hosts(hosts) => look_up_all(hosts, port).await,
-        Addresses::Exec(words) => print_all(words, port).await.map_err(|reason| {
+        Addresses::Exec(words) => from_command(words, port).await.map_err(|reason| {
             let program = words.first().map(String::as_str).unwrap_or_default();
             format!("cannot find servers with the command {program:?} (-addresses): {reason}")
         }),
@@ -105,7 +105,7 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 }
 
 /// Runs a command and parses the addresses that it prints.
-async fn print_all(words: &[String], port: u16) -> Result<Found, String> {
+async fn from_command(words: &[String], port: u16) -> Result<Found, String> {
     match timeout(DEADLINE, run(words)).await {
         Ok(output) => parse(&output?, port).await,
         Err(_) => Err(format!("it did not end within {DEADLINE:?} and was killed")),
@@ -128,7 +128,7 @@ async fn run(words: &[String]) -> Result<String, String> {
     let status = status.map_err(|error| format!("it cannot be waited for: {error}"))?;
     if !status.success() {
         let mut reason = format!("it ended with {}", describe(status));
-        let text = beginning(&stderr);
+        let text = excerpt(&stderr);
         if !text.is_empty() {
             reason = format!("{reason}: {text}");
         }
@@ -154,7 +154,7 @@ fn not_started(program: &str, error: &io::Error) -> String {
 }
 
 /// The beginning of a command's standard error.
-fn beginning(stderr: &[u8]) -> String {
+fn excerpt(stderr: &[u8]) -> String {
     let more = if stderr.len() > STDERR { " …" } else { "" };
     let text = String::from_utf8_lossy(&stderr[..stderr.len().min(STDERR)]);
     format!("{}{more}", text.trim())
@@ -305,7 +305,7 @@ mod tests {
             .await
             .unwrap_err();
         assert!(long.contains("exit code 1: find"), "{long}");
-        assert_eq!(beginning(&[b'x'; 2000]).len(), STDERR + " …".len());
+        assert_eq!(excerpt(&[b'x'; 2000]).len(), STDERR + " …".len());
         assert!(
             of("exec=head -c 70000 /dev/zero")
                 .await

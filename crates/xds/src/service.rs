@@ -99,14 +99,14 @@ impl Metrics {
         let nacks = IntCounterVec::new(
             Opts::new(
                 "legate_xds_nacks_total",
-                "Responses that a client refused, by resource type.",
+                "Responses that clients rejected, by resource type.",
             ),
             &["type"],
         )?;
         let resource_errors = IntGaugeVec::new(
             Opts::new(
                 "legate_xds_resource_errors",
-                "Resources of connected proxies that cannot be made from what is stored, by type.",
+                "Resources of connected proxies that cannot be generated, by type.",
             ),
             &["type"],
         )?;

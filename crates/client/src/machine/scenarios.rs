@@ -145,7 +145,7 @@ fn a_failed_server_is_followed_by_the_next_and_only_a_failed_round_backs_off() {
     story.event(Event::Resolved(Err(failure(ErrorKind::Server))));
     assert!(
         story.dialed().is_some(),
-        "what is known is tried when the resolver fails"
+        "known servers are tried if the resolver fails"
     );
 }
 

@@ -300,7 +300,7 @@ mod tests {
         assert!(known.is_out_of_reach(server(1)) && !known.is_out_of_reach(server(2)));
         assert!(
             !known.is_out_of_reach(balancer),
-            "what is configured is always tried"
+            "configured servers are always tried"
         );
         known.list(&[server(1), server(2)], server(2));
         assert!(

@@ -165,7 +165,7 @@ impl World {
         self.finished = self.machine.state == State::Closed;
         prop_assert!(
             self.goes_on(),
-            "nothing happens by itself any more in {:?}",
+            "no operation or timer is running in {:?}",
             self.machine.state
         );
         self.pauses_are_bounded()?;
@@ -473,7 +473,7 @@ proptest! {
         }
         let connected = world.now;
         world.happen(Event::Timer)?;
-        prop_assert_eq!(world.operation, Some(Operation::Features), "a sign of life is asked for");
+        prop_assert_eq!(world.operation, Some(Operation::Features), "a health check is due");
         prop_assert!(world.now - connected <= settings.silence.mul_f64(1.25));
         world.happen(Event::Features(Err(failure(ErrorKind::Server))))?;
         prop_assert!(!world.connected);

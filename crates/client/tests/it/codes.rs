@@ -132,7 +132,7 @@ async fn at_the_login() {
         assert_eq!(
             server.script().tokens(),
             ["secret"],
-            "{code:?}: nothing is left behind"
+            "{code:?}: no login token remains"
         );
     }))
     .await;

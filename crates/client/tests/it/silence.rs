@@ -43,7 +43,7 @@ async fn a_half_open_connection_is_left_within_the_bound() {
         let bound = timing.silence.mul_f64(1.25) + timing.answer + Duration::from_millis(250);
         assert!(
             took >= timing.answer,
-            "{took:?}: nobody said that the connection is gone"
+            "{took:?}: there was no sign that the connection was lost"
         );
         assert!(took < bound + Duration::from_secs(5), "{took:?}");
         call(&next).await.unwrap();

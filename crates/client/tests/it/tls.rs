@@ -134,7 +134,7 @@ async fn an_untrusted_certificate_is_one_clear_error() {
     }
     assert!(
         server.script().recorded().is_empty(),
-        "nothing is said to a server that is not trusted"
+        "nothing is sent to an untrusted server"
     );
 }
 
@@ -309,7 +309,7 @@ async fn an_http_port_is_distinguished_from_one_without_tls() {
     let http: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     let ca = TestCa::new();
     for (answer, hint) in [
-        (http, "speaks HTTP/1 and no gRPC: check -grpc-port"),
+        (http, "speaks HTTP/1, not gRPC: check -grpc-port"),
         (b"SSH-2.0-OpenSSH_9.9\r\n", "does not speak TLS"),
     ] {
         let (port, scope) = odd_server(answer).await;

@@ -284,7 +284,10 @@ async fn a_client_without_requests_times_out() {
     assert!(before.elapsed() <= FIRST_REQUEST + Duration::from_millis(1));
     drop((requests, silent));
     let more = tokio::time::timeout(FIRST_REQUEST * 4, busy.next());
-    assert!(more.await.is_err(), "who has asked may be silent");
+    assert!(
+        more.await.is_err(),
+        "a client may be silent after its first request"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -473,7 +473,7 @@ fn a_reconnecting_client_is_sent_the_differences() {
     assert_eq!(
         stream.request(resume(Cluster, &[], &held)),
         ["cluster:"],
-        "the first response is sent, and says that nothing is new"
+        "the first response is sent, without changes"
     );
     assert_eq!(stream.accept(), ["cluster: -gone"]);
     stream.accept();
