@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    #[expect(deprecated, reason = "the old name stands in for the new one")]
+    #[expect(deprecated, reason = "the old name replaces a missing new one")]
     fn the_identity_names_the_cluster_and_the_service_stands_in() {
         let mut params = GetEnvoyBootstrapParamsResponse {
             service: "old".to_owned(),

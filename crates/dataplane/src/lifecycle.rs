@@ -58,7 +58,7 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Answers until the scope of `spawner` stops.
+/// Serves requests until the scope of `spawner` stops.
 pub fn serve(listener: TcpListener, parts: LifecycleParts, spawner: &Spawner) {
     tracing::info!(
         target: "lifecycle",
@@ -144,7 +144,7 @@ async fn drain(drainer: &Drainer, query: &str) -> (StatusCode, String) {
 
 /// Responds once the new Envoy serves, or with the reason why there is none.
 async fn restart(restarter: &Restarter) -> (StatusCode, String) {
-    tracing::info!(target: "lifecycle", "asked for a restart of Envoy");
+    tracing::info!(target: "lifecycle", "restart of Envoy requested");
     let (status, text) = restarter.restart().await;
     (status, text + "\n")
 }
@@ -160,7 +160,7 @@ fn ready(readiness: &Readiness) -> Response {
 /// because any client of the port can send many.
 fn shut_down(parts: &LifecycleParts) -> Response {
     if parts.stop.request(Urgency::Graceful) {
-        tracing::info!(target: "lifecycle", "asked for a graceful shutdown");
+        tracing::info!(target: "lifecycle", "graceful shutdown requested");
     }
     StatusCode::OK.into_response()
 }

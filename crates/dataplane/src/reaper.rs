@@ -94,7 +94,7 @@ mod tests {
         assert!(zombies().contains(&pid));
         let mut orphans = Orphans::default();
         orphans.scan(BTreeSet::from([pid]));
-        assert!(is_zombie(pid), "somebody may still be about to wait for it");
+        assert!(is_zombie(pid), "there may still be a waiter");
         orphans.scan(BTreeSet::from([pid]));
         assert!(!is_zombie(pid), "it is still there");
         drop(child);

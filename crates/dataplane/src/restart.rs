@@ -102,7 +102,7 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     if now.refusals > before.refusals {
         let reason = now.refusal.clone().unwrap_or_default();
         let running = match now.current().filter(|epoch| epoch.state.serves()) {
-            Some(epoch) => format!("; epoch {} (pid {}) goes on", epoch.epoch, epoch.pid),
+            Some(epoch) => format!("; epoch {} (pid {}) keeps running", epoch.epoch, epoch.pid),
             None => String::new(),
         };
         let text = format!("the new Envoy did not get to serve: {reason}{running}");
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Asks while the report goes through `steps`.
+    /// Requests a restart while the report goes through `steps`.
     async fn restart(answer: Result<(), String>, steps: Vec<Report>) -> Outcome {
         restart_from(running(), answer, steps).await
     }
@@ -218,12 +218,12 @@ mod tests {
         assert_eq!(outcome, (StatusCode::CONFLICT, "no such file".to_owned()));
         let mut refused = running();
         (refused.refusal, refused.refusals) = (Some("bad field".to_owned()), 1);
-        // The epoch of before is known by its start as well as by its number.
+        // An epoch is identified by its start time, too, because numbers are reused.
         let (StatusCode::CONFLICT, text) = restart(Ok(()), vec![refused]).await else {
             panic!("it was refused")
         };
         assert!(
-            text.contains("bad field") && text.contains("epoch 0 (pid 10) goes on"),
+            text.contains("bad field") && text.contains("epoch 0 (pid 10) keeps running"),
             "{text}"
         );
     }
@@ -240,7 +240,7 @@ mod tests {
             text.contains("epoch 0 (pid 10), which is draining"),
             "{text}"
         );
-        // Nor one that makes room.
+        // Nor is an epoch that drains for a cold restart.
         let mut retiring = running();
         retiring.epochs[0].state = EpochState::Draining;
         let (StatusCode::ACCEPTED, text) = restart(Ok(()), vec![retiring]).await else {
@@ -250,7 +250,7 @@ mod tests {
             text.contains("epoch 0 (pid 10), which is draining"),
             "{text}"
         );
-        // Once it has been started nobody waits for the other any more.
+        // Once the new one has been started, the other one does not matter any more.
         let mut starting = running();
         starting.epochs.push(epoch(1, 11, EpochState::Starting));
         let (StatusCode::ACCEPTED, text) = restart(Ok(()), vec![starting]).await else {
@@ -278,7 +278,7 @@ mod tests {
         let (restarter, mut requests) = channel(report);
         let fulfil = async {
             let request = requests.recv().await.unwrap();
-            // It came to serve while servers were asked, and is replaced all the same.
+            // It became ready while servers were queried, and is replaced nevertheless.
             sender.send_replace(running());
             request.send(Ok(sender.borrow().clone())).unwrap();
             tokio::task::yield_now().await;
@@ -310,7 +310,7 @@ mod tests {
         sender.send_replace(stopping.clone());
         assert_eq!(restarter.restart().await, ending());
         assert!(requests.try_recv().is_err(), "nothing is left to be done");
-        // It was asked for before, and refused because of the end.
+        // A request from before the stop is refused because of the stop.
         sender.send_replace(running());
         let fulfil = async {
             let request = requests.recv().await.unwrap();

@@ -94,7 +94,7 @@ async fn answer_dns(process: &mut Process) -> anyhow::Result<()> {
     match lifecycle::bind(process.settings.lifecycle.bind) {
         Ok(listener) => process.serve_lifecycle(listener, process.status(None, None), None),
         Err(error) => {
-            tracing::warn!(%error, "going on without health, status and metrics over HTTP");
+            tracing::warn!(%error, "continuing without health, status and metrics over HTTP");
         }
     }
     if !process.connect().await? {

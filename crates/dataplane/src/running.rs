@@ -63,8 +63,8 @@ pub fn status(addresses: &[SocketAddr]) -> anyhow::Result<Value> {
     );
     match serde_json::from_slice(&body) {
         Ok(document @ Value::Object(_)) => Ok(document),
-        Ok(_) => Err(not_a_dataplane("its status is no object".to_owned())),
-        Err(error) => Err(not_a_dataplane(format!("its status is no JSON: {error}"))),
+        Ok(_) => Err(not_a_dataplane("its status is not an object".to_owned())),
+        Err(error) => Err(not_a_dataplane(format!("its status is not JSON: {error}"))),
     }
 }
 
@@ -107,9 +107,7 @@ fn post(
     let status = status.as_u16();
     Ok(match status {
         200..=299 => Ok(text),
-        404 => Err(format!(
-            "the dataplane at {address} does not know how to {unknown}"
-        )),
+        404 => Err(format!("the dataplane at {address} cannot {unknown}")),
         _ if text.is_empty() => Err(format!(
             "the dataplane at {address} refuses: HTTP status {status}"
         )),
@@ -139,7 +137,7 @@ fn request_dataplane(
 
 fn not_a_dataplane(address: SocketAddr, path: &str, reason: &str) -> anyhow::Error {
     anyhow!(
-        "what answers at http://{address}{path} is no dataplane ({reason}): check -graceful-addr, \
+        "what answers at http://{address}{path} is not a dataplane ({reason}): check -graceful-addr, \
          -graceful-port and -config-file"
     )
 }

@@ -27,7 +27,7 @@ const RELAY_ANSWER: Duration = Duration::from_secs(2);
 /// Sources of the document. Clones refer to the same process.
 #[derive(Debug, Clone)]
 pub struct StatusSource {
-    /// Which proxy this is.
+    /// Identity of the proxy.
     pub proxy: Proxy,
     /// The session with the servers.
     pub session: Session,

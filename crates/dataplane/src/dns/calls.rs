@@ -17,10 +17,10 @@ use super::message::{Query, Transport};
 
 /// Calls that queries are waiting for.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<HashMap<Same, Weak<Call>>>);
+pub(super) struct Calls(Mutex<HashMap<CallKey, Weak<Call>>>);
 
 /// Transport of the query, and its bytes after the id.
-type Same = (Transport, Bytes);
+type CallKey = (Transport, Bytes);
 
 type Answer = Result<Bytes, Arc<ForwardError>>;
 
@@ -41,9 +41,9 @@ impl Calls {
     where
         F: Future<Output = Result<Bytes, ForwardError>> + Send + 'static,
     {
-        let same = (query.transport, query.message.slice(2..));
+        let key = (query.transport, query.message.slice(2..));
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(call) = calls.get(&same).and_then(open) {
+        if let Some(call) = calls.get(&key).and_then(open) {
             return call;
         }
         // Bounds the map by the number of queries in flight.
@@ -53,7 +53,7 @@ impl Calls {
             id: query.metadata.id,
             claimed: AtomicBool::new(false),
         });
-        calls.insert(same, Arc::downgrade(&call));
+        calls.insert(key, Arc::downgrade(&call));
         call
     }
 }
@@ -120,7 +120,7 @@ mod tests {
         assert!(one.claim() && !one.claim() && !two.claim());
         send.send(Bytes::from_static(b"\0\x01answer")).unwrap();
         assert_eq!(two.answer(&second).await.unwrap(), &b"\0\x02answer"[..]);
-        // It has ended, although there is still one who could wait for it.
+        // The call has ended, although its handle still exists.
         assert_eq!(count(&calls), 0);
         let anew = calls.join(&first, || ready(Ok(Bytes::new())));
         assert_eq!(anew.answer(&first).await.unwrap(), Bytes::new());
@@ -170,7 +170,7 @@ mod tests {
         drop(two);
         assert_eq!(count(&calls), 0);
         assert!(send.is_closed());
-        // Nobody has waited for this one.
+        // A call that is dropped before it is awaited.
         drop(calls.join(&asked, never));
         assert_eq!(count(&calls), 0);
     }

@@ -256,7 +256,7 @@ mod tests {
         assert!(!is_refusal(Server, Some(Code::Unavailable)));
         assert!(is_refusal(Rejected, Some(Code::Unauthenticated)));
         let unreadable_bearer_token = is_refusal(Rejected, None);
-        assert!(!unreadable_bearer_token, "no server was asked");
+        assert!(!unreadable_bearer_token, "no server was queried");
     }
 
     #[test]

@@ -347,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// In the third byte: the message is a response.
+    /// Flag in the third byte: the message is a response.
     const RESPONSE: u8 = 0x80;
 
     const REASONS: [Reason; 5] = [
@@ -479,7 +479,7 @@ mod tests {
             let cut = read(&whole[..length]).unwrap();
             assert!(cut.malformed, "{length} of {} bytes", whole.len());
         }
-        // Behind the last record, and in other operations.
+        // Trailing bytes, and other operations.
         let odd = [&whole[..], b"more"].concat();
         assert!(!read(&odd).unwrap().malformed);
         let update = [
@@ -522,7 +522,7 @@ mod tests {
                 prop_assert!((HEADER..=512).contains(&reply.len()));
                 prop_assert_eq!(&reply[..2], &bytes[..2]);
                 prop_assert_eq!(reply[2] & RESPONSE, RESPONSE);
-                // What we send, we would not answer.
+                // Our own replies would not be answered.
                 prop_assert!(read(&reply).is_none());
             }
         }

@@ -101,7 +101,7 @@ impl StreamError {
         let mut reason = format!("{code:?}: {}", status.message());
         let advice = match no_proxy {
             true => {
-                "-proxy-id names a service that is no proxy: name the ID of its sidecar proxy, or \
+                "-proxy-id names a service that is not a proxy: name the ID of its sidecar proxy, or \
                  of a gateway"
             }
             false => advice(code),

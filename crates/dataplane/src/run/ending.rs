@@ -17,7 +17,7 @@ use crate::signals::Urgency;
 const DUMP: Duration = Duration::from_secs(5);
 
 /// The outcome of the process once supervision has ended.
-pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<()> {
+pub(super) fn process_outcome(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<()> {
     if let Some(failure) = failure {
         return Err(failure.into());
     }
@@ -37,9 +37,7 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<
                     // The reason often only repeats the exit status.
                     let refusal = refusal.filter(|text| !text.ends_with(&reason.to_string()));
                     let refusal = refusal.map(|text| format!("; {text}")).unwrap_or_default();
-                    bail!(
-                        "envoy ended by itself and was started too often in vain: {reason}{refusal}"
-                    );
+                    bail!("envoy ended by itself and all retries are exhausted: {reason}{refusal}");
                 }
                 (None, refusal) => bail!(
                     "envoy could not be started: {}",

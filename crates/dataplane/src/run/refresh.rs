@@ -107,12 +107,12 @@ impl Refresh {
 
     /// Starts a new Envoy whether or not anything has changed.
     async fn restart(&mut self, by: &'static str) -> Result<(), String> {
-        tracing::info!(by, "envoy is restarted on request");
+        tracing::info!(by, "restarting envoy on request");
         self.ask().await;
         let configured = match self.configure().await {
             Ok(configured) => configured,
             Err(error) => {
-                tracing::error!(%error, "envoy is not restarted and runs on");
+                tracing::error!(%error, "envoy is not restarted and keeps running");
                 return Err(error);
             }
         };
@@ -133,7 +133,7 @@ impl Refresh {
             Ok(configured) => configured,
             Err(error) => {
                 self.last_stamp = None;
-                tracing::debug!(%error, "no configuration for envoy follows from the files of now");
+                tracing::debug!(%error, "envoy's configuration cannot be built from the current files");
                 return;
             }
         };
@@ -148,12 +148,12 @@ impl Refresh {
         let changed = self.current.difference(&configured.envoy);
         match possible_restart(&self.handle.report()) {
             Restart::Hot => {
-                tracing::info!(changed, "envoy is restarted hot");
+                tracing::info!(changed, "restarting envoy hot");
                 self.follow(&configured).await;
                 let _ = self.handle.update(configured.envoy.hot_only());
             }
             Restart::Free => {
-                tracing::info!(changed, "envoy, which does not serve, is started anew");
+                tracing::info!(changed, "restarting envoy, which does not serve");
                 self.follow(&configured).await;
                 let _ = self.handle.update(configured.envoy);
             }
@@ -186,11 +186,11 @@ impl Refresh {
         let params = match timeout(ANSWER, fetched).await {
             Ok(Ok(params)) => params,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the parameters of before are used");
+                tracing::warn!(%error, "using the previous bootstrap parameters");
                 return false;
             }
             Err(_) => {
-                tracing::info!("no server answers now, the parameters of before are used");
+                tracing::info!("no server responds, using the previous bootstrap parameters");
                 return false;
             }
         };

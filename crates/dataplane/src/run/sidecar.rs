@@ -13,7 +13,7 @@ use legate_runtime::{Clock, ReadyHandle};
 use tokio::net::TcpListener;
 
 use super::desired::{self, Configured, Desired};
-use super::ending::{Ending, judge};
+use super::ending::{Ending, process_outcome};
 use super::exposition::Exposition;
 use super::ports;
 use super::process::Process;
@@ -278,7 +278,7 @@ async fn supervise(
         }
     };
     ready.failed("Envoy has exited");
-    judge(ended, failure)
+    process_outcome(ended, failure)
 }
 /// Shows in the readiness whether Envoy serves, and if not, why.
 fn show(ready: &ReadyHandle, report: &Report) {

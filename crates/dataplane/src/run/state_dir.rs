@@ -72,10 +72,10 @@ impl StateDir {
             );
         }
         let own = format!("process {}, the sidecar of {owner}\n", std::process::id());
-        let noted = lock
+        let written = lock
             .set_len(0)
             .and_then(|()| lock.write_all(own.as_bytes()));
-        noted.map_err(unusable("written"))?;
+        written.map_err(unusable("written"))?;
         let snapshot = Snapshot::load(&path.join(SNAPSHOT))?;
         let living = snapshot.as_ref().and_then(|snapshot| {
             let mut processes = snapshot.processes.iter().rev();

@@ -52,7 +52,7 @@ fn config_file(content: &serde_json::Value) -> (TempDir, String) {
 #[test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says whether to compare or to write"
+    reason = "the environment selects comparing or writing"
 )]
 fn the_settings_page_matches_the_declarations() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
@@ -62,7 +62,7 @@ fn the_settings_page_matches_the_declarations() {
     }
     assert!(
         std::fs::read_to_string(page).unwrap_or_default() == reference,
-        "docs/settings.md does not say what is declared; UPDATE_GOLDEN=1 writes it anew"
+        "docs/settings.md does not match the declarations; UPDATE_GOLDEN=1 updates it"
     );
 }
 

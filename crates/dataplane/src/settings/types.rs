@@ -19,9 +19,9 @@ use serde::Serialize;
 pub struct Settings {
     /// What this process does (`-mode`).
     pub mode: Mode,
-    /// Where the servers are and how to reach them.
+    /// Addresses of the servers, TLS and credentials.
     pub servers: Servers,
-    /// Which proxy this is.
+    /// Identity of the proxy.
     pub proxy: Proxy,
     /// Level (`-log-level`) and format (`-log-json`) of the log, Envoy's as well.
     pub logging: EnvoyLog,
@@ -50,7 +50,7 @@ pub enum Mode {
     DnsProxy,
 }
 
-/// Where the servers are and how to reach them.
+/// Addresses of the servers, TLS and credentials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Servers {
     /// `-addresses` as written: host names, IP addresses, or `exec=COMMAND ARGS`. Never empty.
@@ -65,7 +65,7 @@ pub struct Servers {
     pub credentials: Credentials,
 }
 
-/// Which proxy this is. An empty string means that the server chooses.
+/// Identity of the proxy. An empty string means that the server chooses.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Proxy {
     /// `-proxy-node-name`.

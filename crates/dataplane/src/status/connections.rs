@@ -74,7 +74,7 @@ mod tests {
         let _client = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
         let _served = listener.accept().await.unwrap();
         let (counter, own) = (ConnectionCounter::default(), std::process::id());
-        // Others in this program may have connections as well.
+        // Other tests in this process may have connections, too.
         let turn = Arc::clone(&counter.running).lock_owned().await;
         assert!(
             counter.count(vec![own], 0).await.is_empty(),

@@ -187,7 +187,7 @@ async fn a_graceful_shutdown_is_requested_and_answered_at_once() {
         Urgency::Graceful,
         "asking twice does not make it urgent"
     );
-    assert_eq!(log.lines(&["asked for a graceful shutdown"]).len(), 1);
+    assert_eq!(log.lines(&["graceful shutdown requested"]).len(), 1);
 }
 
 #[tokio::test]

@@ -249,7 +249,7 @@ async fn a_service_that_is_no_proxy_is_refused_at_once() {
         .expect("it gives up")
         .to_string();
     assert!(
-        error.contains(refusal) && error.contains("-proxy-id names a service that is no proxy"),
+        error.contains(refusal) && error.contains("-proxy-id names a service that is not a proxy"),
         "{error}"
     );
     let text = encode(&setup.registry);
@@ -288,7 +288,7 @@ async fn an_envoy_that_came_with_a_configuration_outlives_a_refusal() {
     };
     tokio::select! {
         error = setup.scope.failed() => panic!("{error}"),
-        more = timeout(PATIENCE, more) => more.expect("it goes on"),
+        more = timeout(PATIENCE, more) => more.expect("it continues"),
     }
     script.heal(Call::Discovery);
     let mut ads = server.accept_ads().await;

@@ -118,7 +118,10 @@ async fn a_ready_dataplane_reports_it() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["ready"], true);
-    assert!(stdout(&output).lines().count() > 10, "it is for people");
+    assert!(
+        stdout(&output).lines().count() > 10,
+        "it is formatted for humans"
+    );
 }
 
 #[tokio::test]
@@ -167,7 +170,7 @@ impl Pretender {
 
     async fn question(self) -> String {
         let question = timeout(PATIENCE, self.question).await;
-        question.expect("it is asked").unwrap()
+        question.expect("a request arrives").unwrap()
     }
 }
 
@@ -191,7 +194,7 @@ async fn without_an_answer_the_settings_are_named() {
         let pretender = Pretender::start(answer).await;
         let output = dataplane(&["-status", &pretender.port]).await;
         assert_eq!(output.status.code(), Some(2), "{answer}: {output:?}");
-        assert!(stderr(&output).contains("is no dataplane"), "{output:?}");
+        assert!(stderr(&output).contains("is not a dataplane"), "{output:?}");
         let question = pretender.question().await;
         assert!(question.starts_with("GET /status HTTP/1.1\r\n"));
     }
@@ -232,7 +235,7 @@ async fn a_new_envoy_is_requested() {
         ),
         ("HTTP/1.1 404 Not Found\r\n\r\n", 1, "", "too old"),
         ("HTTP/1.1 500 Oh\r\n\r\n", 1, "", "HTTP status 500"),
-        ("SSH-2.0-OpenSSH\r\n", 2, "", "is no dataplane"),
+        ("SSH-2.0-OpenSSH\r\n", 2, "", "is not a dataplane"),
     ] {
         let pretender = Pretender::start(answer).await;
         let output = dataplane(&["-restart", &pretender.port]).await;

@@ -112,7 +112,7 @@ async fn an_outage_matters_until_everything_else_has_been_ready() {
     let lost = states.wait_for(|state| matches!(state, SessionState::Connecting { .. }));
     timeout(PATIENCE, lost).await.unwrap().unwrap();
     setup.has_tried().await;
-    assert!(setup.readiness.is_ready(), "traffic goes on");
+    assert!(setup.readiness.is_ready(), "traffic continues");
     configuration.pending("Envoy was started again");
     setup.is_ready().await;
     setup.scope.stop(PATIENCE).await.unwrap();

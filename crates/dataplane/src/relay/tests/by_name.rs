@@ -163,7 +163,7 @@ fn a_first_request_that_only_cancels_the_wildcard_subscribes_to_nothing() {
     let requests = asked(&actions);
     assert!(
         requests[0].resource_names_subscribe.is_empty(),
-        "all, in the form every server knows"
+        "a wildcard in the form that every server supports"
     );
     assert_eq!(&requests[0].node[..], b"node");
 }
@@ -178,6 +178,10 @@ fn the_first_node_of_a_stream_is_kept() {
         ..subscribe(LISTENER, &["web"])
     };
     let actions = send(&mut core, FIRST, request);
-    assert_eq!(asked(&actions)[0].node, Bytes::new(), "the server knows it");
+    assert_eq!(
+        asked(&actions)[0].node,
+        Bytes::new(),
+        "the server has it already"
+    );
     assert!(node.is_unique());
 }

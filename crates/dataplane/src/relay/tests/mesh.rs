@@ -122,7 +122,7 @@ impl Mesh {
                     .iter_mut()
                     .find(|envoy| envoy.stream_id == Some(id));
                 envoy
-                    .expect("a response to nobody")
+                    .expect("a response without a recipient")
                     .from_relay
                     .push_back(response);
             }
@@ -132,7 +132,7 @@ impl Mesh {
                     .iter_mut()
                     .find(|stream| stream.id == id);
                 stream
-                    .expect("a request to nobody")
+                    .expect("a request without a recipient")
                     .to_server
                     .push_back(request);
             }
@@ -312,11 +312,11 @@ impl Mesh {
             for name in cached.names() {
                 let mut subscriptions = self.core.downstream.subscriptions(kind);
                 let asked = subscriptions.any(|one| one.names().contains(name));
-                assert!(asked || holds(name), "{name} is asked for by nobody");
+                assert!(asked || holds(name), "{name} has no subscriber");
             }
             for name in cached.entries().keys() {
                 let known = cached.names().contains(name) || (cached.is_wildcard() && holds(name));
-                assert!(known, "{name} is held for nobody");
+                assert!(known, "{name} is cached without a subscriber");
             }
         }
     }

@@ -75,7 +75,7 @@ fn a_new_server_gets_the_versions_and_resends_nothing() {
     assert_eq!(
         mesh.envoys[0].received.len(),
         received,
-        "Envoy was sent something it knows"
+        "Envoy was sent something that it has"
     );
 }
 

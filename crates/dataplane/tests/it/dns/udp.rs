@@ -129,7 +129,7 @@ async fn a_query_that_cannot_be_read_gets_a_format_error() {
             assert_eq!(reply.metadata.response_code, ResponseCode::FormErr);
         }
     }
-    assert!(setup.forwarded().is_empty(), "a server was asked");
+    assert!(setup.forwarded().is_empty(), "a query was forwarded");
     for transport in ["udp", "tcp"] {
         assert_eq!(setup.count(transport, "malformed"), 3);
     }
