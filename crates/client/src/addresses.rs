@@ -1,12 +1,12 @@
 //! Parses `-addresses`: hosts, or a command that prints addresses.
 //!
-//! It never looks up names or runs commands.
+//! It looks up no names and runs no commands.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// `-addresses` cannot be used; the text says why and what to write.
+/// `-addresses` is invalid; the text contains the reason and the correct form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AddressesError(String);
@@ -14,21 +14,22 @@ pub struct AddressesError(String);
 /// Prefix of a command.
 const EXEC: &str = "exec=";
 
-/// Where the addresses of servers come from (`-addresses`).
+/// Source of the servers' addresses (`-addresses`).
 ///
-/// As text, a command is shown without its arguments: those of cloud look-ups hold credentials.
+/// As text, a command is shown without its arguments, because those of cloud discovery contain
+/// credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Addresses {
-    /// DNS names, all of whose A and AAAA records are servers, and IP addresses. Names that do not
-    /// resolve are left out as long as one does.
+    /// IP addresses, and DNS names of which every A and AAAA record is a server. Names that do not
+    /// resolve are ignored as long as another one does.
     Hosts(Vec<String>),
-    /// A command and its arguments. It prints IP addresses, separated by white space, on standard
+    /// A command with arguments that prints IP addresses, separated by white space, to standard
     /// output. It runs without a shell, in the working directory and environment of this process.
     Exec(Vec<String>),
 }
 
 impl Addresses {
-    /// Names and IP addresses; none when a command finds them.
+    /// Names and IP addresses; empty for a command.
     pub(crate) fn hosts(&self) -> &[String] {
         match self {
             Self::Hosts(hosts) => hosts,
@@ -40,9 +41,8 @@ impl Addresses {
 impl FromStr for Addresses {
     type Err = AddressesError;
 
-    /// Reads a flag's text: `exec=COMMAND ARGUMENTS…` split at white space without quoting, or
-    /// hosts without ports, separated by commas or white space. IPv6 addresses may stand in
-    /// brackets.
+    /// Parses a flag's text: `exec=COMMAND ARGUMENTS…` split at white space without quoting, or
+    /// hosts without ports, separated by commas or white space. IPv6 addresses may be in brackets.
     fn from_str(text: &str) -> Result<Self, AddressesError> {
         if let Some(command) = text.strip_prefix(EXEC) {
             let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
@@ -69,16 +69,16 @@ impl FromStr for Addresses {
     }
 }
 
-/// One name or address, without brackets.
+/// A single name or address, without brackets.
 fn host(item: &str) -> Result<String, String> {
     if item.starts_with(EXEC) {
         return Err(format!(
-            "-addresses holds a command among hosts, {item:?}: write exec=COMMAND ARGUMENTS and nothing \
+            "-addresses contains a command among hosts, {item:?}: write exec=COMMAND ARGUMENTS and nothing \
              before it"
         ));
     }
     let bad = Err(format!(
-        "-addresses holds {item:?}, which is neither a DNS name nor an IP address"
+        "-addresses contains {item:?}, which is neither a DNS name nor an IP address"
     ));
     let bare = item
         .strip_prefix('[')
@@ -90,13 +90,13 @@ fn host(item: &str) -> Result<String, String> {
     match bare {
         Some(inner) if is_v6(inner) => Ok(inner.to_owned()),
         Some(_) => bad,
-        // An argument of a command without the prefix. Its value may be a secret.
+        // A command's argument without the prefix. Its value may be a secret.
         None if item.contains('=') => Err(format!(
-            "-addresses holds {}=***, which is neither a DNS name nor an IP address: write a command as \
+            "-addresses contains {}=***, which is neither a DNS name nor an IP address: write a command as \
              exec=COMMAND ARGUMENTS",
             item.split('=').next().unwrap_or_default()
         )),
-        // A colon that is not in an IPv6 address separates host and port.
+        // A colon outside of an IPv6 address separates host and port.
         None if item.contains(':') && !is_v6(item) => Err(format!(
             "-addresses takes a host without a port, not {item:?}: set the port with -grpc-port"
         )),
@@ -124,7 +124,8 @@ impl fmt::Debug for Addresses {
     }
 }
 
-/// Certificates have no zones: an IPv6 address's zone is the network interface to use.
+/// The host as it appears in certificates: without the zone of an IPv6 address, which names a local
+/// network interface.
 pub(crate) fn without_zone(host: &str) -> &str {
     match host.split_once('%') {
         Some((address, _)) if address.parse::<IpAddr>().is_ok() => address,
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_host_and_a_command_are_told_apart() {
+    fn a_single_host_and_a_command_are_distinguished() {
         for text in ["consul.service", "10.0.0.1", "::1", "fe80::1%eth0"] {
             let parsed: Addresses = text.parse().unwrap();
             assert_eq!(parsed.hosts(), [text]);
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_setting_to_change() {
+    fn invalid_addresses_are_refused_with_the_setting_to_change() {
         for nothing in ["", "  ", ",", " , "] {
             assert!(refused(nothing).contains("-addresses"), "{nothing:?}");
         }

@@ -1,7 +1,7 @@
-//! The bearer token of logins: where it comes from, whether it has changed, when it expires.
+//! The bearer token of logins: where it is read from, whether it has changed, and when it expires.
 //!
-//! The expiry is the `exp` claim, and the signature is not verified: it is shown in errors and on
-//! status pages, and nothing is decided by it.
+//! The expiry is the unverified `exp` claim. It is shown in errors and on status pages only; no
+//! decision depends on it.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,10 +17,10 @@ use serde_json::Value;
 use crate::config::Bearer;
 use crate::error::{ErrorKind, SessionError};
 
-/// Largest file that is read as a bearer token.
+/// Maximum size of a bearer token's file, in bytes.
 const SIZE: u64 = 64 * 1024;
 
-/// The token as it is now; a file is read for every login, so that a rotated token is picked up.
+/// The current token. A file is read for every login, so that a rotated token is used.
 pub(crate) fn read(bearer: &Bearer) -> Result<Secret, SessionError> {
     match bearer {
         Bearer::Token(token) => Ok(token.clone()),
@@ -50,7 +50,7 @@ fn read_file(path: &Path) -> Result<Secret, String> {
     }
 }
 
-/// The `exp` claim of a token; `None` when it is not a JWT or has no such claim.
+/// The `exp` claim of a token; `None` if it is not a JWT or has no such claim.
 pub(crate) fn expires(token: &Secret) -> Option<SystemTime> {
     let mut parts = token.expose().split('.');
     let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
@@ -61,7 +61,7 @@ pub(crate) fn expires(token: &Secret) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(after)
 }
 
-/// The note in errors about a token that has expired.
+/// A note for errors if the token has expired; otherwise empty.
 pub(crate) fn note(expires: Option<SystemTime>, now: SystemTime) -> String {
     let ago = expires.and_then(|expires| now.duration_since(expires).ok());
     match ago {
@@ -70,7 +70,7 @@ pub(crate) fn note(expires: Option<SystemTime>, now: SystemTime) -> String {
     }
 }
 
-/// The stamp of a bearer token's file; a token that is in none never changes.
+/// A stamp of the bearer token's file. It never changes if the token is not in a file.
 pub(crate) fn stamp(bearer: &Bearer) -> FileStamp {
     FileStamp::of(match bearer {
         Bearer::Token(_) => None,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jwt_tells_when_it_expires_and_nothing_else_does() {
+    fn only_a_jwt_has_an_expiry() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let of = |claims| expires(&Secret::new(TestSigner::generate().sign(&claims)));
         assert_eq!(of(json!({"exp": 1_700_000_000})), Some(at(1_700_000_000)));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_token_is_told() {
+    fn an_expired_token_is_noted() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
         let before = now - Duration::from_secs(60);
         assert_eq!(note(Some(before), now), ", which expired 60 s ago");

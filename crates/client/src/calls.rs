@@ -1,4 +1,4 @@
-//! The calls that a session itself makes, each with a deadline, and what their failures mean.
+//! The session's own calls, each with a deadline, and the meaning of their failures.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -26,18 +26,18 @@ use crate::dial::Link;
 use crate::error::{ErrorKind, SessionError, describe, kind};
 use crate::machine::Features;
 
-/// How long a login may take: the server may have to ask its platform.
+/// Time limit of a login: the server may have to query its platform.
 const LOGIN: Duration = Duration::from_secs(30);
 
-/// Calls by their names in errors.
+/// Names of calls in errors.
 const CHECK_CALL: &str = "the feature check";
 const LOGIN_CALL: &str = "the login";
 
-/// Lists of servers as they come.
+/// The stream of server lists.
 pub(crate) type Watch = Pin<Box<dyn Stream<Item = Result<WatchServersResponse, Status>> + Send>>;
 
-/// Asks what the server can do, which also shows whether it accepts the token; `login` made it, if
-/// there is one.
+/// Requests the server's features, which also verifies that it accepts the token. `login` is the
+/// login that created the token, if any.
 pub(crate) async fn features(
     link: Link,
     token: Option<Token>,
@@ -69,7 +69,7 @@ pub(crate) async fn features(
              -credential-type should be login"
         ),
         (None, None) => format!(
-            "server {server} wants an ACL token ({message}) and none is configured: set \
+            "server {server} requires an ACL token ({message}) and none is configured: set \
              -credential-type to static and -static-token, or -credential-type to login"
         ),
     };
@@ -106,7 +106,7 @@ pub(crate) struct LoggedIn {
     pub(crate) bearer_expires: Option<SystemTime>,
 }
 
-/// Logs in. An error says whether the bearer token had expired at `now`.
+/// Logs in. An error includes whether the bearer token had expired at `now`.
 pub(crate) async fn login(
     link: Link,
     config: Arc<LoginConfig>,
@@ -158,7 +158,7 @@ pub(crate) async fn login(
     })
 }
 
-/// Deletes a token that a login made. The caller sets the deadline.
+/// Deletes a token that was created by a login. The caller sets the deadline.
 pub(crate) async fn logout(
     channel: Channel,
     token: Secret,
@@ -174,7 +174,7 @@ pub(crate) async fn logout(
         .map(drop)
 }
 
-/// Opens the stream of server lists; an error of opening it is its only item.
+/// Opens the stream of server lists. If that fails, the error is its only item.
 pub(crate) fn watch(channel: AuthenticatedChannel) -> Watch {
     let open = async move {
         let mut client = ServerDiscoveryServiceClient::new(channel);

@@ -1,6 +1,6 @@
-//! The configuration of a session: where servers are, how to trust them, how to log in.
+//! The configuration of a session: addresses of servers, TLS, and credentials.
 //!
-//! Plain values. It never reads flags, files or the environment.
+//! Plain values. Reads no flags, files or environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,39 +14,39 @@ use crate::addresses::{Addresses, AddressesError, without_zone};
 use crate::http_proxy::HttpProxy;
 use crate::tls::Name;
 
-/// Everything a session needs.
+/// Configuration of a session.
 #[derive(Debug)]
 pub struct ClientConfig {
     /// Hosts of servers, or a command that prints them.
     pub addresses: Addresses,
     /// gRPC port of every server (`-grpc-port`; 8502 by convention).
     pub grpc_port: u16,
-    /// Never ask servers for the list of servers (`-server-watch-disabled`): for load balancers,
-    /// whose servers have addresses that cannot be reached from here.
+    /// Never request the list of servers (`-server-watch-disabled`): for load balancers, whose
+    /// servers may have unreachable addresses.
     pub server_watch_disabled: bool,
-    /// How to do TLS; `None` is plaintext (`-tls-disabled`).
+    /// TLS settings; `None` for plaintext (`-tls-disabled`).
     pub tls: Option<TlsConfig>,
-    /// How to get an ACL token.
+    /// How to obtain an ACL token.
     pub credentials: Credentials,
-    /// HTTP proxy on the way to servers (`HTTPS_PROXY`, `NO_PROXY`).
+    /// HTTP proxy for connections to servers (`HTTPS_PROXY`, `NO_PROXY`).
     pub proxy: Option<HttpProxy>,
-    /// Bounds and intervals.
+    /// Timeouts and intervals.
     pub timing: Timing,
 }
 
 /// TLS to servers.
 ///
-/// Files are read again for every connection, and checked from time to time ([`Timing::files`]):
-/// when they have changed, a new connection replaces the present one. When they have become
-/// unreadable, the last good ones are used.
+/// Files are read again for every connection, and checked periodically ([`Timing::files`]): if they
+/// have changed, a new connection replaces the current one. If they become unusable, the last valid
+/// ones are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// A file or a directory of PEM files (`-ca-certs`); `None`: the roots of the system.
+    /// A file or a directory of PEM files (`-ca-certs`); `None` for the system's roots.
     pub ca: Option<PathBuf>,
     /// Certificate and key of the client (`-tls-cert`, `-tls-key`).
     pub client_certificate: Option<(PathBuf, PathBuf)>,
-    /// Name that all certificates must have (`-tls-server-name`). Without one it is the host that
-    /// led to the server; addresses from a command have none.
+    /// Name that all certificates must have (`-tls-server-name`). If it is not set, certificates are
+    /// verified against the host that resolved to the server; addresses from a command have none.
     pub server_name: Option<String>,
     /// Accept any certificate for any name (`-tls-insecure-skip-verify`).
     pub insecure_skip_verify: bool,
@@ -63,19 +63,19 @@ impl TlsConfig {
     }
 }
 
-/// Bounds and intervals of a session.
+/// Timeouts and intervals of a session.
 ///
-/// A server that has stopped answering, with its connection open, is left after one and a quarter
-/// times `silence` and `answer` together, 85 s by default. HTTP/2 pings and the system's TCP
-/// probes find a connection that is gone within 60 s.
+/// A server that stops responding while its connection stays open is left after one and a quarter
+/// times `silence` plus `answer`, 85 s by default. HTTP/2 pings and TCP keep-alive probes detect a
+/// dead connection within 60 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// A connected server that has said nothing for this long, give or take a quarter, is asked
-    /// for its features. Default: 60 s.
+    /// Idle time, randomised by up to a quarter, after which the features of a connected server are
+    /// requested as a health check. Default: 60 s.
     pub silence: Duration,
-    /// How long the answer to that question may take. Default: 10 s.
+    /// Time limit of that health check. Default: 10 s.
     pub answer: Duration,
-    /// Between two checks of the files of certificates, keys and bearer tokens. Default: 30 s.
+    /// Interval between checks of the files of certificates, keys and bearer tokens. Default: 30 s.
     pub files: Duration,
 }
 
@@ -89,15 +89,15 @@ impl Default for Timing {
     }
 }
 
-/// How a session gets its ACL token.
+/// How a session obtains its ACL token.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Credentials {
     /// No token is sent.
     None,
-    /// This token (`-credential-type=static`). An empty one counts as none.
+    /// This token (`-credential-type=static`). An empty one means no token.
     Static(Secret),
-    /// A login at the first server (`-credential-type=login`), another one when its token ends, and a
-    /// logout at the end.
+    /// A login at the first server (`-credential-type=login`), another one when the token expires,
+    /// and a logout at the end.
     Login(LoginConfig),
 }
 
@@ -110,21 +110,21 @@ pub struct LoginConfig {
     pub namespace: String,
     /// Partition of the auth method (`-login-partition`); empty for the default one.
     pub partition: String,
-    /// Datacenter in which to log in (`-login-datacenter`); empty for the server's own.
+    /// Datacenter to log in to (`-login-datacenter`); empty for the server's own.
     pub datacenter: String,
-    /// What the auth method verifies.
+    /// The credential that the auth method verifies.
     pub bearer: Bearer,
     /// Metadata of the token that the login creates (`-login-meta`).
     pub meta: BTreeMap<String, String>,
 }
 
-/// Where the bearer token is.
+/// Source of the bearer token.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bearer {
-    /// Here (`-login-bearer-token`).
+    /// The token itself (`-login-bearer-token`).
     Token(Secret),
-    /// In a file that is read for every login (`-login-bearer-token-path`); white space around the
-    /// token is dropped.
+    /// A file that is read for every login (`-login-bearer-token-path`). White space around the token
+    /// is removed.
     File(PathBuf),
 }
 
@@ -141,35 +141,35 @@ impl fmt::Display for Bearer {
     }
 }
 
-/// Settings that cannot work, found before the first connection.
+/// Invalid settings, detected before the first connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// `-addresses` cannot be used.
+    /// `-addresses` is invalid.
     #[error(transparent)]
     Addresses(#[from] AddressesError),
-    /// There is no name to verify certificates by.
+    /// There is no name to verify certificates against.
     #[error(
         "addresses from a command have no name to verify certificates by: set -tls-server-name \
          (or -tls-insecure-skip-verify, or -tls-disabled)"
     )]
     NoServerName,
-    /// A TLS file or name that cannot be used.
+    /// A TLS file or name is unusable.
     #[error(
         "TLS to the servers cannot be set up: {0}; check -ca-certs, -tls-cert, -tls-key and -tls-server-name"
     )]
     Tls(#[from] TlsError),
-    /// The token has characters that a header cannot hold.
+    /// The token has characters that are not allowed in a header.
     #[error(
-        "the ACL token of -static-token holds characters that cannot be sent: check for line breaks"
+        "the ACL token of -static-token contains characters that cannot be sent: check for line breaks"
     )]
     Token,
-    /// The registry has these metrics already.
+    /// The registry already contains these metrics.
     #[error("metrics of the server session cannot be registered: {0}")]
     Metrics(#[from] legate_runtime::metrics::Error),
 }
 
 impl ClientConfig {
-    /// Plaintext without credentials, proxy or TLS, and with the default timing.
+    /// Plaintext without credentials or proxy, with default timing.
     #[must_use]
     pub fn new(addresses: Addresses, grpc_port: u16) -> Self {
         Self {
@@ -183,7 +183,7 @@ impl ClientConfig {
         }
     }
 
-    /// The name that certificates must have.
+    /// The name to verify certificates against.
     pub(crate) fn server_name(&self, tls: &TlsConfig) -> Result<Name, ConfigError> {
         if let Some(name) = tls.server_name.as_ref().filter(|name| !name.is_empty()) {
             return Ok(Name::Given(name.clone()));
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_to_verify_is_given_inferred_or_missed() {
+    fn the_name_to_verify_is_set_inferred_or_missing() {
         let tls = |name: Option<&str>, insecure| TlsConfig {
             insecure_skip_verify: insecure,
             server_name: name.map(str::to_owned),

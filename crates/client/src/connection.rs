@@ -1,4 +1,4 @@
-//! A connection as callers get it: gRPC clients of one server, with the session's token.
+//! A connection for callers: gRPC clients of one server that send the session's token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-/// Largest message that is accepted, 512 MiB: the configuration of a large mesh is much smaller.
+/// Largest accepted message, 512 MiB. The configuration of a large mesh is much smaller.
 pub(crate) const MAX_MESSAGE: usize = 512 * 1024 * 1024;
 
-/// An ACL token as it is sent.
+/// An ACL token with its header.
 #[derive(Clone)]
 pub(crate) struct Token {
     pub(crate) secret: Secret,
     header: MetadataValue<Ascii>,
-    /// Public name of a token from a login.
+    /// Accessor id of a token from a login.
     pub(crate) accessor: Option<Arc<str>>,
 }
 
 impl Token {
-    /// `None` when the secret has characters that a header cannot hold.
+    /// `None` if the secret has characters that are not allowed in a header.
     pub(crate) fn new(secret: Secret, accessor: Option<&str>) -> Option<Self> {
         let mut header: MetadataValue<Ascii> = secret.expose().parse().ok()?;
         header.set_sensitive(true);
@@ -39,13 +39,13 @@ impl Token {
     }
 }
 
-/// A server that has accepted the session's token.
+/// A connection to a server that has accepted the session's token.
 ///
-/// It can be used for as long as the server keeps it open, also after the session has moved to
-/// another server: open streams end when their users end them. It always leads to the same server.
+/// It can be used as long as the server keeps it open, even after the session has switched to
+/// another server: open streams end when their users end them. It always refers to the same server.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Grows with every connection of a session, also when only the token is new.
+    /// Increases with every connection of a session, even if only the token is new.
     pub generation: u64,
     /// The server.
     pub server: SocketAddr,
@@ -66,19 +66,19 @@ impl Connection {
         }
     }
 
-    /// Bootstrap parameters and features.
+    /// Client for bootstrap parameters and features.
     #[must_use]
     pub fn dataplane(&self) -> DataplaneServiceClient<AuthenticatedChannel> {
         DataplaneServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// DNS over gRPC.
+    /// Client for DNS over gRPC.
     #[must_use]
     pub fn dns(&self) -> DnsServiceClient<AuthenticatedChannel> {
         DnsServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// xDS.
+    /// Client for xDS.
     #[must_use]
     pub fn discovery(&self) -> AggregatedDiscoveryServiceClient<AuthenticatedChannel> {
         AggregatedDiscoveryServiceClient::new(self.channel.clone())
@@ -89,7 +89,7 @@ impl Connection {
 /// A channel that adds the token to calls. Clones share the connection.
 pub type AuthenticatedChannel = InterceptedService<Channel, Authenticate>;
 
-/// Adds `x-consul-token` to every call that does not carry one already. Without a token it adds
+/// Adds `x-consul-token` to every call that does not already have one. Without a token it adds
 /// nothing.
 #[derive(Clone)]
 pub struct Authenticate(Option<MetadataValue<Ascii>>);

@@ -1,7 +1,7 @@
-//! Opens one connection to one server: TCP, a tunnel where there is a proxy, TLS, HTTP/2.
+//! Opens one connection to one server: TCP, a tunnel if there is a proxy, TLS, HTTP/2.
 //!
-//! A channel made here never reconnects by itself. When its connection is gone, its calls fail,
-//! and the machine decides where to go.
+//! Its channels never reconnect. When the connection is lost, calls fail, and the machine decides
+//! where to connect next.
 
 use std::future::Future;
 use std::io;
@@ -27,22 +27,24 @@ use crate::greeting::Greeting;
 use crate::http_proxy::{HttpProxy, Via};
 use crate::tls::Tls;
 
-/// How long a connection may take, with its tunnel and TLS handshake.
+/// Time limit of a connection, including its tunnel and TLS handshake.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long TCP may take: two packets may get lost on the way.
+/// Time limit of TCP: tolerates two lost packets.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A ping after so long without traffic while a call is open. Servers refuse more often than 15 s.
+/// Interval of HTTP/2 pings without traffic while a call is open. Servers reject intervals below 15
+/// s.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How long a ping's answer may take.
+/// Time limit of a ping's answer.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The system probes an idle connection too, for the time when no call is open.
+/// TCP keep-alive, for the time when no call is open.
 const TCP_IDLE: Duration = Duration::from_secs(30);
 const TCP_INTERVAL: Duration = Duration::from_secs(10);
 const TCP_PROBES: u32 = 3;
-/// How long sent bytes may stay without an answer.
+/// How long sent bytes may remain unacknowledged.
 #[cfg(target_os = "linux")]
 const TCP_UNANSWERED: Duration = Duration::from_secs(60);
-/// Configurations of large meshes come in large messages, which should not wait every 64 KiB.
+/// Configurations of large meshes come in large messages, which should not wait for a window update
+/// every 64 KiB.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
@@ -52,7 +54,7 @@ pub(crate) struct Link {
     pub(crate) server: SocketAddr,
     pub(crate) channel: Channel,
     pub(crate) greeting: Arc<Greeting>,
-    /// Cancelled when the connection is gone.
+    /// Cancelled when the connection is lost.
     pub(crate) lost: CancellationToken,
 }
 
@@ -64,7 +66,7 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// Connects to a server; `host` is what led to it, where that is known.
+    /// Connects to a server; `host` is the name that resolved to it, if known.
     pub(crate) async fn dial(
         &self,
         server: SocketAddr,
@@ -134,7 +136,7 @@ impl Dialer {
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        // The one connection is handed out once; tonic's attempts to reconnect then fail.
+        // The connector returns the connection once; tonic's attempts to reconnect then fail.
         let mut stream = Some(TokioIo::new(stream));
         let connector = tower::service_fn(move |_: Uri| {
             let stream = stream.take();
@@ -146,7 +148,7 @@ impl Dialer {
             .map_err(|error| text_of(&error))
     }
 
-    /// Where `:authority` comes from: the TLS server name, or the server's address.
+    /// Origin for `:authority`: the TLS server name, or the server's address.
     fn origin(&self, server: SocketAddr, host: Option<&str>) -> Result<Uri, String> {
         let name = self.tls.as_ref().and_then(|tls| tls.name(host));
         let authority = match name {
@@ -154,7 +156,7 @@ impl Dialer {
                 Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
                 _ => name,
             },
-            // An authority has no place for a zone.
+            // An authority cannot contain a zone.
             None => SocketAddr::new(server.ip(), server.port()).to_string(),
         };
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -171,7 +173,7 @@ async fn tunnel(via: &Via, server: SocketAddr) -> Result<impl Stream + use<>, Bo
     via.tunnel(connect(via.authority()).await?, server).await
 }
 
-/// A TCP connection that notices when its other end is gone.
+/// Opens a TCP connection that detects the loss of its peer.
 async fn connect(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
     let stream = match timeout(CONNECT, TcpStream::connect(to)).await {
         Ok(stream) => stream?,
@@ -206,7 +208,7 @@ fn failure(server: SocketAddr, error: &io::Error) -> SessionError {
             let text = format!(
                 "the certificate of server {server} is not trusted: {}; check -ca-certs and \
                  -tls-server-name",
-                distrust(reason)
+                untrusted_reason(reason)
             );
             SessionError::new(ErrorKind::Untrusted, Code::Unavailable, text)
         }
@@ -218,14 +220,14 @@ fn failure(server: SocketAddr, error: &io::Error) -> SessionError {
     }
 }
 
-/// Why a certificate is not trusted. The TLS library has no text for a CA certificate in use as
-/// a server's.
-fn distrust(reason: &rustls::CertificateError) -> String {
+/// Why a certificate is not trusted. The TLS library has no readable text for a CA certificate that
+/// is used by a server.
+fn untrusted_reason(reason: &rustls::CertificateError) -> String {
     let text = reason.to_string();
     match text.contains("CaUsedAsEndEntity") {
         true => {
             "it is a CA certificate (CA:TRUE), which is accepted from a server only when -ca-certs \
-                 holds it: add it there, or let the CA issue a certificate for the server"
+             contains it: add it there, or let the CA issue a certificate for the server"
                 .to_owned()
         }
         false => text,
@@ -235,7 +237,7 @@ fn distrust(reason: &rustls::CertificateError) -> String {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Notes the first bytes that arrive. HTTP/2 drops it at the end of the connection.
+/// Records the first bytes that arrive. HTTP/2 drops it at the end of the connection.
 struct Watched<S> {
     stream: S,
     greeting: Arc<Greeting>,
@@ -243,8 +245,8 @@ struct Watched<S> {
 }
 
 impl<S: Stream> Watched<S> {
-    /// Reads what has arrived when nothing more can be sent: HTTP/2 gives up then without reading,
-    /// and a server that speaks another protocol has often answered before it closed.
+    /// Reads the received bytes when sending fails. HTTP/2 aborts then without reading, and a
+    /// server with another protocol has often responded before it closed the connection.
     fn sent<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(_)) = &poll {
             let mut bytes = [0; 64];
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_system_watches_over_the_connection() {
+    async fn tcp_keepalive_is_enabled() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = connect(listener.local_addr().unwrap()).await.unwrap();
         let socket = SockRef::from(&stream);
@@ -324,7 +326,7 @@ mod tests {
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(TCP_UNANSWERED));
     }
 
-    /// Has answered and closed: nothing more can be sent to it.
+    /// A peer that has responded and closed the connection, so that nothing more can be sent.
     struct Closed(&'static [u8]);
 
     impl AsyncRead for Closed {
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_was_not_read_tells_what_listens_there() {
+    async fn an_unread_response_identifies_the_protocol() {
         let greeting = Arc::new(Greeting::new(false));
         let mut stream = Watched {
             stream: Closed(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_in_the_place_of_a_server_is_told_in_words() {
+    fn a_ca_certificate_used_by_a_server_is_explained() {
         #[derive(Debug)]
         struct CaUsedAsEndEntity;
         impl std::fmt::Display for CaUsedAsEndEntity {
@@ -379,9 +381,9 @@ mod tests {
         }
         impl std::error::Error for CaUsedAsEndEntity {}
         let other = rustls::OtherError(Arc::new(CaUsedAsEndEntity));
-        let text = distrust(&rustls::CertificateError::Other(other));
+        let text = untrusted_reason(&rustls::CertificateError::Other(other));
         assert!(text.contains("CA:TRUE"), "{text}");
-        let text = distrust(&rustls::CertificateError::Expired);
+        let text = untrusted_reason(&rustls::CertificateError::Expired);
         assert!(!text.contains("CA:TRUE"), "{text}");
     }
 

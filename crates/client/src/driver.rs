@@ -1,7 +1,7 @@
-//! Performs what the machine decides, and returns to it what came of it.
+//! Performs the machine's actions and feeds back their results.
 //!
-//! It keeps what the machine does not: connections, the token, the watch and the timer. It decides
-//! nothing.
+//! Holds what the machine does not: connections, the token, the watch and the timer. It makes no
+//! decisions.
 
 mod files;
 mod logout;
@@ -39,19 +39,19 @@ use crate::session::{REPORTS, Session, SessionState};
 use crate::snapshot::SessionSnapshot;
 use crate::tls::Tls;
 
-/// How long the tasks of connections may take to end; they only have to notice.
+/// Time limit for the tasks of connections to end.
 const STOP: Duration = Duration::from_secs(1);
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Keeps what the driver needs of an operation's result, and returns the event that it is.
+/// Stores the result of an operation in the driver, and converts it to an event.
 type Absorb = Box<dyn FnOnce(&mut Driver) -> Event + Send>;
 
-/// Which host led to which server.
+/// The host that resolved to each server.
 #[derive(Default)]
 struct Hosts {
     found: Found,
-    /// The host of the server in use. Servers that its list names are taken to have it as well.
+    /// The host of the server in use. It is also used for servers in that server's list.
     current: Option<Arc<str>>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Driver {
     port: u16,
     login: Option<Arc<LoginConfig>>,
     dialer: Arc<Dialer>,
-    /// How long the answer to a feature check may take.
+    /// Time limit of a feature check.
     answer: Duration,
     metrics: Arc<Metrics>,
     snapshot: watch::Sender<SessionSnapshot>,
@@ -75,36 +75,38 @@ pub(crate) struct Driver {
     reports: mpsc::Receiver<Event>,
     /// Cancelled when the proxy has its configuration.
     configured: CancellationToken,
-    /// Cancelled when the session is to end.
+    /// Cancelled to end the session.
     close: CancellationToken,
     /// Owns the tasks of connections.
     scope: Scope,
     machine: Machine,
     started: Instant,
-    /// Pending for ever while there is none; so are the timer and the watch.
+    /// The pending operation. Never completes if there is none; the same holds for the timer and
+    /// the watch.
     operation: BoxFuture<Absorb>,
     operation_started: Instant,
     timer: BoxFuture<()>,
     watch: Watch,
-    /// When the connection in use was dialled, until that has been measured.
+    /// When the connection in use was dialled; `None` once its duration has been recorded.
     dialed: Option<Instant>,
     hosts: Hosts,
     token: Option<Token>,
     link: Option<Link>,
-    /// What is to replace it.
+    /// The replacement for `link` that is being prepared.
     replacement: Option<Link>,
-    /// Tokens to log out at the next opportunity, so that they do not stay until they expire.
+    /// Replaced tokens to log out when possible, so that they do not remain until they expire.
     unwanted: Vec<Secret>,
-    /// The servers' list does not hold the address of the server that sent it.
+    /// Whether the servers' list lacks the address of the server that sent it.
     detached: bool,
-    /// When to look at files again.
+    /// Schedule of file checks.
     files: Interval,
-    /// The bearer token's file when it was last looked at.
+    /// Stamp of the bearer token's file at the last check.
     bearer: Option<FileStamp>,
 }
 
 impl Driver {
-    /// A session that has not started, with the handle to it. It ends with the spawner's scope.
+    /// Creates a session that has not started yet, and its handle. It ends with the spawner's
+    /// scope.
     pub(crate) fn new(
         config: ClientConfig,
         spawner: &Spawner,
@@ -129,7 +131,7 @@ impl Driver {
             silence: config.timing.silence,
             spread: config.timing.files / 3,
         };
-        // Connections must outlast the token of the caller's scope for the logout.
+        // Connections must outlive the token of the caller's scope for the logout.
         let scope = spawner.child_with_own_token("server connections");
         let dialer = Dialer {
             tls,
@@ -148,7 +150,7 @@ impl Driver {
             metrics: Arc::clone(&metrics),
             snapshot: snapshot.clone(),
         };
-        // An interval of zero is refused.
+        // An interval must not be zero.
         let period = config.timing.files.max(Duration::from_millis(1));
         let mut files = interval_at(Instant::now() + period, period);
         files.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -184,7 +186,7 @@ impl Driver {
         Ok((driver, session))
     }
 
-    /// Runs the session to its end.
+    /// Runs the session until it ends.
     pub(crate) async fn run(mut self) -> Result<(), Infallible> {
         self.handle(Event::Start);
         while self.machine.state != State::Closed {
@@ -207,7 +209,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits for whatever happens next; `None` when that is nothing to the machine.
+    /// Waits for the next event; `None` if it is irrelevant to the machine.
     async fn next(&mut self) -> Option<Event> {
         let used = self.link.as_ref();
         let used = used.filter(|_| matches!(self.machine.state, State::Connected { .. }));
@@ -222,7 +224,7 @@ impl Driver {
         };
         tokio::select! {
             biased;
-            // Each of these two happens once.
+            // Each of these two tokens is handled once.
             () = self.close.cancelled() => {
                 self.close = CancellationToken::new();
                 Some(Event::Shutdown)
@@ -259,13 +261,13 @@ impl Driver {
     }
 }
 
-/// From the machine's actions to operations, timers and what the session publishes.
+/// Actions of the machine: operations, timers and published states.
 impl Driver {
     fn perform(&mut self, action: Action) {
         match action {
             Action::Resolve => self.resolve(),
             Action::Dial(server) => {
-                // Users of the connection before keep its channel.
+                // Users of the previous connection keep its channel.
                 self.link = None;
                 self.dialed = Some(Instant::now());
                 self.dial(server);
@@ -305,8 +307,8 @@ impl Driver {
                 tracing::warn!(
                     target: "server-connection-manager",
                     %error,
-                    "the connection could not be replaced after its TLS files have changed; going on with \
-                     the present one"
+                    "the connection could not be replaced after its TLS files have changed; the present \
+                     one stays in use"
                 );
                 self.replacement = None;
                 self.failed(&error);
@@ -330,7 +332,7 @@ impl Driver {
         self.log_out_replaced();
     }
 
-    /// There is no connection in use from now on.
+    /// Publishes a state without a connection in use.
     fn publish(&mut self, state: SessionState) {
         self.watch = stream::pending().boxed();
         self.replacement = None;
@@ -343,9 +345,9 @@ impl Driver {
     }
 }
 
-/// Operations, and what the driver keeps, counts and logs of their results.
+/// Operations, and recording of their results.
 impl Driver {
-    /// Begins an operation in place of the one before; `absorb` makes an event of its result.
+    /// Starts an operation in place of the previous one; `absorb` converts its result to an event.
     fn begin<T: Send + 'static>(
         &mut self,
         operation: impl Future<Output = T> + Send + 'static,
@@ -461,7 +463,7 @@ impl Driver {
     }
 }
 
-/// The servers' list.
+/// The server list.
 impl Driver {
     fn watched(&mut self, item: Option<Result<WatchServersResponse, Status>>) -> Event {
         let status = match item {
@@ -503,7 +505,7 @@ impl Driver {
             tracing::info!(
                 target: "server-connection-manager",
                 server = ?sender,
-                "the servers' list does not hold the address that led to this server, as behind a load \
+                "the servers' list lacks the address that led to this server, as behind a load \
                  balancer; the addresses of -addresses come first"
             );
         }
@@ -512,8 +514,8 @@ impl Driver {
     }
 }
 
-/// What an operation fails with that needs a connection where there is none: the machine must not
-/// wait for an outcome that never comes.
+/// Error of an operation that requires a connection if there is none. Failing is necessary: the
+/// machine waits for the result.
 fn no_connection() -> SessionError {
     SessionError::new(ErrorKind::Server, None, "there is no connection")
 }
@@ -522,8 +524,8 @@ fn round_failed(list_misleads: bool) {
     if list_misleads {
         tracing::warn!(
             target: "server-connection-manager",
-            "none of the servers in the servers' own list can be used; going back to -addresses. If the list \
-             holds addresses that cannot be reached from here, set -server-watch-disabled"
+            "none of the servers in the servers' own list can be used; falling back to -addresses. If the list \
+             contains addresses that cannot be reached from here, set -server-watch-disabled"
         );
     } else {
         tracing::debug!(target: "server-connection-manager", "no server can be used; backing off");

@@ -1,4 +1,4 @@
-//! Errors between a session and its servers, and what follows from errors of calls.
+//! Errors between a session and its servers, and their classification.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -7,41 +7,42 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-/// The text of servers about a token that they do not know. A server that has not replicated a new
-/// token yet uses it, too.
+/// Servers' message for an unknown token. A server that has not replicated a new token yet returns
+/// it, too.
 const NOT_FOUND: &str = "ACL not found";
 
-/// The texts of Consul (with code INTERNAL) and `legate-server` when the service of a dataplane is
-/// not a proxy.
+/// Messages of Consul (with code INTERNAL) and `legate-server` if the service of a dataplane is not
+/// a proxy.
 const NO_PROXY: [&str; 2] = [
     "service must be a sidecar proxy or gateway",
     "is not a proxy: its Kind is",
 ];
 
-/// Why there is no connection. The text says what failed, where, and which setting to look at.
+/// Why there is no connection. The text contains the failure, the address, and the setting to
+/// check.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct SessionError {
-    /// What it is about.
+    /// Subject of the error.
     pub kind: ErrorKind,
-    /// The status code that metrics count it by; `None` when no server was involved.
+    /// The status code for metrics; `None` if no server was involved.
     pub code: Option<Code>,
-    /// What people read. It holds no secret.
+    /// The message, without secrets.
     pub text: String,
 }
 
-/// What a [`SessionError`] is about, which decides what follows.
+/// Subject of a [`SessionError`], which determines the reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// A server's certificate.
     Untrusted,
     /// The token, or the credentials of a login.
     Rejected,
-    /// The request, whoever is asked.
+    /// The request; every server would refuse it.
     Invalid,
-    /// A call that the server does not have.
+    /// A call that the server does not support.
     Unsupported,
-    /// One server or the way to it, or how to find any.
+    /// A server, the path to it, or the discovery of servers.
     Server,
     /// The session has been closed.
     Closed,
@@ -60,25 +61,25 @@ impl SessionError {
         }
     }
 
-    /// No connection could be made.
+    /// A connection attempt failed.
     pub(crate) fn dial(server: SocketAddr, reason: impl Display) -> Self {
         let text = format!("cannot connect to server {server}: {reason}");
         Self::new(ErrorKind::Server, Code::Unavailable, text)
     }
 
-    /// The connection is gone.
+    /// The connection was lost.
     pub(crate) fn lost(server: SocketAddr) -> Self {
         let text = format!("the connection to server {server} was lost");
         Self::new(ErrorKind::Server, Code::Unavailable, text)
     }
 
-    /// The server does not answer.
+    /// The server did not respond in time.
     pub(crate) fn timeout(server: SocketAddr, call: &str, after: Duration) -> Self {
         let text = format!("server {server} did not answer {call} within {after:?}");
         Self::new(ErrorKind::Server, Code::DeadlineExceeded, text)
     }
 
-    /// A call of the session's own failed, or the connection broke.
+    /// One of the session's own calls failed, or the connection broke.
     pub(crate) fn call(server: SocketAddr, call: &str, status: &Status) -> Self {
         let (code, message) = (status.code(), describe(status));
         let text = format!("server {server} failed {call}: {code:?}: {message}");
@@ -91,7 +92,7 @@ impl SessionError {
         Self::new(ErrorKind::Closed, None, text)
     }
 
-    /// Adds which settings to check.
+    /// Appends the settings to check.
     pub(crate) fn with(mut self, hint: Option<&str>) -> Self {
         if let Some(hint) = hint {
             self.text.push_str("; ");
@@ -101,11 +102,11 @@ impl SessionError {
     }
 }
 
-/// What the status of a session's own call is about.
+/// Subject of the status of one of the session's own calls.
 pub(crate) fn kind(status: &Status) -> ErrorKind {
     match status.code() {
         _ if is_not_found(status) => ErrorKind::Rejected,
-        // The connection failed, not the call.
+        // An error of the connection, not of the call.
         _ if status.source().is_some() => ErrorKind::Server,
         Code::Unauthenticated | Code::PermissionDenied => ErrorKind::Rejected,
         Code::InvalidArgument | Code::FailedPrecondition => ErrorKind::Invalid,
@@ -114,12 +115,12 @@ pub(crate) fn kind(status: &Status) -> ErrorKind {
     }
 }
 
-/// Text of a status, with its causes where the text does not have them.
+/// Text of a status, including causes that the text lacks.
 pub(crate) fn describe(status: &Status) -> String {
     with_causes(status.message().to_owned(), status.source())
 }
 
-/// Text of an error, with its causes where the text does not have them.
+/// Text of an error, including causes that the text lacks.
 pub(crate) fn text_of(error: &dyn Error) -> String {
     with_causes(error.to_string(), error.source())
 }
@@ -139,24 +140,25 @@ fn with_causes(mut text: String, mut cause: Option<&dyn Error>) -> String {
     text
 }
 
-/// What the caller does about an error of a call.
+/// How callers react to an error of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// Asking again cannot help: the request or the configuration is wrong.
+    /// Retrying cannot help: the request or the configuration is wrong.
     Permanent,
     /// The token is not, or no longer, accepted: the session logs in again. Wait for its next
     /// connection.
     Credentials,
-    /// This server cannot serve, another one may: the session moves. Wait for its next connection.
+    /// This server cannot serve, but another one may: the session switches. Wait for its next
+    /// connection.
     ThisServer,
-    /// Probably temporary: ask again after a while.
+    /// Probably temporary: retry with a delay.
     Transient,
 }
 
 /// Classifies the error of any call to a server.
 ///
-/// A status that was made here because the connection broke is [`ErrorClass::ThisServer`], whatever
-/// its code; a deadline of the caller is not.
+/// A status that was created locally because the connection broke is [`ErrorClass::ThisServer`],
+/// whatever its code. An expired deadline of the caller is not.
 #[must_use]
 pub fn classify(status: &Status) -> ErrorClass {
     if is_not_found(status) {
@@ -178,7 +180,7 @@ pub fn classify(status: &Status) -> ErrorClass {
     }
 }
 
-/// Whether the server says that the service of the dataplane (`-proxy-id`) is not a proxy.
+/// Whether the server reports that the service of the dataplane (`-proxy-id`) is not a proxy.
 #[must_use]
 pub fn is_no_proxy(status: &Status) -> bool {
     NO_PROXY.iter().any(|text| status.message().contains(text))
@@ -188,7 +190,8 @@ fn is_not_found(status: &Status) -> bool {
     status.message().contains(NOT_FOUND)
 }
 
-/// Whether the status was made here, from an error of the connection: only those have a source.
+/// Whether the status was created locally, from an error of the connection: only those have a
+/// source.
 fn is_local_failure(status: &Status) -> bool {
     let mut cause = status.source();
     let local = cause.is_some();

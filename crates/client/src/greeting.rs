@@ -1,10 +1,10 @@
-//! The first bytes that a server sends: they show whether it speaks HTTP/2 at all.
+//! The first bytes from a server, which show whether it speaks HTTP/2 at all.
 //!
-//! It keeps a few bytes for error messages and never changes the stream.
+//! Records a few bytes for error messages without changing the stream.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Length of an HTTP/2 frame's header, in bytes. A server's first frame is SETTINGS.
+/// Length of an HTTP/2 frame header, in bytes. A server's first frame is SETTINGS.
 const HEADER: usize = 9;
 const SETTINGS: u8 = 4;
 /// First byte of the records that a TLS server sends to a client without TLS.
@@ -13,10 +13,10 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Second byte of all TLS records.
 const TLS_MAJOR: u8 = 3;
 
-/// The first bytes that arrived on a connection.
+/// The first bytes received on a connection.
 #[derive(Debug)]
 pub(crate) struct Greeting {
-    /// They arrived over TLS, or instead of it.
+    /// Whether TLS is used. The bytes are those inside TLS, or those received in the handshake.
     tls: bool,
     first: Mutex<Vec<u8>>,
 }
@@ -27,19 +27,19 @@ impl Greeting {
         Self { tls, first }
     }
 
-    /// Adds bytes that have arrived.
+    /// Adds received bytes.
     pub(crate) fn arrived(&self, bytes: &[u8]) {
         let mut first = self.first();
         let missing = HEADER.saturating_sub(first.len());
         first.extend(bytes.iter().take(missing));
     }
 
-    /// Which settings to check when the connection has broken after these bytes.
+    /// The settings to check if the connection broke after these bytes.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match *self.first().as_slice() {
             [_, _, _, SETTINGS, _, 0, 0, 0, 0] => None,
             [b'H', b'T', b'T', b'P', b'/', ..] => {
-                Some("what listens there speaks HTTP/1 and no gRPC: check -grpc-port")
+                Some("it speaks HTTP/1, not gRPC: check -grpc-port")
             }
             _ if self.tls => None,
             [TLS_ALERT | TLS_HANDSHAKE, TLS_MAJOR, ..] => {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_apart() {
+    fn other_protocols_are_distinguished() {
         let alert: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
         assert!(hint(&[alert], false).unwrap().contains("expects TLS"));
         assert!(hint(&[], false).unwrap().contains("may expect TLS"));
@@ -89,7 +89,7 @@ mod tests {
             assert!(http.unwrap().contains("-grpc-port"));
             assert_eq!(hint(&[b"SSH-2.0-OpenSSH\r\n"], tls), None);
         }
-        // Encrypted, these say nothing of the kind.
+        // Received inside TLS, these bytes do not indicate a missing TLS setting.
         assert_eq!(hint(&[], true), None);
         assert_eq!(hint(&[alert], true), None);
     }

@@ -1,7 +1,7 @@
-//! An HTTP proxy on the way to servers: who is reached through it, and the tunnel.
+//! An HTTP proxy for connections to servers: which servers it is used for, and the tunnel.
 //!
-//! The values of the environment's variables are passed in; nothing is read here. The proxy itself
-//! is spoken to without TLS.
+//! The caller passes the values of environment variables. The connection to the proxy itself does
+//! not use TLS.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,30 +15,30 @@ use hyper_util::rt::TokioIo;
 use legate_runtime::BoxError;
 use tokio::net::TcpStream;
 
-/// Port of a proxy whose URL names none.
+/// Default port of a proxy.
 const PORT: u16 = 80;
 
-/// An HTTP proxy, and who is reached without it.
+/// An HTTP proxy, and the servers that are connected to directly.
 ///
-/// Servers on loopback addresses never are. `NO_PROXY` is compared with a server's IP address and
-/// with the host that led to it: an address, a network (`10.0.0.0/8`), a domain with what is below
-/// it (`example.com`, `.example.com` and `*.example.com` are the same), each with or without a
-/// port, or `*` for everybody.
+/// Servers on loopback addresses always are. `NO_PROXY` is matched against a server's IP address
+/// and against the host that resolved to it: an address, a network (`10.0.0.0/8`), a domain
+/// including its subdomains (`example.com`, `.example.com` and `*.example.com` are equivalent),
+/// each with or without a port, or `*` for all.
 #[derive(Debug)]
 pub struct HttpProxy {
     via: Result<Via, String>,
-    /// Who is not intercepted by it is reached directly.
+    /// Matches the servers to reach through the proxy.
     intercepted: Matcher,
 }
 
-/// The proxy that leads to a server. Its credentials are not shown.
+/// A usable proxy. Its credentials are not shown.
 #[derive(Debug)]
 pub(crate) struct Via(Intercept);
 
 impl HttpProxy {
-    /// From the values of `HTTPS_PROXY` and `NO_PROXY`, on the way to servers of this port; `None`
-    /// when there is no proxy, or nobody is reached through it. A proxy that cannot be used is an
-    /// error of the connections that need it, not of those that do not.
+    /// Creates it from the values of `HTTPS_PROXY` and `NO_PROXY`, for servers on this port; `None`
+    /// if there is no proxy or it is never used. An invalid proxy is an error only for connections
+    /// that need it.
     #[must_use]
     pub fn new(https_proxy: &str, no_proxy: &str, port: u16) -> Option<Self> {
         let url = https_proxy.trim();
@@ -58,11 +58,11 @@ impl HttpProxy {
         })
     }
 
-    /// The proxy that leads to a server; `None` when it is reached directly.
+    /// The proxy for a server; `None` if it is connected to directly.
     ///
     /// # Errors
     ///
-    /// When the server has to be reached through the proxy, and the proxy's URL cannot be used.
+    /// When the proxy is needed for the server, and its URL is invalid.
     pub(crate) fn to(
         &self,
         server: SocketAddr,
@@ -92,17 +92,17 @@ fn via(url: &str) -> Result<Via, String> {
     match via.uri().scheme_str() {
         Some("http") => Ok(Via(via)),
         scheme => Err(format!(
-            "HTTPS_PROXY names a proxy of the kind {:?}, and only http:// is possible; write the servers into \
+            "HTTPS_PROXY names a proxy of the kind {:?}, and only http:// is supported; add the servers to \
              NO_PROXY to reach them directly",
             scheme.unwrap_or_default()
         )),
     }
 }
 
-/// An entry of `NO_PROXY` as the library reads it; `None` for one about another port.
+/// An entry of `NO_PROXY` in the form of the library; `None` for one with another port.
 fn except(entry: &str, port: u16) -> Option<&str> {
     let (host, wanted) = match entry.rsplit_once(':') {
-        // More than one colon without brackets is an IPv6 address.
+        // A text with several colons and no brackets is an IPv6 address.
         Some((host, wanted)) if !host.contains(':') || host.ends_with(']') => (host, Some(wanted)),
         _ => (entry, None),
     };
@@ -128,7 +128,7 @@ impl Via {
         (host, self.0.uri().port_u16().unwrap_or(PORT))
     }
 
-    /// Asks the proxy, over a connection to it, for a tunnel to the server.
+    /// Requests a tunnel to the server from the proxy, over a connection to the proxy.
     pub(crate) async fn tunnel(
         &self,
         stream: TcpStream,
@@ -148,7 +148,7 @@ impl Via {
                 status => Err(format!("it answers CONNECT with {status}").into()),
             }
         };
-        // What the connection fails with, the exchange fails with as well.
+        // If the connection fails, the exchange fails with the same error.
         let (upgraded, _) = tokio::join!(exchange, connection.with_upgrades());
         upgraded.map(TokioIo::new)
     }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_proxy_is_no_matter_to_those_that_do_not_need_it() {
+    fn an_unusable_proxy_does_not_affect_direct_connections() {
         assert!(!through(
             &routes("https://proxy:1", "10.0.0.0/8"),
             "10.0.0.1",

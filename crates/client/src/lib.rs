@@ -1,8 +1,8 @@
-//! Finds control-plane servers, logs in, and holds a session that survives server changes.
+//! Finds control-plane servers, logs in, and maintains a session that survives server changes.
 //!
-//! [`connect`] starts a session. A state machine without IO decides (`machine`, with the algorithm
-//! in `machine/README.md`); one task does the work (`driver`). The session never makes calls for
-//! its users: they take the current [`Connection`] and report calls that fail.
+//! [`connect`] starts a session. A pure state machine decides (`machine`, with the algorithm in
+//! `machine/README.md`), and one task performs its actions (`driver`). The session makes no calls
+//! for its users: they take the current [`Connection`] and report calls that fail.
 //!
 //! ```no_run
 //! # async fn example(scope: &legate_runtime::Scope) -> Result<(), Box<dyn std::error::Error>> {
@@ -49,11 +49,12 @@ pub use self::snapshot::{LastError, SessionSnapshot, Stage};
 use self::driver::Driver;
 
 /// Starts a session. It runs in the spawner's scope until it is closed, or until the scope stops,
-/// which closes it too. Close the session before the scope, to keep its connections until then.
+/// which also closes it. Close the session before the scope if its connections are needed until
+/// then.
 ///
 /// # Errors
 ///
-/// When the settings cannot work, or the registry holds metrics of another session already.
+/// When the settings are invalid, or the registry already contains the metrics of a session.
 pub fn connect(
     config: ClientConfig,
     spawner: &Spawner,

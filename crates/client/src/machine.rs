@@ -1,8 +1,8 @@
-//! The session's decisions: an event comes in, actions come out.
+//! The session's state machine. Pure: events in, actions out.
 //!
-//! Nothing here waits, connects, logs or holds a token. The driver performs the actions, one
-//! operation (resolve, dial, login, feature check, logout), one watch and one timer at a time, and
-//! returns their outcome as events. machine/README.md has the whole algorithm.
+//! It does not wait, connect, log or hold a token. The driver performs the actions, one operation
+//! (resolve, dial, login, feature check, logout), one watch and one timer at a time, and feeds back
+//! their results as events. machine/README.md describes the whole algorithm.
 
 mod event;
 #[cfg(test)]
@@ -23,16 +23,16 @@ use self::servers::Servers;
 use self::token::{SETTLE, TokenState};
 use crate::error::{ErrorKind, SessionError};
 
-/// A connection that lasts this long ends a series of failures. Servers that shed load end
+/// A connection that lasts this long ends a series of failures. Servers that shed load close
 /// connections sooner.
 const WORKING: Duration = Duration::from_secs(5);
-/// How long the logout may take.
+/// Time limit of the logout.
 pub(crate) const LOGOUT: Duration = Duration::from_secs(5);
-/// How many servers are asked to log out when the session has no connection.
+/// Number of servers to try for the logout if the session has no connection.
 const LOGOUT_SERVERS: usize = 3;
 /// Longest delay before the next server of a round is tried.
 const FAILOVER: Duration = Duration::from_millis(250);
-/// Between attempts to replace a connection that still works.
+/// Backoff between attempts to replace a working connection.
 const REPLACEMENTS: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_secs(15),
     multiplier: 2.0,
@@ -40,7 +40,7 @@ const REPLACEMENTS: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(600),
 };
 
-/// Draws from 0 to 1.
+/// Returns random numbers from 0 to 1.
 pub(crate) type Random = Box<dyn FnMut() -> f64 + Send>;
 
 pub(crate) struct Machine {
@@ -49,21 +49,21 @@ pub(crate) struct Machine {
     pub(crate) state: State,
     pub(crate) servers: Servers,
     token: TokenState,
-    /// Between rounds.
+    /// Backoff between rounds.
     backoff: Backoff,
-    /// Dials for the connection in use, or since it was lost.
+    /// Number of dials for the connection in use, or since it was lost.
     pub(crate) attempts: u64,
-    /// Of the connection in use, or of the last one; 0 before the first.
+    /// Generation of the connection in use, or of the last one; 0 before the first.
     pub(crate) generation: u64,
     connected_at: Duration,
-    /// The connected server sends its list.
+    /// Whether the connected server sends its server list.
     watches: bool,
-    /// When the connected server's silence has lasted long enough.
+    /// When to check the connected server because of its silence.
     silent_at: Duration,
-    /// When to replace the connection, because its files have changed.
+    /// When to replace the connection because its files have changed.
     replacement_at: Option<Duration>,
     replacement_backoff: Backoff,
-    /// When the wait ends that is under way.
+    /// When the current wait ends.
     pub(crate) resume_at: Duration,
     now: Duration,
     out: Vec<Action>,
@@ -91,7 +91,7 @@ impl Machine {
         }
     }
 
-    /// Advances the session. `now` is the time since its start.
+    /// Handles an event and returns actions. `now` is the time since the start of the session.
     pub(crate) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         self.now = now;
         match (self.state, event) {
@@ -100,7 +100,7 @@ impl Machine {
             (_, Event::Shutdown) => self.shut_down(),
             (_, Event::Configured) => self.configured(),
             (state, Event::FilesChanged { tls, bearer }) => self.files_changed(state, tls, bearer),
-            (State::Idle, Event::Start) => self.go(State::Resolving, Action::Resolve),
+            (State::Idle, Event::Start) => self.transition(State::Resolving, Action::Resolve),
             (State::Resolving, Event::Resolved(result)) => self.resolved(result),
             (State::Dialing(server), Event::Dialed(result)) => self.dialed(server, result),
             (State::LoggingIn(server), Event::LoggedIn(result)) => self.logged_in(server, result),
@@ -111,19 +111,19 @@ impl Machine {
             (State::Connected { server, activity }, event) => {
                 self.connected(server, activity, event)
             }
-            // Whatever comes too late for the state is about something that has been given up.
+            // Late results of cancelled operations are ignored.
             _ => {}
         }
         std::mem::take(&mut self.out)
     }
 
-    /// The proxy serves without servers from now on.
+    /// From now on the proxy can serve without servers.
     fn configured(&mut self) {
         self.backoff = Backoff::new(BackoffPolicy::SERVER);
         self.token.proxy_configured();
     }
 
-    /// What was rejected with the files of before may be accepted now.
+    /// Credentials and certificates that were rejected with the previous files may be accepted now.
     fn files_changed(&mut self, state: State, tls: bool, bearer: bool) {
         if tls {
             let random = self.draw();
@@ -147,31 +147,31 @@ impl Machine {
 
     fn resume(&mut self, then: Then) {
         match then {
-            Then::Resolve => self.go(State::Resolving, Action::Resolve),
+            Then::Resolve => self.transition(State::Resolving, Action::Resolve),
             Then::Dial => self.dial_next(),
-            Then::Login(server) => self.go(State::LoggingIn(server), Action::Login),
+            Then::Login(server) => self.transition(State::LoggingIn(server), Action::Login),
             Then::CheckFeatures(server) => {
-                self.go(State::CheckingFeatures(server), Action::CheckFeatures)
+                self.transition(State::CheckingFeatures(server), Action::CheckFeatures)
             }
         }
     }
 
     fn wait(&mut self, delay: Duration, then: Then) {
         self.resume_at = self.now + delay;
-        self.go(State::BackingOff(then), Action::StartTimer(delay));
+        self.transition(State::BackingOff(then), Action::StartTimer(delay));
     }
 
-    /// A short random delay, so that not everybody moves at once.
+    /// A short random delay, so that not all clients move at the same time.
     fn wait_briefly(&mut self, then: Then) {
         let delay = FAILOVER.mul_f64(self.draw());
         self.wait(delay, then);
     }
 
     fn fail(&mut self, error: SessionError) {
-        self.go(State::Failed, Action::PublishFailed(error));
+        self.transition(State::Failed, Action::PublishFailed(error));
     }
 
-    fn go(&mut self, state: State, action: Action) {
+    fn transition(&mut self, state: State, action: Action) {
         self.state = state;
         self.out.push(action);
     }
@@ -192,16 +192,16 @@ impl Machine {
         self.dial_next();
     }
 
-    /// Dials the next server of this round, or backs off when there is none left.
+    /// Dials the next server of this round, or backs off if there is none left.
     fn dial_next(&mut self) {
         let random = self.draw();
         match self.servers.next(random) {
             Some(server) => {
                 self.servers.attempt(server);
                 self.attempts += 1;
-                // The files are read now.
+                // Dialling reads the files.
                 self.replacement_at = None;
-                self.go(State::Dialing(server), Action::Dial(server));
+                self.transition(State::Dialing(server), Action::Dial(server));
             }
             None => self.end_round(),
         }
@@ -219,7 +219,7 @@ impl Machine {
         self.servers.reached(server, result.is_ok());
         match result {
             Err(error) => self.server_failed(server, error),
-            Ok(()) if self.token.needed => self.go(State::LoggingIn(server), Action::Login),
+            Ok(()) if self.token.needed => self.transition(State::LoggingIn(server), Action::Login),
             Ok(()) => self.check(server),
         }
     }
@@ -232,12 +232,12 @@ impl Machine {
         if hopeless && self.generation == 0 {
             self.fail(error);
         } else {
-            self.go_on(error, Then::Dial);
+            self.try_next_server(error, Then::Dial);
         }
     }
 
-    /// On to the next server of the round; after the last one, back off.
-    fn go_on(&mut self, error: SessionError, then: Then) {
+    /// Continues with the next server of the round; after the last one, backs off.
+    fn try_next_server(&mut self, error: SessionError, then: Then) {
         self.out.push(Action::PublishConnecting(error));
         match self.servers.next(0.0) {
             Some(_) => self.wait_briefly(then),
@@ -246,12 +246,12 @@ impl Machine {
     }
 }
 
-/// Getting a token, and finding out whether a server accepts it.
+/// Obtaining a token, and verifying that a server accepts it.
 impl Machine {
-    /// The first feature check of a connection.
+    /// Starts the first feature check of a connection.
     fn check(&mut self, server: SocketAddr) {
         self.token.begin_checks();
-        self.go(State::CheckingFeatures(server), Action::CheckFeatures);
+        self.transition(State::CheckingFeatures(server), Action::CheckFeatures);
     }
 
     fn logged_in(&mut self, server: SocketAddr, result: Result<(), SessionError>) {
@@ -289,14 +289,14 @@ impl Machine {
         }
     }
 
-    /// The credentials, or the token they gave, are rejected.
+    /// The credentials, or the token obtained with them, were rejected.
     fn rejected(&mut self, server: SocketAddr, error: SessionError) {
         if !self.token.rejected() {
             self.log_in_again(server, error);
         } else if self.generation == 0 {
             self.fail(error);
         } else {
-            // Another server may see it differently.
+            // Another server may accept them.
             self.server_failed(server, error);
         }
     }
@@ -309,7 +309,7 @@ impl Machine {
     }
 }
 
-/// The connection in use: how it is watched over, and when it is left.
+/// The connection in use: how it is monitored, and when it is left.
 impl Machine {
     fn connect(&mut self, server: SocketAddr, features: Features) {
         self.servers.reached(server, true);
@@ -319,35 +319,35 @@ impl Machine {
         self.out.push(Action::PublishConnected {
             generation: self.generation,
         });
-        self.attend(server);
+        self.monitor(server);
     }
 
-    /// Watches over the connection from now on.
-    fn attend(&mut self, server: SocketAddr) {
+    /// Monitors the connection from now on.
+    fn monitor(&mut self, server: SocketAddr) {
         if self.watches {
             self.out.push(Action::OpenWatch);
         }
-        self.heard(server);
+        self.reset_silence(server);
     }
 
-    /// The server has said something.
-    fn heard(&mut self, server: SocketAddr) {
+    /// The server has sent something.
+    fn reset_silence(&mut self, server: SocketAddr) {
         let patience = self.settings.silence.mul_f64(0.75 + 0.5 * self.draw());
         self.silent_at = self.now + patience;
         self.arm(server);
     }
 
-    /// Waits for whatever is due first: a feature check, or a replacement.
+    /// Arms the timer for the next feature check or replacement, whichever is due first.
     fn arm(&mut self, server: SocketAddr) {
         let due = self
             .replacement_at
             .map_or(self.silent_at, |due| due.min(self.silent_at));
         let delay = due.saturating_sub(self.now);
-        self.pursue(server, Activity::Waiting, Action::StartTimer(delay));
+        self.set_activity(server, Activity::Waiting, Action::StartTimer(delay));
     }
 
-    fn pursue(&mut self, server: SocketAddr, activity: Activity, action: Action) {
-        self.go(State::Connected { server, activity }, action);
+    fn set_activity(&mut self, server: SocketAddr, activity: Activity, action: Action) {
+        self.transition(State::Connected { server, activity }, action);
     }
 
     fn connected(&mut self, server: SocketAddr, activity: Activity, event: Event) {
@@ -368,19 +368,19 @@ impl Machine {
                     self.servers.list(&servers, server);
                 }
                 if waiting {
-                    self.heard(server);
+                    self.reset_silence(server);
                 }
             }
             (_, Event::WatchEnded(error)) if error.kind == ErrorKind::Unsupported => {
                 self.watches = false;
                 if waiting {
-                    self.heard(server);
+                    self.reset_silence(server);
                 }
             }
-            (Activity::Waiting, Event::Timer) => self.time_has_come(server),
+            (Activity::Waiting, Event::Timer) => self.timer_elapsed(server),
             (Activity::Checking, Event::Features(Ok(_))) => {
                 self.token.accepted();
-                self.heard(server);
+                self.reset_silence(server);
             }
             (Activity::Checking, Event::Features(Err(error))) | (_, Event::WatchEnded(error)) => {
                 self.leave(server, error);
@@ -389,19 +389,19 @@ impl Machine {
         }
     }
 
-    fn time_has_come(&mut self, server: SocketAddr) {
+    fn timer_elapsed(&mut self, server: SocketAddr) {
         if self.replacement_at.is_some_and(|due| due <= self.now) {
             self.replacement_at = None;
             let dial = Action::DialReplacement(server);
-            self.pursue(server, Activity::DialingReplacement, dial);
+            self.set_activity(server, Activity::DialingReplacement, dial);
         } else if self.silent_at > self.now {
             self.arm(server);
         } else {
-            self.pursue(server, Activity::Checking, Action::CheckFeatures);
+            self.set_activity(server, Activity::Checking, Action::CheckFeatures);
         }
     }
 
-    /// The connection is no longer good.
+    /// Leaves the connection, which is no longer usable.
     fn leave(&mut self, server: SocketAddr, error: SessionError) {
         if let State::Connected {
             activity: Activity::DialingReplacement | Activity::CheckingReplacement,
@@ -417,7 +417,7 @@ impl Machine {
             self.servers.clear_round();
         }
         if error.kind == ErrorKind::Rejected && self.settings.login {
-            if !self.token.doubt(self.now) {
+            if !self.token.should_recheck(self.now) {
                 return self.log_in_again(server, error);
             }
             self.out.push(Action::PublishConnecting(error));
@@ -428,16 +428,16 @@ impl Machine {
             true => Then::Resolve,
             false => Then::Dial,
         };
-        self.go_on(error, then);
+        self.try_next_server(error, then);
     }
 }
 
-/// Replacing the connection in use. Until its replacement has been checked, users notice nothing.
+/// Replacing the connection in use. Users are not affected until the replacement has been checked.
 impl Machine {
     fn replacing(&mut self, server: SocketAddr, event: Event) {
         match event {
             Event::Dialed(Ok(())) => {
-                self.pursue(server, Activity::CheckingReplacement, Action::CheckFeatures);
+                self.set_activity(server, Activity::CheckingReplacement, Action::CheckFeatures);
             }
             Event::Features(Ok(features)) => {
                 self.replacement_backoff.reset();
@@ -452,20 +452,20 @@ impl Machine {
                 let delay = self.replacement_backoff.next(random);
                 self.replacement_at = Some(self.now + delay);
                 self.out.push(Action::ReplacementFailed(error));
-                self.attend(server);
+                self.monitor(server);
             }
             _ => {}
         }
     }
 }
 
-/// The end: what was begun is ended, and tokens are logged out, within one deadline.
+/// Shutdown: a pending login is completed, and tokens are logged out, within one deadline.
 impl Machine {
     fn shut_down(&mut self) {
         self.out.push(Action::PublishClosed);
         self.out.push(Action::StartTimer(LOGOUT));
         match self.state {
-            // The server may have made a token already: only its answer can tell which.
+            // The server may have created a token already; only its response contains it.
             State::LoggingIn(_) => self.state = State::LoggingOut,
             _ => self.log_out(),
         }
@@ -477,7 +477,7 @@ impl Machine {
             return;
         }
         let servers = self.servers.iter().take(LOGOUT_SERVERS).collect();
-        self.go(State::LoggingOut, Action::Logout(servers));
+        self.transition(State::LoggingOut, Action::Logout(servers));
     }
 
     fn logging_out(&mut self, event: Event) {

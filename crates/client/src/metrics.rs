@@ -1,6 +1,6 @@
-//! The session's own metrics. Names are those that Consul's dataplane has; types differ where
-//! this library has no equal: its summaries are histograms here (`_sum` and `_count` stay), and
-//! `connection_errors`, a gauge there that is set once and never falls, is a counter.
+//! The session's metrics. Names are the same as in Consul's dataplane. Some types differ: its
+//! summaries are histograms here (`_sum` and `_count` are the same), and `connection_errors`, a
+//! gauge there that never decreases, is a counter.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use legate_runtime::metrics::{
 };
 use tonic::Code;
 
-/// Milliseconds: from a connection on the same host to the longest deadline.
+/// Upper bounds of the buckets in milliseconds: from a local connection to the longest deadline.
 const BUCKETS: [f64; 13] = [
     1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 10_000.0, 30_000.0,
 ];
@@ -32,7 +32,8 @@ impl Metrics {
             "Errors of calls to servers, all and by gRPC status code.",
             &["error_code"],
         )?;
-        // An empty label is no label: the series of all errors, there from the start.
+        // An empty label counts as no label: this is the series of all errors, present from the
+        // start.
         errors.with_label_values(&[""]);
         Ok(Self {
             connected: metrics
@@ -68,7 +69,7 @@ pub(crate) fn observe(histogram: &Histogram, duration: Duration) {
     histogram.observe(duration.as_secs_f64() * 1_000.0);
 }
 
-/// Names of status codes as Go's gRPC prints them, which dashboards know.
+/// Names of status codes as Go's gRPC prints them, for compatibility with dashboards.
 fn name(code: Code) -> String {
     match code {
         Code::Ok => "OK".to_owned(),

@@ -1,5 +1,5 @@
-//! Resolves the configured addresses to addresses of servers, once. The machine decides when.
-//! It never keeps results.
+//! Resolves the configured addresses to servers' addresses, once. The machine decides when. Results
+//! are not cached.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,23 +17,23 @@ use tokio::time::timeout;
 use crate::addresses::{Addresses, without_zone};
 use crate::error::{ErrorKind, SessionError};
 
-/// How long a name or a command may take.
+/// Time limit of a look-up or a command.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How many names are looked up at a time.
+/// Maximum number of concurrent look-ups.
 const LOOKUPS: usize = 8;
-/// How much of a command's output is kept.
+/// Maximum number of bytes of a command's output.
 const OUTPUT: u64 = 64 * 1024;
-/// How much of a command's standard error is shown.
+/// Maximum number of bytes of a command's standard error that are shown.
 const STDERR: usize = 1024;
 
-/// Servers with the host that resolved to them. Servers that a command printed have none.
+/// Servers with the host that resolved to them; `None` if a command printed the address.
 pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
 
-/// Addresses of servers.
+/// Resolves addresses of servers.
 pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, SessionError> {
     let found = match addresses {
         Addresses::Hosts(hosts) => look_up_all(hosts, port).await,
-        Addresses::Exec(words) => print_all(words, port).await.map_err(|reason| {
+        Addresses::Exec(words) => from_command(words, port).await.map_err(|reason| {
             let program = words.first().map(String::as_str).unwrap_or_default();
             format!("cannot find servers with the command {program:?} (-addresses): {reason}")
         }),
@@ -41,8 +41,8 @@ pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, S
     found.map_err(|text| SessionError::new(ErrorKind::Server, None, text))
 }
 
-/// All hosts. Those that do not resolve are left out as long as one does. An address that several
-/// hosts have belongs to the first of them.
+/// Looks up all hosts. Those that do not resolve are ignored as long as another one does. An
+/// address of several hosts is assigned to the first of them.
 async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, String> {
     let lookups = stream::iter(hosts.to_vec()).map(|host| async move {
         let found = look_up(&host, port).await;
@@ -104,15 +104,15 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// The servers that a command prints.
-async fn print_all(words: &[String], port: u16) -> Result<Found, String> {
+/// Runs a command and parses the addresses that it prints.
+async fn from_command(words: &[String], port: u16) -> Result<Found, String> {
     match timeout(DEADLINE, run(words)).await {
         Ok(output) => parse(&output?, port).await,
         Err(_) => Err(format!("it did not end within {DEADLINE:?} and was killed")),
     }
 }
 
-/// Runs the command to its end and returns what it printed.
+/// Runs the command to its end and returns its output.
 async fn run(words: &[String]) -> Result<String, String> {
     let (program, arguments) = words.split_first().ok_or("there is no command")?;
     let mut child = Command::new(program)
@@ -128,7 +128,7 @@ async fn run(words: &[String]) -> Result<String, String> {
     let status = status.map_err(|error| format!("it cannot be waited for: {error}"))?;
     if !status.success() {
         let mut reason = format!("it ended with {}", describe(status));
-        let text = beginning(&stderr);
+        let text = excerpt(&stderr);
         if !text.is_empty() {
             reason = format!("{reason}: {text}");
         }
@@ -140,10 +140,10 @@ async fn run(words: &[String]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// Why a command did not start, with what to do about it.
+/// Why a command could not be started, with advice.
 fn not_started(program: &str, error: &io::Error) -> String {
     let advice = match (error.kind(), program) {
-        // Consul's documentation recommends it; only some images have it.
+        // Consul's documentation recommends it, but only some images contain it.
         (io::ErrorKind::NotFound, "discover") => {
             "; it is HashiCorp's go-discover: put it on PATH, or use the image's target with-discover"
         }
@@ -153,8 +153,8 @@ fn not_started(program: &str, error: &io::Error) -> String {
     format!("it cannot be started: {error}{advice}")
 }
 
-/// The beginning of what a command wrote to standard error.
-fn beginning(stderr: &[u8]) -> String {
+/// The beginning of a command's standard error.
+fn excerpt(stderr: &[u8]) -> String {
     let more = if stderr.len() > STDERR { " …" } else { "" };
     let text = String::from_utf8_lossy(&stderr[..stderr.len().min(STDERR)]);
     format!("{}{more}", text.trim())
@@ -167,19 +167,19 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The output, cut after one byte more than [`OUTPUT`]. Reads to the end either way, so that the
-/// command can end.
+/// Reads the output, truncated to one byte more than [`OUTPUT`]. Reads to the end in any case, so
+/// that the command can exit.
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
     if let Some(mut pipe) = pipe {
-        // A pipe that cannot be read any more is at its end.
+        // A pipe that cannot be read any more counts as ended.
         let _ = (&mut pipe).take(OUTPUT + 1).read_to_end(&mut kept).await;
         let _ = copy(&mut pipe, &mut sink()).await;
     }
     kept
 }
 
-/// Reads IP addresses separated by white space, each perhaps in double quotes.
+/// Parses IP addresses separated by white space, optionally in double quotes.
 async fn parse(output: &str, port: u16) -> Result<Found, String> {
     let mut found = Found::new();
     for word in output.split_whitespace() {
@@ -190,7 +190,7 @@ async fn parse(output: &str, port: u16) -> Result<Found, String> {
         if without_zone(word).parse::<IpAddr>().is_err() {
             return Err(format!("it printed {word:?}, which is not an IP address"));
         }
-        // The system knows its interfaces, which zones name.
+        // The system resolves zones, which name network interfaces.
         let servers = look_up(word, port).await?;
         found.extend(servers.into_iter().map(|server| (server, None)));
     }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_command_is_told() {
+    async fn errors_of_a_command_are_reported() {
         assert!(of("exec=true").await.unwrap_err().contains("no addresses"));
         assert!(
             of("exec=echo 10.0.0.1:8502")
@@ -305,7 +305,7 @@ mod tests {
             .await
             .unwrap_err();
         assert!(long.contains("exit code 1: find"), "{long}");
-        assert_eq!(beginning(&[b'x'; 2000]).len(), STDERR + " …".len());
+        assert_eq!(excerpt(&[b'x'; 2000]).len(), STDERR + " …".len());
         assert!(
             of("exec=head -c 70000 /dev/zero")
                 .await
@@ -316,7 +316,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_command_that_hangs_is_killed() {
-        // The clock is paused: the deadline comes at once.
+        // The clock is paused, so the deadline expires at once.
         assert!(
             of("exec=sleep 1000")
                 .await

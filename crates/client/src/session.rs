@@ -14,29 +14,29 @@ use crate::machine::Event;
 use crate::metrics::Metrics;
 use crate::snapshot::SessionSnapshot;
 
-/// Reports that wait for the session. More of them would say the same.
+/// Capacity of the queue of reports. More of them would add no information.
 pub(crate) const REPORTS: usize = 16;
 
-/// Whether a session is connected.
+/// Connection state of a session.
 #[derive(Clone, Debug)]
 pub enum SessionState {
-    /// There is no usable connection; one is being looked for.
+    /// There is no usable connection; the session is looking for one.
     Connecting {
         /// The last error, if there was one.
         last_error: Option<SessionError>,
     },
     /// Connected.
     Connected(Connection),
-    /// Only a change of the configuration can help. Never follows a connection.
+    /// Only a change of the configuration can help. Never follows `Connected`.
     Failed(SessionError),
     /// Closed by its owner.
     Closed,
 }
 
-/// A session with the servers. All clones are the same session.
+/// A session with the servers. Clones refer to the same session.
 ///
-/// It looks for a server, logs in, and moves to another server when this one fails. Callers take
-/// the current [`Connection`], [`report`](Session::report) calls that fail, and then take the next
+/// It finds a server, logs in, and switches to another server when this one fails. Callers take the
+/// current [`Connection`], [`report`](Session::report) calls that fail, and then take the next
 /// connection.
 #[derive(Clone)]
 pub struct Session {
@@ -44,7 +44,7 @@ pub struct Session {
     pub(crate) reports: mpsc::Sender<Event>,
     /// Cancelled when the proxy has its configuration.
     pub(crate) configured: CancellationToken,
-    /// Asks for the end.
+    /// Cancelled to end the session.
     pub(crate) close: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) snapshot: watch::Sender<SessionSnapshot>,
@@ -53,12 +53,12 @@ pub struct Session {
 impl Session {
     /// The current connection, or the next one.
     ///
-    /// A caller whose calls fail waits before it calls again: it gets the same connection when the
-    /// error says nothing about the connection.
+    /// A caller whose calls fail must wait before it retries: it gets the same connection again if
+    /// the error does not concern the connection.
     ///
     /// # Errors
     ///
-    /// When the session has failed for good, or is closed.
+    /// When the session has failed permanently, or is closed.
     pub async fn connected(&self) -> Result<Connection, SessionError> {
         let mut state = self.state.clone();
         loop {
@@ -74,27 +74,27 @@ impl Session {
         }
     }
 
-    /// The state now.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> SessionState {
         self.state.borrow().clone()
     }
 
-    /// Details of the state now, for status pages and metrics.
+    /// Details of the current state, for status pages and metrics.
     #[must_use]
     pub fn snapshot(&self) -> SessionSnapshot {
         self.snapshot.borrow().clone()
     }
 
-    /// The state now and its changes. The channel is closed when the session has ended.
+    /// A receiver for the state and its changes. The channel is closed when the session has ended.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<SessionState> {
         self.state.clone()
     }
 
     /// Reports that a call on this connection failed, or that a stream ended, with this status. The
-    /// session decides what follows; see [`ErrorClass`]. Reports about earlier connections are
-    /// counted and change nothing.
+    /// session decides how to react; see [`ErrorClass`]. Reports about earlier connections only
+    /// affect metrics.
     pub fn report(&self, connection: &Connection, status: &Status) {
         self.metrics.error(status.code());
         let mut error = SessionError::call(connection.server, "a call", status);
@@ -107,18 +107,19 @@ impl Session {
         };
         let generation = connection.generation;
         let report = Event::CallFailed { generation, error };
-        // Nothing is lost: a full queue has enough reports, a closed one has no session any more.
+        // Nothing is lost: if the queue is full there are enough reports, and if it is closed the
+        // session has ended.
         let _ = self.reports.try_send(report);
     }
 
-    /// The proxy has its configuration, and serves without servers from now on. Until then the
-    /// session waits 4.5 s at most between attempts to connect, afterwards up to 90 s.
+    /// Marks the proxy as configured: from now on it can serve without servers. Until then the
+    /// session waits at most 4.5 s between connection attempts, afterwards up to 90 s.
     pub fn configured(&self) {
         self.configured.cancel();
     }
 
     /// Ends the session, with a logout if it has logged in. Returns when it has ended, or at the
-    /// deadline; the logout takes 5 s at most.
+    /// deadline. The logout takes at most 5 s.
     pub async fn close(&self, deadline: Duration) {
         self.close.cancel();
         let mut state = self.state.clone();

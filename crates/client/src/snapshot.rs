@@ -1,6 +1,6 @@
-//! The state of a session for people who ask why it is not connected.
+//! The state of a session for humans who diagnose why it is not connected.
 //!
-//! No decision follows from it, and it holds no secret.
+//! No decision depends on it, and it contains no secret.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::error::SessionError;
 use crate::machine::{Machine, State};
 
-/// What a session is doing.
+/// Current activity of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Looking up the configured addresses.
@@ -21,20 +21,20 @@ pub enum Stage {
     Dialing,
     /// Logging in.
     LoggingIn,
-    /// Asking a server for its features, which also proves the token.
+    /// Requesting a server's features, which also verifies the token.
     Checking,
     /// Connected.
     Connected,
     /// Waiting before the next attempt.
     Waiting,
-    /// Over: only a change of the settings can help.
+    /// Failed: only a change of the settings can help.
     Failed,
-    /// Closed by its owner, perhaps still logging out.
+    /// Closed by its owner, possibly still logging out.
     Closed,
 }
 
 impl Stage {
-    /// One word.
+    /// The stage as one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Stage {
         }
     }
 
-    /// The stage of a state, and its server.
+    /// The stage and server for a state of the machine.
     fn of(state: State) -> (Self, Option<SocketAddr>) {
         match state {
             State::Idle | State::Resolving => (Self::Finding, None),
@@ -64,7 +64,7 @@ impl Stage {
     }
 }
 
-/// The last error. Its cause may have been repaired since.
+/// The last error. It may be resolved by now.
 #[derive(Clone, Debug)]
 pub struct LastError {
     /// The error.
@@ -73,30 +73,30 @@ pub struct LastError {
     pub at: Instant,
 }
 
-/// Details of a session at one moment.
+/// Details of a session at a point in time.
 #[derive(Clone, Debug, Default)]
 pub struct SessionSnapshot {
-    /// What the session is doing.
+    /// Current activity of the session.
     pub stage: Stage,
-    /// Since when; `None` before it has begun.
+    /// Start of the stage; `None` before the session has started.
     pub stage_since: Option<Instant>,
-    /// When the next attempt comes, while it is waiting for that.
+    /// Time of the next attempt, while waiting for it.
     pub next_attempt: Option<Instant>,
     /// The server of this stage.
     pub server: Option<SocketAddr>,
-    /// How many connections there have been; see [`Connection`](crate::Connection::generation).
+    /// Number of connections so far; see [`Connection`](crate::Connection::generation).
     pub generation: u64,
-    /// How many servers were dialled for the present connection, or since the last one was lost.
+    /// Number of servers dialled for the current connection, or since the last one was lost.
     pub attempts: u64,
-    /// When the connected server last sent the session itself anything.
+    /// When the connected server last sent a message for the session itself.
     pub heard: Option<Instant>,
     /// The last error.
     pub last_error: Option<LastError>,
-    /// Public name of the token, when it came from a login.
+    /// Accessor id of the token, if it came from a login.
     pub accessor_id: Option<Arc<str>>,
-    /// When a login gave the token.
+    /// Time of the login that returned the token.
     pub token_since: Option<Instant>,
-    /// How many logins have succeeded.
+    /// Number of successful logins.
     pub logins: u64,
     /// When the bearer token expires, by its `exp` claim.
     pub bearer_expires: Option<SystemTime>,
@@ -107,7 +107,7 @@ pub struct SessionSnapshot {
 }
 
 impl SessionSnapshot {
-    /// Takes over what the machine knows, whose time counts from `start`.
+    /// Updates it from the machine, whose time starts at `start`.
     pub(crate) fn follow(&mut self, machine: &Machine, start: Instant) {
         let stage = Stage::of(machine.state);
         if self.stage_since.is_none() || stage != (self.stage, self.server) {

@@ -1,6 +1,6 @@
-//! TLS to servers: the files it needs, the name that is verified, the handshake.
+//! TLS to servers: its files, the verified name, and the handshake.
 //!
-//! It has no task: files are checked when a caller asks for it.
+//! There is no background task: files are checked when a caller requests it.
 
 use std::fs;
 use std::io;
@@ -18,18 +18,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Which name a server's certificate must have.
+/// The name to verify a server's certificate against.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// This one, for all servers.
+    /// This name, for all servers.
     Given(String),
-    /// The host that resolved to the server; the first of these for servers without a host.
+    /// The host that resolved to the server. For servers without a host, the first of these.
     OfHost(Vec<String>),
-    /// None: nothing is verified.
+    /// No name: certificates are not verified.
     Unverified,
 }
 
-/// TLS settings as they were last read.
+/// TLS settings, with the files as last read.
 pub(crate) struct Tls {
     options: ClientTls,
     name: Name,
@@ -38,9 +38,9 @@ pub(crate) struct Tls {
 
 struct Loaded {
     config: Arc<ClientConfig>,
-    /// The files when they were read.
+    /// Stamp of the files when they were read.
     stamp: FileStamp,
-    /// Files that could not be used and were logged.
+    /// Stamp of unusable files that have been logged.
     unusable: Option<FileStamp>,
     certificate_expires: Option<SystemTime>,
 }
@@ -48,7 +48,7 @@ struct Loaded {
 impl Loaded {
     fn read(options: &ClientTls) -> Result<Self, TlsError> {
         Ok(Self {
-            // First, so that a change in between is not missed.
+            // Before the files are read, so that a concurrent change is not missed.
             stamp: FileStamp::of(files(options)),
             config: client_config(options)?,
             unusable: None,
@@ -76,12 +76,13 @@ impl Tls {
         })
     }
 
-    /// Whether there are files that may change.
+    /// Whether the settings use files.
     pub(crate) fn has_files(&self) -> bool {
         self.options.ca.is_some() || self.options.client_cert.is_some()
     }
 
-    /// Whether usable files have changed since the last connection was made with them.
+    /// Reloads changed files. Returns whether they have changed since the last connection and are
+    /// usable.
     pub(crate) fn has_changed(&self) -> bool {
         let mut loaded = self.loaded();
         loaded.stamp != FileStamp::of(files(&self.options)) && self.reload(&mut loaded)
@@ -92,7 +93,7 @@ impl Tls {
         self.loaded().certificate_expires
     }
 
-    /// The name of a server, for its certificate and for `:authority`.
+    /// The name of a server for its certificate and for `:authority`.
     pub(crate) fn name(&self, host: Option<&str>) -> Option<String> {
         match (&self.name, host) {
             (Name::Given(name), _) => Some(name.clone()),
@@ -110,7 +111,7 @@ impl Tls {
     ) -> io::Result<TlsStream<S>> {
         let name = match self.name(host) {
             Some(name) => server_name(&name).map_err(io::Error::other)?,
-            // Nothing is verified, and for an IP address no name is sent.
+            // Certificates are not verified, and for an IP address no name is sent.
             None => ServerName::IpAddress(server.ip().into()),
         };
         let config = self.current();
@@ -118,7 +119,7 @@ impl Tls {
     }
 
     /// The current settings. Files are few and small, and connections are rare, so they are read
-    /// in place.
+    /// synchronously.
     fn current(&self) -> Arc<ClientConfig> {
         let mut loaded = self.loaded();
         if self.has_files() {
@@ -140,7 +141,7 @@ impl Tls {
                     tracing::warn!(
                         target: "server-connection-manager",
                         %error,
-                        "TLS files cannot be read again; going on with what they held before"
+                        "TLS files cannot be read again; the previous ones stay in use"
                     );
                     loaded.unusable = stamp;
                 }

@@ -1,7 +1,7 @@
-//! What the relay costs for a megabyte of xDS: a server's message is decoded, offered to Envoy, put
-//! into the pieces that leave, acknowledged, taken into the cache, and acknowledged to the server. No network.
+//! The relay's cost per megabyte of xDS: a server's message is decoded, offered to Envoy, encoded in parts,
+//! acknowledged, cached, and acknowledged to the server. No network.
 //!
-//! Prints times; passes no judgement.
+//! Prints times and has no thresholds.
 
 use bytes::{Buf, Bytes};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -14,7 +14,7 @@ use prost::Message;
 const MEGABYTE: usize = 1024 * 1024;
 const SERVER: ServerStreamId = ServerStreamId(1);
 
-/// One megabyte in resources of this size, as it comes from the network.
+/// One megabyte of resources of this size, as it arrives from the network.
 fn message(size: usize, version: u64) -> Bytes {
     let body = Bytes::from(vec![b'x'; size]);
     let resources = (0..MEGABYTE / size).map(|number| Resource {
@@ -42,7 +42,7 @@ fn subscribe(core: &mut Core, envoy: EnvoyStreamId) -> Vec<Action> {
     core.handle(Event::EnvoyRequest(envoy, Box::new(request)))
 }
 
-/// Encodes what goes out, and lets Envoy accept what it gets. Returns the bytes that went out.
+/// Encodes outgoing messages and acknowledges responses as Envoy. Returns the number of bytes sent.
 fn perform(core: &mut Core, mut actions: Vec<Action>) -> usize {
     let mut bytes = 0;
     while !actions.is_empty() {
@@ -75,7 +75,7 @@ fn relay(core: &mut Core, message: Bytes) -> usize {
     perform(core, actions)
 }
 
-/// A relay between a server and one Envoy, with nothing sent yet.
+/// A relay between a server and one Envoy, without any resources.
 fn connected() -> Core {
     let mut core = Core::new();
     core.handle(Event::ServerConnected(SERVER));
@@ -84,7 +84,7 @@ fn connected() -> Core {
     core
 }
 
-/// The same after a first megabyte.
+/// The same with a first megabyte of resources.
 fn filled(size: usize) -> Core {
     let mut core = connected();
     relay(&mut core, message(size, 1));

@@ -1,5 +1,5 @@
-//! What Envoy is started with: asks a server for the proxy's parameters, and puts them together
-//! with the settings. It starts nothing and writes no file.
+//! Inputs of Envoy's bootstrap configuration: fetches the proxy's parameters from a server and
+//! combines them with the settings. Starts nothing and writes no file.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,18 +19,19 @@ use tonic::{Code, Status};
 
 use crate::settings::{Proxy, Settings, Telemetry};
 
-/// How long a server may take for its answer.
+/// Time limit of one request for bootstrap parameters.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// How often in a row a server may say no. A registration or a token that is a moment old may not
-/// have reached all servers yet.
+/// Consecutive refusals before the start fails. A new registration or token may not have reached all
+/// servers yet.
 const PATIENCE: u32 = 4;
 
-/// How long a registration is waited for when the dataplane starts: on Kubernetes a pod is registered
-/// when it has an address, which is when its sidecar already runs. consul-k8s waits as long.
+/// How long to wait for the proxy's registration at start: on Kubernetes a pod is registered once it
+/// has an address, by which time its sidecar is already running. consul-k8s waits just as long.
 pub const REGISTRATION: Duration = Duration::from_secs(120);
 
-/// Between refusals: 1.75 s until patience ends, where nobody waits for a registration.
+/// Backoff between refusals: 1.75 s until [`PATIENCE`] is exhausted, unless a registration is
+/// awaited.
 const REFUSED: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(250),
     multiplier: 2.0,
@@ -38,12 +39,12 @@ const REFUSED: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(1),
 };
 
-/// Asks servers for the proxy's parameters until one answers or they keep refusing. That they do not
-/// know the proxy is no refusal for as long as `registration`.
+/// Requests the proxy's parameters until a server returns them or servers keep refusing. During the
+/// first `registration` an unknown proxy does not count as a refusal.
 ///
 /// # Errors
-/// When the session has failed, or the proxy or its token is refused; the error names the
-/// settings to look at.
+/// When the session has failed, or the proxy or its token is refused; the error names the settings to
+/// check.
 pub async fn fetch(
     session: &Session,
     proxy: &Proxy,
@@ -73,7 +74,7 @@ pub async fn fetch(
         }
         let backoff = if refusal { &mut refused } else { &mut usual };
         let delay = backoff.next(rand::random());
-        // Somebody may wait for two minutes: now and then is enough.
+        // The wait for a registration may take two minutes: log a few of these only.
         if refusals <= PATIENCE || refusals.is_power_of_two() {
             tracing::warn!(
                 server = %connection.server,
@@ -94,14 +95,14 @@ async fn ask(
     let mut client = connection.dataplane();
     match timeout(ANSWER, client.get_envoy_bootstrap_params(request(proxy))).await {
         Ok(answer) => answer.map(tonic::Response::into_inner),
-        // A server that does not answer is one that another can stand in for.
+        // A server that does not answer in time is treated like one that is down: another may answer.
         Err(_) => Err(Status::unavailable(format!("no answer within {ANSWER:?}"))),
     }
 }
 
 #[expect(
     deprecated,
-    reason = "older servers know the old name of the field only"
+    reason = "older servers support only the old name of the field"
 )]
 fn request(proxy: &Proxy) -> GetEnvoyBootstrapParamsRequest {
     let node_spec = match proxy.node_id.is_empty() {
@@ -148,7 +149,7 @@ fn refusal_error(server: SocketAddr, proxy: &Proxy, status: &Status) -> anyhow::
     }
 }
 
-/// Puts parameters and settings together.
+/// Combines parameters and settings.
 ///
 /// # Errors
 /// When a telemetry key of the proxy or a file of the Prometheus listener cannot be used.
@@ -203,8 +204,8 @@ fn node(proxy: &Proxy, params: &GetEnvoyBootstrapParamsResponse) -> NodeInputs {
     }
 }
 
-/// Where Envoy reaches the merged metrics: where they listen. When that is everywhere, on the
-/// address of the admin interface, which Envoy has in any case.
+/// Address at which Envoy reaches the merged metrics. If they are served on all addresses, this is
+/// the address of the admin interface, which is always configured.
 fn merged_metrics(telemetry: &Telemetry, admin: SocketAddr) -> SocketAddr {
     let port = telemetry.merge_port;
     let near = SocketAddr::new(reachable(admin).ip(), port);
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    #[expect(deprecated, reason = "the old name stands in for the new one")]
+    #[expect(deprecated, reason = "the old name replaces a missing new one")]
     fn the_identity_names_the_cluster_and_the_service_stands_in() {
         let mut params = GetEnvoyBootstrapParamsResponse {
             service: "old".to_owned(),

@@ -1,5 +1,5 @@
-//! The server behind every port at which the dataplane answers HTTP (lifecycle, its own metrics, merged
-//! metrics), and how much each of them takes.
+//! The server behind every HTTP port of the dataplane (lifecycle, its own metrics, merged metrics), and
+//! its limits.
 
 use std::future::ready;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use legate_runtime::http_server::{self, Limits};
 use legate_runtime::{Spawner, file_limit};
 use tokio::net::TcpListener;
 
-/// Files that these servers leave to all others: Envoy's start, the servers' connections, the
-/// relay, DNS, and what scrapes read.
+/// Open files reserved for everything else: Envoy's start, connections to servers, the relay, DNS, and
+/// fetching metrics.
 const RESERVED_FILES: u64 = 128;
 
-/// HTTP ports of one dataplane, which share the files that are left.
+/// HTTP ports of one dataplane; they share the remaining files.
 const PORTS: u64 = 3;
 
-/// Connections of one port where the process may open that many files.
+/// Connection limit of one port in a process that may open `files` files.
 fn connections(files: u64) -> usize {
     let share = files.saturating_sub(RESERVED_FILES) / PORTS;
     usize::try_from(share).unwrap_or(usize::MAX).clamp(4, 100)
 }
 
-/// Answers with `router` until the scope of `spawner` stops.
+/// Serves `router` until the scope of `spawner` stops.
 pub(crate) fn serve(name: &'static str, listener: TcpListener, router: Router, spawner: &Spawner) {
     let files = file_limit::current().unwrap_or(u64::MAX);
     let limits = Limits {
         connections: connections(files),
         head: Duration::from_secs(10),
-        // Whoever starts waits for as long as the settings say.
+        // A graceful start waits for as long as the settings allow.
         making: Duration::MAX,
-        // Whoever asks for the merged metrics may give them 120 s.
+        // A scraper may allow 120 s for the merged metrics.
         answer: Duration::from_secs(150),
     };
     let service = TowerToHyperService::new(router);

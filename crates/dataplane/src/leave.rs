@@ -1,6 +1,6 @@
-//! What a pod needs before it ends: clients of inbound connections are asked to close them, and
-//! after a while new ones are refused, so that callers turn to other pods. Outbound connections are
-//! not touched, and nothing ends: that is asked for later, by a signal.
+//! Prepares a pod for its end: asks clients of inbound connections to close them and, after a
+//! while, refuses new ones, so that callers turn to other pods. Outbound connections are not
+//! touched and no process ends; a later signal does that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use legate_envoy::admin::{AdminClient, AdminError};
 use legate_runtime::Spawner;
 use tokio::sync::Mutex;
 
-/// Longest time for which connections are still accepted: pods that end have no more.
+/// Longest time for which connections are still accepted. A pod's termination leaves no more.
 pub const LONGEST: Duration = Duration::from_secs(60);
 
-/// Drains inbound connections of the running Envoy on request. Copies are about the same Envoy.
+/// Drains inbound connections of the running Envoy on request. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Drainer {
     admin: AdminClient,
     spawner: Spawner,
-    /// Locked while connections are still accepted, for as long as the last request said.
+    /// Locked while a previous request still accepts connections.
     accepting: Arc<Mutex<()>>,
 }
 
 impl Drainer {
-    /// For the Envoy whose admin interface this is. What takes time runs in the scope of `spawner`.
+    /// Drains through this admin interface. Delayed steps run in the scope of `spawner`.
     pub fn new(admin: AdminClient, spawner: Spawner) -> Drainer {
         Drainer {
             admin,
@@ -31,12 +31,12 @@ impl Drainer {
         }
     }
 
-    /// Begins to drain, and refuses new inbound connections after `accept`, [`LONGEST`] at most.
-    /// Without a time they are refused when this returns. While an earlier request still accepts
-    /// connections, others change nothing.
+    /// Starts to drain, and refuses new inbound connections after `accept`, at most [`LONGEST`]. If
+    /// `accept` is zero, they are refused when this returns. Further requests are no-ops until an
+    /// earlier one has stopped accepting connections.
     ///
     /// # Errors
-    /// When Envoy does not confirm; then it can be asked again.
+    /// When Envoy does not confirm; the request can be repeated.
     pub async fn drain(&self, accept: Duration) -> Result<(), AdminError> {
         let Ok(accepting) = Arc::clone(&self.accepting).try_lock_owned() else {
             return Ok(());

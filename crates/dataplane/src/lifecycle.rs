@@ -1,7 +1,7 @@
-//! The HTTP server for orchestrators and people: graceful start and stop as Consul's dataplane has
-//! them, and health, readiness with its reasons, status and metrics. It starts before anything
-//! else, so that it can say what the rest waits for. No path changes anything but the graceful
-//! stop, `POST /restart` and `POST /drain`, and none shows a secret.
+//! The HTTP server for orchestrators and operators: graceful start and stop compatible with
+//! Consul's dataplane, plus health, readiness with its reasons, status and metrics. It starts
+//! before everything else so that it can report what the rest is waiting for. Only the graceful
+//! stop, `POST /restart` and `POST /drain` change anything. No path shows a secret.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -24,23 +24,23 @@ use crate::settings::lifecycle_paths::{TCP_CHECK, matches};
 use crate::signals::{StopSender, Urgency};
 use crate::status::{StatusSource, reasons};
 
-/// What the server answers from.
+/// State behind the server's answers.
 #[derive(Debug, Clone)]
 pub struct LifecycleParts {
-    /// Paths and times.
+    /// Paths and grace periods.
     pub settings: settings::Lifecycle,
-    /// The status document, what has to be ready, and metrics.
+    /// Source of the status document, readiness and metrics.
     pub status: StatusSource,
     /// Requests the end of the dataplane.
     pub stop: StopSender,
-    /// Changes Envoy; absent where none is run.
+    /// Controls Envoy; `None` if this process runs none.
     pub envoy: Option<EnvoyControls>,
 }
 
-/// What is done to Envoy on request.
+/// Operations on Envoy that can be requested over HTTP.
 #[derive(Debug, Clone)]
 pub struct EnvoyControls {
-    /// Requests a new one.
+    /// Requests a new Envoy.
     pub restarter: Restarter,
     /// Drains inbound connections.
     pub drainer: Drainer,
@@ -49,7 +49,7 @@ pub struct EnvoyControls {
 /// Binds the configured address.
 ///
 /// # Errors
-/// When it is taken or not allowed; the error names the settings.
+/// When the address is taken or not allowed; the error names the settings.
 pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     http_server::bind(address).map_err(|error| {
         anyhow!(
@@ -58,7 +58,7 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Answers until the scope of `spawner` stops.
+/// Serves requests until the scope of `spawner` stops.
 pub fn serve(listener: TcpListener, parts: LifecycleParts, spawner: &Spawner) {
     tracing::info!(
         target: "lifecycle",
@@ -71,7 +71,7 @@ pub fn serve(listener: TcpListener, parts: LifecycleParts, spawner: &Spawner) {
     crate::http_server::serve("lifecycle server", listener, router, spawner);
 }
 
-/// How long an application may take to accept: as long as the kubelet waits for a probe.
+/// How long an application may take to accept a connection: the kubelet's default probe timeout.
 const TCP_CHECK_TIME: Duration = Duration::from_secs(1);
 
 async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> Response {
@@ -110,7 +110,8 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
     }
 }
 
-/// The application listens on loopback for the proxy, and this asks as the proxy does.
+/// Whether the application accepts connections on loopback, which is where the proxy connects to
+/// it.
 async fn accepts(port: u16) -> (StatusCode, String) {
     let connect = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
     let refused = match timeout(TCP_CHECK_TIME, connect).await {
@@ -128,7 +129,7 @@ async fn drain(drainer: &Drainer, query: &str) -> (StatusCode, String) {
         None if query.is_empty() => Duration::ZERO,
         Some(Ok(milliseconds)) => Duration::from_millis(milliseconds),
         _ => {
-            let text = "accept_ms=NUMBER is all there is\n";
+            let text = "the only parameter is accept_ms=NUMBER\n";
             return (StatusCode::BAD_REQUEST, text.to_owned());
         }
     };
@@ -141,9 +142,9 @@ async fn drain(drainer: &Drainer, query: &str) -> (StatusCode, String) {
     }
 }
 
-/// Answers when the new Envoy serves, or why there is none.
+/// Responds once the new Envoy serves, or with the reason why there is none.
 async fn restart(restarter: &Restarter) -> (StatusCode, String) {
-    tracing::info!(target: "lifecycle", "asked for a restart of Envoy");
+    tracing::info!(target: "lifecycle", "restart of Envoy requested");
     let (status, text) = restarter.restart().await;
     (status, text + "\n")
 }
@@ -155,16 +156,16 @@ fn ready(readiness: &Readiness) -> Response {
     }
 }
 
-/// Answers at once: the stop takes its time. Only the first request is logged: anybody who reaches
-/// the port may send any number.
+/// Responds immediately; the stop proceeds in the background. Only the first request is logged,
+/// because any client of the port can send many.
 fn shut_down(parts: &LifecycleParts) -> Response {
     if parts.stop.request(Urgency::Graceful) {
-        tracing::info!(target: "lifecycle", "asked for a graceful shutdown");
+        tracing::info!(target: "lifecycle", "graceful shutdown requested");
     }
     StatusCode::OK.into_response()
 }
 
-/// Success in any case: whoever waits starts the application now, with or without the proxy.
+/// Always succeeds: the caller starts the application now, whether or not the proxy is ready.
 async fn wait_until_ready(parts: &LifecycleParts) -> Response {
     let grace = parts.settings.startup_grace;
     if grace.is_zero() {

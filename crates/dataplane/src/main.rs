@@ -46,7 +46,7 @@ fn main() -> ExitCode {
                 }
                 ExitCode::from(u8::from(!running::is_ready(&status)))
             }
-            Err(error) => nobody(&error),
+            Err(error) => unreachable_dataplane(&error),
         },
         Ok(Invocation::Restart(addresses)) => answered(running::restart(&addresses)),
         Ok(Invocation::Drain { addresses, accept }) => answered(running::drain(&addresses, accept)),
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs with a log, which has the last word.
+/// Runs with logging. The last line of the log is the error, if there is one.
 fn logged(settings: Settings, warnings: &[String], started: Instant) -> ExitCode {
     let (level, json) = (settings.logging.level, settings.logging.json);
     let log = match logging::init(LogOptions {
@@ -76,7 +76,7 @@ fn logged(settings: Settings, warnings: &[String], started: Instant) -> ExitCode
     };
     match run(settings, warnings, started) {
         Ok(()) => ExitCode::SUCCESS,
-        // Every error of the workspace already tells its cause.
+        // Every error of the workspace already includes its cause.
         Err(error) => {
             log.line(&last_line(&error.to_string()));
             ExitCode::FAILURE
@@ -84,8 +84,8 @@ fn logged(settings: Settings, warnings: &[String], started: Instant) -> ExitCode
     }
 }
 
-/// Runs on this thread only: Envoy is killed by the kernel when the thread that started it ends,
-/// and one thread is all that the traffic of one sidecar's configuration needs.
+/// Runs on this thread only. The kernel kills Envoy when the thread that started it ends, and one
+/// thread suffices for one sidecar's configuration traffic.
 fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Result<()> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -94,10 +94,10 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    // Envoy inherits it, which is meant: it opens far more files than this process, can use all of
-    // them, and the Envoys of today raise their own limit in the same way.
+    // Envoy inherits the raised limit, which is intended: it opens far more files than this
+    // process, can use all of them, and current versions raise their own limit in the same way.
     if let Err(error) = file_limit::raise() {
-        tracing::warn!(%error, "the soft limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the soft limit of open files");
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -118,7 +118,8 @@ fn fatal(message: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The line that says why the process ends, in the form that it has always had: never JSON.
+/// The line with the reason why the process ends, in the format of Go's `log` package, as Consul's
+/// dataplane prints it; never JSON.
 fn last_line(message: &str) -> String {
     let format = format_description!("[year]/[month]/[day] [hour]:[minute]:[second]");
     let now = OffsetDateTime::from(SystemTime::now())
@@ -127,7 +128,7 @@ fn last_line(message: &str) -> String {
     format!("{now} {message}")
 }
 
-/// Prints what a dataplane says to a request.
+/// Prints the answer of a running dataplane.
 fn answered(answer: anyhow::Result<Answer>) -> ExitCode {
     match answer {
         Ok(Ok(text)) => {
@@ -138,17 +139,17 @@ fn answered(answer: anyhow::Result<Answer>) -> ExitCode {
             err(&text);
             ExitCode::FAILURE
         }
-        Err(error) => nobody(&error),
+        Err(error) => unreachable_dataplane(&error),
     }
 }
 
-/// Nobody is there to ask, which is another thing than an answer that is not good.
-fn nobody(error: &anyhow::Error) -> ExitCode {
+/// No dataplane could be reached. The exit code differs from that of a negative answer.
+fn unreachable_dataplane(error: &anyhow::Error) -> ExitCode {
     err(&error.to_string());
     ExitCode::from(2)
 }
 
-/// A closed pipe on the other side is no reason to fail.
+/// Prints a line. A closed pipe is not an error.
 fn out(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,8 +1,8 @@
-//! What process 1 of a container owes the others: collecting children that it did not start and
-//! whose parents are gone. Without it they stay as zombies until no process can be started.
+//! Reaps orphans if this is process 1 of a container. Without it, zombies accumulate until no
+//! process can be started.
 //!
-//! It never collects a process that somebody here waits for: those are gone from the process table
-//! at once, so only a zombie that is seen in two looks in a row is nobody's.
+//! It never reaps a child that this program waits for: those leave the process table at once, so
+//! only a zombie that is seen in two consecutive scans is an orphan.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,38 +14,38 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpid};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Between two looks. Zombies cost a table entry each, so there is no hurry.
+/// Interval between scans. A zombie costs only a process table entry, so there is no hurry.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Collects orphans until the scope of `spawner` stops, if this is process 1.
+/// Reaps orphans until the scope of `spawner` stops. Does nothing unless this is process 1.
 pub(crate) fn start(spawner: &Spawner) {
     if getpid() != Pid::from_raw(1) {
         return;
     }
     spawner.spawn_until_stop("reaper", async {
-        let mut looks = interval(PERIOD);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut scans = interval(PERIOD);
+        scans.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut orphans = Orphans::default();
         loop {
-            looks.tick().await;
-            orphans.look(zombies());
+            scans.tick().await;
+            orphans.scan(zombies());
         }
     });
 }
 
-/// The zombies of the last look.
+/// Zombies that the previous scan found.
 #[derive(Debug, Default)]
 struct Orphans {
     seen: BTreeSet<i32>,
 }
 
 impl Orphans {
-    /// Collects what was there at the last look too, and notes the rest for the next.
-    fn look(&mut self, zombies: BTreeSet<i32>) {
+    /// Reaps zombies that the previous scan found too, and remembers the others for the next scan.
+    fn scan(&mut self, zombies: BTreeSet<i32>) {
         for pid in zombies.intersection(&self.seen) {
             match waitpid(Pid::from_raw(*pid), Some(WaitPidFlag::WNOHANG)) {
                 Ok(status) => tracing::debug!(?status, "collected an orphan"),
-                // Somebody was faster.
+                // The child has been reaped elsewhere.
                 Err(Errno::ECHILD) => {}
                 Err(error) => tracing::debug!(pid, %error, "an orphan was not collected"),
             }
@@ -54,7 +54,7 @@ impl Orphans {
     }
 }
 
-/// Children of this process that have ended and wait to be collected.
+/// Children of this process that have exited but are not reaped.
 fn zombies() -> BTreeSet<i32> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {
         return BTreeSet::new();
@@ -71,7 +71,7 @@ fn zombies() -> BTreeSet<i32> {
         .collect()
 }
 
-/// The state follows the program's name, which is in parentheses and may hold any character.
+/// The state follows the program's name, which is in parentheses and may contain any character.
 fn is_zombie(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_nobody_waits_for_is_collected_at_the_second_look() {
+    fn a_child_without_a_waiter_is_reaped_by_the_second_scan() {
         let child = Command::new("true").spawn().unwrap();
         let pid = child.id().cast_signed();
         while !is_zombie(pid) {
@@ -93,9 +93,9 @@ mod tests {
         }
         assert!(zombies().contains(&pid));
         let mut orphans = Orphans::default();
-        orphans.look(BTreeSet::from([pid]));
-        assert!(is_zombie(pid), "somebody may still be about to wait for it");
-        orphans.look(BTreeSet::from([pid]));
+        orphans.scan(BTreeSet::from([pid]));
+        assert!(is_zombie(pid), "there may still be a waiter");
+        orphans.scan(BTreeSet::from([pid]));
         assert!(!is_zombie(pid), "it is still there");
         drop(child);
     }

@@ -1,5 +1,5 @@
-//! A new Envoy on request: who asks hears what became of it. It starts nothing itself; the
-//! supervisor's owner receives the requests, and the supervisor's report shows the rest.
+//! Restarts of Envoy on request, each with an answer for the requester. It starts nothing itself: the
+//! owner of the supervisor receives the requests, and progress is read from the supervisor's report.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use legate_envoy::supervision::{EpochReport, EpochState, Report};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-/// How many requests may wait.
+/// Capacity of the request queue.
 const WAITING: usize = 8;
 
-/// How long one who asks waits for the new Envoy before the answer is that it is under way.
+/// How long a requester waits for the new Envoy before the answer is that the restart is under way.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A request. It is answered before it is fulfilled: with the supervisor's report right after the
-/// supervisor was asked for a new Envoy, or with why it was not. What the report shows from then on
-/// comes of that.
+/// A request. The reply comes before the restart completes: the supervisor's report right after the
+/// supervisor accepted the restart, or the reason why it did not. Later changes of the report are the
+/// result of the request.
 pub type Request = oneshot::Sender<Result<Report, String>>;
 
-/// What became of a request, as the lifecycle server answers it. Only [`StatusCode::OK`] means that a
-/// new Envoy serves.
+/// Outcome of a request as the lifecycle server returns it. Only [`StatusCode::OK`] means that a new
+/// Envoy serves.
 pub type Outcome = (StatusCode, String);
 
-/// Asks for a new Envoy.
+/// Requests restarts of Envoy.
 #[derive(Debug, Clone)]
 pub struct Restarter {
     requests: mpsc::Sender<Request>,
     report: watch::Receiver<Report>,
 }
 
-/// A connected pair, for a supervisor with this report.
+/// A connected pair for the supervisor that publishes `report`.
 pub fn channel(report: watch::Receiver<Report>) -> (Restarter, mpsc::Receiver<Request>) {
     let (requests, received) = mpsc::channel(WAITING);
     (Restarter { requests, report }, received)
 }
 
 impl Restarter {
-    /// Asks for a new Envoy with the configuration of now, and waits until it serves, is refused,
-    /// or has taken half a minute.
+    /// Requests a new Envoy with the current configuration, and waits until it serves, is refused, or
+    /// [`PATIENCE`] has elapsed.
     pub async fn restart(&self) -> Outcome {
         let mut report = self.report.clone();
         if let Some(outcome) = impossible(&report.borrow()) {
@@ -46,12 +46,14 @@ impl Restarter {
         }
         let (request, answered) = oneshot::channel();
         if self.requests.try_send(request).is_err() {
-            return unavailable("too many requests wait already, or the dataplane ends");
+            return unavailable(
+                "too many requests are waiting already, or the dataplane is stopping",
+            );
         }
         let asked = async {
             let before = match answered.await {
                 Ok(Ok(before)) => before,
-                // A stop may have come first.
+                // The reason may be that a stop came first.
                 Ok(Err(reason)) => {
                     let impossible = impossible(&report.borrow());
                     return impossible.unwrap_or((StatusCode::CONFLICT, reason));
@@ -79,20 +81,20 @@ fn unavailable(reason: &str) -> Outcome {
 }
 
 fn ending() -> Outcome {
-    unavailable("the dataplane ends")
+    unavailable("the dataplane is stopping")
 }
 
-/// Why there can be no new Envoy at a time.
+/// The reason why no new Envoy can be started now, if there is one.
 fn impossible(now: &Report) -> Option<Outcome> {
     if now.stopping {
         return Some(ending());
     }
-    // One that was adopted has not been started here.
+    // An adopted Envoy was not started by this process.
     let never_started = now.starts == 0 && now.epochs.is_empty();
     never_started.then(|| unavailable("Envoy has not been started yet"))
 }
 
-/// What became of a request that was made when the report was `before`.
+/// Outcome of a request that was made when the report was `before`, once there is one.
 fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     if now.stopping {
         return Some(ending());
@@ -100,7 +102,7 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     if now.refusals > before.refusals {
         let reason = now.refusal.clone().unwrap_or_default();
         let running = match now.current().filter(|epoch| epoch.state.serves()) {
-            Some(epoch) => format!("; epoch {} (pid {}) goes on", epoch.epoch, epoch.pid),
+            Some(epoch) => format!("; epoch {} (pid {}) keeps running", epoch.epoch, epoch.pid),
             None => String::new(),
         };
         let text = format!("the new Envoy did not get to serve: {reason}{running}");
@@ -109,7 +111,7 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     let same =
         |one: &EpochReport, other: &EpochReport| (one.pid, one.since) == (other.pid, other.since);
     let current = now.current().filter(|epoch| epoch.state.serves())?;
-    // One that only just started when it was asked for is as new as any other.
+    // An Envoy that was still starting at the time of the request counts as new.
     let mut served = before
         .epochs
         .iter()
@@ -171,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Asks while the report goes through `steps`.
+    /// Requests a restart while the report goes through `steps`.
     async fn restart(answer: Result<(), String>, steps: Vec<Report>) -> Outcome {
         restart_from(running(), answer, steps).await
     }
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_epoch_that_serves_is_told_with_the_one_that_drains() {
+    async fn the_outcome_contains_the_new_epoch_and_the_draining_one() {
         let mut starting = running();
         starting.epochs.push(epoch(1, 11, EpochState::Starting));
         let mut taken = starting.clone();
@@ -211,17 +213,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_are_told_with_their_reason() {
+    async fn refusals_contain_their_reason() {
         let outcome = restart(Err("no such file".to_owned()), Vec::new()).await;
         assert_eq!(outcome, (StatusCode::CONFLICT, "no such file".to_owned()));
         let mut refused = running();
         (refused.refusal, refused.refusals) = (Some("bad field".to_owned()), 1);
-        // The epoch of before is known by its start as well as by its number.
+        // An epoch is identified by its start time, too, because numbers are reused.
         let (StatusCode::CONFLICT, text) = restart(Ok(()), vec![refused]).await else {
             panic!("it was refused")
         };
         assert!(
-            text.contains("bad field") && text.contains("epoch 0 (pid 10) goes on"),
+            text.contains("bad field") && text.contains("epoch 0 (pid 10) keeps running"),
             "{text}"
         );
     }
@@ -238,7 +240,7 @@ mod tests {
             text.contains("epoch 0 (pid 10), which is draining"),
             "{text}"
         );
-        // Nor one that makes room.
+        // Nor is an epoch that drains for a cold restart.
         let mut retiring = running();
         retiring.epochs[0].state = EpochState::Draining;
         let (StatusCode::ACCEPTED, text) = restart(Ok(()), vec![retiring]).await else {
@@ -248,7 +250,7 @@ mod tests {
             text.contains("epoch 0 (pid 10), which is draining"),
             "{text}"
         );
-        // Once it has been started nobody waits for the other any more.
+        // Once the new one has been started, the other one does not matter any more.
         let mut starting = running();
         starting.epochs.push(epoch(1, 11, EpochState::Starting));
         let (StatusCode::ACCEPTED, text) = restart(Ok(()), vec![starting]).await else {
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_envoy_that_only_just_starts_is_new_enough() {
+    async fn an_envoy_that_is_still_starting_counts_as_new() {
         let mut starting = running();
         starting.epochs.push(epoch(1, 11, EpochState::Starting));
         let mut taken = starting.clone();
@@ -269,14 +271,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_happens_until_the_supervisor_is_asked_is_not_what_came_of_it() {
+    async fn changes_before_the_request_reaches_the_supervisor_are_not_its_outcome() {
         let mut starting = running();
         starting.epochs[0].state = EpochState::Starting;
         let (sender, report) = watch::channel(starting);
         let (restarter, mut requests) = channel(report);
         let fulfil = async {
             let request = requests.recv().await.unwrap();
-            // It came to serve while servers were asked, and is replaced all the same.
+            // It became ready while servers were queried, and is replaced nevertheless.
             sender.send_replace(running());
             request.send(Ok(sender.borrow().clone())).unwrap();
             tokio::task::yield_now().await;
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_before_the_first_start_or_after_the_end_began() {
+    async fn requests_before_the_first_start_or_during_a_stop_fail_at_once() {
         let (sender, report) = watch::channel(Report::default());
         let (restarter, mut requests) = channel(report);
         let (StatusCode::SERVICE_UNAVAILABLE, text) = restarter.restart().await else {
@@ -308,7 +310,7 @@ mod tests {
         sender.send_replace(stopping.clone());
         assert_eq!(restarter.restart().await, ending());
         assert!(requests.try_recv().is_err(), "nothing is left to be done");
-        // It was asked for before, and refused because of the end.
+        // A request from before the stop is refused because of the stop.
         sender.send_replace(running());
         let fulfil = async {
             let request = requests.recv().await.unwrap();
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_where_nobody_answers() {
+    async fn requests_without_a_receiver_fail_at_once() {
         let (sender, report) = watch::channel(running());
         let (restarter, requests) = channel(report);
         drop(requests);

@@ -1,7 +1,9 @@
-//! The life of the process, in order: listeners, session, bootstrap, Envoy, and the way back.
+//! The life of the process in order: listeners, session, bootstrap, Envoy, then shutdown in
+//! reverse.
 //!
-//! Whatever was started is ended, whichever way the process ends: Envoy first, then everything
-//! that served it, then the session with a logout. It reads no environment and never exits.
+//! Whichever way the process ends, everything that was started is stopped: Envoy first, then
+//! everything that served it, then the session with a logout. It reads no environment and never
+//! exits.
 
 mod desired;
 mod ending;
@@ -27,15 +29,16 @@ use crate::telemetry::{Stage, Telemetry};
 use self::process::Process;
 use self::sidecar::Sidecar;
 
-/// Runs the dataplane until it is asked to stop or cannot go on. `started` is when the program
-/// started; `stop` and `signals` are the two ends of one channel. `scope` is that of the program:
-/// when a task in it fails, or in a scope below it, the dataplane ends; it is stopped at the end.
+/// Runs the dataplane until it is asked to stop or cannot continue. `started` is the start time of
+/// the program; `stop` and `signals` are the two ends of one channel. `scope` is the root scope of
+/// the program: when a task in it or in a scope below it fails, the dataplane stops. It is stopped
+/// at the end.
 ///
-/// Call it on the thread that lives as long as the process: Envoy ends with the thread that
-/// started it.
+/// Call it on a thread that lives as long as the process: Envoy ends with the thread that started
+/// it.
 ///
 /// # Errors
-/// When a part cannot work or ends by itself; the text says which setting to look at.
+/// When a component cannot work or ends by itself; the text names the setting to check.
 pub async fn run(
     settings: Settings,
     started: Instant,
@@ -46,7 +49,8 @@ pub async fn run(
     let telemetry = Telemetry::new(started)
         .map_err(|error| anyhow!("the dataplane's metrics cannot be registered: {error}"))?;
     tracing::info!("legate-dataplane mode: {}", mode_name(settings.mode));
-    // Whatever can fail without a server fails before a login that would have to be undone.
+    // Everything that can fail without a server fails before the login, which would have to be
+    // undone.
     let sidecar = match settings.mode {
         Mode::Sidecar => Some(Sidecar::prepare(&settings, &telemetry).await?),
         Mode::DnsProxy => None,
@@ -69,7 +73,7 @@ pub async fn run(
         connection,
         scope,
     };
-    // First of all components: the others wait for it.
+    // The first component: the others depend on it.
     let spawner = process.work.spawner();
     session_ready::watch(process.session.clone(), &process.readiness, &spawner);
     let outcome = match sidecar {
@@ -81,16 +85,16 @@ pub async fn run(
     failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-/// The whole life of a process that only answers DNS.
+/// Runs a process that only answers DNS, from start to end.
 async fn answer_dns(process: &mut Process) -> anyhow::Result<()> {
     let ready = process.readiness.register("dns");
     ready.pending("no server is connected yet");
-    // Nothing depends on this server here, and Consul's dataplane has none then: a port that a
-    // sidecar on the same host has is no reason not to answer DNS.
+    // Optional in this mode, and Consul's dataplane does not have this server then: if a sidecar on
+    // the same host occupies the port, DNS is served all the same.
     match lifecycle::bind(process.settings.lifecycle.bind) {
         Ok(listener) => process.serve_lifecycle(listener, process.status(None, None), None),
         Err(error) => {
-            tracing::warn!(%error, "going on without health, status and metrics over HTTP");
+            tracing::warn!(%error, "continuing without health, status and metrics over HTTP");
         }
     }
     if !process.connect().await? {
@@ -116,8 +120,8 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// The HTTP proxy on the way to servers, from the usual variables; the upper-case name comes first,
-/// as in Go.
+/// The HTTP proxy towards the servers, from the usual variables. The upper-case name takes
+/// precedence, as in Go.
 fn http_proxy(environment: &Environment, port: u16) -> Option<HttpProxy> {
     let either = |upper, lower| {
         let set = |name| environment.get(name).filter(|value| !value.is_empty());
@@ -130,7 +134,7 @@ fn http_proxy(environment: &Environment, port: u16) -> Option<HttpProxy> {
     )
 }
 
-/// The settings that the session needs.
+/// The configuration of the session.
 fn client_config(settings: &Settings) -> Result<ClientConfig, ConfigError> {
     let servers = &settings.servers;
     Ok(ClientConfig {

@@ -1,7 +1,7 @@
-//! What the command line asks of a dataplane that is already running, at its lifecycle server, and of
-//! its Envoy.
+//! Requests of the command line to a dataplane that is already running, at its lifecycle server, and
+//! to its Envoy.
 //!
-//! It needs no setting but the server's address, and works with dataplanes that are older or newer
+//! They need no setting but the server's address, and work with dataplanes that are older or newer
 //! than this program.
 
 mod page;
@@ -20,29 +20,28 @@ use crate::restart;
 
 pub use self::page::text;
 
-/// How long a question may take, all addresses together.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of a request, all addresses together.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for `-check-proxy-health`.
+/// Time limit of `-check-proxy-health`.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The same for a request for a new Envoy, which is answered when it serves, or after
-/// [`restart::PATIENCE`].
-const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
+/// Time limit of a restart. It is answered once the new Envoy serves, or after [`restart::PATIENCE`].
+const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(REQUEST_TIMEOUT);
 
-/// Largest answer that is read, in bytes: the status grows with what Envoy says in rejections.
+/// Largest accepted response in bytes. The status grows with the error messages of Envoy's NACKs.
 const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 
-/// What a dataplane says to a request: an error is why it refuses it.
+/// Answer of a dataplane to a request; the error is its reason for a refusal.
 pub type Answer = Result<String, String>;
 
-/// What the admin interface of Envoy answers to `/ready`, at the first of `addresses` that can be
-/// connected to: 200 to 399 when Envoy serves.
+/// Status code of `/ready` at Envoy's admin interface, from the first of `addresses` that accepts a
+/// connection: 200 to 399 if Envoy serves.
 ///
 /// # Errors
-/// When there is no answer in time.
+/// When there is no response in time.
 pub fn envoy_health(addresses: &[SocketAddr], timeout: Duration) -> anyhow::Result<StatusCode> {
-    let (address, answer) = ask(addresses, Method::GET, "/ready", timeout)?;
+    let (address, answer) = exchange_first(addresses, Method::GET, "/ready", timeout)?;
     let url = format!("http://{address}/ready");
     let (status, _) = answer.map_err(|error| {
         anyhow!("Error connecting to Envoy admin endpoint: Get \"{url}\": {error}")
@@ -50,67 +49,65 @@ pub fn envoy_health(addresses: &[SocketAddr], timeout: Duration) -> anyhow::Resu
     Ok(status)
 }
 
-/// The status document of the first of `addresses` that can be connected to.
+/// The status document, from the first of `addresses` that accepts a connection.
 ///
 /// # Errors
-/// When nobody answers in time, or with something else than a status document.
+/// When there is no response in time, or it is not a status document.
 pub fn status(addresses: &[SocketAddr]) -> anyhow::Result<Value> {
-    let (address, status, body) = ask_dataplane(addresses, Method::GET, "/status", ASK_TIMEOUT)?;
-    let stranger = |reason: String| stranger(address, "/status", &reason);
+    let (address, status, body) =
+        request_dataplane(addresses, Method::GET, "/status", REQUEST_TIMEOUT)?;
+    let not_a_dataplane = |reason: String| not_a_dataplane(address, "/status", &reason);
     ensure!(
         status == StatusCode::OK,
-        stranger(format!("HTTP status {status}"))
+        not_a_dataplane(format!("HTTP status {status}"))
     );
     match serde_json::from_slice(&body) {
         Ok(document @ Value::Object(_)) => Ok(document),
-        Ok(_) => Err(stranger("its status is no object".to_owned())),
-        Err(error) => Err(stranger(format!("its status is no JSON: {error}"))),
+        Ok(_) => Err(not_a_dataplane("its status is not an object".to_owned())),
+        Err(error) => Err(not_a_dataplane(format!("its status is not JSON: {error}"))),
     }
 }
 
-/// Whether a dataplane with this status is ready. A document that does not say so is one of a
-/// dataplane that is not.
+/// Whether a dataplane with this status is ready. A document without the field counts as not ready.
 #[must_use]
 pub fn is_ready(status: &Value) -> bool {
     status["ready"] == true
 }
 
-/// Asks for a new Envoy in place of the running one. The result is what the dataplane says, and an
-/// error of it why there is none.
+/// Requests a new Envoy in place of the running one. Returns the dataplane's answer.
 ///
 /// # Errors
-/// When nobody answers in time. Whether a new Envoy is started is then not known: `-status` tells.
+/// When there is no response in time. It is then unknown whether a new Envoy is started; `-status`
+/// shows it.
 pub fn restart(addresses: &[SocketAddr]) -> anyhow::Result<Answer> {
     let unknown = "start a new Envoy: it is too old, or it has none because it only answers DNS";
     post(addresses, "/restart", RESTART_TIMEOUT, unknown)
 }
 
-/// Asks to drain inbound connections, and to refuse new ones after `accept`. The result is as that of
-/// [`restart()`].
+/// Requests to drain inbound connections, and to refuse new ones after `accept`. Returns the
+/// dataplane's answer.
 ///
 /// # Errors
-/// When nobody answers in time.
+/// When there is no response in time.
 pub fn drain(addresses: &[SocketAddr], accept: Duration) -> anyhow::Result<Answer> {
     let path = format!("/drain?accept_ms={}", accept.as_millis());
-    post(addresses, &path, ASK_TIMEOUT, "drain: it is too old")
+    post(addresses, &path, REQUEST_TIMEOUT, "drain: it is too old")
 }
 
-/// What a dataplane says to a request, or why it refuses it; `unknown` is what a dataplane cannot do
-/// that does not know the path.
+/// Sends a request and returns the dataplane's answer. `unknown` names what a dataplane that does not
+/// have this path cannot do.
 fn post(
     addresses: &[SocketAddr],
     path: &str,
     timeout: Duration,
     unknown: &str,
 ) -> anyhow::Result<Answer> {
-    let (address, status, body) = ask_dataplane(addresses, Method::POST, path, timeout)?;
+    let (address, status, body) = request_dataplane(addresses, Method::POST, path, timeout)?;
     let text = page::printable(&String::from_utf8_lossy(&body));
     let status = status.as_u16();
     Ok(match status {
         200..=299 => Ok(text),
-        404 => Err(format!(
-            "the dataplane at {address} does not know how to {unknown}"
-        )),
+        404 => Err(format!("the dataplane at {address} cannot {unknown}")),
         _ if text.is_empty() => Err(format!(
             "the dataplane at {address} refuses: HTTP status {status}"
         )),
@@ -118,18 +115,18 @@ fn post(
     })
 }
 
-/// The answer of the first address that can be connected to, and which that is.
-fn ask_dataplane(
+/// The response of the first address that accepts a connection, with that address.
+fn request_dataplane(
     addresses: &[SocketAddr],
     method: Method,
     path: &str,
     timeout: Duration,
 ) -> anyhow::Result<(SocketAddr, StatusCode, Bytes)> {
-    let (address, answer) = ask(addresses, method, path, timeout)?;
+    let (address, answer) = exchange_first(addresses, method, path, timeout)?;
     match answer {
         Ok((status, body)) => Ok((address, status, body)),
         Err(error @ (HttpError::NotHttp(_) | HttpError::TooLarge(_))) => {
-            Err(stranger(address, path, &error.to_string()))
+            Err(not_a_dataplane(address, path, &error.to_string()))
         }
         Err(error) => Err(anyhow!(
             "no dataplane answers at http://{address}{path}: {error}; if one runs, give the \
@@ -138,17 +135,17 @@ fn ask_dataplane(
     }
 }
 
-fn stranger(address: SocketAddr, path: &str, reason: &str) -> anyhow::Error {
+fn not_a_dataplane(address: SocketAddr, path: &str, reason: &str) -> anyhow::Error {
     anyhow!(
-        "what answers at http://{address}{path} is no dataplane ({reason}): check -graceful-addr, \
+        "what answers at http://{address}{path} is not a dataplane ({reason}): check -graceful-addr, \
          -graceful-port and -config-file"
     )
 }
 
 type Reply = Result<(StatusCode, Bytes), HttpError>;
 
-/// The answer of the first address that can be connected to, or the error of the first of all.
-fn ask(
+/// The response of the first address that accepts a connection, or else the first connect error.
+fn exchange_first(
     addresses: &[SocketAddr],
     method: Method,
     path: &str,
@@ -161,11 +158,12 @@ fn ask(
         let deadline = Instant::now() + timeout;
         let mut failed = None;
         for &address in addresses {
-            match exchange(address, method.clone(), path, deadline).await {
+            match exchange_one(address, method.clone(), path, deadline).await {
                 Err(error @ HttpError::Connect(_)) => {
                     failed.get_or_insert((address, Err(error)));
                 }
-                // Whoever was asked is not asked again elsewhere: it may be the same dataplane.
+                // A request that was sent is not repeated at another address: it may be the same
+                // dataplane.
                 reply => return Ok((address, reply)),
             }
         }
@@ -173,7 +171,7 @@ fn ask(
     })
 }
 
-async fn exchange(address: SocketAddr, method: Method, path: &str, deadline: Instant) -> Reply {
+async fn exchange_one(address: SocketAddr, method: Method, path: &str, deadline: Instant) -> Reply {
     let request = Request::builder().method(method).uri(path);
     let reply = send(address, request.body(Body::default())?, deadline).await?;
     Ok((reply.status, reply.body(ANSWER_LIMIT, deadline).await?))

@@ -1,8 +1,8 @@
-//! Whether there is a session with a server, as a component of readiness: until there is one, it
-//! says which server was tried last, what came of it, and what comes next.
+//! The readiness component for the session with a server. Until there is a session, it shows which
+//! server was tried last, the outcome, and the next step.
 //!
-//! It never makes a proxy that serves unready: once everything else has been ready, traffic goes on
-//! without servers, and so does this component. It tells the session so.
+//! It never makes a serving proxy unready: once everything else has been ready, traffic continues
+//! without servers, and this component stays ready. It then marks the session as configured.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use legate_client::{Session, SessionSnapshot, SessionState, Stage};
 use legate_runtime::{Readiness, ReadyHandle, ReadyState, Spawner};
 use tokio::time::{Instant, sleep};
 
-/// The component's name.
+/// Name of the component.
 const NAME: &str = "session";
 
-/// How old a reason may be: it tells of what happens between two states, and of time that is left.
+/// Refresh interval of the shown reason, which also changes between state changes of the session,
+/// for example by the time left.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// Registers the component, and keeps it up to date until the scope of `spawner` stops.
@@ -61,7 +62,7 @@ fn serves(readiness: &Readiness) -> bool {
     others.peek().is_some() && others.all(|part| part.state == ReadyState::Ready)
 }
 
-/// What went wrong, and what is done about it.
+/// The last error and the current step.
 fn reason(error: Option<String>, snapshot: &SessionSnapshot) -> String {
     let mut text = error.map(|error| error + "; ").unwrap_or_default();
     if snapshot.servers.len() > 1 {
@@ -75,7 +76,7 @@ fn reason(error: Option<String>, snapshot: &SessionSnapshot) -> String {
         Stage::Finding => write!(text, "looking up the servers of -addresses"),
         Stage::Dialing => write!(text, "connecting to {server}"),
         Stage::LoggingIn => write!(text, "logging in at {server}"),
-        Stage::Checking => write!(text, "asking {server} what it can do"),
+        Stage::Checking => write!(text, "requesting the features of {server}"),
         Stage::Waiting => {
             let left = snapshot.next_attempt.map(|at| at - Instant::now());
             let left = left.unwrap_or_default().as_secs_f64().ceil();

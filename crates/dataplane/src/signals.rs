@@ -1,6 +1,6 @@
-//! What the process is asked for from outside: to end, as one value that only rises, and to start
-//! a new Envoy. Reading operating-system signals is a task of `main.rs`; tests send the requests
-//! themselves.
+//! Requests to the process from outside: to stop, as an urgency that only rises, and to start a new
+//! Envoy. Operating-system signals are received by a task that `main.rs` starts; tests send requests
+//! directly.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,17 +12,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How urgently the process shall end.
+/// How urgently the process should stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Nobody asked.
+    /// No stop was requested.
     None,
-    /// End, and leave Envoy to the next dataplane where it can live on (SIGUSR2); graceful
-    /// elsewhere.
+    /// Stop, and leave Envoy running for the next dataplane where possible (SIGUSR2); otherwise like
+    /// `Graceful`.
     Release,
-    /// Drain, then quit Envoy, within the configured times (first SIGINT or SIGTERM).
+    /// Drain, then stop Envoy within the configured times (first SIGINT or SIGTERM).
     Graceful,
-    /// Kill Envoy and end (second SIGINT or SIGTERM).
+    /// Kill Envoy and stop (second SIGINT or SIGTERM).
     Now,
 }
 
@@ -34,7 +34,7 @@ pub struct StopSender {
 }
 
 impl StopSender {
-    /// Raises the urgency by one step, as each further signal does.
+    /// Raises the urgency by one step, as each further SIGINT or SIGTERM does.
     pub fn escalate(&self) -> Urgency {
         self.urgency.send_modify(|urgency| {
             *urgency = match urgency {
@@ -45,7 +45,7 @@ impl StopSender {
         *self.urgency.borrow()
     }
 
-    /// Raises the urgency to `urgency`; it never falls. Returns whether it was lower before.
+    /// Raises the urgency to `urgency`; it is never lowered. Returns whether it was lower before.
     pub fn request(&self, urgency: Urgency) -> bool {
         self.urgency.send_if_modified(|present| {
             let rises = urgency > *present;
@@ -54,14 +54,14 @@ impl StopSender {
         })
     }
 
-    /// Asks for a new Envoy with the configuration of now (SIGHUP).
+    /// Requests a new Envoy with the current configuration (SIGHUP).
     pub fn restart(&self) {
         self.restart.notify_one();
     }
 }
 
-/// Receives requests. Clones see the same urgency, also what was asked for before the clone; a request
-/// for a new Envoy is seen by one of them.
+/// Receives requests. Clones share the urgency, including requests from before the clone. A request
+/// for a new Envoy is received by one of them.
 #[derive(Debug, Clone)]
 pub struct Signals {
     urgency: watch::Receiver<Urgency>,
@@ -69,13 +69,13 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// What was asked so far.
+    /// The urgency requested so far.
     pub fn urgency(&self) -> Urgency {
         *self.urgency.borrow()
     }
 
-    /// Waits until more than `urgency` was asked for, also when that was before this call. Pending
-    /// for ever when the sender is gone without having asked.
+    /// Waits until more than `urgency` is requested; returns at once if it has been. Never completes
+    /// if the sender is dropped without a request.
     pub async fn beyond(&mut self, urgency: Urgency) -> Urgency {
         let asked = self.urgency.wait_for(|asked| *asked > urgency).await;
         match asked.map(|asked| *asked) {
@@ -84,13 +84,13 @@ impl Signals {
         }
     }
 
-    /// Counts what was asked so far as done: the Envoy that is about to be started is a new one.
+    /// Discards earlier restart requests: the Envoy that is about to be started fulfils them.
     pub fn forget_restarts(&self) {
         self.restart().now_or_never();
     }
 
-    /// Waits until a new Envoy was asked for since the last time; several requests may count as
-    /// one. Cancel safe.
+    /// Waits for a restart request since the last call; several requests may be merged into one.
+    /// Cancel safe.
     pub async fn restart(&self) {
         self.restart.notified().await;
     }
@@ -107,13 +107,13 @@ pub fn channel() -> (StopSender, Signals) {
     (stop, Signals { urgency, restart })
 }
 
-/// Turns signals into requests: the first SIGINT or SIGTERM is graceful, any further one means now;
-/// SIGHUP asks for a new Envoy; SIGUSR2 for an end that leaves Envoy running.
-/// The handlers are in place when this returns; the future it returns has to be run by a task,
-/// and ends with `stop`.
+/// Turns signals into requests: the first SIGINT or SIGTERM means graceful, any further one means now;
+/// SIGHUP requests a new Envoy; SIGUSR2 requests a stop that leaves Envoy running. The handlers are
+/// installed when this returns. The returned future must be run by a task; it ends when `stop` is
+/// cancelled.
 ///
 /// # Errors
-/// When the operating system refuses a handler.
+/// When the operating system rejects a handler.
 pub fn from_process(
     sender: StopSender,
     stop: CancellationToken,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_request_for_a_restart_is_seen_once_and_ends_nothing() {
+    async fn each_restart_request_is_received_once_and_does_not_stop() {
         let (sender, mut signals) = channel();
         let wait = Duration::from_secs(60);
         assert!(timeout(wait, signals.restart()).await.is_err());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sender_that_goes_without_asking_ends_nothing() {
+    async fn dropping_the_sender_does_not_stop() {
         let (sender, mut signals) = channel();
         drop(sender);
         assert!(

@@ -1,5 +1,5 @@
-//! The one document that answers "why is this proxy not configured?". It is put together when
-//! somebody asks, and holds no secret.
+//! The status document, which answers "why is this proxy not configured?". It is built on request
+//! and contains no secret.
 
 mod connections;
 
@@ -21,31 +21,31 @@ use crate::telemetry::Telemetry;
 
 pub use self::connections::ConnectionCounter;
 
-/// How long the relay may take to tell its state; it only has to get to it.
+/// How long to wait for the relay's state.
 const RELAY_ANSWER: Duration = Duration::from_secs(2);
 
-/// Everything the document is made of. Copies see the same process.
+/// Sources of the document. Clones refer to the same process.
 #[derive(Debug, Clone)]
 pub struct StatusSource {
-    /// Which proxy this is.
+    /// Identity of the proxy.
     pub proxy: Proxy,
     /// The session with the servers.
     pub session: Session,
-    /// The relay; absent when this process only answers DNS.
+    /// The relay; `None` if this process only answers DNS.
     pub relay: Option<Relay>,
     /// Envoy's admin interface.
     pub admin: SocketAddr,
-    /// What the supervisor of Envoys does; absent when this process only answers DNS.
+    /// The report of Envoy's supervisor; `None` if this process only answers DNS.
     pub envoy: Option<watch::Receiver<Report>>,
-    /// What has to be ready.
+    /// Readiness of all components.
     pub readiness: Readiness,
-    /// How the start went, and the dataplane's own metrics.
+    /// Durations of the start's stages, and the dataplane's own metrics.
     pub telemetry: Telemetry,
     /// Counts the connections of Envoys.
     pub counter: ConnectionCounter,
 }
 
-/// Where Envoy is in its life, for people.
+/// Envoy's state in words.
 pub fn state(report: &Report) -> &'static str {
     match report.current() {
         Some(epoch) => epoch.state.as_str(),
@@ -55,7 +55,7 @@ pub fn state(report: &Report) -> &'static str {
     }
 }
 
-/// One line for each component that is not ready, and why; empty when all are.
+/// One line with the reason for each component that is not ready; empty if all are ready.
 pub fn reasons(readiness: &Readiness) -> String {
     let lines = readiness
         .report()
@@ -69,7 +69,7 @@ pub fn reasons(readiness: &Readiness) -> String {
 }
 
 impl StatusSource {
-    /// The document of now. Durations are in seconds; what is not known is left out.
+    /// The current document. Durations are in seconds; unknown values are omitted.
     pub async fn document(&self) -> Value {
         let relay = match &self.relay {
             Some(relay) => timeout(RELAY_ANSWER, relay.status()).await.ok().flatten(),
@@ -101,12 +101,12 @@ impl StatusSource {
             "pid": report.current().map(|epoch| epoch.pid),
             "state": state(&report),
             "admin": self.admin,
-            // How many processes were started.
+            // Number of processes started so far.
             "starts": report.starts,
             "next_start_seconds": wait.map(seconds),
-            // Why the last start or configuration was refused, until one is ready.
+            // Reason for the last refused start or configuration, until an Envoy becomes ready.
             "refusal": report.refusal,
-            // Why it cannot be replaced without a gap, when it cannot.
+            // Reason why Envoy cannot be replaced without a gap, if there is one.
             "no_hot_restart": report.obstacle,
             "epochs": list(&report.epochs, |it| epoch(it, connections.get(&it.pid))),
             "exits": list(&report.exits, exit),
@@ -114,20 +114,20 @@ impl StatusSource {
     }
 }
 
-/// A living epoch of Envoy. Its connections are those that clients have to its listeners.
+/// A running epoch of Envoy. `connections` counts the clients of its listeners.
 fn epoch(report: &EpochReport, connections: Option<&u64>) -> Value {
     json!({
         "epoch": report.epoch,
         "pid": report.pid,
         "state": report.state.as_str(),
         "age_seconds": seconds(report.since.elapsed()),
-        // A former dataplane started it.
+        // Whether it was started by a former dataplane.
         "adopted": report.adopted.then_some(true),
         "connections": connections,
     })
 }
 
-/// An epoch of Envoy that has ended.
+/// An epoch of Envoy that has exited.
 fn exit(record: &ExitRecord) -> Value {
     json!({
         "epoch": record.epoch,
@@ -155,23 +155,23 @@ fn session(snapshot: &SessionSnapshot) -> Value {
     json!({
         "state": snapshot.stage.as_str(),
         "state_age": snapshot.stage_since.map(age),
-        // Until the next attempt, while it is waiting for that.
+        // Time until the next attempt, while waiting for it.
         "next_attempt": snapshot.next_attempt.map(|at| seconds(at - Instant::now())),
         "server": snapshot.server,
         "known_servers": snapshot.servers,
-        // Since the server last said something to the session itself.
+        // Time since the last message from the server on the session's own streams.
         "heard": snapshot.heard.map(age),
-        // It may have been repaired since. The code is the gRPC status, when a server answered.
+        // The error may be resolved by now. The code is the gRPC status, if a server responded.
         "last_error": snapshot.last_error.as_ref().map(|last| json!({
             "error": last.error.to_string(),
             "code": last.error.code.map(|code| format!("{code:?}")),
             "age": age(last.at),
         })),
         "logins": snapshot.logins,
-        // The token's public name, when it came from a login.
+        // The accessor id of the token, if it came from a login.
         "accessor_id": snapshot.accessor_id.as_deref(),
         "token_age": snapshot.token_since.map(age),
-        // Until the token is replaced, where its lifetime is known.
+        // When the bearer token expires, if its lifetime is known.
         "bearer_expires": time(snapshot.bearer_expires),
         "client_certificate_expires": time(snapshot.client_certificate_expires),
     })

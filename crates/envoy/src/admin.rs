@@ -1,5 +1,5 @@
-//! Client of Envoy's admin interface: one short HTTP/1.1 connection a call, bounded in time and
-//! size. Goes through no proxy, follows no redirect, retries nothing.
+//! Client of Envoy's admin interface: one short HTTP/1.1 connection per call, bounded in time and
+//! size. No proxy, no redirects, no retries.
 
 mod active;
 
@@ -16,29 +16,29 @@ use tokio::time::Instant;
 
 use crate::bootstrap::reachable;
 
-/// How long a call may take in all, except [`AdminClient::server_info`].
+/// Time limit of a call, except for [`AdminClient::server_info`].
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long [`AdminClient::server_info`] may take, which is asked again and again.
+/// Time limit of [`AdminClient::server_info`], which is called repeatedly.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
-/// Largest answer that is taken, in bytes: a configuration dump of a large mesh fits.
+/// Largest accepted response in bytes: suffices for a configuration dump of a large mesh.
 const BODY_LIMIT: usize = 256 * 1024 * 1024;
-/// Largest answer to other calls, in bytes: Envoy's description of itself repeats its arguments.
+/// Largest accepted response of other calls, in bytes: `/server_info` contains Envoy's arguments.
 const SMALL_BODY_LIMIT: usize = 4 * 1024 * 1024;
 
-/// Inbound listeners only, so that the application still reaches others. Since Envoy 1.37 a
-/// graceful drain ends Envoy unless `skip_exit` is given; earlier versions ignore it.
+/// Inbound listeners only, so that the application can still call others. Since Envoy 1.37 a
+/// graceful drain ends Envoy unless `skip_exit` is set; earlier versions ignore it.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
 
-/// Closes the sockets of inbound listeners. Connections that are open stay.
+/// Closes the sockets of inbound listeners. Open connections are kept.
 const CLOSE_INBOUND: &str = "/drain_listeners?inboundonly";
 
-/// What Envoy says of itself.
+/// Response of `/server_info`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ServerInfo {
     /// `LIVE`, `DRAINING`, `PRE_INITIALIZING` or `INITIALIZING`.
     #[serde(default)]
     pub state: String,
-    /// Commit, version, state of the sources, build type and TLS library, with slashes between.
+    /// Commit, version, state of the sources, build type and TLS library, separated by slashes.
     #[serde(default)]
     pub version: String,
     #[serde(default)]
@@ -57,13 +57,13 @@ impl ServerInfo {
         self.state == "LIVE"
     }
 
-    /// Which epoch of a hot restart answered.
+    /// The epoch of the hot restart that responded.
     pub fn epoch(&self) -> u32 {
         self.command_line_options.restart_epoch
     }
 }
 
-/// A call to Envoy's admin interface failed: where, what was asked, and why.
+/// A failed call to Envoy's admin interface: address, path, and reason.
 #[derive(Debug, thiserror::Error)]
 #[error("envoy admin {0}")]
 pub struct AdminError(pub(crate) String);
@@ -75,15 +75,15 @@ pub struct AdminClient {
 }
 
 impl AdminClient {
-    /// A client for the interface that binds to `address`; for a wildcard address the loopback
-    /// one of the same family is called.
+    /// A client for the interface that binds to `address`. For a wildcard address, it uses the
+    /// loopback address of the same family.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address: reachable(address),
         }
     }
 
-    /// Begins to drain inbound listeners; Envoy keeps running.
+    /// Starts to drain inbound listeners. Envoy keeps running.
     ///
     /// # Errors
     /// When Envoy does not confirm.
@@ -91,8 +91,8 @@ impl AdminClient {
         self.post(DRAIN).await
     }
 
-    /// Accepts no inbound connection any more, until Envoy is started anew; Envoy keeps running, and
-    /// open connections too.
+    /// Stops accepting inbound connections, until Envoy is restarted. Envoy keeps running and keeps
+    /// open connections.
     ///
     /// # Errors
     /// When Envoy does not confirm.
@@ -100,7 +100,7 @@ impl AdminClient {
         self.post(CLOSE_INBOUND).await
     }
 
-    /// Asks Envoy to end.
+    /// Requests Envoy to exit.
     ///
     /// # Errors
     /// When Envoy does not confirm.
@@ -108,29 +108,29 @@ impl AdminClient {
         self.post("/quitquitquit").await
     }
 
-    /// The answer to `path`, which may have a query.
+    /// The response of `path`, which may include a query.
     ///
     /// # Errors
-    /// When there is no successful answer.
+    /// When there is no successful response.
     pub async fn get(&self, path: &str) -> Result<Bytes, AdminError> {
         self.call(Method::GET, path, CALL_TIMEOUT, BODY_LIMIT).await
     }
 
-    /// What Envoy says of itself.
+    /// Requests `/server_info`.
     ///
     /// # Errors
-    /// When there is no successful answer, or it makes no sense.
+    /// When there is no successful response, or it cannot be parsed.
     pub async fn server_info(&self) -> Result<ServerInfo, AdminError> {
         let path = "/server_info";
         let body = self.call(Method::GET, path, INFO_TIMEOUT, SMALL_BODY_LIMIT);
         self.json(path, &body.await?)
     }
 
-    /// How many connections clients have open. Those to the admin interface do not count, nor do
-    /// those to the listeners that the dataplane adds for metrics and readiness.
+    /// Number of open client connections. Excludes those to the admin interface and to the listeners
+    /// that the dataplane adds for metrics and readiness.
     ///
     /// # Errors
-    /// When there is no successful answer, or Envoy was started without these statistics.
+    /// When there is no successful response, or Envoy was started without these statistics.
     pub async fn active_connections(&self) -> Result<u64, AdminError> {
         let listeners = self.get(active::LISTENERS).await?;
         let listeners = self.json(active::LISTENERS, &listeners)?;

@@ -1,23 +1,23 @@
-//! The control groups that this process is in, of either version. Reads files of the kernel.
+//! The control groups of this process, version 1 or 2. Reads kernel files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders of the groups in which a controller counts this process: its own, then those around
-/// it, which may be limited as well.
+/// The folders of this process's group for a controller and of all its ancestors, which may have
+/// limits, too.
 pub(crate) fn folders(controller: &str) -> Vec<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let folders = groups.lines().flat_map(|line| of_line(controller, line));
     folders.collect()
 }
 
-/// Those of a line in the kernel's list.
+/// The folders for one line of the kernel's list.
 fn of_line(controller: &str, line: &str) -> Vec<PathBuf> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
         return Vec::new();
     };
-    // The second version has one tree for all.
+    // Version 2 has one tree for all controllers.
     if !controllers.is_empty() && !controllers.split(',').any(|name| name == controller) {
         return Vec::new();
     }

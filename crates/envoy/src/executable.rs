@@ -1,4 +1,4 @@
-//! Finds the Envoy binary. Looks at files only; the caller supplies `$PATH`.
+//! Finds the Envoy binary. Only examines files; the caller supplies `$PATH`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,32 +8,32 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-/// Why there is no Envoy to start.
+/// Why no Envoy binary was found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// The path that was named does not lead to a program.
+    /// The configured path is not a usable program.
     #[error("-envoy-executable-path {path:?} cannot be used: {reason}")]
     Named {
-        /// The path as given.
+        /// The configured path.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// `$PATH` holds no program called `envoy`.
+    /// `$PATH` contains no program called `envoy`.
     #[error(
         "no program called envoy in $PATH ({searched}); install Envoy or name it with -envoy-executable-path"
     )]
     NotFound {
-        /// The value of `$PATH`, for people to see what was searched.
+        /// The value of `$PATH`, to show what was searched.
         searched: String,
     },
 }
 
-/// The Envoy to start: `explicit` as it is when given, else the first executable `envoy` in the
-/// folders of `path_var`.
+/// The Envoy binary: `explicit` verbatim if set, else the first executable `envoy` in the folders
+/// of `path_var`.
 ///
 /// # Errors
-/// When the named file is not an executable file, or no folder holds one.
+/// When the configured path is not an executable file, or no folder contains one.
 pub fn find_executable(
     explicit: Option<&Path>,
     path_var: Option<&OsStr>,
@@ -55,7 +55,7 @@ pub fn find_executable(
     let mut candidates = folders.map(|folder| folder.join(name));
     let found = candidates.find(|candidate| executable(candidate).is_ok());
     found.ok_or_else(|| match explicit {
-        Some(path) => unusable(path, "no folder of $PATH holds it".to_owned()),
+        Some(path) => unusable(path, "no folder of $PATH contains it".to_owned()),
         None => FindError::NotFound {
             searched: path_var.unwrap_or_default().to_string_lossy().into_owned(),
         },
@@ -73,11 +73,11 @@ fn executable(path: &Path) -> Result<(), String> {
     runnable(path).map_err(str::to_owned)
 }
 
-/// A program that runs here.
+/// A program that is known to run on this machine.
 const OWN: &str = "/proc/self/exe";
-/// How ELF files begin.
+/// Magic number of ELF files.
 const ELF: &[u8] = b"\x7fELF";
-/// The start of an ELF file up to its machine.
+/// Length of an ELF header up to the machine type, in bytes.
 const HEADER: u64 = 20;
 
 fn header(path: &Path) -> Option<Vec<u8>> {
@@ -87,15 +87,15 @@ fn header(path: &Path) -> Option<Vec<u8>> {
     Some(header)
 }
 
-/// Word size and byte order, then the machine.
+/// Word size and byte order, and the machine type.
 fn kind(header: &[u8]) -> [Option<&[u8]>; 2] {
     [header.get(4..6), header.get(18..20)]
 }
 
-/// What is no program at all has to be found out here, because the C library would hand it to a
-/// shell.
+/// Checks the file format. This has to happen here, because the C library would pass an unknown
+/// format to a shell.
 fn runnable(path: &Path) -> Result<(), &'static str> {
-    // A program may be executable without being readable.
+    // A program can be executable without being readable.
     let Some(file) = header(path) else {
         return Ok(());
     };
@@ -113,9 +113,9 @@ fn runnable(path: &Path) -> Result<(), &'static str> {
     }
 }
 
-/// Refuses what is no program for this machine, with the error that the kernel has for it.
-pub(crate) fn refuse_foreign(path: &Path) -> io::Result<()> {
-    // A bare name is looked up elsewhere; what is no file may block whoever opens it.
+/// Rejects files that are not programs for this machine, with the kernel's error for them.
+pub(crate) fn reject_foreign(path: &Path) -> io::Result<()> {
+    // Bare names are looked up elsewhere. Opening a special file might block.
     let is_file = path.components().count() > 1 && path.is_file();
     match is_file && runnable(path).is_err() {
         true => Err(Errno::ENOEXEC.into()),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_is_checked_and_says_what_is_wrong() {
+    fn a_configured_file_is_checked() {
         let folder = tempfile::tempdir().unwrap();
         let plain = program(folder.path(), "plain", 0o644);
         let error = find_executable(Some(&plain), None).unwrap_err().to_string();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_no_programs_for_this_machine_are_told_apart() {
+    fn files_that_are_not_programs_for_this_machine_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let path = program(folder.path(), "envoy", 0o755);
         let refusal = |content: &[u8]| {

@@ -1,5 +1,5 @@
-//! Envoy from the outside: its bootstrap document, its process, its admin interface, and the
-//! supervisor that joins the three. Knows nothing of servers, sessions or settings.
+//! Everything about Envoy: its bootstrap document, its process, its admin interface, and the
+//! supervisor that uses all three. Independent of servers, sessions and settings.
 
 pub mod admin;
 pub mod bootstrap;

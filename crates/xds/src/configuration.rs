@@ -1,8 +1,8 @@
-//! What one stream's proxy is configured with: the last snapshot and the resources made of it, of
-//! which the next ones are made. It says in the log and in the metrics what cannot be made.
+//! The configuration of one stream's proxy: the last snapshot and its resources, from which the
+//! next ones are generated. Logs and counts resources that cannot be generated.
 //!
-//! A small configuration is made at once. A large one is made in a pool, one at a time for a proxy:
-//! the stream goes on meanwhile, and so do all others.
+//! A small configuration is generated synchronously. A large one is generated in a pool, one at a
+//! time for each proxy, so that neither this stream nor others are blocked.
 
 use std::collections::BTreeMap;
 use std::future::{pending, ready};
@@ -17,19 +17,19 @@ use tonic::Status;
 
 use crate::ResourceType;
 
-/// The size of a snapshot ([`Snapshot::size`]) from which on its resources are made in the pool. A
+/// Minimum size of a snapshot ([`Snapshot::size`]) whose resources are generated in the pool. The
 /// first configuration of this size takes about half a millisecond and a change of it some ten
-/// microseconds, which is what handing over takes.
+/// microseconds, which is the cost of using the pool.
 pub(crate) const LARGE: usize = 256;
 
-/// Resources in the making, with the snapshot that they are made from. None when the server stops.
+/// Pending resources. The result is `None` if the server is stopping.
 type Making = Pin<Box<dyn Future<Output = Option<ResourceSet>> + Send>>;
 
-/// The configuration of one proxy, as one stream has it.
+/// The configuration of one proxy on one stream.
 pub(crate) struct Configuration {
     generator: Arc<Generator>,
     pool: Pool,
-    /// Resources that cannot be made, by type.
+    /// Number of resources that cannot be generated, by type.
     errors: IntGaugeVec,
     current: Option<(Arc<Snapshot>, Arc<ResourceSet>)>,
     making: Option<(Arc<Snapshot>, Making)>,
@@ -48,7 +48,7 @@ impl Configuration {
         }
     }
 
-    /// Begins to make the resources of a new snapshot. [`Configuration::made`] has them.
+    /// Starts to generate the resources of a new snapshot. [`Configuration::made`] returns them.
     pub(crate) fn make(&mut self, snapshot: Arc<Snapshot>, share: &Share) {
         let (generator, current) = (Arc::clone(&self.generator), self.current.clone());
         let from = Arc::clone(&snapshot);
@@ -66,17 +66,17 @@ impl Configuration {
         self.making = Some((snapshot, making));
     }
 
-    /// Whether the resources of a snapshot are made in the pool.
+    /// Whether the resources of a snapshot are generated in the pool.
     pub(crate) fn is_large(snapshot: &Snapshot) -> bool {
         snapshot.size() >= LARGE
     }
 
-    /// Whether resources are being made.
+    /// Whether resources are pending.
     pub(crate) fn is_making(&self) -> bool {
         self.making.is_some()
     }
 
-    /// The resources that were begun; waits for ever when there are none. Cancel safe.
+    /// Waits for the pending resources; never completes if there are none. Cancel safe.
     pub(crate) async fn made(&mut self) -> Option<(Arc<Snapshot>, ResourceSet)> {
         let Some((_, making)) = &mut self.making else {
             return pending().await;
@@ -85,11 +85,12 @@ impl Configuration {
         self.making.take().map(|(snapshot, _)| snapshot).zip(set)
     }
 
-    /// Takes the resources of a new snapshot. What cannot be made keeps the version that it had.
+    /// Adopts the resources of a new snapshot. A resource that cannot be generated keeps its
+    /// previous version.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` when the proxy could do nothing with what can be made. Another server
-    /// would have nothing else for it.
+    /// `FAILED_PRECONDITION` if the proxy would be useless with the resources that can be
+    /// generated. Another server would return the same.
     pub(crate) fn adopt(
         &mut self,
         snapshot: &Arc<Snapshot>,
@@ -108,7 +109,7 @@ impl Configuration {
         Ok(set)
     }
 
-    /// Every failure and every warning once, not with every snapshot.
+    /// Logs every failure and every warning once, not with every snapshot.
     fn report(&self, snapshot: &Snapshot, set: &ResourceSet) {
         let proxy = &snapshot.proxy;
         let before = self.current.as_ref().map(|(_, set)| &**set);

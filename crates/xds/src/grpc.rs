@@ -1,9 +1,8 @@
-//! The service as gRPC requests reach it. It knows frames and trailers, and nothing of what is in
-//! them.
+//! The gRPC layer of the service: frames and trailers, independent of the messages' content.
 //!
-//! Tonic's own glue keeps, for as long as a stream lives, a buffer as large as the largest response
-//! was. Most streams are silent for days, and there is one for each proxy. Here a response has a
-//! buffer of its own, which is gone when it is sent.
+//! Tonic's own layer keeps a buffer of the size of the largest response for the life of a stream.
+//! There is one stream for each proxy, and most are silent for days. Here each response has its own
+//! buffer, which is freed when it has been sent.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -29,20 +28,20 @@ use tower::Service;
 use crate::XdsService;
 use crate::service::MAX_REQUEST;
 
-/// The one method, behind the name of the service.
+/// The only method, without the name of the service.
 const METHOD: &str = "DeltaAggregatedResources";
 
-/// Bytes before a message: whether it is compressed, and its length.
+/// Length of the prefix of a message: compression flag and message length.
 const PREFIX: usize = 5;
 
-/// [`XdsService`] for a gRPC server. Clones are the same service.
+/// [`XdsService`] for a gRPC server. Clones share the service.
 #[derive(Clone)]
 pub struct XdsServer {
     service: Arc<XdsService>,
 }
 
 impl XdsServer {
-    /// Serves what `service` says.
+    /// A server for `service`.
     pub fn new(service: XdsService) -> Self {
         Self {
             service: Arc::new(service),
@@ -89,7 +88,7 @@ impl Service<http::Request<Body>> for XdsServer {
     }
 }
 
-/// The body of an answer: a frame for each response, and the status at the end.
+/// The body of a response: a frame for each message, and the status at the end.
 struct Responses<S> {
     /// `None` after the end.
     stream: Option<Pin<Box<S>>>,

@@ -7,14 +7,14 @@
 //! ```
 //!
 //! - [`Session`] is the protocol without any IO: events in, responses out.
-//! - `configuration` is what a stream's proxy has: made part by part from each snapshot and what was
-//!   made of the one before.
-//! - [`Proxies`] is what people see of connected proxies.
-//! - [`XdsService`] is the one asynchronous file: it joins a gRPC stream, a watch of snapshots and
-//!   a session. `grpc` is how gRPC requests reach it.
+//! - `configuration` generates the resources of a stream's proxy from each snapshot, reusing those
+//!   of the previous one.
+//! - [`Proxies`] is the status of connected proxies.
+//! - [`XdsService`] is the only asynchronous module: it connects a gRPC stream, a watch of snapshots
+//!   and a session. `grpc` is its gRPC layer.
 //!
-//! This crate sees snapshots only. It never reads the store, never builds a resource and never
-//! decides what a token may do: that is asked of a [`StreamAuthorizer`].
+//! This crate uses snapshots only. It never reads the store, never builds a resource, and leaves
+//! decisions about tokens to a [`StreamAuthorizer`].
 
 mod configuration;
 mod grpc;

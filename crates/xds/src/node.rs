@@ -1,5 +1,5 @@
-//! Who is asking: reads the node message of a stream's first request. It decides nothing about
-//! what the proxy may do.
+//! Identifies the proxy from the node message in a stream's first request. Makes no authorization
+//! decisions.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use legate_proxycfg::ProxyId;
 use prost::Message;
 use prost_types::value::Kind;
 
-/// The oldest Envoy that understands the resources, as major and minor version. What Consul 1.20
-/// accepts.
+/// The oldest Envoy that supports the resources, as major and minor version. The same as in Consul
+/// 1.20.
 const OLDEST_ENVOY: (u32, u32) = (1, 28);
 
-/// The longest ID or node name that is looked up, in bytes: they stand in logs and errors.
+/// Maximum length of an id or node name in bytes, because they appear in logs and errors.
 const MAX_NAME: usize = 1_024;
 
-/// Key of the node metadata under which a dataplane names the catalog node.
+/// Node metadata key of the catalog node.
 const NODE_NAME: &str = "node_name";
 
-/// Keys under which it names the tenancy, as it got it with its bootstrap parameters.
+/// Node metadata keys of the tenancy, which the dataplane gets with its bootstrap parameters.
 const NAMESPACE: &str = "namespace";
 const PARTITION: &str = "partition";
 
-/// Why a stream's first request does not say who is asking.
+/// Why a stream's first request does not identify a proxy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NodeError {
     #[error(
@@ -44,7 +44,7 @@ pub(crate) enum NodeError {
     )]
     LongName,
     #[error(
-        "the {0} of the node's metadata is no name of one: it must be that of the proxy's \
+        "the {0} in the node's metadata is not a valid name; it must be that of the proxy's \
          registration, which the dataplane takes from its setting proxy-{0}"
     )]
     Tenancy(&'static str),
@@ -55,9 +55,9 @@ pub(crate) enum NodeError {
     OldEnvoy { major: u32, minor: u32, patch: u32 },
 }
 
-/// The proxy that a first request's `node` stands for.
+/// The proxy identified by the `node` of a first request.
 ///
-/// The catalog node is `node_name` in the node's metadata; without it `default_node`.
+/// The catalog node is `node_name` in the node's metadata, or else `default_node`.
 pub(crate) fn identify(node: &[u8], default_node: &Arc<str>) -> Result<ProxyId, NodeError> {
     if node.is_empty() {
         return Err(NodeError::Missing);
@@ -79,14 +79,14 @@ pub(crate) fn identify(node: &[u8], default_node: &Arc<str>) -> Result<ProxyId, 
     })
 }
 
-/// The namespace or partition that the node's metadata name; none where they name none.
+/// The namespace or partition in the node's metadata; the default one if there is none.
 fn tenant(node: &Node, key: &'static str) -> Result<TenancyName, NodeError> {
     let name = text(node, key).unwrap_or_default().parse::<TenancyName>();
     let one = name.ok().filter(|name| !name.is_every());
     one.ok_or(NodeError::Tenancy(key))
 }
 
-/// What the node's metadata say under a key, if that is text and not empty.
+/// The value of a metadata key, if it is non-empty text.
 fn text<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     let value = node.metadata.as_ref()?.fields.get(key)?;
     match &value.kind {
@@ -95,8 +95,8 @@ fn text<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     }
 }
 
-/// Only Envoy is judged by its version, and only when it tells it: the resources are for any
-/// client that speaks the protocol.
+/// Rejects Envoys that report a version that is too old. Other clients are accepted, because the
+/// resources are for any client that speaks the protocol.
 fn refuse_old_envoy(node: &Node) -> Result<(), NodeError> {
     let version = node
         .user_agent_build_version
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_catalog_node_comes_from_the_metadata_else_it_is_the_servers() {
+    fn the_catalog_node_is_from_the_metadata_or_the_servers_own() {
         let mut node = envoy(1, 31);
         assert_eq!(identified(&node).unwrap().node.as_ref(), "server");
         node.metadata = metadata(NODE_NAME, Kind::StringValue("vm-1".to_owned()));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_envoy_is_refused_and_other_clients_are_not_judged() {
+    fn an_old_envoy_is_refused_and_other_clients_are_accepted() {
         assert!(identified(&envoy(1, 28)).is_ok());
         assert!(identified(&envoy(2, 0)).is_ok());
         let refused = identified(&envoy(1, 27)).unwrap_err();

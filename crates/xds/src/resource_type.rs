@@ -1,10 +1,10 @@
-//! The five resource types of a sidecar, and how they depend on each other. No state.
+//! The five resource types of a sidecar, and their dependencies. No state.
 
 use std::fmt;
 
 use legate_api::type_url;
 
-/// A kind of xDS resource, in the order in which additions are sent.
+/// A type of xDS resource, in the order in which additions are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceType {
     /// Certificates and trust bundles (SDS).
@@ -20,8 +20,7 @@ pub enum ResourceType {
 }
 
 impl ResourceType {
-    /// All types, in the order in which additions are sent: what is referred to comes before what
-    /// refers to it.
+    /// All types, in the order in which additions are sent: referenced types come first.
     pub const ALL: [Self; 5] = [
         Self::Secret,
         Self::Cluster,
@@ -35,7 +34,7 @@ impl ResourceType {
         Self::ALL.into_iter().find(|kind| kind.url() == url)
     }
 
-    /// The type URL, as requests and responses carry it.
+    /// The type URL in requests and responses.
     pub fn url(self) -> &'static str {
         match self {
             Self::Secret => type_url::SECRET,
@@ -55,7 +54,7 @@ impl ResourceType {
         }
     }
 
-    /// The name people know the type by.
+    /// The short name for logs and metrics.
     pub(crate) fn short(self) -> &'static str {
         match self {
             Self::Secret => "secret",

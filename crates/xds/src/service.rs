@@ -1,7 +1,7 @@
-//! The gRPC side of the protocol: one driver a stream, which joins the client's requests, the
-//! proxy's snapshots and the clock with a [`Session`]. It spawns nothing: a stream is driven by
-//! the connection that reads it, so that a client that does not read costs no work and no memory.
-//! Only large configurations are made elsewhere, in a pool.
+//! The gRPC service: one driver per stream connects the client's requests, the proxy's snapshots
+//! and the clock with a [`Session`]. It spawns nothing: a stream is driven by the connection that
+//! reads it, so a client that does not read causes no work and uses no memory. Only large
+//! configurations are generated elsewhere, in a pool.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -23,50 +23,50 @@ use crate::node;
 use crate::session::{Asked, MAX_NAME_BYTES, MAX_NAMES, Nack, Received, Session};
 use crate::status::{Connected, Proxies};
 
-/// The largest request that is read, in bytes: what the names and versions of tens of thousands of
-/// resources take.
+/// Maximum size of a request in bytes. Suffices for names and versions of tens of thousands of
+/// resources.
 pub(crate) const MAX_REQUEST: usize = 8 * 1024 * 1024;
 
-/// How long a client may take until the request that names its proxy.
+/// Time limit for the request that identifies the proxy.
 const FIRST_REQUEST: Duration = Duration::from_secs(30);
 
-/// A log line names this many of the resources in a rejected response.
+/// Maximum number of resources of a rejected response in a log line.
 const NAMES_IN_LOG: usize = 10;
 
-/// Decides who may open a stream, and whether it may stay open.
+/// Decides whether a client may open a stream and keep it open.
 pub trait StreamAuthorizer: Send + Sync + 'static {
-    /// Whether the token exists at all. Called before anything is known about the proxy.
+    /// Checks that the token exists. Called before the proxy is known.
     ///
     /// # Errors
-    /// The status the stream ends with, `UNAUTHENTICATED` as a rule.
+    /// The final status of the stream, usually `UNAUTHENTICATED`.
     fn authenticate(&self, token: &str) -> Result<(), Status>;
 
-    /// Whether the token may receive the configuration of the proxy that is registered by this
-    /// name. Called before anything is computed or signed for the proxy. Nothing needs to be
-    /// registered: then the token only has to exist.
+    /// Checks that the token may receive the configuration of the proxy with this registration.
+    /// Called before anything is computed or signed for the proxy. The registration need not exist:
+    /// then the token only has to be valid.
     ///
     /// # Errors
     /// As [`StreamAuthorizer::authorize`].
     fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status>;
 
-    /// Whether the token may receive this configuration.
+    /// Checks that the token may receive this configuration.
     ///
     /// # Errors
-    /// The status the stream ends with: `UNAUTHENTICATED` or `PERMISSION_DENIED` as a rule.
+    /// The final status of the stream, usually `UNAUTHENTICATED` or `PERMISSION_DENIED`.
     fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status>;
 }
 
-/// The settings of the service.
+/// Settings of the service.
 #[derive(Clone, Debug)]
 pub struct XdsConfig {
-    /// How often the token of an open stream is looked at again, besides every request and every
-    /// snapshot. 5 minutes in Consul.
+    /// Interval at which the token of an open stream is checked again, in addition to checks at
+    /// every request and every snapshot. 5 minutes in Consul.
     pub auth_check: Duration,
-    /// The catalog node of clients that do not name one: the server's own.
+    /// The catalog node of clients that do not send one: the server's own.
     pub node_name: Arc<str>,
-    /// Ends all streams with `UNAVAILABLE`, so that clients go to another server.
+    /// Ends all streams with `UNAVAILABLE`, so that clients connect to another server.
     pub stop: CancellationToken,
-    /// Where connected proxies are listed.
+    /// The list of connected proxies.
     pub proxies: Proxies,
 }
 
@@ -99,14 +99,14 @@ impl Metrics {
         let nacks = IntCounterVec::new(
             Opts::new(
                 "legate_xds_nacks_total",
-                "Responses that a client refused, by resource type.",
+                "Responses that clients rejected, by resource type.",
             ),
             &["type"],
         )?;
         let resource_errors = IntGaugeVec::new(
             Opts::new(
                 "legate_xds_resource_errors",
-                "Resources of connected proxies that cannot be made from what is stored, by type.",
+                "Resources of connected proxies that cannot be generated, by type.",
             ),
             &["type"],
         )?;
@@ -122,10 +122,11 @@ impl Metrics {
 }
 
 impl XdsService {
-    /// The service; its metrics go to `registry`. Large configurations are made in the pool.
+    /// Creates the service with metrics in `registry`. Large configurations are generated in
+    /// `pool`.
     ///
     /// # Errors
-    /// When the registry holds metrics of these names already.
+    /// When the registry already contains metrics of these names.
     pub fn new(
         manager: Manager,
         generator: Arc<Generator>,
@@ -147,7 +148,7 @@ impl XdsService {
         })
     }
 
-    /// The responses to `requests`, until either side ends.
+    /// The stream of responses to `requests`, until either side ends.
     pub(crate) fn serve<S>(
         &self,
         token: String,
@@ -157,7 +158,7 @@ impl XdsService {
         S: Stream<Item = Result<DeltaDiscoveryRequest, Status>> + Unpin,
     {
         self.shared.authorizer.authenticate(&token)?;
-        // Boxed, because `unfold` has room for it in several places.
+        // Boxed, because `unfold` reserves space for its state several times.
         let driver = Box::new(Driver::new(self.shared.clone(), token, requests));
         Ok(stream::unfold(Some(driver), |driver| async {
             let mut driver = driver?;
@@ -166,11 +167,11 @@ impl XdsService {
                 Ok(Some(Ok(response))) => Some((Ok(response), Some(driver))),
                 Ok(Some(Err(status))) => Some((Err(status), None)),
                 Ok(None) => None,
-                // The panic hook has written what happened where; the other streams go on.
+                // The panic hook has logged the location. Other streams continue.
                 Err(_) => {
-                    tracing::error!(proxy = %driver.name(), "an xDS stream panicked and was ended");
+                    tracing::error!(proxy = %driver.name(), "an xDS stream panicked and was closed");
                     let status =
-                        Status::internal("the xDS stream broke down; see the server's log");
+                        Status::internal("internal error on the xDS stream; see the server's log");
                     Some((Err(status), None))
                 }
             }
@@ -178,13 +179,13 @@ impl XdsService {
     }
 }
 
-/// How far a stream has come.
+/// State of a stream.
 enum Phase {
-    /// Waits for the request that names the proxy.
+    /// Waiting for the request that identifies the proxy.
     Init,
-    /// The proxy is known, its first snapshot is not complete yet.
+    /// The proxy is known, but its first snapshot is not complete yet.
     Pending(Watched),
-    /// The client gets what the latest snapshot says.
+    /// The client receives the configuration of the latest snapshot.
     Running(Watched, Arc<Snapshot>),
 }
 
@@ -193,15 +194,15 @@ struct Watched {
     snapshots: SnapshotWatch,
 }
 
-/// What a stream reacts to.
+/// Events of a stream.
 enum Event {
     Stop,
     Request(Box<DeltaDiscoveryRequest>),
     Snapshot(Option<Arc<Snapshot>>),
-    /// The resources of a snapshot; none when the server stops.
+    /// The resources of a snapshot; `None` if the server is stopping.
     Resources(Option<(Arc<Snapshot>, ResourceSet)>),
     CheckToken,
-    /// The client has ended its side.
+    /// The client has closed its side.
     End,
 }
 
@@ -213,10 +214,10 @@ struct Driver<S> {
     session: Session,
     outbox: VecDeque<DeltaDiscoveryResponse>,
     token_check: Interval,
-    /// When the client must have named its proxy.
+    /// Deadline for the request that identifies the proxy.
     named_by: Instant,
     configuration: Configuration,
-    /// Since the proxy is known.
+    /// `None` before the proxy is known.
     status: Option<Connected>,
 }
 
@@ -262,13 +263,13 @@ impl<S> Driver<S>
 where
     S: Stream<Item = Result<DeltaDiscoveryRequest, Status>> + Unpin,
 {
-    /// The next response; `None` when the client is done.
+    /// The next response; `None` once the client is done.
     async fn next(&mut self) -> Option<Result<DeltaDiscoveryResponse, Status>> {
         loop {
             if let Some(response) = self.outbox.pop_front() {
                 return Some(Ok(response));
             }
-            // A stream is quiet most of the time, and then needs no room for responses.
+            // Most of the time a stream is idle and needs no space for responses.
             self.outbox = VecDeque::new();
             let handled = match self.event().await {
                 Ok(Event::End) => return None,
@@ -299,11 +300,11 @@ where
                 Some(request) => Event::Request(Box::new(request.map_err(too_large)?)),
                 None => Event::End,
             },
-            // One after the other, so that each is made from what was made before.
+            // One at a time, so that each is generated from the previous one.
             snapshot = snapshot, if !making => Event::Snapshot(snapshot),
             made = self.configuration.made() => Event::Resources(made),
             _ = self.token_check.tick() => Event::CheckToken,
-            () = sleep_until(self.named_by), if unnamed => return Err(unasked()),
+            () = sleep_until(self.named_by), if unnamed => return Err(no_first_request()),
         };
         Ok(event)
     }
@@ -347,7 +348,7 @@ where
         Ok(())
     }
 
-    /// The first request names the proxy.
+    /// Starts to watch the proxy that the first request identifies.
     fn watch(&self, request: &DeltaDiscoveryRequest) -> Result<Watched, Status> {
         if request.type_url.is_empty() {
             return Err(Status::invalid_argument(
@@ -378,7 +379,7 @@ where
 
     fn on_resources(&mut self, snapshot: Arc<Snapshot>, set: ResourceSet) -> Result<(), Status> {
         if Configuration::is_large(&snapshot) {
-            // The token may have lost its rights while they were made.
+            // The token may have lost its rights during the generation.
             self.shared.authorizer.authorize(&self.token, &snapshot)?;
         }
         let resources = self.configuration.adopt(&snapshot, set)?;
@@ -387,7 +388,7 @@ where
         }
         self.session.on_snapshot(resources);
         self.phase = match std::mem::replace(&mut self.phase, Phase::Init) {
-            // A snapshot comes from a watch, and the first phase has none.
+            // Unreachable: without a watch there are no snapshots.
             Phase::Init => Phase::Init,
             Phase::Pending(watched) | Phase::Running(watched, _) => {
                 Phase::Running(watched, snapshot)
@@ -426,7 +427,7 @@ where
         );
     }
 
-    /// The watch gives no more snapshots.
+    /// The final status when the watch delivers no more snapshots.
     fn ended(&self) -> Status {
         let reason = match &self.phase {
             Phase::Init => None,
@@ -444,7 +445,7 @@ where
     }
 }
 
-fn unasked() -> Status {
+fn no_first_request() -> Status {
     let limit = FIRST_REQUEST.as_secs();
     Status::deadline_exceeded(format!(
         "no request on this xDS stream within {limit} seconds: the first one names the proxy"
@@ -463,7 +464,7 @@ fn too_many_names(asked: Asked) -> Status {
     ))
 }
 
-/// The decoder says with another code that a request exceeds its limit.
+/// Replaces the decoder's status code for a request that exceeds the limit.
 fn too_large(status: Status) -> Status {
     match status.code() {
         Code::OutOfRange => Status::resource_exhausted(format!(

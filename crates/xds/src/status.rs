@@ -1,8 +1,8 @@
-//! What the proxies that are connected to this server have, for people: which types are in sync and
-//! since when, what they refused and why, what is not served.
+//! Status of the proxies connected to this server: which types are in sync and since when,
+//! rejections with their reasons, and resources that are not served.
 //!
-//! One entry a stream, which lives as long as the stream. It holds numbers, the last refusal of each
-//! type, and references to what the stream has anyway: its snapshot and its resources.
+//! One entry per stream, with the lifetime of the stream. It contains numbers, the last rejection of
+//! each type, and references to the stream's snapshot and resources.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,61 +16,61 @@ use legate_runtime::Clock;
 use crate::ResourceType;
 use crate::session::{Nack, Progress, Session};
 
-/// So many of the names in a refused response are kept.
+/// Maximum number of names stored for a rejected response.
 const NAMES: usize = 10;
 
-/// How far a stream is with one type of resource.
+/// Status of one type of resource on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeStatus {
-    /// What the session knows.
+    /// The session's progress.
     pub progress: Progress,
-    /// Since when it is in sync, or is not.
+    /// When the type last became in sync or out of sync.
     pub since: SystemTime,
-    /// When the last response was sent.
+    /// Time of the last response.
     pub sent: Option<SystemTime>,
-    /// When the client last accepted one.
+    /// Time of the client's last ACK.
     pub accepted: Option<SystemTime>,
-    /// Names that the client has refused and not been given otherwise since; ten at most.
+    /// Names that the client rejected and that were not replaced since; at most ten.
     pub refused: Vec<Arc<str>>,
-    /// What the client refused last, on this stream.
+    /// The last rejection on this stream.
     pub refusal: Option<Arc<Refusal>>,
 }
 
-/// A response that a client refused.
+/// A response that a client rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// When.
+    /// Time of the rejection.
     pub at: SystemTime,
-    /// What was in it, any of which may be the reason; ten names at most.
+    /// The names in it, at most ten. Any of them may be the cause.
     pub resources: Vec<Arc<str>>,
-    /// How many were in it.
+    /// Number of resources in it.
     pub count: usize,
-    /// The gRPC status code that the client gave.
+    /// The client's gRPC status code.
     pub code: i32,
-    /// What the client said; a long text is cut.
+    /// The client's error message, possibly truncated.
     pub reason: String,
 }
 
-/// One proxy that is connected.
+/// A connected proxy.
 #[derive(Clone, Debug)]
 pub struct ProxyStatus {
     /// Its registration.
     pub proxy: ProxyId,
-    /// Since when.
+    /// When the stream was opened.
     pub connected: SystemTime,
     /// By [`ResourceType`], in the order of [`ResourceType::ALL`].
     pub types: [TypeStatus; ResourceType::ALL.len()],
-    /// What it is made for and what was made; `None` until the first time.
+    /// The snapshot and its resources; `None` before the first one.
     pub configuration: Option<(Arc<Snapshot>, Arc<ResourceSet>)>,
 }
 
 impl ProxyStatus {
-    /// Whether the proxy has everything that can be made for it.
+    /// Whether the proxy has all resources that can be generated for it.
     pub fn in_sync(&self) -> bool {
         self.configuration.is_some() && self.types.iter().all(|one| one.progress.in_sync())
     }
 
-    /// Since when that is so, or not.
+    /// When the proxy last became in sync or out of sync.
     pub fn since(&self) -> SystemTime {
         let in_sync = self.in_sync();
         let all = self.types.iter();
@@ -84,7 +84,7 @@ impl ProxyStatus {
     }
 }
 
-/// The proxies that are connected. Clones are the same list.
+/// The list of connected proxies. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Proxies {
     clock: Clock,
@@ -93,18 +93,18 @@ pub struct Proxies {
 
 #[derive(Debug, Default)]
 struct List {
-    /// By the order in which their streams were opened.
+    /// By number of the stream, in the order of opening.
     streams: BTreeMap<u64, Arc<Mutex<ProxyStatus>>>,
     opened: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change is complete before anything can panic.
+    // No panic can leave a partial change.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Proxies {
-    /// A list without proxies.
+    /// An empty list.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -112,7 +112,7 @@ impl Proxies {
         }
     }
 
-    /// All of them, in the order of their nodes and ids. Of several streams of a proxy the newest.
+    /// All proxies, ordered by node and id. If a proxy has several streams, the newest.
     pub fn all(&self) -> Vec<ProxyStatus> {
         let streams: Vec<_> = lock(&self.list).streams.values().cloned().collect();
         let newest: BTreeMap<ProxyId, ProxyStatus> = streams
@@ -125,7 +125,7 @@ impl Proxies {
         newest.into_values().collect()
     }
 
-    /// The one of this registration.
+    /// The proxy with this registration.
     pub fn get(&self, tenancy: &Tenancy, node: &str, service_id: &str) -> Option<ProxyStatus> {
         let streams: Vec<_> = lock(&self.list).streams.values().cloned().collect();
         let statuses = streams.iter().rev().map(|stream| lock(stream));
@@ -167,7 +167,7 @@ impl Proxies {
     }
 }
 
-/// The entry of one stream, until it is dropped.
+/// The entry of a stream, removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Connected {
     proxies: Proxies,
@@ -176,7 +176,7 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
-    /// Notes how far the stream is.
+    /// Records the session's progress.
     pub(crate) fn progress(&self, session: &Session) {
         let mut status = lock(&self.status);
         let all = ResourceType::ALL.into_iter().zip(session.progress());
@@ -199,13 +199,13 @@ impl Connected {
         }
     }
 
-    /// Notes what the client should have from now on.
+    /// Records the current configuration of the client.
     pub(crate) fn configured(&self, snapshot: &Arc<Snapshot>, resources: &Arc<ResourceSet>) {
         let configuration = (Arc::clone(snapshot), Arc::clone(resources));
         lock(&self.status).configuration = Some(configuration);
     }
 
-    /// Notes a refusal.
+    /// Records a rejection.
     pub(crate) fn refused(&self, nack: &Nack) {
         let refusal = Refusal {
             at: self.proxies.clock.now(),

@@ -1,6 +1,6 @@
-//! Checks at intervals whether certificates, keys or the bearer token have changed.
+//! Periodically checks certificates, keys and the bearer token for changes.
 //!
-//! A check reads metadata only; files are read when that has changed.
+//! A check reads metadata only. Files are read when their metadata has changed.
 
 use super::Driver;
 use crate::bearer;
@@ -8,7 +8,7 @@ use crate::machine::Event;
 use crate::tls::Tls;
 
 impl Driver {
-    /// What has changed since the last check.
+    /// The changes since the last check, if any.
     pub(super) fn changed_files(&mut self) -> Option<Event> {
         let tls = self.dialer.tls.as_ref().is_some_and(Tls::has_changed);
         if tls {
@@ -27,7 +27,7 @@ impl Driver {
             return false;
         }
         self.bearer = Some(stamp);
-        // A file that is just being replaced is found by the next check.
+        // A file that is currently being replaced is detected by the next check.
         let Ok(token) = bearer::read(&login.bearer) else {
             return false;
         };

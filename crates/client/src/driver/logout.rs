@@ -1,4 +1,4 @@
-//! Logs out tokens of logins: those that another one has replaced, and all of them at the end.
+//! Logs out tokens of logins: replaced ones when possible, and all of them at the end.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,18 +14,18 @@ use crate::connection::Token;
 use crate::error::describe;
 use crate::machine::{Event, LOGOUT};
 
-/// How many tokens are kept for a logout; more than one or two at a time are not expected.
+/// Maximum number of tokens stored for a logout. More than one or two at a time are not expected.
 const TOKENS: usize = 16;
 
 impl Driver {
-    /// Keeps a token for the next logout.
+    /// Stores a token for the next logout.
     pub(super) fn discard(&mut self, token: Token) {
         if self.unwanted.len() < TOKENS {
             self.unwanted.push(token.secret);
         }
     }
 
-    /// Logs out replaced tokens, unless the connection is gone too.
+    /// Logs out replaced tokens, unless the connection has been lost, too.
     pub(super) fn log_out_replaced(&mut self) {
         let (Some(link), Some(login)) = (&self.link, &self.login) else {
             return;
@@ -36,7 +36,7 @@ impl Driver {
         let mut tokens = std::mem::take(&mut self.unwanted);
         let (channel, datacenter) = (link.channel.clone(), login.datacenter.clone());
         self.scope.spawn("logout of a replaced token", async move {
-            // Most often the server has deleted them already: that is why they were replaced.
+            // Usually the server has already deleted them, which is why they were replaced.
             let done = timeout(LOGOUT, log_out(&channel, &mut tokens, &datacenter)).await;
             if done.is_err() {
                 tracing::debug!(target: "server-connection-manager", "a replaced ACL token was not logged out");
@@ -45,7 +45,7 @@ impl Driver {
         });
     }
 
-    /// Logs out on the connection there is, or else at the first of these servers that answers. The
+    /// Logs out on the current connection, or else at the first of these servers that responds. The
     /// machine's timer bounds it.
     pub(super) fn log_out(&mut self, servers: Vec<SocketAddr>) {
         let Some(login) = self.login.clone() else {
@@ -92,7 +92,7 @@ impl Driver {
     }
 }
 
-/// Logs out the tokens one after the other, and takes out those that are.
+/// Logs out the tokens one by one, and removes those that succeed.
 async fn log_out(
     channel: &Channel,
     tokens: &mut Vec<Secret>,

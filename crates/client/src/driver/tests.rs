@@ -1,4 +1,4 @@
-//! What the driver does when the machine wants what cannot be done.
+//! The driver's reaction to actions that are impossible.
 
 use super::*;
 use crate::config::Bearer;

@@ -7,20 +7,20 @@ use crate::error::SessionError;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// Whether servers are asked for the server list.
+    /// Whether to request the server list.
     pub(crate) watch: bool,
     /// Whether the token comes from a login.
     pub(crate) login: bool,
-    /// After so much silence, give or take a quarter, a server is asked for a sign of life.
+    /// Idle time, randomised by up to a quarter, after which a server is checked.
     pub(crate) silence: Duration,
-    /// Changed files are acted upon within this time, not by everybody at once.
+    /// Reactions to changed files are spread over this time, so that not all clients react at once.
     pub(crate) spread: Duration,
 }
 
-/// What a server can do that can configure proxies.
+/// Features of a server that can configure proxies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Features {
-    /// It sends its list of servers.
+    /// Whether it sends its list of servers.
     pub(crate) watch: bool,
 }
 
@@ -31,15 +31,15 @@ pub(crate) enum Event {
     Dialed(Result<(), SessionError>),
     LoggedIn(Result<(), SessionError>),
     Features(Result<Features, SessionError>),
-    /// The open watch has a new list.
+    /// The open watch has delivered a new list.
     Servers(Vec<SocketAddr>),
     WatchEnded(SessionError),
-    /// A call on the connection of this generation failed, or the connection did.
+    /// A call on the connection of this generation failed, or the connection was lost.
     CallFailed {
         generation: u64,
         error: SessionError,
     },
-    /// Files that connections or logins are made with have changed, and can be used.
+    /// Files for connections or logins have changed, and are usable.
     FilesChanged {
         tls: bool,
         bearer: bool,
@@ -54,53 +54,52 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Resolve,
-    /// In place of the connection that was used before.
+    /// Dial in place of the previous connection.
     Dial(SocketAddr),
-    /// To replace the connection in use, which stays in use, without its watch, until another one
+    /// Dial a replacement. The connection in use remains so, without its watch, until another one
     /// is published.
     DialReplacement(SocketAddr),
-    /// In place of the token that was used before.
+    /// Log in for a token that replaces the previous one.
     Login,
-    /// On the replacement, where there is one.
+    /// Check features on the replacement, or else on the connection.
     CheckFeatures,
     OpenWatch,
-    /// Replaces the timer that is running.
+    /// Start the timer, in place of a running one.
     StartTimer(Duration),
-    /// The replacement, where there is one, becomes the connection in use.
+    /// Publish the replacement, or else the dialled connection, as the connection in use.
     PublishConnected {
         generation: u64,
     },
-    /// No connection is in use, nor being replaced; whatever was under way on it has been given up.
+    /// Publish that no connection is in use. Any replacement and pending operation are cancelled.
     PublishConnecting(SessionError),
     PublishFailed(SessionError),
-    /// A login that is under way goes on; all else has been given up.
+    /// Publish that the session is closed. Everything except a pending login is cancelled.
     PublishClosed,
-    /// A round has failed.
+    /// Report that a round has failed.
     RoundFailed {
-        /// A server could be connected to, but not those that only the servers' list names.
+        /// Some server could be connected to, but not those that are only in the servers' list.
         list_misleads: bool,
     },
-    /// The connection in use stays. The replacement is closed.
+    /// Keep the connection in use and close the replacement.
     ReplacementFailed(SessionError),
-    /// Log out at the current connection, or at the first of these that can be reached.
+    /// Log out on the current connection, or at the first of these servers that is reachable.
     Logout(Vec<SocketAddr>),
 }
 
-/// What the session does with the connection in use.
+/// Activity on the connection in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     /// The timer runs until the server has been silent for too long, or a replacement is due.
     Waiting,
-    /// A feature check is under way, because the server has been silent.
+    /// A feature check is running, because the server has been silent.
     Checking,
-    /// A connection to the same server is being opened, to replace the one in use. There is no
-    /// watch until that has ended.
+    /// A replacement connection to the same server is being opened. There is no watch meanwhile.
     DialingReplacement,
-    /// A feature check on the replacement is under way.
+    /// A feature check is running on the replacement.
     CheckingReplacement,
 }
 
-/// What follows a delay.
+/// The step after a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     Resolve,
@@ -122,7 +121,7 @@ pub(crate) enum State {
     },
     BackingOff(Then),
     Failed,
-    /// Shut down; a login that was under way may have to be undone first.
+    /// Shutting down. A pending login must be completed first, to log out its token.
     LoggingOut,
     Closed,
 }

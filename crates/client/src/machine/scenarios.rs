@@ -1,4 +1,4 @@
-//! Single stories, event by event.
+//! Single scenarios, event by event.
 
 mod addresses;
 mod outage;
@@ -41,7 +41,7 @@ struct Story {
 }
 
 impl Story {
-    /// Starts and resolves to servers 1 to `servers`; chance always picks the first.
+    /// Starts and resolves to servers 1 to `servers`. Random choices always pick the first.
     fn begin(login: bool, servers: u8) -> Self {
         Self::with(Settings { login, ..SETTINGS }, servers)
     }
@@ -63,7 +63,7 @@ impl Story {
         self
     }
 
-    /// Lets the timer that the last event started run out.
+    /// Elapses the timer that the last event started.
     fn timer(&mut self) -> &mut Self {
         self.now += self.delay();
         self.event(Event::Timer)
@@ -96,7 +96,7 @@ impl Story {
         })
     }
 
-    /// Nothing goes wrong any more: the session is connected soon.
+    /// Without further failures the session is soon connected.
     #[track_caller]
     fn heal(&mut self, row: &str) {
         for _ in 0..20 {
@@ -112,7 +112,7 @@ impl Story {
         panic!("{row}: {:?}", self.machine.state);
     }
 
-    /// From dialling to being connected.
+    /// Continues from dialling to being connected.
     fn connect(&mut self) -> &mut Self {
         self.event(Event::Dialed(Ok(())));
         if matches!(self.machine.state, State::LoggingIn(_)) {
@@ -145,7 +145,7 @@ fn a_failed_server_is_followed_by_the_next_and_only_a_failed_round_backs_off() {
     story.event(Event::Resolved(Err(failure(ErrorKind::Server))));
     assert!(
         story.dialed().is_some(),
-        "what is known is tried when the resolver fails"
+        "known servers are tried if the resolver fails"
     );
 }
 
@@ -246,7 +246,7 @@ fn an_expired_token_is_replaced_on_the_same_connection() {
         generation: 1,
         error: failure(ErrorKind::Rejected),
     });
-    // It is believed when the same server has said so again, twice.
+    // The rejection counts once the same server has repeated it twice.
     for delay in [100, 200] {
         story.did(|action| matches!(action, Action::CheckFeatures));
         story.event(Event::Features(Err(failure(ErrorKind::Rejected))));
@@ -323,14 +323,14 @@ fn only_the_current_connection_can_be_reported() {
 
 #[test]
 fn servers_that_shed_load_are_not_hammered() {
-    // Until the proxy has its configuration there is nothing to lose by asking more often.
+    // Until the proxy has its configuration, frequent attempts cost nothing.
     for (configured, bound) in [(false, 3 * 1300), (true, 3 * 80)] {
         let dials = dials_in_an_hour(configured);
         assert!(dials < bound, "{dials} dials in an hour");
     }
 }
 
-/// Of three servers that end every connection at once.
+/// The number of dials for three servers that close every connection at once.
 fn dials_in_an_hour(configured: bool) -> u32 {
     let mut story = Story::begin(NO_LOGIN, 3);
     if configured {

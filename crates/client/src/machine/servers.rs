@@ -1,11 +1,11 @@
-//! The servers that are known, which one is tried next, and which have failed in this round.
+//! The known servers, the order of attempts, and the failures of the current round.
 //!
 //! Addresses have two sources: the configured addresses, and the list that servers send. The list
-//! comes first as long as it holds the server that sent it. When it does not, the configured
-//! addresses are probably those of a load balancer, and the list's addresses may not be reachable
-//! from here: then the configured ones come first.
+//! is preferred as long as it contains the server that sent it. Otherwise, the configured addresses
+//! are probably those of a load balancer, and the list's addresses may be unreachable, so the
+//! configured ones are preferred.
 //!
-//! The order of attempts and updates is kept as a counter.
+//! The order of attempts and updates is recorded with a counter.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use std::time::Duration;
 
 use crate::error::ErrorKind;
 
-/// Configured addresses that were resolved longer ago are resolved again before they are relied on.
+/// Age at which resolved addresses are resolved again before they are used.
 pub(super) const NAMES: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    /// When it was last tried; `None` for never.
+    /// Counter value of the last attempt; `None` for never.
     attempt: Option<u64>,
-    /// When it was last heard of.
+    /// Counter value of the last update.
     update: u64,
-    /// Whether it is from each [`Origin`].
+    /// Whether it is in each [`Origin`].
     from: [bool; 2],
-    /// The last attempt to connect failed.
+    /// Whether the last attempt to connect failed.
     out_of_reach: bool,
 }
 
@@ -38,52 +38,53 @@ impl Entry {
     }
 }
 
-/// Where addresses came from.
+/// Source of an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Origin {
-    /// From resolving the configured addresses.
+    /// The configured addresses.
     #[default]
     Configured,
-    /// From a server's list of servers.
+    /// A server's list of servers.
     List,
 }
 
-/// Known servers, and the round that is under way.
+/// Known servers, and the current round.
 #[derive(Default)]
 pub(crate) struct Servers {
     entries: BTreeMap<SocketAddr, Entry>,
-    /// Which servers are tried first.
-    first: Origin,
+    /// The preferred source.
+    preferred: Origin,
     clock: u64,
     resolved_at: Option<Duration>,
-    /// Servers that failed in this round, and whether in a way that only a person can repair.
+    /// Servers that failed in this round, and whether only an operator can fix that.
     round: BTreeMap<SocketAddr, bool>,
-    /// Lost in this round, but tried once more: it may lead to several servers.
+    /// A server that was lost in this round but is tried once more: its address may refer to
+    /// several servers.
     second_chance: Option<SocketAddr>,
-    /// Some server could be connected to in this round.
+    /// Whether some server could be connected to in this round.
     reached: bool,
 }
 
 impl Servers {
-    /// Replaces the configured servers, which come first from now on. Servers that stay keep when
-    /// they were last tried, but count as unattempted again.
+    /// Replaces the configured servers, which are preferred from now on. Servers that remain keep
+    /// the time of their last attempt, but count as unattempted again.
     pub(super) fn configure(&mut self, servers: &[SocketAddr], now: Duration) {
         self.replace(servers, Origin::Configured);
-        self.first = Origin::Configured;
+        self.preferred = Origin::Configured;
         self.resolved_at = Some(now);
     }
 
-    /// Whether the configured addresses come first and were resolved too long ago.
+    /// Whether the configured addresses are preferred and were resolved too long ago.
     pub(super) fn are_stale(&self, now: Duration) -> bool {
         let resolved = self.resolved_at;
         let old = resolved.is_none_or(|resolved| now.saturating_sub(resolved) >= NAMES);
-        old && self.first == Origin::Configured
+        old && self.preferred == Origin::Configured
     }
 
     /// Replaces the list; `sender` is the server that sent it.
     pub(super) fn list(&mut self, servers: &[SocketAddr], sender: SocketAddr) {
         self.replace(servers, Origin::List);
-        self.first = if servers.contains(&sender) {
+        self.preferred = if servers.contains(&sender) {
             Origin::List
         } else {
             Origin::Configured
@@ -103,14 +104,14 @@ impl Servers {
         self.entries.retain(|_, entry| entry.from != [false; 2]);
     }
 
-    /// Whether this server was reached by an address that the servers' list does not hold.
+    /// Whether this server's address is missing from a non-empty server list.
     fn is_detached(&self, server: SocketAddr) -> bool {
         let listed = |entry: &Entry| entry.is_from(Origin::List);
         !self.entries.get(&server).is_some_and(listed) && self.entries.values().any(listed)
     }
 
-    /// The next server of this round. Addresses that only the servers themselves use are not tried
-    /// again and again while others lead to servers.
+    /// The next server of this round. Addresses that are only in the list and were unreachable are
+    /// skipped as long as other servers are reachable.
     pub(super) fn next(&self, random: f64) -> Option<SocketAddr> {
         self.pick(random, |server| {
             let unreachable = self.reached && self.is_out_of_reach(*server);
@@ -118,23 +119,29 @@ impl Servers {
         })
     }
 
-    /// The server to try next, among those that `allowed` lets through: those of the origin that
-    /// comes first, of them unattempted ones before others, those never tried first, then those
-    /// whose last attempt is longest ago. `random` (0 to 1) decides between equals.
+    /// Selects the next server among those that `allowed` accepts. The order is: the preferred
+    /// source first; then servers without an attempt since their last update; then those never
+    /// attempted; then the least recently attempted. `random` (0 to 1) decides between equals.
     fn pick(&self, random: f64, allowed: impl Fn(&SocketAddr) -> bool) -> Option<SocketAddr> {
-        let order = |entry: &Entry| (!entry.is_from(self.first), entry.attempted(), entry.attempt);
+        let order = |entry: &Entry| {
+            (
+                !entry.is_from(self.preferred),
+                entry.attempted(),
+                entry.attempt,
+            )
+        };
         let candidates = || self.entries.iter().filter(|(server, _)| allowed(server));
         let first = candidates().map(|(_, entry)| order(entry)).min()?;
         let equals: Vec<SocketAddr> = candidates()
             .filter(|(_, entry)| order(entry) == first)
             .map(|(server, _)| *server)
             .collect();
-        // Truncation is meant: 0 to 1 picks an index; 1 itself is clamped.
+        // Truncation is intended: it maps 0 to 1 to an index. The value 1 is clamped.
         let index = (random.clamp(0.0, 1.0) * equals.len() as f64) as usize;
         equals.get(index.min(equals.len() - 1)).copied()
     }
 
-    /// Notes that this server is being tried now.
+    /// Records an attempt to use this server.
     pub(super) fn attempt(&mut self, server: SocketAddr) {
         self.clock += 1;
         let now = self.clock;
@@ -143,7 +150,7 @@ impl Servers {
         }
     }
 
-    /// Notes whether a connection to this server could be made.
+    /// Records whether a connection to this server could be made.
     pub(super) fn reached(&mut self, server: SocketAddr, reached: bool) {
         self.reached |= reached;
         if let Some(entry) = self.entries.get_mut(&server) {
@@ -151,13 +158,13 @@ impl Servers {
         }
     }
 
-    /// Notes that a server has failed in this round; `permanent` when only a person can repair it.
+    /// Records a failure in this round; `permanent` if only an operator can fix it.
     pub(super) fn failed(&mut self, server: SocketAddr, permanent: bool) {
         self.round.insert(server, permanent);
     }
 
-    /// Notes that the connection in use is lost. Behind a load balancer the same address may lead
-    /// to another server: it is tried once more.
+    /// Records the loss of the connection in use. Behind a load balancer the same address may refer
+    /// to another server, so it is tried once more.
     pub(super) fn lost(&mut self, server: SocketAddr, kind: ErrorKind) {
         let retry = kind == ErrorKind::Server
             && self.is_detached(server)
@@ -169,13 +176,13 @@ impl Servers {
         }
     }
 
-    /// Whether only a person can repair what is wrong with all servers of this round.
+    /// Whether only an operator can fix the failures of this round.
     pub(super) fn have_all_failed_permanently(&self) -> bool {
         self.round.values().all(|permanent| *permanent)
     }
 
-    /// Ends the round. Whether servers could be connected to, but not those that only the servers'
-    /// list names.
+    /// Ends the round. Returns whether servers could be connected to, but not those that are only
+    /// in the servers' list.
     pub(super) fn end_round(&mut self) -> bool {
         let misleads = |entry: &Entry| entry.out_of_reach && !entry.is_from(Origin::Configured);
         let list_misleads = self.reached && self.entries.values().any(misleads);
@@ -189,11 +196,11 @@ impl Servers {
         self.reached = false;
     }
 
-    /// Whether only a list that does not come first names this server, and it could not be reached
-    /// when it was last tried.
+    /// Whether this server is only in the source that is not preferred, and the last attempt to
+    /// connect failed.
     fn is_out_of_reach(&self, server: SocketAddr) -> bool {
         let entry = self.entries.get(&server);
-        entry.is_some_and(|entry| entry.out_of_reach && !entry.is_from(self.first))
+        entry.is_some_and(|entry| entry.out_of_reach && !entry.is_from(self.preferred))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = SocketAddr> {
@@ -213,7 +220,7 @@ mod tests {
         true
     }
 
-    /// In which order servers are tried.
+    /// The order in which servers are tried.
     fn turns(known: &mut Servers) -> Vec<SocketAddr> {
         let mut turns = Vec::new();
         while let Some(next) = known.pick(0.0, |server| !turns.contains(server)) {
@@ -249,13 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn an_update_gives_everybody_another_turn_but_the_last_one_comes_last() {
+    fn after_an_update_all_are_tried_again_the_last_one_last() {
         let mut known = Servers::default();
         known.configure(&[server(1), server(2)], Duration::ZERO);
         known.attempt(server(2));
         known.attempt(server(1));
         known.list(&[server(1), server(2), server(4)], server(1));
-        assert_eq!(known.first, Origin::List);
+        assert_eq!(known.preferred, Origin::List);
         assert_eq!(turns(&mut known), [server(4), server(2), server(1)]);
         known.configure(&[], Duration::ZERO);
         known.list(&[server(4)], server(4));
@@ -263,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_comes_first_and_configured_servers_stand_in() {
+    fn the_list_is_preferred_and_configured_servers_are_the_fallback() {
         let mut known = Servers::default();
         known.configure(&[server(1), server(9)], Duration::ZERO);
         known.attempt(server(1));
@@ -293,7 +300,7 @@ mod tests {
         assert!(known.is_out_of_reach(server(1)) && !known.is_out_of_reach(server(2)));
         assert!(
             !known.is_out_of_reach(balancer),
-            "what is configured is always tried"
+            "configured servers are always tried"
         );
         known.list(&[server(1), server(2)], server(2));
         assert!(

@@ -1,4 +1,4 @@
-//! Any order of events that a world can produce keeps the rules.
+//! Invariants for all sequences of events that a simulated environment can produce.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ enum Operation {
     Logout,
 }
 
-/// What the driver and everything behind it would do.
+/// A simulated driver and environment.
 struct World {
     machine: Machine,
     now: Duration,
@@ -23,7 +23,7 @@ struct World {
     watching: bool,
     link: bool,
     replacement: bool,
-    /// The servers gave a token and did not take it back.
+    /// Whether the servers issued a token that was not logged out.
     token: bool,
     shut_down: bool,
     logouts: u32,
@@ -32,11 +32,11 @@ struct World {
     generation: u64,
     connected: bool,
     connected_at: Duration,
-    /// The proxy has its configuration.
+    /// Whether the proxy has its configuration.
     configured: bool,
-    /// The connection that the last event ended had worked for a while.
+    /// Whether the connection that the last event ended had worked for a while.
     worked: bool,
-    /// How often a connection was given up, and how often replaced.
+    /// Number of lost connections, and of replaced ones.
     left: u32,
     adopted: u32,
 }
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// What could happen next.
+    /// All events that can happen next.
     fn possible(&self, kind: ErrorKind, servers: u8) -> Vec<Event> {
         let failed = failure(kind);
         let list: Vec<_> = (1..=servers).map(server).collect();
@@ -122,7 +122,7 @@ impl World {
         events
     }
 
-    /// What happens when nothing goes wrong.
+    /// The next event if nothing fails.
     fn good(&self) -> Event {
         match self.operation {
             Some(Operation::Resolve) => Event::Resolved(Ok(vec![server(1)])),
@@ -165,7 +165,7 @@ impl World {
         self.finished = self.machine.state == State::Closed;
         prop_assert!(
             self.goes_on(),
-            "nothing happens by itself any more in {:?}",
+            "no operation or timer is running in {:?}",
             self.machine.state
         );
         self.pauses_are_bounded()?;
@@ -176,7 +176,7 @@ impl World {
         Ok(())
     }
 
-    /// Every state that waits has the timer or the operation under way that it waits for.
+    /// Every waiting state has a running timer or operation.
     fn goes_on(&self) -> bool {
         let runs = |operation| self.operation == Some(operation);
         let waits = self.operation.is_none() && self.timer.is_some();
@@ -203,7 +203,7 @@ impl World {
         let worked = std::mem::take(&mut self.worked);
         if let (State::BackingOff(then), Some(pause)) = (self.machine.state, self.timer) {
             let bound = match then {
-                // Logins have delays of their own: servers write every token to disk.
+                // Logins have their own delays, because servers write every token to disk.
                 Then::Resolve | Then::Dial if worked => Duration::from_millis(750),
                 _ if !self.configured => Duration::from_millis(4_500),
                 _ => Duration::from_secs(90),
@@ -317,7 +317,7 @@ impl World {
         Ok(())
     }
 
-    /// What watches over the connection, or is to replace it, ends with it.
+    /// Ends the watch and the replacement of the connection.
     fn give_up(&mut self) {
         self.watching = false;
         self.replacement = false;
@@ -366,7 +366,7 @@ proptest! {
             let possible = world.possible(kind, 1);
             world.happen(possible[choice.index(possible.len())].clone())?;
         }
-        // Whatever has not ended by then is ended by the timer.
+        // The timer ends everything that has not ended by then.
         if !world.finished {
             world.happen(Event::Timer)?;
         }
@@ -427,7 +427,7 @@ proptest! {
     }
 
     #[test]
-    fn replacing_connections_disturbs_nobody(
+    fn replacing_connections_affects_no_user(
         settings in settings(),
         seed: u64,
         changes in prop::collection::vec(0_u8..8, 40..200),
@@ -446,7 +446,7 @@ proptest! {
                     world.happen(Event::FilesChanged { tls: true, bearer: true })?;
                 }
                 (1, _) if world.watching => world.happen(Event::Servers(vec![server(1), server(2)]))?,
-                // The replacement does not succeed. The token in use is not touched by that.
+                // The replacement fails. The token in use is not affected.
                 (2, State::Connected { activity: activity @ (Activity::DialingReplacement | Activity::CheckingReplacement), .. })
                     if trouble != ErrorKind::Rejected || activity == Activity::DialingReplacement =>
                 {
@@ -473,7 +473,7 @@ proptest! {
         }
         let connected = world.now;
         world.happen(Event::Timer)?;
-        prop_assert_eq!(world.operation, Some(Operation::Features), "a sign of life is asked for");
+        prop_assert_eq!(world.operation, Some(Operation::Features), "a health check is due");
         prop_assert!(world.now - connected <= settings.silence.mul_f64(1.25));
         world.happen(Event::Features(Err(failure(ErrorKind::Server))))?;
         prop_assert!(!world.connected);

@@ -1,6 +1,6 @@
-//! What is known of the ACL token: whether a login is due, and when a rejection is believed.
+//! State of the ACL token: whether a login is due, and when a rejection counts.
 //!
-//! It never holds the token itself, which the driver keeps.
+//! The token itself is held by the driver.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use legate_runtime::{Backoff, BackoffPolicy};
 
 use super::FAILOVER;
 
-/// Between a login and the first use of its token: servers need a moment to replicate it.
+/// Delay between a login and the first use of its token: servers need a moment to replicate it.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
-/// How often a token that is not found is tried again at the same server, with delays that double
-/// from [`SETTLE`] up to 400 ms: about two seconds.
+/// Number of retries at the same server for a token that is not found. Delays double from
+/// [`SETTLE`] up to 400 ms: about two seconds in total.
 pub(super) const FRESH_CHECKS: u32 = 6;
 /// The same for a token that has been accepted before.
 const PROVEN_CHECKS: u32 = 2;
-/// For so long after a login, calls that fail because the token is not found are ignored.
+/// Time after a login during which calls that fail because the token is not found are ignored.
 const FRESH: Duration = Duration::from_secs(2);
-/// So many rejections in a row are believed.
+/// Number of consecutive rejections that count as final.
 const REJECTIONS: u32 = 3;
-/// A token of a login that is older than this is replaced at once when it is rejected, a younger
-/// one after a delay that grows: servers write every token to disk. After a rejection that proved
-/// wrong, the next one within this time is believed.
+/// A rejected token from a login older than this is replaced at once, a younger one with backoff,
+/// because servers write every token to disk. If a rejection turned out to be wrong, another one
+/// within this time is not rechecked.
 pub(super) const CALM: Duration = Duration::from_secs(180);
 
-/// The token, as far as decisions go.
+/// State of the token that is relevant for decisions.
 pub(super) struct TokenState {
-    /// Between logins.
+    /// Backoff between logins.
     backoff: Backoff,
     last_login: Option<Duration>,
-    /// The driver has a token that must be logged out.
+    /// Whether the driver has a token that must be logged out.
     pub(super) held: bool,
-    /// A login is due.
+    /// Whether a login is due.
     pub(super) needed: bool,
-    /// The token has been accepted.
+    /// Whether the token has been accepted.
     proven: bool,
-    /// When it was rejected and then accepted all the same.
-    doubted: Option<Duration>,
-    /// Feature checks in a row that have rejected it.
+    /// When a rejection of the token was last rechecked.
+    rechecked_at: Option<Duration>,
+    /// Consecutive feature checks that have rejected it.
     failed_checks: u32,
     rejections: u32,
 }
@@ -50,29 +50,29 @@ impl TokenState {
             held: false,
             needed: login,
             proven: false,
-            doubted: None,
+            rechecked_at: None,
             failed_checks: 0,
             rejections: 0,
         }
     }
 
-    /// The proxy has its configuration: logins may wait longer from now on.
+    /// The proxy has its configuration, so logins may be delayed longer from now on.
     pub(super) fn proxy_configured(&mut self) {
         self.backoff = Backoff::new(BackoffPolicy::SERVER);
     }
 
-    /// The credentials are new ones: what was rejected before says nothing about them.
+    /// The credentials have changed, so earlier rejections do not count any more.
     pub(super) fn forget_rejections(&mut self) {
         self.backoff.reset();
         self.rejections = 0;
     }
 
-    /// A login has given another token, which no server has seen yet.
+    /// A login has returned a new token, which no server has accepted yet.
     pub(super) fn logged_in(&mut self, now: Duration) {
         self.held = true;
         self.needed = false;
         self.proven = false;
-        self.doubted = None;
+        self.rechecked_at = None;
         self.last_login = Some(now);
         self.begin_checks();
     }
@@ -82,13 +82,13 @@ impl TokenState {
         self.rejections = 0;
     }
 
-    /// A server is about to be asked whether it accepts the token.
+    /// A series of feature checks is about to start.
     pub(super) fn begin_checks(&mut self) {
         self.failed_checks = 0;
     }
 
-    /// The server has not found the token: how long to wait before it is asked again, or `None`
-    /// when it is believed.
+    /// The server has not found the token. Returns the delay before the next check, or `None` if
+    /// the rejection counts.
     pub(super) fn next_check(&mut self) -> Option<Duration> {
         let allowed = match self.proven {
             true => PROVEN_CHECKS,
@@ -103,14 +103,15 @@ impl TokenState {
         Some(delay)
     }
 
-    /// The credentials, or the token they gave, are rejected. Whether that is believed.
+    /// The credentials, or the token obtained with them, were rejected. Returns whether that is
+    /// final.
     pub(super) fn rejected(&mut self) -> bool {
         self.needed = true;
         self.rejections = (self.rejections + 1) % REJECTIONS;
         self.rejections == 0
     }
 
-    /// How long to wait before the next login.
+    /// Delay before the next login.
     pub(super) fn next_login(&mut self, now: Duration, random: f64) -> Duration {
         self.needed = true;
         match self.last_login {
@@ -122,18 +123,18 @@ impl TokenState {
         }
     }
 
-    /// A call was rejected because of the token. Whether to ask the server once more: one that is
-    /// a little behind rejects good tokens, too. Not when it was asked a moment ago.
-    pub(super) fn doubt(&mut self, now: Duration) -> bool {
-        let asked = self.doubted;
-        let doubts = asked.is_none_or(|asked| now.saturating_sub(asked) >= CALM);
-        if doubts {
-            self.doubted = Some(now);
+    /// A call was rejected because of the token. Returns whether to check the token first, because
+    /// a server with stale state rejects valid tokens, too. Not if it was rechecked recently.
+    pub(super) fn should_recheck(&mut self, now: Duration) -> bool {
+        let last = self.rechecked_at;
+        let due = last.is_none_or(|last| now.saturating_sub(last) >= CALM);
+        if due {
+            self.rechecked_at = Some(now);
         }
-        doubts
+        due
     }
 
-    /// Whether calls that fail because the token is not found are to be ignored.
+    /// Whether to ignore calls that fail because the token is not found.
     pub(super) fn is_fresh(&self, now: Duration) -> bool {
         let login = self.last_login;
         login.is_some_and(|login| now.saturating_sub(login) < FRESH)

@@ -1,4 +1,4 @@
-//! Where servers are found: names, addresses, commands, and the servers' own list.
+//! Discovery of servers: names, addresses, commands, and the servers' own list.
 
 use legate_testkit::fake_server::{Call, FakeServer, server_entry};
 use legate_testkit::network::{Cuttable, free_port};
@@ -101,8 +101,8 @@ async fn the_servers_list_is_followed() {
         server_entry("127.0.0.1"),
         server_entry("127.0.0.2"),
     ]);
-    // The list has arrived by the time that the server goes away, or else the second server is
-    // never found: it is not among the configured addresses.
+    // The second server is not among the configured addresses, so it is found only if the list has
+    // arrived before the first server goes away.
     servers[0]
         .script()
         .end_watches(Status::unavailable("going away"));
@@ -167,8 +167,8 @@ async fn several_addresses_of_both_families_are_all_servers() {
     }
 }
 
-/// The balancer's address, and a server behind it whose list holds an address of its own, where
-/// nobody listens.
+/// The balancer's address, and a server behind it whose list contains an unreachable address of its
+/// own.
 async fn balanced() -> (Cuttable, FakeServer) {
     let server = FakeServer::plaintext().await;
     let balancer = Cuttable::start(server.address()).await;

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::*;
 
-/// All codes but OK.
+/// All codes except OK.
 fn codes() -> impl Iterator<Item = Code> {
     (1..=16).map(Code::from_i32)
 }
@@ -39,7 +39,7 @@ async fn server() -> FakeServer {
     server
 }
 
-/// Where a session comes to when a server fails one call once. `None` for connected.
+/// The outcome of a session if a server fails one call once. `None` means connected.
 async fn comes_to(client: &Client) -> Option<SessionError> {
     tokio::time::timeout(WAIT, client.session.connected())
         .await
@@ -56,7 +56,7 @@ async fn at_the_first_feature_check_with_a_static_token() {
         let end = comes_to(&client).await;
         let checks = server.script().calls(Call::Features).len();
         match code {
-            // The only server does not like the token: nobody will.
+            // The only server rejects the token, which is final.
             Code::Unauthenticated | Code::PermissionDenied => {
                 assert!(
                     end.as_ref()
@@ -94,7 +94,8 @@ async fn at_the_first_feature_check_after_a_login() {
             (2, 1),
             "{code:?}"
         );
-        // A token that is not known yet is asked for again on the spot, all else is a reason to go.
+        // An unknown token is checked again at the same server; other errors make the session
+        // switch.
         let stayed = matches!(code, Code::Unauthenticated | Code::PermissionDenied);
         assert_eq!(checks[0].peer == checks[1].peer, stayed, "{code:?}");
         client.close().await;
@@ -131,7 +132,7 @@ async fn at_the_login() {
         assert_eq!(
             server.script().tokens(),
             ["secret"],
-            "{code:?}: nothing is left behind"
+            "{code:?}: no login token remains"
         );
     }))
     .await;
@@ -162,7 +163,7 @@ async fn at_the_end_of_a_watch() {
         used.script().wait_for_calls(Call::WatchServers, 1).await;
         used.script().end_watches(scripted(code));
         if code == Code::Unimplemented {
-            // The server is asked for signs of life instead.
+            // The server is checked periodically instead.
             let asked = used.script().calls(Call::Features).len();
             used.script()
                 .wait_for_calls(Call::Features, asked + 2)
@@ -225,7 +226,7 @@ async fn at_a_call_that_is_reported() {
                 "{code:?}"
             );
         } else {
-            // The session has looked at what came later, too.
+            // The session has processed later events, too.
             used.script().wait_for_calls(Call::WatchServers, 1).await;
             used.script().servers(vec![server_entry("127.0.0.9")]);
             client

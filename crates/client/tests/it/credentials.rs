@@ -1,4 +1,4 @@
-//! Tokens: static ones, logins, what happens when they are refused or expire, and the logout.
+//! Tokens: static ones, logins, refusals and expiry, and the logout.
 
 use std::fs;
 
@@ -30,7 +30,7 @@ fn bearer(token: &str) -> Bearer {
 }
 
 #[tokio::test]
-async fn a_static_token_goes_with_every_call() {
+async fn a_static_token_is_sent_with_every_call() {
     let server = FakeServer::plaintext().await;
     server.script().accept_token("secret");
     let client = Client::start(with(static_token("secret"), &server));
@@ -132,12 +132,12 @@ async fn without_a_token_there_is_no_header() {
         let calls = server.script().calls(kind);
         assert_eq!(calls.len(), 2, "{kind:?}: {recorded:?}");
         for call in calls {
-            // An empty one would be another thing than none.
+            // An empty header would differ from no header.
             assert_eq!(call.token, None, "{call:?}");
             assert!(!call.metadata.contains_key(metadata::TOKEN), "{call:?}");
         }
     }
-    // A login has no token yet.
+    // There is no token before the login.
     server.script().accept_login("k8s", "jwt");
     let client = Client::start(with(Credentials::Login(login(bearer("jwt"))), &server));
     client.connected().await;
@@ -278,8 +278,8 @@ async fn an_expired_token_is_replaced_with_the_rotated_bearer() {
     server.script().refuse_login("k8s", "first");
     server.script().accept_login("k8s", "second");
     fs::write(&file, "second\n").unwrap();
-    // What users of a connection do: call, report, wait a moment, call again. Right after the
-    // login the session takes a token that is not found for one that is not replicated yet.
+    // A typical user of a connection: call, report, wait, call again. Right after the login the
+    // session assumes that a token that is not found is not replicated yet.
     let recovered = async {
         loop {
             let connection = client.connected().await;
@@ -326,7 +326,7 @@ async fn the_logout_finds_a_server_when_the_connection_is_gone() {
     });
     let connection = client.connected().await;
     let (used, other) = sorted(&mut servers, connection.server);
-    // The other server does not take calls, only logouts: the session cannot move there.
+    // The other server refuses all calls except logouts, so the session cannot switch to it.
     other
         .script()
         .fail_always(Call::Features, Status::unavailable("starting"));
@@ -338,7 +338,7 @@ async fn the_logout_finds_a_server_when_the_connection_is_gone() {
 }
 
 #[tokio::test]
-async fn closing_is_bounded_when_nobody_takes_the_logout() {
+async fn closing_is_bounded_if_no_server_accepts_the_logout() {
     let server = FakeServer::plaintext().await;
     server.script().accept_login("k8s", "jwt");
     server.script().hang(Call::Logout);

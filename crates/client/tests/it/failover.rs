@@ -1,4 +1,4 @@
-//! From a server that fails to the next one.
+//! Failover from a failing server to the next one.
 
 use legate_api::dataplane::DataplaneFeatures;
 use legate_client::{Bearer, LoginConfig};
@@ -26,7 +26,7 @@ async fn a_server_that_sheds_load_is_left_for_the_other() {
     call(&connection)
         .await
         .expect("whoever still uses the connection before can");
-    // A late report about it does not disturb the new one.
+    // A late report about the old connection does not affect the new one.
     client.session.report(&connection, &status);
     call(&next).await.unwrap();
     assert_eq!(client.connected().await.generation, next.generation);
@@ -127,7 +127,7 @@ async fn a_server_that_is_replaced_by_one_that_knows_nothing_gets_a_login() {
     let client = Client::start(with(Credentials::Login(login), &server));
     let connection = client.connected().await;
     server.stop().await;
-    // The next one has the same address, and none of the tokens.
+    // The next server has the same address, and none of the tokens.
     server.script().revoke_tokens();
     let before = server.script().calls(Call::Features).len();
     server.restart().await;
@@ -142,7 +142,7 @@ async fn a_server_that_is_replaced_by_one_that_knows_nothing_gets_a_login() {
 }
 
 #[tokio::test]
-async fn closing_ends_those_who_wait() {
+async fn closing_wakes_waiting_callers() {
     let client = Client::start(config("127.0.0.1", legate_testkit::network::free_port()));
     let session = client.session.clone();
     let (waited, ()) = tokio::join!(session.connected(), client.close());

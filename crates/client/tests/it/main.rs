@@ -26,10 +26,10 @@ use legate_testkit::fake_server::{FakeServer, FakeServerOptions, WAIT};
 use legate_testkit::network::free_port_on;
 use tonic::Status;
 
-/// How long a session may take to close: its logout's limit and a margin.
+/// Time limit for closing a session: that of its logout, with a margin.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// A session and what it runs in.
+/// A session with its environment.
 struct Client {
     session: Session,
     registry: Registry,
@@ -70,7 +70,7 @@ impl Client {
             .unwrap()
     }
 
-    /// Waits until the session shows this of itself.
+    /// Waits until the session's snapshot satisfies `shown`.
     async fn shows(&self, what: &str, shown: impl Fn(&SessionSnapshot) -> bool) -> SessionSnapshot {
         let found = async {
             loop {
@@ -120,7 +120,7 @@ impl Client {
     }
 }
 
-/// Bounds short enough to wait for.
+/// Intervals short enough for a test.
 fn hasty() -> Timing {
     Timing {
         silence: Duration::from_millis(100),
@@ -129,7 +129,7 @@ fn hasty() -> Timing {
     }
 }
 
-/// Any call with the session's token.
+/// An arbitrary call with the session's token.
 async fn call(connection: &Connection) -> Result<(), Status> {
     let request = GetEnvoyBootstrapParamsRequest {
         proxy_id: "web-proxy".into(),
@@ -158,7 +158,7 @@ async fn two_servers() -> [FakeServer; 2] {
 
 const BOTH: &str = "127.0.0.1,127.0.0.2";
 
-/// Of two servers the one with this address, and the other one.
+/// Of two servers, the one with this address first.
 fn sorted(
     servers: &mut [FakeServer; 2],
     address: SocketAddr,

@@ -9,10 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// An address that nobody has. Only the proxy can reach it.
+/// An unassigned address, which only the proxy can reach.
 const FAR: &str = "192.0.2.7";
 
-/// Takes every CONNECT to be one to this server, and keeps what it was asked.
+/// Connects every CONNECT to this server, and records the requests.
 struct Proxy {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
@@ -40,7 +40,7 @@ impl Proxy {
         }
     }
 
-    /// A session that has this proxy.
+    /// A session that uses this proxy.
     fn client(&self, config: ClientConfig, except: &str) -> Client {
         let url = format!("http://user:pass@{}", self.address);
         Client::start(ClientConfig {
@@ -69,7 +69,7 @@ async fn tunnel(
         return Ok(());
     }
     let mut server = TcpStream::connect(server).await?;
-    // What the server says first comes in one piece with the proxy's answer.
+    // The server's first bytes arrive in one piece with the proxy's response.
     let mut together = answer.as_bytes().to_vec();
     let mut first = [0; 1024];
     let length = tokio::time::timeout(Duration::from_millis(100), server.read(&mut first)).await;
@@ -121,7 +121,7 @@ async fn servers_are_reached_through_a_tunnel() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_is_told_apart_from_a_server() {
+async fn a_proxy_that_refuses_is_distinguished_from_a_server() {
     let server = FakeServer::plaintext().await;
     for (answer, words) in [
         (

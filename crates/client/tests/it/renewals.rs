@@ -1,4 +1,4 @@
-//! Connections that are replaced while they are in use, and tokens that are deleted.
+//! Connections that are replaced while in use, and tokens that are deleted.
 
 use std::fs;
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ fn login(bearer: Bearer) -> Credentials {
     })
 }
 
-/// A server that wants client certificates, and a session that shows one of `ca`.
+/// A server that requires client certificates, and a session with one of `ca`.
 async fn mutual(ca: &TestCa) -> (FakeServer, Client, (std::path::PathBuf, std::path::PathBuf)) {
     let tls = ServerTls {
         require_client_cert: true,
@@ -58,7 +58,7 @@ async fn a_rotated_client_certificate_is_shown_without_losing_the_connection() {
             .is_some()
     );
     let new = ca.client("dataplane");
-    // One file after the other: in between they do not fit together.
+    // One file after the other: in between they do not match.
     fs::write(&cert, &new.cert_pem).unwrap();
     fs::write(&key, &new.key_pem).unwrap();
     let next = client.after(&connection).await;
@@ -81,12 +81,12 @@ async fn a_rotated_client_certificate_is_shown_without_losing_the_connection() {
 }
 
 #[tokio::test]
-async fn a_rotation_that_does_not_work_yet_is_repeated_and_harms_nobody() {
+async fn a_rotation_that_does_not_work_yet_is_retried_without_effect_on_users() {
     let (ca, other) = (TestCa::new(), TestCa::new());
     let (server, client, _) = mutual(&ca).await;
     let connection = client.connected().await;
     server.script().wait_for_calls(Call::WatchServers, 1).await;
-    // The servers do not have certificates of the new authority yet.
+    // The servers do not have certificates of the new CA yet.
     fs::write(ca.ca_file(), other.ca_pem()).unwrap();
     let snapshot = client.shows("failed", |now| now.last_error.is_some()).await;
     let error = snapshot.last_error.unwrap().error;
@@ -95,7 +95,7 @@ async fn a_rotation_that_does_not_work_yet_is_repeated_and_harms_nobody() {
     call(&connection).await.unwrap();
     server.script().wait_for_calls(Call::WatchServers, 2).await;
     assert_eq!(client.connected().await.generation, 1);
-    // What is changed back is tried at once.
+    // Reverting the change triggers another attempt at once.
     fs::write(ca.ca_file(), ca.ca_pem()).unwrap();
     client.after(&connection).await;
     client.close().await;
@@ -110,7 +110,7 @@ async fn a_deleted_token_is_noticed_by_the_session_itself() {
         hasty(),
     );
     let connection = client.connected().await;
-    // A pod of the same name was deleted, and its tokens with it.
+    // A pod of the same name was deleted, with all its tokens.
     server.script().delete_token("login-secret-1");
     let next = client.after(&connection).await;
     let accessor = client.session.snapshot().accessor_id;
@@ -147,7 +147,7 @@ async fn a_new_bearer_token_ends_the_wait_for_a_login() {
     server.script().refuse_login("k8s", &old);
     server.script().accept_login("k8s", &new);
     server.script().delete_token("login-secret-1");
-    // The snapshot shows the reason.
+    // The snapshot contains the reason.
     let snapshot = client
         .shows("refused", |now| {
             let error = now.last_error.as_ref();

@@ -1,4 +1,4 @@
-//! Servers that do not answer while their connections stay open.
+//! Servers that stop responding while their connections stay open.
 
 use legate_testkit::fake_server::Call;
 use legate_testkit::network::Cuttable;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A session that is connected through a network to one server, and knows of another one.
+/// A session that is connected through a simulated network to one server, and knows another one.
 async fn through_a_network(watch: bool) -> (Client, Connection, Cuttable, [FakeServer; 2]) {
     let used = FakeServer::plaintext().await;
     let network = Cuttable::start(used.address()).await;
@@ -39,11 +39,11 @@ async fn a_half_open_connection_is_left_within_the_bound() {
         let next = client.after(&connection).await;
         let took = frozen.elapsed();
         assert_eq!(next.server, other.address());
-        // Silence, the question's deadline, the short delay, and some time for the machine.
+        // Silence, the time limit of the check, the short delay, and a margin for the machine.
         let bound = timing.silence.mul_f64(1.25) + timing.answer + Duration::from_millis(250);
         assert!(
             took >= timing.answer,
-            "{took:?}: nobody said that the connection is gone"
+            "{took:?}: there was no sign that the connection was lost"
         );
         assert!(took < bound + Duration::from_secs(5), "{took:?}");
         call(&next).await.unwrap();
@@ -74,9 +74,9 @@ async fn a_server_that_answers_is_kept_however_silent_its_watch_is() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_connections_and_says_nothing_is_passed_over() {
+async fn a_server_that_accepts_connections_and_never_responds_is_skipped() {
     let (client, connection, network, [used, mut other]) = through_a_network(true).await;
-    // The other one hangs in its feature check, then in nothing at all.
+    // The other server hangs in its feature check, then entirely.
     other.script().hang_next(Call::Features);
     network.freeze();
     let next = client.after(&connection).await;

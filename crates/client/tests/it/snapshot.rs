@@ -1,4 +1,4 @@
-//! What a session tells of itself.
+//! Content of a session's snapshot.
 
 use legate_client::{Bearer, LoginConfig, Stage};
 use legate_model::Secret;
@@ -9,7 +9,7 @@ use tonic::Code;
 use super::*;
 
 #[tokio::test]
-async fn a_connected_session_tells_server_token_and_servers() {
+async fn a_connected_session_shows_server_token_and_servers() {
     let server = FakeServer::plaintext().await;
     server.script().accept_login("k8s", "jwt");
     server
@@ -59,7 +59,7 @@ async fn a_connected_session_tells_server_token_and_servers() {
 }
 
 #[tokio::test]
-async fn a_session_without_a_server_tells_why() {
+async fn a_session_without_a_server_shows_the_reason() {
     let port = free_port();
     let client = Client::start(config("127.0.0.1", port));
     let snapshot = client
@@ -86,7 +86,7 @@ async fn a_session_without_a_server_tells_why() {
 }
 
 #[tokio::test]
-async fn a_session_that_has_failed_tells_which_code() {
+async fn a_failed_session_shows_the_code() {
     let server = FakeServer::plaintext().await;
     server.script().accept_token("right");
     let client = Client::start(with(Credentials::Static(Secret::new("wrong")), &server));

@@ -1,4 +1,4 @@
-//! Certificates that are trusted, not trusted, shown and rotated.
+//! Certificates: trusted, untrusted, presented and rotated.
 
 use legate_client::{ConfigError, TlsConfig};
 use legate_testkit::certs::{ServerTls, TestCa};
@@ -37,7 +37,7 @@ async fn the_name_to_verify_is_the_authority() {
     let server = FakeServer::tls(ca.server_config(&names, ServerTls::default())).await;
     let cases = [
         ("localhost", None, "localhost"),
-        // A final dot keeps search domains out of the look-up; certificates know nothing of it.
+        // A final dot disables search domains; it is not part of names in certificates.
         ("127.0.0.1", Some("localhost."), "localhost."),
         ("127.0.0.1", None, "127.0.0.1"),
         (
@@ -134,7 +134,7 @@ async fn an_untrusted_certificate_is_one_clear_error() {
     }
     assert!(
         server.script().recorded().is_empty(),
-        "nothing is said to a server that is not trusted"
+        "nothing is sent to an untrusted server"
     );
 }
 
@@ -173,7 +173,7 @@ async fn rotated_files_are_read_for_the_next_connection() {
 }
 
 #[tokio::test]
-async fn a_plaintext_server_is_told_apart_from_an_untrusted_one() {
+async fn a_plaintext_server_is_distinguished_from_an_untrusted_one() {
     let ca = TestCa::new();
     let server = FakeServer::plaintext().await;
     let client = Client::start(tls("127.0.0.1", &server, trusting(&ca), None));
@@ -239,7 +239,7 @@ async fn first_error(client: &Client) -> String {
     }
 }
 
-/// Answers whoever connects, once they have said something, and closes the connection.
+/// Sends `answer` to every client after its first bytes, and closes the connection.
 async fn odd_server(answer: &'static [u8]) -> (u16, Scope) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -260,7 +260,7 @@ async fn odd_server(answer: &'static [u8]) -> (u16, Scope) {
 }
 
 #[tokio::test]
-async fn plaintext_at_a_port_that_expects_tls_is_told() {
+async fn plaintext_to_a_tls_port_is_reported() {
     let ca = TestCa::new();
     let server = FakeServer::tls(ca.server_config(&["127.0.0.1"], ServerTls::default())).await;
     for credentials in [
@@ -284,7 +284,7 @@ async fn plaintext_at_a_port_that_expects_tls_is_told() {
 }
 
 #[tokio::test]
-async fn what_else_may_listen_there_is_told_as_far_as_it_shows() {
+async fn other_protocols_on_the_port_are_reported_where_recognised() {
     let http: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     for (answer, hint) in [
         (&b""[..], Some("may expect TLS")),
@@ -305,11 +305,11 @@ async fn what_else_may_listen_there_is_told_as_far_as_it_shows() {
 }
 
 #[tokio::test]
-async fn an_http_port_is_told_from_one_without_tls() {
+async fn an_http_port_is_distinguished_from_one_without_tls() {
     let http: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     let ca = TestCa::new();
     for (answer, hint) in [
-        (http, "speaks HTTP/1 and no gRPC: check -grpc-port"),
+        (http, "speaks HTTP/1, not gRPC: check -grpc-port"),
         (b"SSH-2.0-OpenSSH_9.9\r\n", "does not speak TLS"),
     ] {
         let (port, scope) = odd_server(answer).await;
@@ -325,7 +325,7 @@ async fn an_http_port_is_told_from_one_without_tls() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_grpc_gets_no_hint_at_tls() {
+async fn a_grpc_server_gets_no_hint_about_tls() {
     let server = FakeServer::plaintext().await;
     let broken = Status::unavailable("starting");
     server.script().fail_always(Call::Features, broken);
@@ -334,7 +334,7 @@ async fn a_server_that_speaks_grpc_gets_no_hint_at_tls() {
     assert!(error.ends_with("starting"), "{error}");
     client.close().await;
 
-    // Nor one that cannot be reached at all.
+    // Nor does an unreachable server.
     let client = Client::start(config("127.0.0.1", legate_testkit::network::free_port()));
     let error = first_error(&client).await;
     assert!(!error.contains("TLS"), "{error}");

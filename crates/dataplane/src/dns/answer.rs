@@ -1,5 +1,4 @@
-//! From a query to a reply: every query gets one, admitted or not. Nothing here knows the
-//! transports' sockets.
+//! Produces a reply for every query, admitted or not. Independent of the transports' sockets.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -19,10 +18,10 @@ use super::forward::{ForwardError, Forwarder};
 use super::message::{HEADER, Query, Reason, Transport};
 use super::metrics::{DnsMetrics, Outcome};
 
-/// Memory for answers, roughly, in bytes.
+/// Approximate memory for cached answers, in bytes.
 const CACHE: usize = 1024 * 1024;
 
-/// At most one warning in this time, however many queries fail.
+/// At most one warning in this interval, however many queries fail.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
 /// Turns queries into replies.
@@ -36,12 +35,12 @@ pub(super) struct Answerer {
     udp: Arc<Semaphore>,
     tcp: Arc<Semaphore>,
     spawner: Spawner,
-    /// When the first task noticed the stop.
+    /// When the stop was first noticed.
     stopped: OnceLock<Instant>,
     warnings: Throttle,
 }
 
-/// The right to be answered, for one query.
+/// Permit to process one query. Counts as in flight until it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     _permit: OwnedSemaphorePermit,
@@ -55,7 +54,7 @@ impl Drop for Slot {
 }
 
 impl Answerer {
-    /// Calls that outlast their queries belong to the scope of `spawner`.
+    /// Creates an answerer. Calls that outlive their queries run in the scope of `spawner`.
     pub(super) fn new(
         forwarder: Forwarder,
         limits: Limits,
@@ -76,7 +75,7 @@ impl Answerer {
         }
     }
 
-    /// Reads a message. What is no query is counted and gets no reply.
+    /// Parses a message. A message that is not a query is counted and gets no reply.
     pub(super) fn read(&self, message: Bytes, transport: Transport) -> Option<Query> {
         let query = Query::parse(message, transport);
         if query.is_none() {
@@ -85,7 +84,7 @@ impl Answerer {
         query
     }
 
-    /// A slot, unless all are taken. Never waits.
+    /// A slot, unless all are in use. Never waits.
     pub(super) fn admit(&self, transport: Transport) -> Option<Slot> {
         let slots = match transport {
             Transport::Udp => &self.udp,
@@ -101,14 +100,14 @@ impl Answerer {
         })
     }
 
-    /// The reply to a query without a slot: one that takes no waiting.
+    /// The reply to a query without a slot: one that needs no server, or SERVFAIL.
     pub(super) fn overloaded(&self, query: &Query) -> Bytes {
         let error = "too many queries are being answered";
         self.at_once(query)
             .unwrap_or_else(|| self.decline(query, Reason::Overloaded, &error))
     }
 
-    /// The reply to a query. Takes no longer than [`Limits::query`].
+    /// The reply to a query. Takes at most [`Limits::query`].
     pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Option<Slot>) -> Bytes {
         let Some(slot) = slot else {
             return self.overloaded(query);
@@ -122,13 +121,13 @@ impl Answerer {
                 Ok(answer) => self.pass_on(query, answer),
                 Err(error) => self.without_answer(query, &error),
             },
-            // Once the server has taken too long: an earlier answer, if there is one.
+            // If the server is too slow: a stale answer, if there is one.
             Some(reply) = async {
                 sleep(self.limits.stale_after).await;
                 self.stale(query)
             } => {
                 self.count(query, Outcome::Stale);
-                self.warn(query, "an earlier answer was given", &"the server is slow");
+                self.warn(query, "a stale answer was returned", &"the server is slow");
                 self.finish(call, slot);
                 reply
             }
@@ -138,7 +137,7 @@ impl Answerer {
         }
     }
 
-    /// The reply for which no server is asked: a fresh answer, or FORMERR. A server that cannot read
+    /// The reply that needs no server: a fresh cached answer, or FORMERR. A server that cannot parse
     /// a query fails the call, which would look like a fault of the server.
     fn at_once(&self, query: &Query) -> Option<Bytes> {
         if query.malformed {
@@ -150,7 +149,7 @@ impl Answerer {
         Some(reply)
     }
 
-    /// Asks a server, together with those who ask the same now. The answer is kept.
+    /// Queries a server, sharing the call with identical concurrent queries. The answer is cached.
     fn ask(self: &Arc<Self>, query: &Query) -> Arc<Call> {
         self.calls.join(query, || {
             let (answerer, query) = (Arc::clone(self), query.clone());
@@ -162,8 +161,8 @@ impl Answerer {
         })
     }
 
-    /// Lets the call go on in the slot of a query that does not wait for it any more, so that the
-    /// cache has the answer for the next one. One slot is enough for a call.
+    /// Lets the call continue in the slot of a query that no longer waits for it, so that the next
+    /// query finds the answer in the cache. One slot is enough for a call.
     fn finish(self: &Arc<Self>, call: Arc<Call>, slot: Slot) {
         if !call.claim() {
             return;
@@ -179,19 +178,19 @@ impl Answerer {
         });
     }
 
-    /// The reply when no server has answered: an earlier answer, or SERVFAIL.
+    /// The reply if no server has answered: a stale answer, or SERVFAIL.
     fn without_answer(&self, query: &Query, error: &ForwardError) -> Bytes {
         let earlier = match error.is_outage {
             true => self.stale(query),
             false => None,
         };
         let (outcome, text) = match &earlier {
-            Some(_) => (Outcome::Stale, "an earlier answer was given"),
+            Some(_) => (Outcome::Stale, "a stale answer was returned"),
             None => (Outcome::Declined(error.reason), "query declined"),
         };
         self.count(query, outcome);
         if error.reason == Reason::NoServer {
-            // The session has logged why, once for all queries.
+            // The session has logged the reason once for all queries.
             let transport = query.transport.label();
             tracing::debug!(target: "dns-proxy", transport, error = error.text, "{text}");
         } else {
@@ -200,7 +199,7 @@ impl Answerer {
         earlier.unwrap_or_else(|| query.failure(error.reason))
     }
 
-    /// The server's answer as it is, if it can be sent.
+    /// The server's answer, unchanged if it can be sent.
     fn pass_on(&self, query: &Query, answer: Bytes) -> Bytes {
         let max = query.transport.max_message();
         if (HEADER..=max).contains(&answer.len()) {
@@ -212,7 +211,7 @@ impl Answerer {
             return query.truncation();
         }
         let error = format!(
-            "the server's answer has {} bytes, which no DNS message can have",
+            "the server's answer has {} bytes, which is not a valid size of a DNS message",
             answer.len()
         );
         self.decline(query, Reason::ServerError, &error)
@@ -224,7 +223,7 @@ impl Answerer {
         query.failure(reason)
     }
 
-    /// Waits until the stop, and then for as long as queries in flight may take.
+    /// Waits for the stop, and then for the time that queries in flight have left.
     pub(super) async fn drained(&self) {
         self.spawner.token().cancelled().await;
         let stopped = *self.stopped.get_or_init(Instant::now);
@@ -243,7 +242,7 @@ impl Answerer {
         self.metrics.count(query.transport, outcome);
     }
 
-    /// Warns, unless there was a warning a moment ago.
+    /// Logs a warning, at most one per [`WARN_EVERY`].
     fn warn(&self, query: &Query, text: &str, error: &dyn Display) {
         let transport = query.transport.label();
         match self.warnings.pass() {

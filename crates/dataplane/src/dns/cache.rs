@@ -1,18 +1,20 @@
-//! Answers that servers gave, for a moment or for an outage. No IO; the time comes from callers.
+//! Cache of servers' answers, for use within their TTL and during outages. No IO; callers pass the
+//! time.
 //!
-//! An answer is *fresh* for as long as its shortest TTL says; an absence, for as long as its SOA
-//! record says (RFC 2308). Consul's TTLs are 0 unless its operators say otherwise: such answers
-//! are never fresh. Afterwards an answer is *stale*, and may be given for a while when no server can
-//! be asked (RFC 8767). Whether one can is not decided here.
+//! An answer is *fresh* for its shortest TTL; a negative answer, for the time in its SOA record (RFC
+//! 2308). Consul's TTLs are 0 unless operators configure them: such answers are never fresh.
+//! Afterwards an answer is *stale*, and may be returned for a limited time if no server can be
+//! queried (RFC 8767). Callers decide whether one can.
 //!
-//! A kept answer is repeated byte by byte, as its server made it, with two exceptions: it takes
-//! the id of the query, and the spelling of its name; and TTLs count down while it is fresh, and
-//! are [`STALE_TTL`] seconds when it is stale. It is not encoded anew, because it could then be
-//! longer than its client takes. Servers cut answers to what the client takes, so it is repeated
-//! only to queries that differ in nothing else: see `Key`.
+//! A cached answer is returned byte by byte as the server sent it, except that it gets the id of the
+//! query and its spelling of the name; and that TTLs count down while it is fresh, and are
+//! [`STALE_TTL`] seconds when it is stale. It is not encoded again, because it might then exceed the
+//! size that the client accepts. Servers truncate answers to that size, so an answer is used only
+//! for queries that are the same in everything else: see `Key`.
 //!
-//! The last answer counts. SERVFAIL is none; any other answer that cannot be repeated, REFUSED for
-//! example, removes what was kept before. What was used least recently goes when there is no room.
+//! A new answer replaces the old one. SERVFAIL does not count as an answer; any other answer that
+//! cannot be cached, such as REFUSED, removes the entry. The least recently used entries are
+//! evicted.
 
 #[cfg(test)]
 mod tests;
@@ -28,54 +30,53 @@ use tokio::time::Instant;
 use super::message::{COOKIE, HEADER, Key, OPT, Query, Record, Section};
 use super::message::{options, records};
 
-/// TTL of every record of a stale answer, in seconds: what RFC 8767 recommends. Clients ask again
-/// soon, and not all the time.
+/// TTL of every record of a stale answer, in seconds, as RFC 8767 recommends. Clients query again
+/// soon, but not all the time.
 pub const STALE_TTL: u32 = 30;
 
-/// How long an answer may be given after it was fresh: the shorter of the times that RFC 8767
-/// recommends.
+/// How long an answer stays usable after its fresh time. RFC 8767 recommends one to three days.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long an answer is fresh at most, whatever its TTLs say.
+/// Upper limit for the fresh time, whatever the TTLs are.
 const LONGEST_FRESH: Duration = Duration::from_secs(60 * 60);
 
-/// What an entry costs besides its bytes, roughly: the list, the map, and allocations.
+/// Approximate memory of an entry in addition to its bytes: list, map, and allocations.
 const OVERHEAD: usize = 256;
 
-/// Type of the record that says how long an absence lasts.
+/// Type of the record that bounds how long a negative answer is valid.
 const SOA: u16 = 6;
 
-/// Names of an SOA record are one byte at least, its five numbers are four bytes each.
+/// Two names of an SOA record have at least one byte each, its five numbers four bytes each.
 const SMALLEST_SOA: usize = 22;
 
-/// Types of signatures of a whole message, which cover its id.
+/// Types of signatures of a whole message, which cover its id (SIG, TSIG).
 const SIGNATURES: [u16; 2] = [24, 250];
 
-/// In the TTL of an OPT record: the higher bits of the response code.
+/// In the TTL of an OPT record: the upper bits of the response code.
 const EXTENDED_CODE: u32 = 0xff00_0000;
 
-/// Answers by the questions that they answer.
+/// Answers by question.
 #[derive(Debug)]
 pub struct Cache {
     entries: LruCache<Key, Entry>,
-    /// How much memory they take in bytes, roughly.
+    /// Approximate memory of all entries, in bytes.
     pub bytes: usize,
     max_bytes: usize,
 }
 
-/// An answer that can be repeated.
+/// An answer that can be returned again.
 #[derive(Debug)]
 struct Entry {
     answer: Box<[u8]>,
-    /// Where in the answer TTLs are.
+    /// Offsets of the TTLs in the answer.
     ttls: Box<[u16]>,
     received: Instant,
-    /// How long it is fresh.
+    /// Time for which it is fresh.
     fresh: Duration,
 }
 
 impl Cache {
-    /// An empty cache that takes `max_bytes` of memory, roughly.
+    /// An empty cache with a limit of approximately `max_bytes` of memory.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
@@ -85,13 +86,13 @@ impl Cache {
         }
     }
 
-    /// The reply to `query` from an answer that is fresh.
+    /// The reply to `query` from a fresh answer.
     #[must_use]
     pub fn fresh(&mut self, query: &Query, now: Instant) -> Option<Bytes> {
         self.repeat(query, now, Duration::ZERO)
     }
 
-    /// The reply to `query` from an answer that is fresh or stale. For when no server can be asked.
+    /// The reply to `query` from a fresh or stale answer, for use if no server can be queried.
     #[must_use]
     pub fn stale(&mut self, query: &Query, now: Instant) -> Option<Bytes> {
         let reply = self.repeat(query, now, STALE);
@@ -111,7 +112,7 @@ impl Cache {
         (age - entry.fresh < stale).then(|| entry.reply(query, |_| STALE_TTL))
     }
 
-    /// Takes note of a server's answer to `query`.
+    /// Caches a server's answer to `query`.
     pub fn store(&mut self, query: &Query, answer: &[u8], now: Instant) {
         let Some(key) = &query.key else { return };
         let Ok(header) = Header::read(&mut BinDecoder::new(answer)) else {
@@ -148,8 +149,8 @@ impl Cache {
 }
 
 impl Entry {
-    /// `None` for an answer to another question, or one that cannot be read completely, or an
-    /// absence that does not say for how long.
+    /// `None` for an answer to another question, one that cannot be parsed completely, or a negative
+    /// one without an SOA record.
     fn read(query: &Query, answer: &[u8], header: &Header, received: Instant) -> Option<Self> {
         let absence = match header.metadata.response_code {
             ResponseCode::NoError => header.counts.answers == 0,
@@ -177,7 +178,7 @@ impl Entry {
                 (OPT, Section::Additional) if is_repeatable(&record) => continue,
                 (OPT, _) => return None,
                 (SOA, Section::Authority) => {
-                    // The last of its numbers is how long an absence may be remembered.
+                    // The last of its numbers limits how long a negative answer may be cached.
                     let minimum = record.data.last_chunk();
                     let minimum = minimum.filter(|_| record.data.len() >= SMALLEST_SOA)?;
                     ttl = ttl.min(u32::from_be_bytes(*minimum));
@@ -188,7 +189,7 @@ impl Entry {
                 _ => {}
             }
             fresh = fresh.min(ttl);
-            // A message is at most as long as 16 bits can say.
+            // The length of a message fits into 16 bits.
             ttls.push(record.ttl_at as u16);
         }
         let complete = decoder.is_empty() && (bounded || !absence);
@@ -200,7 +201,7 @@ impl Entry {
         })
     }
 
-    /// How much memory it takes in bytes, roughly.
+    /// Approximate memory in bytes.
     fn cost(&self, key: &Key) -> usize {
         OVERHEAD + key.len() + self.answer.len() + size_of_val(&*self.ttls)
     }
@@ -209,7 +210,7 @@ impl Entry {
         let mut reply = BytesMut::from(&*self.answer);
         reply[..2].copy_from_slice(&query.metadata.id.to_be_bytes());
         if let Some((name, _)) = query.question_bytes() {
-            // Same name, same length.
+            // The same name has the same length.
             reply[HEADER..][..name.len()].copy_from_slice(name);
         }
         for at in &self.ttls {
@@ -222,8 +223,8 @@ impl Entry {
     }
 }
 
-/// Whether an OPT record may be given to others: it belongs to no client, and no higher bits of
-/// the response code are in it.
+/// Whether an OPT record may be sent to other clients: it has no cookie, and no upper bits of the
+/// response code.
 fn is_repeatable(edns: &Record<'_>) -> bool {
     let no_cookie = |options: Vec<(u16, &[u8])>| options.iter().all(|(code, _)| *code != COOKIE);
     edns.ttl & EXTENDED_CODE == 0 && options(edns.data).is_ok_and(no_cookie)

@@ -1,7 +1,7 @@
-//! Queries that are the same but for their ids and come at the same time are one call.
+//! Merges concurrent queries that differ only in their ids into one call.
 //!
-//! A call goes on for as long as one of those who ask is still there, whichever that is. Nobody
-//! joins a call that has ended: its answer may be out of date.
+//! A call continues as long as at least one of its queries is waiting. A query never joins a call
+//! that has ended: the answer may be out of date.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,35 +15,35 @@ use futures_util::{FutureExt, TryFutureExt};
 use super::forward::ForwardError;
 use super::message::{Query, Transport};
 
-/// Calls that somebody waits for.
+/// Calls that queries are waiting for.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<HashMap<Same, Weak<Call>>>);
+pub(super) struct Calls(Mutex<HashMap<CallKey, Weak<Call>>>);
 
-/// How a query came, and what follows its id.
-type Same = (Transport, Bytes);
+/// Transport of the query, and its bytes after the id.
+type CallKey = (Transport, Bytes);
 
 type Answer = Result<Bytes, Arc<ForwardError>>;
 
-/// A call to a server, for everybody who has the same question now.
+/// A call to a server, shared by all concurrent queries for the same question.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) answer: Shared<BoxFuture<'static, Answer>>,
-    /// The id that the server is asked with.
+    /// The id in the query to the server.
     id: u16,
-    /// Whether somebody waits for its end without needing the answer.
+    /// Whether some task waits for its end without a query that needs the answer.
     claimed: AtomicBool,
 }
 
 impl Calls {
-    /// The call that asks this already, or else a new one. Nothing happens before somebody waits
-    /// for it.
+    /// The running call for the same question, or else a new one. The call does not start until it
+    /// is awaited.
     pub(super) fn join<F>(&self, query: &Query, call: impl FnOnce() -> F) -> Arc<Call>
     where
         F: Future<Output = Result<Bytes, ForwardError>> + Send + 'static,
     {
-        let same = (query.transport, query.message.slice(2..));
+        let key = (query.transport, query.message.slice(2..));
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(call) = calls.get(&same).and_then(open) {
+        if let Some(call) = calls.get(&key).and_then(open) {
             return call;
         }
         // Bounds the map by the number of queries in flight.
@@ -53,21 +53,21 @@ impl Calls {
             id: query.metadata.id,
             claimed: AtomicBool::new(false),
         });
-        calls.insert(same, Arc::downgrade(&call));
+        calls.insert(key, Arc::downgrade(&call));
         call
     }
 }
 
-/// `None` for a call that has ended, or that nobody waits for any more.
+/// `None` for a call that has ended, or that no query is waiting for.
 fn open(call: &Weak<Call>) -> Option<Arc<Call>> {
     call.upgrade().filter(|call| call.answer.peek().is_none())
 }
 
 impl Call {
-    /// The answer for who sent `query`.
+    /// The answer, with the id of `query`.
     pub(super) async fn answer(&self, query: &Query) -> Answer {
         let answer = self.answer.clone().await?;
-        // An answer with another id is passed on as the server made it.
+        // An answer with another id is passed on unchanged.
         if self.id == query.metadata.id || !answer.starts_with(&self.id.to_be_bytes()) {
             return Ok(answer);
         }
@@ -76,7 +76,7 @@ impl Call {
         Ok(answer.freeze())
     }
 
-    /// True for the first caller only: one is enough to wait for the end.
+    /// Returns true to the first caller only: one waiter is enough.
     pub(super) fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ mod tests {
         assert!(one.claim() && !one.claim() && !two.claim());
         send.send(Bytes::from_static(b"\0\x01answer")).unwrap();
         assert_eq!(two.answer(&second).await.unwrap(), &b"\0\x02answer"[..]);
-        // It has ended, although there is still one who could wait for it.
+        // The call has ended, although its handle still exists.
         assert_eq!(count(&calls), 0);
         let anew = calls.join(&first, || ready(Ok(Bytes::new())));
         assert_eq!(anew.answer(&first).await.unwrap(), Bytes::new());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_goes_on_until_the_last_one_leaves() {
+    async fn it_continues_until_the_last_query_is_gone() {
         let calls = Calls::default();
         let (send, receive) = oneshot::channel::<Bytes>();
         let asked = query(1, 0);
@@ -170,7 +170,7 @@ mod tests {
         drop(two);
         assert_eq!(count(&calls), 0);
         assert!(send.is_closed());
-        // Nobody has waited for this one.
+        // A call that is dropped before it is awaited.
         drop(calls.join(&asked, never));
         assert_eq!(count(&calls), 0);
     }

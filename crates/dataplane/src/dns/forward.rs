@@ -1,6 +1,6 @@
-//! Takes a query to a server: which connection, how long, and when a second time.
+//! Forwards a query to a server: selects the connection, sets the deadline, and retries once.
 //!
-//! It looks neither into queries nor into answers, and never asks more than two connections.
+//! It inspects neither queries nor answers, and uses at most two connections.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ use super::{DnsError, DnsOptions, Limits};
 /// Why there is no answer from a server.
 #[derive(Debug)]
 pub(super) struct ForwardError {
-    /// What the client sees.
+    /// Reason shown to the client.
     pub(super) reason: Reason,
-    /// Whether servers are away: none has answered the query or refused the session.
+    /// Whether this is an outage: no server has answered the query or refused the session.
     pub(super) is_outage: bool,
     pub(super) text: String,
 }
@@ -38,7 +38,7 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Fails when the namespace or the partition cannot be sent.
+    /// Fails if the namespace or the partition cannot be sent as metadata.
     pub(super) fn new(session: Session, options: &DnsOptions) -> Result<Self, DnsError> {
         let value = |setting: &str, value: &str| {
             let sendable = value.parse().ok().filter(|_| value.is_ascii());
@@ -57,11 +57,11 @@ impl Forwarder {
         })
     }
 
-    /// Asks the current server, and the next one when this one turns out to be gone.
-    /// Takes no longer than [`Limits::query`].
+    /// Queries the current server, and the next one if this one is gone. Takes at most
+    /// [`Limits::query`].
     pub(super) async fn forward(&self, query: &Query) -> Result<Bytes, ForwardError> {
         let deadline = Instant::now() + self.limits.query;
-        // A connection that was lost a moment ago is waited for.
+        // If the connection was lost a moment ago, wait for the next one.
         let lost_at = self.lost_at().unwrap_or_else(Instant::now);
         let until = deadline.min(lost_at + self.limits.connection);
         let first = self.connection(None, until).await;
@@ -80,7 +80,7 @@ impl Forwarder {
         Err(self.error(&first, &status, deadline))
     }
 
-    /// Follows the session, to know since when there is no connection. Ends with it.
+    /// Tracks since when the session has no connection. Ends with the session.
     pub(super) async fn follow(&self) {
         let mut states = self.session.subscribe();
         loop {
@@ -99,7 +99,7 @@ impl Forwarder {
         self.lost_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection, another one than the one that failed; else the state at that time.
+    /// A connection other than the failed one, or the session's state at `until`.
     async fn connection(
         &self,
         failed: Option<&Connection>,
@@ -121,14 +121,14 @@ impl Forwarder {
         }
     }
 
-    /// One call. A failure is reported to the session.
+    /// One call. Failures are reported to the session.
     async fn ask(
         &self,
         connection: &Connection,
         query: &Query,
         deadline: Instant,
     ) -> Result<Bytes, Status> {
-        // Servers cut answers to what the protocol and the query allow.
+        // Servers truncate answers to the limit of the protocol and the query.
         let protocol = match query.transport {
             Transport::Udp => Protocol::Udp,
             Transport::Tcp => Protocol::Tcp,
@@ -152,7 +152,7 @@ impl Forwarder {
 
     fn error(&self, connection: &Connection, status: &Status, deadline: Instant) -> ForwardError {
         let server = connection.server;
-        // The deadline may be noticed here, in the channel or at the server.
+        // The deadline may expire here, in the channel or at the server.
         if status.code() == Code::DeadlineExceeded || Instant::now() >= deadline {
             let after = self.limits.query;
             return ForwardError {
@@ -175,7 +175,7 @@ fn failed(server: SocketAddr, status: &Status) -> ForwardError {
     }
 }
 
-/// There is no server to ask, or servers refuse the session.
+/// There is no connection, or servers refuse the session.
 fn unconnected(state: &SessionState) -> ForwardError {
     let (error, is_outage) = match state {
         SessionState::Failed(error) => (error.to_string(), false),
@@ -186,7 +186,7 @@ fn unconnected(state: &SessionState) -> ForwardError {
         SessionState::Connecting {
             last_error: Some(error),
         } => (error.to_string(), !is_refusal(error)),
-        _ => ("none has been reached yet".to_owned(), true),
+        _ => ("no server has been reached yet".to_owned(), true),
     };
     ForwardError {
         reason: Reason::NoServer,
@@ -195,14 +195,14 @@ fn unconnected(state: &SessionState) -> ForwardError {
     }
 }
 
-/// Whether servers are there, but refuse the session.
+/// Whether servers are reachable but refuse the session.
 fn is_refusal(error: &SessionError) -> bool {
     use legate_client::ErrorKind::{Invalid, Rejected};
     error.code.is_some() && matches!(error.kind, Rejected | Invalid)
 }
 
-/// How long to wait for another connection, to ask a second time; with zero it is asked only if there
-/// is one already. `None` when other servers would say the same.
+/// How long to wait for another connection before the retry. With zero, the retry happens only if
+/// there already is one. `None` if other servers would give the same answer.
 fn wait_for_another(status: &Status, most: Duration) -> Option<Duration> {
     match classify(status) {
         ErrorClass::Permanent => None,
@@ -213,8 +213,8 @@ fn wait_for_another(status: &Status, most: Duration) -> Option<Duration> {
 
 /// Since when there is no connection; `None` while there is one.
 ///
-/// A server change takes a moment that queries can wait for. An outage takes minutes: each query
-/// that waited then would make its client wait for nothing, and take a slot from others.
+/// A server change takes a moment, which queries can wait for. An outage takes minutes: queries that
+/// waited then would delay their clients for nothing and occupy slots.
 fn since(lost_at: Option<Instant>, connected: bool, now: Instant) -> Option<Instant> {
     (!connected).then_some(lost_at.unwrap_or(now))
 }
@@ -226,7 +226,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn only_what_another_connection_may_cure_is_asked_again() {
+    fn only_errors_that_another_connection_may_fix_are_retried() {
         let wait = |code, text: &str| wait_for_another(&Status::new(code, text), SECOND);
         assert_eq!(wait(Code::Unavailable, ""), Some(SECOND));
         assert_eq!(wait(Code::ResourceExhausted, ""), Some(SECOND));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_when_no_server_has_said_anything() {
+    fn an_outage_means_that_no_server_has_responded() {
         use legate_client::ErrorKind::{Rejected, Server};
 
         let server = ([127, 0, 0, 1], 8502).into();
@@ -256,7 +256,7 @@ mod tests {
         assert!(!is_refusal(Server, Some(Code::Unavailable)));
         assert!(is_refusal(Rejected, Some(Code::Unauthenticated)));
         let unreadable_bearer_token = is_refusal(Rejected, None);
-        assert!(!unreadable_bearer_token, "no server was asked");
+        assert!(!unreadable_bearer_token, "no server was queried");
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Reads queries as far as a forwarder must, and writes the replies that no server makes.
+//! Parses as much of a query as a forwarder needs, and builds the replies that do not come from
+//! servers.
 //!
-//! hickory reads headers and questions and writes replies. Records are only gone through, without
-//! following compression pointers: hickory would follow them for every record, however long a
-//! chain of them is, and logs what it cannot read. So the work is linear in the message's length,
-//! whatever is in it.
+//! hickory parses headers and questions and encodes replies. Records are only skipped, without
+//! following compression pointers: hickory would follow them for every record, however long the
+//! chain, and logs records that it cannot parse. So the work is linear in the message's length for
+//! any content.
 //!
-//! No IO and no state. It never changes a message that is forwarded.
+//! No IO and no state. Forwarded messages are never changed.
 
 use std::iter::repeat_n;
 use std::ops::RangeInclusive;
@@ -16,51 +17,51 @@ use hickory_proto::op::{OpCode, ResponseCode};
 use hickory_proto::rr::rdata::opt::EdnsOption;
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder, DecodeError};
 
-/// Length in bytes of the longest message of all: lengths have 16 bits.
+/// Maximum length of any message, in bytes: lengths have 16 bits.
 pub const MAX_MESSAGE: usize = 65_535;
 
-/// Length in bytes of the longest message that fits into a datagram over IPv4.
+/// Maximum length of a message in an IPv4 datagram, in bytes.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// Length in bytes of the header, which every message begins with.
+/// Length of the header that every message starts with, in bytes.
 pub(super) const HEADER: usize = 12;
 
-/// Length in bytes of type and class, which end a question.
+/// Length of the type and class at the end of a question, in bytes.
 const QUESTION_TAIL: usize = 4;
 
 /// Type of the record that carries EDNS (RFC 6891).
 pub(super) const OPT: u16 = 41;
 
-/// EDNS option that a client chooses at random (RFC 7873).
+/// EDNS option with a random value chosen by the client (RFC 7873).
 pub(super) const COOKIE: u16 = 10;
 
 /// EDNS option that explains an error (RFC 8914).
 const EXTENDED_ERROR: u16 = 15;
 
-/// In the TTL of an OPT record: the client takes DNSSEC records.
+/// In the TTL of an OPT record: the client accepts DNSSEC records.
 const DNSSEC_OK: u32 = 0x8000;
 
-/// Types whose answers cannot be repeated: keys for signatures, transfers of whole zones.
+/// Types whose answers cannot be cached: keys for signatures, and zone transfers.
 const UNREPEATABLE: RangeInclusive<u16> = 249..=252;
 
-/// Largest datagram in bytes that our own replies say we take. Queries of any size are taken; this
-/// is what travels everywhere without being fragmented.
+/// Largest datagram in bytes that our own replies announce. Larger queries are accepted, too; this
+/// size passes everywhere without fragmentation.
 const PAYLOAD: u16 = 1232;
 
-/// How a query came, and how its reply goes.
+/// Transport of a query and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// In a datagram of its own.
+    /// One datagram per message.
     Udp,
-    /// On a stream, behind its length.
+    /// A stream, with a length before each message.
     Tcp,
 }
 
 impl Transport {
-    /// Both of them.
+    /// All transports.
     pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
 
-    /// Length in bytes of the longest message that can be sent.
+    /// Maximum length of a message, in bytes.
     pub(super) fn max_message(self) -> usize {
         match self {
             Self::Udp => MAX_DATAGRAM,
@@ -68,7 +69,7 @@ impl Transport {
         }
     }
 
-    /// In labels and logs.
+    /// Name in labels and logs.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -77,23 +78,23 @@ impl Transport {
     }
 }
 
-/// Why a query is answered with SERVFAIL.
+/// Reason for a SERVFAIL reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Too many queries are being answered already.
+    /// Too many queries are in flight.
     Overloaded,
     /// There is no connection to a server.
     NoServer,
     /// The server took too long.
     Timeout,
-    /// The server refused, or its answer is no DNS message that fits.
+    /// The server refused, or its answer is not a DNS message of a valid size.
     ServerError,
-    /// This process ends.
+    /// This process is stopping.
     Stopping,
 }
 
 impl Reason {
-    /// Info code and text that tools like `dig` show.
+    /// Info code and text of the extended error, shown by tools like `dig`.
     fn explanation(self) -> (u16, &'static str) {
         match self {
             Self::Overloaded => (0, "too many queries at one time"),
@@ -105,34 +106,35 @@ impl Reason {
     }
 }
 
-/// Everything in a query that its answer may depend on: how it came, the flags, the name
-/// regardless of its spelling, type and class, and what EDNS says of sizes, DNSSEC and the rest,
-/// but for cookies. Not the id.
+/// Everything in a query that its answer may depend on: transport, flags, the name in lower case,
+/// type and class, and the EDNS parameters except for cookies. Not the id.
 pub(super) type Key = Bytes;
 
-/// A message that is to be answered.
+/// A message that needs a reply.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// As it came.
+    /// The message as received.
     pub message: Bytes,
-    /// How it came.
+    /// The transport that it arrived on.
     pub(super) transport: Transport,
     pub(super) metadata: Metadata,
-    /// The question, and where the message goes on after it.
+    /// The question, and the offset of its end in the message.
     question: Option<(op::Query, usize)>,
-    /// Whether the client takes DNSSEC records; `None` without EDNS.
+    /// Whether the client accepts DNSSEC records; `None` without EDNS.
     dnssec_ok: Option<bool>,
-    /// Whether no server could read it: it has no question or several (RFC 9619), or an entry of a
-    /// section is cut off or has an impossible name. What follows the last entry is the server's to
+    /// Whether no server could parse it: it has no question or several (RFC 9619), or an entry of a
+    /// section is truncated or has an invalid name. Trailing bytes are left for the server to
     /// judge.
     pub(super) malformed: bool,
-    /// `None` when its answer cannot be repeated: it is not a plain question, or is signed.
+    /// The cache key; `None` if the answer cannot be cached: the query is not a plain question, or
+    /// is signed.
     pub(super) key: Option<Key>,
 }
 
 impl Query {
-    /// `None` for what must not be answered: bytes without a whole header have no id to answer to,
-    /// and answering responses would let two servers talk to each other for ever.
+    /// `None` for messages that must not be answered. Bytes without a complete header have no id to
+    /// reply to, and replies to responses could make two servers send messages to each other
+    /// endlessly.
     #[must_use]
     pub fn parse(message: Bytes, transport: Transport) -> Option<Self> {
         let Header { metadata, counts } = Header::read(&mut BinDecoder::new(&message)).ok()?;
@@ -152,7 +154,7 @@ impl Query {
         Some(query)
     }
 
-    /// Reads what follows the header; `None` when that cannot be done.
+    /// Parses everything after the header; `None` if that fails.
     fn read_body(&mut self, message: &[u8], counts: &HeaderCounts) -> Option<()> {
         let mut decoder = BinDecoder::new(message);
         decoder.read_slice(HEADER).ok()?;
@@ -161,7 +163,8 @@ impl Query {
         }
         let question = op::Query::read(&mut decoder).ok()?;
         let end = decoder.index();
-        // A pointer could only point to the header; with one, the name would be longer than this.
+        // A compression pointer could only point into the header; the decoded name would then be
+        // longer than its encoding.
         let length = question.name.len() + usize::from(!question.name.is_root());
         if length != end - HEADER - QUESTION_TAIL {
             return None;
@@ -190,7 +193,7 @@ impl Query {
         let (name, tail) = self.question_bytes()?;
         let mut key = vec![self.transport as u8];
         key.extend(&self.message[2..4]);
-        // Length bytes are below the letters.
+        // Length bytes are smaller than any letter, so this leaves them unchanged.
         key.extend(name.to_ascii_lowercase());
         key.extend(tail);
         if let Some(edns) = edns {
@@ -207,25 +210,25 @@ impl Query {
         Some(key.into())
     }
 
-    /// The question as it came: its name, then its type and class.
+    /// The question as received: its name, then its type and class.
     pub(super) fn question_bytes(&self) -> Option<(&[u8], &[u8; QUESTION_TAIL])> {
         let (_, end) = self.question.as_ref()?;
         self.message.get(HEADER..*end)?.split_last_chunk()
     }
 
-    /// FORMERR: the query is malformed.
+    /// FORMERR for a malformed query.
     #[must_use]
     pub fn format_error(&self) -> Bytes {
         self.reply(ResponseCode::FormErr, false, None)
     }
 
-    /// SERVFAIL, with the reason for clients that know EDNS.
+    /// SERVFAIL, with the reason if the client supports EDNS.
     #[must_use]
     pub fn failure(&self, reason: Reason) -> Bytes {
         self.reply(ResponseCode::ServFail, false, Some(reason))
     }
 
-    /// An empty answer that says that the real one is too long: ask again over TCP.
+    /// An empty, truncated answer that makes the client retry over TCP.
     #[must_use]
     pub fn truncation(&self) -> Bytes {
         self.reply(ResponseCode::NoError, true, None)
@@ -235,12 +238,12 @@ impl Query {
         let mut reply = Message::response(self.metadata.id, self.metadata.op_code);
         reply.metadata = Metadata::response_from_request(&self.metadata);
         reply.metadata.truncation = truncated;
-        // Servers do recursion where they are configured to; without this bit, some resolvers
-        // would never come back.
+        // Servers resolve recursively if they are configured to. Without this bit, some resolvers
+        // would stop using this one.
         reply.metadata.recursion_available = true;
         reply.metadata.response_code = code;
         reply.add_queries(self.question.iter().map(|(question, _)| question.clone()));
-        // A client that speaks EDNS takes an answer without it for a server that does not.
+        // A client that uses EDNS assumes that a server which omits it does not support it.
         if let Some(dnssec_ok) = self.dnssec_ok {
             let mut edns = Edns::new();
             edns.set_max_payload(PAYLOAD).set_dnssec_ok(dnssec_ok);
@@ -251,12 +254,12 @@ impl Query {
             }
             reply.set_edns(edns);
         }
-        // What has been read can be written.
+        // Everything that was parsed can be encoded.
         reply.to_vec().unwrap_or_default().into()
     }
 }
 
-/// Which part of a message a record is in.
+/// The section of a message that a record is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
     Answer,
@@ -264,20 +267,20 @@ pub(super) enum Section {
     Additional,
 }
 
-/// A record, without its name.
+/// A resource record, without its name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) kind: u16,
-    /// Class and TTL, which mean something else in EDNS.
+    /// Class and TTL, which have other meanings in an OPT record.
     pub(super) class: u16,
     pub(super) ttl: u32,
-    /// Where the message has the TTL.
+    /// Offset of the TTL in the message.
     pub(super) ttl_at: usize,
     pub(super) data: &'a [u8],
 }
 
-/// The records of a message, whose question has been read. `None` stands for one that cannot be
-/// read; what follows it then means nothing.
+/// The records of a message whose question has been parsed. `None` stands for a record that cannot
+/// be parsed; items after it are meaningless.
 pub(super) fn records<'a>(
     decoder: &mut BinDecoder<'a>,
     counts: &HeaderCounts,
@@ -309,7 +312,7 @@ fn read_record<'a>(decoder: &mut BinDecoder<'a>) -> Result<Record<'a>, DecodeErr
     })
 }
 
-/// Goes past a name; what a pointer points to is not looked at.
+/// Skips a name without following pointers.
 fn skip_name(decoder: &mut BinDecoder<'_>) -> Result<(), DecodeError> {
     loop {
         match decoder.read_u8()?.unverified() {
@@ -344,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// In the third byte: the message is a response.
+    /// Flag in the third byte: the message is a response.
     const RESPONSE: u8 = 0x80;
 
     const REASONS: [Reason; 5] = [
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_explained_to_who_speaks_edns() {
+    fn a_failure_is_explained_to_clients_with_edns() {
         for dnssec_ok in [false, true] {
             for reason in REASONS {
                 let reply = parse(&query(Some(dnssec_ok))).failure(reason);
@@ -449,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_echoed() {
+    fn unreadable_questions_are_not_echoed() {
         let tails: [&[u8]; 5] = [
             b"",
             b"\x03ab",
@@ -469,14 +472,14 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_query_is_told_from_an_odd_one() {
+    fn malformed_queries_are_distinguished_from_unusual_ones() {
         let whole = query(Some(true)).to_vec().unwrap();
         assert!(!parse(&query(None)).malformed);
         for length in HEADER..whole.len() {
             let cut = read(&whole[..length]).unwrap();
             assert!(cut.malformed, "{length} of {} bytes", whole.len());
         }
-        // Behind the last record, and in other operations.
+        // Trailing bytes, and other operations.
         let odd = [&whole[..], b"more"].concat();
         assert!(!read(&odd).unwrap().malformed);
         let update = [
@@ -519,13 +522,13 @@ mod tests {
                 prop_assert!((HEADER..=512).contains(&reply.len()));
                 prop_assert_eq!(&reply[..2], &bytes[..2]);
                 prop_assert_eq!(reply[2] & RESPONSE, RESPONSE);
-                // What we send, we would not answer.
+                // Our own replies would not be answered.
                 prop_assert!(read(&reply).is_none());
             }
         }
 
         #[test]
-        fn queries_of_others_keep_their_question(
+        fn queries_of_other_encoders_keep_their_question(
             labels in proptest::collection::vec("[a-z0-9_-]{1,20}", 1..8),
             kind in any::<u16>(),
             edns in proptest::option::of(any::<bool>()),

@@ -1,32 +1,32 @@
-//! How many queries there are and what became of them.
+//! Counts queries by outcome.
 
 use legate_runtime::metrics::{Error, IntCounterVec, IntGaugeVec, Registrar, Registry};
 
 use super::message::{Reason, Transport};
 use crate::telemetry::PREFIX;
 
-/// What became of a query. Every message that comes in has one outcome, unless its TCP client goes
-/// away first.
+/// Outcome of a query. Every received message has one outcome, unless its TCP client disconnects
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The server's answer was passed on.
+    /// The server's answer was returned.
     Answered,
-    /// An answer of a moment ago was given again, within the time that its server allows.
+    /// A cached answer was returned within its TTL.
     Cached,
-    /// An earlier answer was given again, because no server answers.
+    /// A stale answer was returned, because no server answered.
     Stale,
-    /// The server's answer was too long; the client got an empty one that says to use TCP.
+    /// The server's answer was too long; the client got an empty one that refers it to TCP.
     Truncated,
-    /// It was declined with SERVFAIL.
+    /// It was answered with SERVFAIL.
     Declined(Reason),
-    /// It could not be read, and was answered with FORMERR.
+    /// It could not be parsed, and was answered with FORMERR.
     Malformed,
-    /// It was no query: nothing was sent.
+    /// It was not a query: nothing was sent.
     Ignored,
 }
 
 impl Outcome {
-    /// All of them, with their labels.
+    /// All outcomes, with their labels.
     const ALL: [(Self, &str); 11] = [
         (Self::Answered, "answered"),
         (Self::Cached, "cached"),
@@ -50,18 +50,18 @@ pub(super) struct DnsMetrics {
 }
 
 impl DnsMetrics {
-    /// Everything is there from the start, as zero.
+    /// Registers all metrics, each with value 0.
     pub(super) fn new(registry: &Registry) -> Result<Self, Error> {
         let metrics = Registrar::new(registry, PREFIX);
         let metrics = Self {
             queries: metrics.counters(
                 "dns_queries_total",
-                "DNS messages that came in, by what became of them.",
+                "DNS messages received, by outcome.",
                 &["transport", "outcome"],
             )?,
             in_flight: metrics.gauges(
                 "dns_queries_in_flight",
-                "DNS queries that are waiting for an answer.",
+                "DNS queries that are being answered.",
                 &["transport"],
             )?,
         };

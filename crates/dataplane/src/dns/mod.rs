@@ -1,17 +1,17 @@
-//! The DNS proxy: takes DNS queries over UDP and TCP, lets a server answer them over gRPC, and
+//! The DNS proxy: receives DNS queries over UDP and TCP, forwards them to a server over gRPC, and
 //! returns the answers.
 //!
-//! Messages pass unchanged, in both directions: it resolves nothing and rewrites nothing. Servers
-//! know the transport and the size that the client takes, and cut their answers to it; an answer
-//! that is longer all the same is passed on as long as a datagram can hold it.
+//! Messages are not changed in either direction: the proxy resolves nothing and rewrites nothing.
+//! Servers receive the transport and the size that the client accepts, and truncate their answers to
+//! it; a longer answer is still returned if it fits into a datagram.
 //!
-//! What it adds is that every query gets a reply. While servers are away, answers that they gave
-//! before are given again (RFC 8767), for a day at most and with a TTL of 30 seconds; that is also
-//! done when a server takes longer than [`Limits::stale_after`]. What a server answers is never
-//! replaced in this way. Where there is no answer (no server, no time, too many queries) the client
-//! gets SERVFAIL and can go on to another resolver, instead of waiting for its own timeout. `dig`
-//! shows the reason. A query that cannot be read gets FORMERR, and no server is asked. Answers with
-//! a TTL are also given again within it; Consul's have none by default.
+//! In addition, every query gets a reply. During an outage of all servers, cached answers are
+//! returned (RFC 8767), for at most a day and with a TTL of 30 seconds; also if a server takes
+//! longer than [`Limits::stale_after`]. An answer from a server is never replaced by a cached one.
+//! Without an answer (no server, timeout, too many queries) the client gets SERVFAIL and can switch
+//! to another resolver instead of waiting for its own timeout. `dig` shows the reason. A malformed
+//! query gets FORMERR without a query to a server. Answers with a TTL are cached for that time;
+//! Consul's have no TTL by default.
 //!
 //! ```text
 //!  client ──UDP──► udp ─┐           ┌─► cache: fresh? or, while servers are away, stale?
@@ -20,8 +20,7 @@
 //!                                         └─► forward: connection, deadline, retry ──► server
 //! ```
 //!
-//! [`message`] and [`cache`] read what strangers send and do no IO. They are public so that they can
-//! be fuzzed.
+//! [`message`] and [`cache`] parse untrusted input and do no IO. They are public for fuzzing.
 
 mod answer;
 pub mod cache;
@@ -47,45 +46,43 @@ use self::answer::Answerer;
 use self::forward::Forwarder;
 use self::metrics::DnsMetrics;
 
-/// Where the proxy listens and on whose behalf it asks.
+/// Address of the proxy, and the tenancy of its queries.
 #[derive(Clone, Debug)]
 pub struct DnsOptions {
-    /// Address of both UDP and TCP. With port 0 each of them gets a free port of its own.
+    /// Address for both UDP and TCP. With port 0 each of them gets its own free port.
     pub address: SocketAddr,
-    /// Namespace in which names are looked up. Sent as it is; an empty one means the default.
+    /// Namespace in which names are looked up. Sent verbatim; empty means the default.
     pub namespace: String,
-    /// Partition in which names are looked up. Sent as it is; an empty one means the default.
+    /// Partition in which names are looked up. Sent verbatim; empty means the default.
     pub partition: String,
-    /// How much there may be of everything.
+    /// Limits of the proxy.
     pub limits: Limits,
 }
 
-/// How much the proxy does at one time and how long it takes. The programs use the defaults, which
-/// suit a sidecar as well as a node full of clients.
+/// Limits on concurrency and time. The programs use the defaults, which suit a sidecar as well as a
+/// node with many clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// UDP queries that are being answered (default 512). Further ones get SERVFAIL at once.
+    /// UDP queries in flight (default 512). Further ones get SERVFAIL at once.
     pub udp_queries: usize,
-    /// TCP queries that are being answered, over all connections (default 256). Further ones get
-    /// SERVFAIL at once.
+    /// TCP queries in flight, over all connections (default 256). Further ones get SERVFAIL at once.
     pub tcp_queries: usize,
     /// TCP connections (default 128). Further ones are closed at once.
     pub tcp_connections: usize,
-    /// Queries of one TCP connection that are being answered (default 32). Further ones are not
-    /// read until one of them has its reply.
+    /// Queries in flight of one TCP connection (default 32). Further ones are not read until one of
+    /// them has its reply.
     pub pipeline: usize,
-    /// How long a TCP client may take for its next query, or to take a reply (default 5 s, as in
+    /// How long a TCP client may take to send its next query or to read a reply (default 5 s, as in
     /// Consul's dataplane).
     pub idle: Duration,
-    /// How long a query may take (default 4 s: resolvers commonly give up after 5 s, and shall
-    /// have an answer before).
+    /// How long a query may take (default 4 s, because resolvers commonly time out after 5 s).
     pub query: Duration,
-    /// How long a query waits for a server when there is an earlier answer to it, which it gets
-    /// then (default 1.8 s, as RFC 8767 recommends: before clients ask again). The server's answer
-    /// is for the next one.
+    /// How long a query with a stale answer waits for the server before it gets the stale one
+    /// (default 1.8 s, as RFC 8767 recommends: before clients retry). The server's answer is then
+    /// cached for the next query.
     pub stale_after: Duration,
-    /// How long queries wait for a connection, counted from when it was lost (default 1 s: a
-    /// server change takes less). In a longer outage they fail at once.
+    /// How long queries wait for a connection, counted from its loss (default 1 s: a server change
+    /// is faster). In a longer outage they fail at once.
     pub connection: Duration,
     /// How long queries in flight may take after a stop (default 1 s).
     pub drain: Duration,
@@ -112,25 +109,25 @@ impl Default for Limits {
 #[error("failed to run the dns proxy: {0}")]
 pub struct DnsError(String);
 
-/// A running proxy. It belongs to the scope that it was started in.
+/// A running proxy. It runs until the scope that it was started in stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnsProxy {
-    /// Where queries over UDP are taken.
+    /// Address for queries over UDP.
     pub udp: SocketAddr,
-    /// Where queries over TCP are taken.
+    /// Address for queries over TCP.
     pub tcp: SocketAddr,
 }
 
 impl DnsProxy {
     /// Listens, and answers queries over `session` until the scope of `spawner` stops.
     ///
-    /// After the stop no query is taken any more; those in flight have [`Limits::drain`], then
-    /// SERVFAIL. Give the scope a little longer than that, and close the session after it. When
-    /// the scope has stopped, the ports are free.
+    /// After the stop no more queries are accepted. Queries in flight may take [`Limits::drain`],
+    /// then they get SERVFAIL. Give the scope a little more time than that, and close the session
+    /// afterwards. Once the scope has stopped, the ports are free.
     ///
     /// # Errors
     ///
-    /// When an address cannot be bound, or the options make no sense.
+    /// When an address cannot be bound, or the options are invalid.
     pub async fn start(
         options: DnsOptions,
         session: Session,

@@ -1,7 +1,7 @@
-//! DNS over TCP: one task accepts, one task per connection reads queries and writes replies in
-//! the order in which they come. Each message follows its length in two bytes (RFC 1035, 4.2.2).
+//! DNS over TCP: one task accepts; one task per connection reads queries and writes each reply as
+//! soon as it is ready. Each message is preceded by its length in two bytes (RFC 1035, 4.2.2).
 //!
-//! A connection costs a bounded amount of memory however its client behaves.
+//! A connection uses a bounded amount of memory, whatever its client does.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,7 +21,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use super::answer::Answerer;
 use super::message::Transport;
 
-/// Bytes of room for the first message in each direction, and for most.
+/// Initial buffer in each direction, in bytes; large enough for most messages.
 const TYPICAL: usize = 512;
 
 /// Accepts connections until the scope stops.
@@ -35,7 +35,8 @@ pub(super) async fn serve(
     let next = || accept("DNS over TCP", || listener.accept());
     while let Some((stream, client)) = stop.run_until_cancelled(next()).await {
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            // Closing tells the client at once; leaving it in the queue would look like a hang.
+            // Closing is a clear signal to the client; leaving the connection in the queue would
+            // look like a hang.
             tracing::debug!(target: "dns-proxy.tcp", %client, "refused: too many connections");
             continue;
         };
@@ -51,7 +52,8 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// Until the client has what it asked for and goes, is silent for too long, or misbehaves.
+/// Serves a client until it has its replies and disconnects, is idle for too long, or violates the
+/// protocol.
 async fn serve_client(
     stream: TcpStream,
     answerer: &Arc<Answerer>,
@@ -63,7 +65,7 @@ async fn serve_client(
     let codec = codec.length_field_type::<u16>().new_codec();
     let mut messages = Framed::with_capacity(stream, codec, TYPICAL);
     let mut in_flight = FuturesUnordered::new();
-    // False once no further query is taken; replies are still written.
+    // False once no further queries are accepted; replies are still written.
     let mut reading = true;
     let mut idle_at = Instant::now() + limits.idle;
     while reading || !in_flight.is_empty() {
@@ -71,8 +73,8 @@ async fn serve_client(
         tokio::select! {
             Some(reply) = in_flight.next() => {
                 tokio::select! {
-                    // The last replies are ready when the time is over, and most clients take them
-                    // at once.
+                    // The last replies become ready when the time is over, and most clients read
+                    // them at once.
                     biased;
                     written = timeout(limits.idle, messages.send(reply)) => written??,
                     () = answerer.drained() => return Err(io::ErrorKind::TimedOut.into()),
@@ -81,13 +83,13 @@ async fn serve_client(
             }
             message = messages.next(), if reading && has_room => {
                 let message = match message {
-                    // How the codec reports an end in the middle of a message.
+                    // The codec reports the end of the stream within a message like this.
                     Some(Err(error)) if error.kind() == io::ErrorKind::Other => None,
-                    // A copy, so that a small message that waits does not hold on to a large buffer.
+                    // A copy, so that a small waiting message does not keep a large buffer alive.
                     message => message.transpose()?.map(|message| Bytes::copy_from_slice(&message)),
                 };
                 idle_at = Instant::now() + limits.idle;
-                // Closing is the only answer that there is to something that is no query.
+                // A message that is not a query can only be answered by closing.
                 let query = message.and_then(|message| answerer.read(message, Transport::Tcp));
                 reading = query.is_some();
                 if let Some(query) = query {

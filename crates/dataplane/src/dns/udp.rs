@@ -1,6 +1,6 @@
 //! DNS over UDP: one task receives, one task per query replies.
 //!
-//! The receiving task never waits for anything but the next datagram.
+//! The receiving task waits for nothing but the next datagram.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use tokio::net::UdpSocket;
 use super::answer::Answerer;
 use super::message::{MAX_MESSAGE, Transport};
 
-/// How long the socket is left alone after an error.
+/// Pause before the next receive after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Receives queries until the scope stops. The port is free when the last reply has been sent.
+/// Receives queries until the scope stops. The port is free once the last reply has been sent.
 pub(super) async fn serve(
     socket: Arc<UdpSocket>,
     answerer: Arc<Answerer>,
@@ -32,7 +32,7 @@ pub(super) async fn serve(
         let (length, client) = match received {
             Ok(received) => received,
             Err(error) => {
-                // An earlier reply was refused, or memory is short; the socket still works.
+                // The peer rejected an earlier reply, or memory is short; the socket still works.
                 tracing::debug!(target: "dns-proxy.udp", %error, "cannot receive");
                 stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
                 continue;
@@ -43,7 +43,7 @@ pub(super) async fn serve(
             continue;
         };
         let Some(slot) = answerer.admit(Transport::Udp) else {
-            // A socket that cannot take the reply at once does not get it.
+            // If the socket cannot send the reply immediately, it is dropped.
             let sent = socket.try_send_to(&answerer.overloaded(&query), client);
             log_failure(sent, client);
             continue;

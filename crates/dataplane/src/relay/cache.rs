@@ -1,12 +1,12 @@
-//! The cache: of every resource type what Envoys are subscribed to, and the last resources that an
-//! Envoy acknowledged. It knows of no stream.
+//! The cache: for each resource type the subscriptions of all Envoys, and the resources that an
+//! Envoy acknowledged last. Independent of streams.
 //!
-//! Nothing enters before an acknowledgement, so a rejected resource is never served.
+//! Resources enter only after an ACK, so a rejected resource is never served.
 //!
-//! A body is a slice of the message in which it arrived, and keeps all of it in memory. While most
-//! of a message is in the cache that saves a copy, which for a large configuration is a second
-//! configuration; when most of it has been replaced, what is left is copied out. So the cache never
-//! holds more than twice the bytes of its bodies.
+//! A body is a slice of the message that it arrived in, and keeps the whole message in memory. While
+//! most of the message is cached, this saves a copy, which for a large configuration would double
+//! the memory. Once most of it has been replaced, the remaining bodies are copied out. So the cache
+//! never holds more than twice the bytes of its bodies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Index, IndexMut};
@@ -18,19 +18,19 @@ use legate_api::discovery::{DeltaDiscoveryResponse, Resource};
 use super::status::{RejectionStatus, TypeStatus};
 use super::types::{EnvoyStreamId, Name, Rejected, ResourceType, Version};
 
-/// A message of fewer bytes is never kept: what counts there is the buffer that it was read into.
+/// Smaller messages are never retained: they may keep a larger receive buffer alive.
 const KEPT_FROM: usize = 64 * 1024;
 
-/// Number of a kept message.
+/// Number of a retained message.
 type MessageId = u64;
 
-/// A resource as it will be sent to Envoy.
+/// A resource in the form in which it is sent to Envoy.
 #[derive(Debug, Clone)]
 pub(super) struct CachedResource {
     pub(super) version: Version,
     aliases: Vec<String>,
     body: Bytes,
-    /// The kept message that the body is a slice of.
+    /// The retained message that the body is a slice of.
     message: Option<MessageId>,
 }
 
@@ -55,15 +55,15 @@ impl CachedResource {
     }
 }
 
-/// What is known of a name.
+/// Cached state of a name.
 #[derive(Debug)]
 pub(super) enum Entry {
     Present(CachedResource),
-    /// The server said that a resource subscribed to by name does not exist.
+    /// The server reported that a resource subscribed to by name does not exist.
     Absent,
 }
 
-/// What a server's response says.
+/// Content of a server's response.
 #[derive(Debug)]
 pub(super) struct Content {
     pub(super) system_version: String,
@@ -78,11 +78,11 @@ impl Content {
     }
 }
 
-/// All resource types that were asked for.
+/// The cached resource types: those that Envoys have requested.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     types: BTreeMap<ResourceType, CachedType>,
-    /// How many types without a place in the order there have been.
+    /// How many types without a place in the order have been added so far.
     others: u64,
 }
 
@@ -94,7 +94,7 @@ impl Cache {
             .map(|(kind, _)| kind)
     }
 
-    /// Adds a type that it does not have.
+    /// Adds a type that is not in the cache yet.
     pub(super) fn add(&mut self, url: &str) -> ResourceType {
         let kind = ResourceType::well_known(url).unwrap_or_else(|| {
             self.others += 1;
@@ -116,7 +116,7 @@ impl Cache {
         self.types.len()
     }
 
-    /// The types in the order in which Envoy has to get them.
+    /// The types in the order in which Envoy has to receive them.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ResourceType, &CachedType)> {
         self.types.iter().map(|(kind, cached)| (*kind, cached))
     }
@@ -125,7 +125,7 @@ impl Cache {
         self.types.values_mut()
     }
 
-    /// The same order, for those who change types meanwhile.
+    /// The keys in the same order, for callers that modify types while iterating.
     pub(super) fn kinds(&self) -> Vec<ResourceType> {
         self.types.keys().copied().collect()
     }
@@ -149,11 +149,11 @@ impl IndexMut<ResourceType> for Cache {
     }
 }
 
-/// A message that bodies in the cache are slices of.
+/// A retained message; bodies in the cache are slices of it.
 #[derive(Debug)]
 struct Message {
     size: usize,
-    /// Bytes of it that are in the cache.
+    /// How many of its bytes are in the cache.
     cached: usize,
 }
 
@@ -161,27 +161,27 @@ struct Message {
 #[derive(Debug, Default)]
 pub(super) struct CachedType {
     url: String,
-    /// Some Envoy is subscribed to all resources.
+    /// Whether an Envoy is subscribed to all resources.
     wildcard: bool,
     /// Resources that Envoys are subscribed to by name.
     names: BTreeSet<Name>,
     entries: BTreeMap<Name, Entry>,
-    /// A response was accepted. It need not have been all that the server has.
+    /// Whether a response was accepted. It need not have contained all resources of the server.
     answered: bool,
     /// `system_version_info` of the last accepted response.
     system_version: String,
     accepted: u64,
     rejected: u64,
-    /// Rejections since the last acceptance.
+    /// Consecutive rejections, since the last accepted response.
     rejected_in_a_row: u32,
     last_rejection: Option<Rejected>,
-    /// The Envoy that rejected a server's response, when no later one was accepted.
+    /// The Envoy that rejected the last response of a server; `None` once a later one was accepted.
     rejected_by: Option<EnvoyStreamId>,
     messages: BTreeMap<MessageId, Message>,
     last_message: MessageId,
-    /// Bytes of the bodies in the entries.
+    /// Total size of the bodies in the entries.
     bytes: usize,
-    /// Entries that have a body.
+    /// Number of entries with a body.
     present: usize,
 }
 
@@ -210,7 +210,7 @@ impl CachedType {
         &self.system_version
     }
 
-    /// The one shared copy of a name.
+    /// The shared copy of a name.
     pub(super) fn intern(&self, name: &str) -> Name {
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
@@ -226,7 +226,7 @@ impl CachedType {
         self.wildcard || self.names.contains(name)
     }
 
-    /// The resource of this name.
+    /// The resource with this name.
     pub(super) fn resource(&self, name: &str) -> Option<&CachedResource> {
         match self.entries.get(name) {
             Some(Entry::Present(resource)) => Some(resource),
@@ -239,7 +239,7 @@ impl CachedType {
         self.wildcard || !self.names.is_empty()
     }
 
-    /// Versions that a new server has to know to send differences only.
+    /// The cached versions, from which a new server derives the differences to send.
     pub(super) fn versions(&self) -> HashMap<String, String> {
         let present = self.entries.iter().filter_map(|(name, entry)| match entry {
             Entry::Present(resource) => Some((name.to_string(), resource.version.to_string())),
@@ -248,7 +248,7 @@ impl CachedType {
         present.collect()
     }
 
-    /// How many resources are held, and the bytes of their bodies.
+    /// The number of resources, and the total size of their bodies.
     pub(super) fn held(&self) -> (usize, usize) {
         (self.present, self.bytes)
     }
@@ -271,20 +271,20 @@ impl CachedType {
         }
     }
 
-    /// Notes a subscription to a name. Whether servers have to be asked for it: a name that is known
-    /// and still has no answer may have been rejected, and asking again makes the server send it
-    /// again.
+    /// Records a subscription to a name. Returns whether servers must be subscribed to it. This
+    /// includes names without an answer: their resource may have been rejected, and subscribing
+    /// again makes the server send it again.
     pub(super) fn subscribe(&mut self, name: &Name) -> bool {
         self.names.insert(Arc::clone(name)) || !self.entries.contains_key(name)
     }
 
-    /// Notes a subscription to all resources. Whether it is the first.
+    /// Records a subscription to all resources. Returns whether it is the first one.
     pub(super) fn subscribe_all(&mut self) -> bool {
         !std::mem::replace(&mut self.wildcard, true)
     }
 
-    /// Forgets names that no Envoy is subscribed to any more. Returns those that servers are to
-    /// forget.
+    /// Drops names that no Envoy is subscribed to any more. Returns the names to unsubscribe from at
+    /// servers.
     pub(super) fn unsubscribe(&mut self, names: impl IntoIterator<Item = Name>) -> Vec<String> {
         let mut gone = Vec::new();
         for name in names {
@@ -299,7 +299,7 @@ impl CachedType {
         gone
     }
 
-    /// Forgets what was held only because of a subscription to all resources.
+    /// Drops resources that were cached only because of a subscription to all resources.
     pub(super) fn unsubscribe_all(&mut self) {
         self.wildcard = false;
         self.answered &= !self.names.is_empty();
@@ -310,7 +310,7 @@ impl CachedType {
         self.free_messages();
     }
 
-    /// Gives a response the form of the cache. Where a name stands twice the last one counts.
+    /// Converts a response. If a name occurs twice, the last one counts.
     pub(super) fn read(&self, response: DeltaDiscoveryResponse) -> Content {
         let resources = response.resources.into_iter().map(|resource| {
             let cached = CachedResource {
@@ -329,8 +329,8 @@ impl CachedType {
         }
     }
 
-    /// Takes over what an Envoy accepted, or what no Envoy is interested in. Returns the names
-    /// that it was about.
+    /// Merges a response that an Envoy accepted or that needs no Envoy. Returns the names it
+    /// contained.
     pub(super) fn merge(&mut self, content: Content) -> Vec<Name> {
         let mut touched = Vec::with_capacity(content.resources.len() + content.removed.len());
         let message = self.keep_message(&content);
@@ -361,7 +361,7 @@ impl CachedType {
         touched
     }
 
-    /// Counts a rejection. `by` is the Envoy that rejected what a server sent.
+    /// Records a rejection. `by` is the Envoy that rejected a server's response.
     pub(super) fn reject(
         &mut self,
         by: Option<EnvoyStreamId>,
@@ -382,8 +382,8 @@ impl CachedType {
         rejected
     }
 
-    /// Whether the last response of a server was rejected, by an Envoy of which this is so. Answers
-    /// yes once.
+    /// Whether the last response of a server was rejected by an Envoy that `by` accepts. Returns
+    /// true only once per rejection.
     pub(super) fn take_rejected(&mut self, by: impl Fn(EnvoyStreamId) -> bool) -> bool {
         self.rejected_by.take_if(|id| by(*id)).is_some()
     }
@@ -393,7 +393,7 @@ impl CachedType {
         held.is_some_and(|held| held.is_same(resource))
     }
 
-    /// Replaces what is known of a name; `None` forgets it.
+    /// Replaces the entry of a name; `None` removes it.
     fn set(&mut self, name: &Name, entry: Option<Entry>) {
         if let Some(Entry::Present(resource)) = &entry {
             self.present += 1;
@@ -419,7 +419,7 @@ impl CachedType {
         self.messages.get_mut(&resource.message?)
     }
 
-    /// Whether the bodies of a response stay in the message that it came in.
+    /// Whether to retain the message of a response, of which the bodies are slices.
     fn keep_message(&mut self, content: &Content) -> Option<MessageId> {
         let (mut size, mut used) = (0, 0);
         for (name, resource) in &content.resources {
@@ -437,7 +437,7 @@ impl CachedType {
         Some(self.last_message)
     }
 
-    /// Copies what is in the cache out of messages that are mostly not in it any more.
+    /// Copies bodies out of messages of which most bytes are no longer cached.
     fn free_messages(&mut self) {
         let mostly_gone =
             |_: &MessageId, message: &mut Message| message.cached < message.size - message.cached;
@@ -465,7 +465,7 @@ mod tests {
 
     const BODY: usize = 40 * 1024;
 
-    /// A response whose bodies are slices of one buffer, as they come from the network.
+    /// A response whose bodies are slices of one buffer, as they arrive from the network.
     fn content(cached: &CachedType, names: &[&str], version: &str) -> (Content, Bytes) {
         let message = Bytes::from(vec![b'x'; names.len() * BODY]);
         let resources = names.iter().enumerate().map(|(place, name)| Resource {
@@ -496,7 +496,7 @@ mod tests {
             assert_eq!(message.is_unique(), !held, "after {names:?}");
         }
         assert_eq!(cached.held(), (4, 4 * BODY));
-        // What was copied out goes without a trace, and so do messages that are replaced as a whole.
+        // Copied bodies are dropped completely, and so are messages that are replaced as a whole.
         for version in ["v3", "v4"] {
             let (all, _) = content(cached, &["a", "b", "c", "d"], version);
             cached.merge(all);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_of_a_message_is_not_held_with_it() {
+    fn resources_without_subscribers_do_not_retain_the_message() {
         let mut cache = Cache::default();
         let kind = cache.add(type_url::ENDPOINT);
         let cached = &mut cache[kind];

@@ -1,5 +1,6 @@
-//! Connections to Envoy's port: how many there may be, and how long one may be there without an xDS
-//! stream. Any process of the pod can connect, so that one in use is never given up for a new one.
+//! Limits connections to Envoy's port: their number, and how long one may exist without an xDS
+//! stream. Any process of the pod can connect, so a connection with a stream is never closed in
+//! favour of a new one.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,21 +12,20 @@ use tokio::time::timeout;
 
 use super::limits::MAX_STREAMS;
 
-/// Connections at one time. Of so many at least half have no stream, and the oldest of those makes
-/// room for a new one.
+/// Maximum number of connections. At the limit at least half of them have no stream; the oldest of
+/// those is closed to admit a new one.
 const MAX_CONNECTIONS: usize = 2 * MAX_STREAMS;
 
-/// How long a connection may be without a stream: from when it was opened, its handshake included,
-/// or from the end of its last stream.
+/// How long a connection may be without a stream: since it was opened, handshake included, or since
+/// its last stream ended.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The connections that there are, the oldest first.
+/// All open connections, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Connections(VecDeque<Connection>);
 
 impl Connections {
-    /// Takes in a new connection, which ends with `stop`. With as many as there may be, another one
-    /// ends.
+    /// Registers a new connection, which ends with `stop`. At the limit, another one is closed.
     pub(super) fn open(&mut self, stop: &CancellationToken) -> Connection {
         self.0.retain(|one| !one.ended.is_cancelled());
         if self.0.len() >= MAX_CONNECTIONS
@@ -43,32 +43,32 @@ impl Connections {
     }
 }
 
-/// One connection. Copies are the same one.
+/// A connection. Clones refer to the same one.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
-    /// How many xDS streams it has.
+    /// Number of its xDS streams.
     streams: watch::Sender<usize>,
     ended: CancellationToken,
 }
 
 impl Connection {
-    /// Keeps the connection for as long as the result exists.
+    /// Counts a stream for as long as the result exists.
     pub(super) fn open_stream(&self) -> OpenStream {
         self.streams.send_modify(|streams| *streams += 1);
         OpenStream(self.streams.clone())
     }
 
-    /// Cancelled when the connection has to end; whoever serves it cancels it when it has ended.
+    /// Cancelled when the connection has to end, and by the serving task once it has ended.
     pub(super) fn ended(&self) -> &CancellationToken {
         &self.ended
     }
 
-    /// Ends the connection when it has been without a stream for too long. A task of its own: one
-    /// that serves the connection would look at the time with every message.
+    /// Ends the connection when it has been without a stream for too long. This is a separate task:
+    /// the serving task would have to check the time for every message.
     pub(super) async fn end_when_unused(self) -> Result<(), Infallible> {
         let mut streams = self.streams.subscribe();
         let idle = async {
-            // Waiting does not fail: the sender is here.
+            // Waiting cannot fail: `self` holds the sender.
             loop {
                 let _ = streams.wait_for(|streams| *streams == 0).await;
                 let used = streams.wait_for(|streams| *streams > 0);
@@ -84,7 +84,7 @@ impl Connection {
     }
 }
 
-/// An xDS stream of a connection.
+/// An open xDS stream of a connection.
 #[derive(Debug)]
 pub(super) struct OpenStream(watch::Sender<usize>);
 

@@ -1,22 +1,22 @@
-//! What the relay decides, without IO, time or tasks: events in, actions out.
+//! The relay's state machine. Pure: events in, actions out; no IO, clock or tasks.
 //!
-//! The core owns three parts and is the only one that knows all of them: what Envoys know
-//! (`downstream`), what was acknowledged (`cache`), and what servers were asked for
-//! (`upstream`). Its own are the responses on their way from a server to an Envoy.
+//! The core owns three parts and is the only module that uses all of them: the streams of Envoys
+//! (`downstream`), the acknowledged resources (`cache`), and the subscriptions at servers
+//! (`upstream`). The core itself holds the responses in flight from a server to an Envoy.
 //!
-//! Rules that hold after every event:
+//! Invariants after every event:
 //!
-//! - A resource is in the cache only after an Envoy accepted it, or when no Envoy that is there
-//!   wants it. A rejected response leaves the cache as it was.
-//! - A server's response is acknowledged to the same stream it came from and only after Envoy
-//!   acknowledged it; a new stream never sees an answer that belongs to another one.
-//! - Of each type at most one response of a server is with an Envoy, and each Envoy has at most
-//!   one unanswered response of each type.
-//! - The loss of a server's stream changes nothing for any Envoy.
-//! - The loss of the last Envoy changes nothing that is held: it is coming back.
-//! - What a stream asks for is within [`Limits`]; one that asks for more is refused, and nobody else
-//!   notices. A name that no stream asks for is there only while a resource of it is held: an Envoy
-//!   that comes back gets it from the cache.
+//! - A resource is in the cache only after an Envoy accepted it, or if no connected Envoy needs it.
+//!   A rejected response leaves the cache unchanged.
+//! - A server's response is acknowledged on the stream that it came from, and only after Envoy
+//!   acknowledged it. A new stream never receives an ACK or NACK for another one.
+//! - For each type at most one response of a server is waiting for an Envoy's answer, and each Envoy
+//!   has at most one unanswered response of each type.
+//! - The loss of a server's stream has no effect on any Envoy.
+//! - The loss of the last Envoy has no effect on the cache, because that Envoy will reconnect.
+//! - The requests of a stream are within [`Limits`]. A stream that exceeds them is closed, without
+//!   effect on others. A name without any subscriber is retained only while its resource is cached,
+//!   so that a reconnecting Envoy gets it from the cache.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::downstream::{Decision, Downstream, EnvoyStream};
 use super::limits::Limits;
 use super::status::{RelayStatus, UpstreamStatus};
 use super::types::{Name, ResourceType, WILDCARD};
-use super::upstream::{Upstream, change};
+use super::upstream::{Upstream, subscription_request};
 
 pub use super::types::{Action, EnvoyStreamId, Event, Rejected, ServerStreamId};
 
@@ -41,22 +41,22 @@ struct Pending {
     kind: ResourceType,
     nonce: String,
     content: Content,
-    /// The Envoy that has it; its answer decides.
+    /// The Envoy that it was sent to, whose answer decides; `None` before that.
     sent_to: Option<EnvoyStreamId>,
 }
 
-/// The relay's state: see the module's rules.
+/// The relay's state. See the invariants of the module.
 #[derive(Debug, Default)]
 pub struct Core {
     limits: Limits,
     pub(super) cache: Cache,
     pub(super) downstream: Downstream,
     upstream: Upstream,
-    /// In the order of their arrival. A server sends nothing new of a type before it has an answer,
-    /// so there is one of each type.
+    /// In the order of arrival. A server sends no further response of a type before the last one is
+    /// answered, so there is at most one of each type.
     pending: VecDeque<Pending>,
-    /// An Envoy has said that it holds resources.
-    came_configured: bool,
+    /// Whether an Envoy connected with resources from an earlier stream.
+    envoy_was_configured: bool,
     actions: Vec<Action>,
 }
 
@@ -66,7 +66,7 @@ impl Core {
         Core::default()
     }
 
-    /// The same, with other limits than the usual.
+    /// A relay with other limits than the default.
     pub fn with_limits(limits: Limits) -> Core {
         Core {
             limits,
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// Takes in one event and answers what has to be done about it.
+    /// Handles an event and returns the resulting actions.
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         match event {
             Event::EnvoyConnected(id) => self.downstream.connect(id),
@@ -85,19 +85,19 @@ impl Core {
             Event::ServerGone(id) => self.upstream.disconnect(id),
             Event::Forget => self.on_forget(),
         }
-        // What follows from the state, whatever the event was.
+        // Derived from the state after any event.
         loop {
             self.downstream.serve(&self.cache, &mut self.actions);
             if !self.offer_responses() {
                 break;
             }
         }
-        self.ask_servers();
+        self.subscribe_upstream();
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether a server's next response can be used. While it is false nothing is to be read from
-    /// servers, so that what they send stays bounded.
+    /// Whether the next response of a server can be processed. While this is false the caller must
+    /// not read from servers, which bounds the memory for their responses.
     pub fn wants_upstream(&self) -> bool {
         let held = |kind| self.downstream.subscriptions(kind).next().is_none();
         let mut pending = self.pending.iter();
@@ -105,26 +105,27 @@ impl Core {
             && pending.all(|one| one.sent_to.is_some() || held(one.kind))
     }
 
-    /// Whether an Envoy has ever asked for something, so that a server is needed.
+    /// Whether an Envoy has subscribed to anything, so that a server is needed.
     pub fn needs_upstream(&self) -> bool {
         self.cache.iter().any(|(_, cached)| cached.is_wanted())
     }
 
-    /// Whether an Envoy has a configuration: a server has sent something that Envoy accepted, or
-    /// Envoy came with what another dataplane gave it.
+    /// Whether an Envoy has a configuration: it accepted a server's response, or it connected with
+    /// resources that another dataplane gave it.
     pub fn was_configured(&self) -> bool {
-        self.came_configured || self.cache.iter().any(|(_, cached)| cached.is_answered())
+        self.envoy_was_configured || self.cache.iter().any(|(_, cached)| cached.is_answered())
     }
 
-    /// The oldest of the streams that have not asked for anything.
+    /// The oldest stream without a subscription.
     pub fn silent(&self) -> Option<EnvoyStreamId> {
         let mut streams = self.downstream.streams();
         let silent = streams.find(|stream| !stream.is_subscribed());
         silent.map(EnvoyStream::id)
     }
 
-    /// What Envoy has not acknowledged of what it asked for, and why; `None` when it has its whole
-    /// configuration. While a new Envoy takes over that is the old one, which serves until then.
+    /// What Envoy has subscribed to but not acknowledged, and why; `None` if its configuration is
+    /// complete. While a new Envoy takes over, a complete old one suffices, because it serves until
+    /// then.
     pub fn missing(&self) -> Option<String> {
         let mut envoys = self.envoys();
         let Some(newest) = envoys.next() else {
@@ -135,19 +136,19 @@ impl Core {
         others.then_some(why)
     }
 
-    /// Whether the newest Envoy has acknowledged every type that it asked for.
+    /// Whether the newest Envoy has acknowledged every type that it subscribed to.
     pub fn newest_is_configured(&self) -> bool {
         let newest = self.envoys().next();
         newest.is_some_and(|newest| newest.missing(&self.cache).is_none())
     }
 
-    /// The Envoys that have asked for something, the newest first.
+    /// The Envoys with subscriptions, newest first.
     fn envoys(&self) -> impl Iterator<Item = &EnvoyStream> {
         let newest_first = self.downstream.streams().rev();
         newest_first.filter(|stream| stream.is_subscribed())
     }
 
-    /// The core's part of the status; who owns the streams adds what it knows of the server.
+    /// The relay's status. The owner of the server streams passes their part.
     pub fn status(&self, upstream: UpstreamStatus) -> RelayStatus {
         let types = self.cache.iter().map(|(kind, cached)| {
             let mut pending = self.pending.iter();
@@ -175,7 +176,7 @@ impl Core {
                 return self.on_envoy_gone(id);
             }
         };
-        self.downstream.introduce(id, &request.node);
+        self.downstream.set_node(id, &request.node);
         if is_first {
             self.on_first_request(id, kind, &request);
         } else if !request.response_nonce.is_empty() {
@@ -185,7 +186,7 @@ impl Core {
         self.unsubscribe(id, kind, &request.resource_names_unsubscribe);
     }
 
-    /// Adds a type that is not known, if there is room. One that nobody knows any more makes room.
+    /// Adds a new type. At the limit, an unused type is removed first.
     fn add_type(&mut self, request: &DeltaDiscoveryRequest) -> Result<ResourceType, Status> {
         if self.cache.len() >= self.limits.all_types() {
             let idle = self.cache.iter().find(|(kind, cached)| {
@@ -196,7 +197,7 @@ impl Core {
             });
             let (idle, _) = idle.ok_or_else(|| self.limits.too_many_types())?;
             self.cache.remove(idle);
-            // What a server was asked for cannot be taken back from it.
+            // A subscription to a whole type cannot be cancelled at a server.
             if self.upstream.forget(idle) {
                 self.actions.push(Action::RenewServer);
             }
@@ -204,19 +205,21 @@ impl Core {
         Ok(self.cache.add(&request.type_url))
     }
 
-    /// The first request of a type says whether it is about all resources and what Envoy has.
+    /// The first request of a type defines whether it is a wildcard subscription, and which
+    /// resources Envoy holds.
     fn on_first_request(
         &mut self,
         id: EnvoyStreamId,
         kind: ResourceType,
         request: &DeltaDiscoveryRequest,
     ) {
-        self.came_configured |= !request.initial_resource_versions.is_empty();
+        self.envoy_was_configured |= !request.initial_resource_versions.is_empty();
         let Some(subscription) = self.downstream.open(id, kind) else {
             return;
         };
-        // Envoy may still wait for endpoints and routes of a version that it names here, when the
-        // stream broke after what refers to them: those are sent again in any case.
+        // Envoy may still be waiting for endpoints and routes of a version that it lists here, if
+        // the stream broke after the resources that refer to them. These types are always sent
+        // again.
         if !matches!(kind, ResourceType::Endpoint | ResourceType::Route) {
             for (name, version) in &request.initial_resource_versions {
                 subscription.resume(self.cache[kind].intern(name), version.clone());
@@ -236,14 +239,15 @@ impl Core {
             return;
         };
         subscription.subscribe_all(cached);
-        let asked = self.upstream.has_asked(kind);
+        let subscribed = self.upstream.is_subscribed(kind);
         let mut renew = cached.take_rejected(|_| true);
-        // A server that these were not requested from does not say whether they are gone.
-        renew |= asked && subscription.held_elsewhere(cached).next().is_some();
+        // A server that has no subscription to these resources does not report whether they were
+        // removed.
+        renew |= subscribed && subscription.held_not_cached(cached).next().is_some();
         if cached.subscribe_all() {
-            // Servers like Consul's take only the first request of a stream for a wildcard.
-            renew |= asked;
-            self.change(kind, vec![WILDCARD.to_owned()], Vec::new());
+            // Some servers, such as Consul, accept a wildcard only in the first request of a stream.
+            renew |= subscribed;
+            self.change_subscriptions(kind, vec![WILDCARD.to_owned()], Vec::new());
         }
         if renew {
             self.actions.push(Action::RenewServer);
@@ -251,7 +255,7 @@ impl Core {
     }
 
     fn subscribe(&mut self, id: EnvoyStreamId, kind: ResourceType, names: Vec<String>) {
-        let mut ask = Vec::new();
+        let mut added = Vec::new();
         for name in names {
             if name == WILDCARD {
                 self.subscribe_all(id, kind);
@@ -263,12 +267,12 @@ impl Core {
             let cached = &mut self.cache[kind];
             let shared = cached.intern(&name);
             if cached.subscribe(&shared) {
-                ask.push(name);
+                added.push(name);
             }
             subscription.subscribe(shared);
         }
-        if !ask.is_empty() {
-            self.change(kind, ask, Vec::new());
+        if !added.is_empty() {
+            self.change_subscriptions(kind, added, Vec::new());
         }
     }
 
@@ -285,7 +289,7 @@ impl Core {
         self.forget(kind, names);
     }
 
-    /// Forgets those of these names that no stream is subscribed to.
+    /// Drops names that no stream is subscribed to.
     fn forget(&mut self, kind: ResourceType, mut names: HashSet<Name>) {
         if names.is_empty() {
             return;
@@ -295,19 +299,24 @@ impl Core {
         }
         let gone = self.cache[kind].unsubscribe(names);
         if !gone.is_empty() {
-            self.change(kind, Vec::new(), gone);
+            self.change_subscriptions(kind, Vec::new(), gone);
         }
     }
 
-    /// Tells servers of a change of subscriptions.
-    fn change(&mut self, kind: ResourceType, subscribe: Vec<String>, unsubscribe: Vec<String>) {
-        let request = change(self.cache[kind].url(), subscribe, unsubscribe);
-        let asked = self.upstream.asked(kind);
-        let requests = asked.map(|id| Action::ToServer(id, request.clone()));
+    /// Sends a change of subscriptions to servers.
+    fn change_subscriptions(
+        &mut self,
+        kind: ResourceType,
+        subscribe: Vec<String>,
+        unsubscribe: Vec<String>,
+    ) {
+        let request = subscription_request(self.cache[kind].url(), subscribe, unsubscribe);
+        let subscribed = self.upstream.subscribers(kind);
+        let requests = subscribed.map(|id| Action::ToServer(id, request.clone()));
         self.actions.extend(requests);
     }
 
-    /// Envoy accepts or rejects a response.
+    /// An ACK or NACK from Envoy.
     fn on_answer(
         &mut self,
         id: EnvoyStreamId,
@@ -318,7 +327,7 @@ impl Core {
         let Some(subscription) = self.downstream.subscription_mut(id, kind) else {
             return;
         };
-        // An answer may come too late.
+        // The answer may be late.
         let Some(items) = subscription.take_unanswered(nonce) else {
             return;
         };
@@ -342,7 +351,7 @@ impl Core {
         }
     }
 
-    /// Makes a response part of the cache.
+    /// Merges a response into the cache.
     fn accept(&mut self, response: Pending) {
         let Pending { kind, content, .. } = response;
         let cached = &mut self.cache[kind];
@@ -355,12 +364,12 @@ impl Core {
             removed,
             held: cached.held(),
         });
-        self.downstream.touch(kind, &touched);
+        self.downstream.mark_changed(kind, &touched);
         self.forget(kind, gone);
         self.answer_server(response.from, kind, response.nonce, None);
     }
 
-    /// Passes Envoy's answer on to the stream that the response came from, if there still is one.
+    /// Forwards Envoy's answer to the stream that the response came from, if it still exists.
     fn answer_server(
         &mut self,
         id: ServerStreamId,
@@ -398,8 +407,8 @@ impl Core {
         if self.downstream.streams().next().is_none() {
             return;
         }
-        // The Envoys that are left should be the ones that the server knows, and see what the one
-        // that is gone rejected.
+        // The server should have the node of a remaining Envoy, and send to the remaining Envoys
+        // what the disconnected one rejected.
         let node = self.upstream.newest().and_then(|stream| stream.node());
         let mut renew = node.is_some_and(|node| node != self.downstream.node());
         for cached in self.cache.types_mut() {
@@ -410,7 +419,8 @@ impl Core {
         }
     }
 
-    /// An Envoy is there that has asked for all it wants: what nobody asks for is not needed.
+    /// The connected Envoys have completed their subscriptions: drop everything that has no
+    /// subscriber.
     fn on_forget(&mut self) {
         if !self.downstream.streams().any(|one| self.is_envoy(one)) {
             return;
@@ -423,16 +433,16 @@ impl Core {
             let cached = &mut self.cache[kind];
             if cached.is_wildcard() && !wanted {
                 cached.unsubscribe_all();
-                // Servers like Consul's take no wildcard back.
-                if self.upstream.has_asked(kind) {
+                // Some servers, such as Consul, cannot cancel a wildcard subscription.
+                if self.upstream.is_subscribed(kind) {
                     self.actions.push(Action::RenewServer);
                 }
             }
         }
     }
 
-    /// Whether a stream asks for what makes an Envoy: any process of the pod can open one and ask
-    /// for little, and what the Envoy that is coming back needs must not go because of that.
+    /// Whether a stream subscribes to as much as an Envoy does. Any process of the pod can open a
+    /// stream with few subscriptions; that must not drop resources that a reconnecting Envoy needs.
     fn is_envoy(&self, stream: &EnvoyStream) -> bool {
         let mut kinds = [ResourceType::Cluster, ResourceType::Listener].into_iter();
         kinds.all(|kind| {
@@ -447,7 +457,7 @@ impl Core {
             return;
         };
         let known = self.cache.find(&response.type_url);
-        let Some(kind) = known.filter(|kind| stream.has_asked(*kind)) else {
+        let Some(kind) = known.filter(|kind| stream.is_subscribed(*kind)) else {
             self.actions.push(Action::Unexpected(response.type_url));
             return;
         };
@@ -460,8 +470,8 @@ impl Core {
         });
     }
 
-    /// Gives responses to the Envoys that decide, in the order in which they arrived. Answers
-    /// whether something changed.
+    /// Offers responses to the Envoys that decide on them, in the order of arrival. Returns whether
+    /// anything changed.
     fn offer_responses(&mut self) -> bool {
         let mut changed = false;
         let mut place = 0;
@@ -495,20 +505,21 @@ impl Core {
         changed
     }
 
-    /// Asks every server for the types that it has not been asked for. A type with a response of
-    /// another stream waits: what Envoy has of it is not decided.
-    fn ask_servers(&mut self) {
+    /// Subscribes each server stream to the types that it has not requested yet. A type with a
+    /// pending response of another stream waits, because it is not yet decided which version Envoy
+    /// has.
+    fn subscribe_upstream(&mut self) {
         for (kind, cached) in self.cache.iter().filter(|(_, one)| one.is_wanted()) {
             for stream in self.upstream.streams_mut() {
                 let mut pending = self.pending.iter();
                 let undecided = pending.any(|one| one.kind == kind && one.from != stream.id);
-                if stream.has_asked(kind) || undecided {
+                if stream.is_subscribed(kind) || undecided {
                     continue;
                 }
                 let limit = self.limits.bytes;
-                let held = self.downstream.held_elsewhere(kind, cached, limit);
+                let held = self.downstream.held_not_cached(kind, cached, limit);
                 let node = self.downstream.node();
-                stream.ask(kind, cached, node, held, &mut self.actions);
+                stream.subscribe(kind, cached, node, held, &mut self.actions);
             }
         }
     }

@@ -1,6 +1,7 @@
-//! The streams of Envoys: what each is subscribed to, what it knows, and what it still has to get.
+//! The streams of Envoys: for each its subscriptions, its resources, and the changes that it still
+//! has to get.
 //!
-//! It compares with the cache and changes nothing there; it knows of no server.
+//! It compares with the cache without changing it, and is independent of servers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,15 +15,15 @@ use super::limits::{Limits, Usage};
 use super::status::label;
 use super::types::{Action, EnvoyStreamId, Name, Rejected, ResourceType, Version};
 
-/// What is to be done with a server's response.
+/// How to proceed with a server's response.
 pub(super) enum Decision {
-    /// No Envoy that is there asked for its type: it waits for the next one.
+    /// No connected Envoy is subscribed to its type: hold it for the next one.
     Hold,
-    /// An Envoy has to answer something else first.
+    /// An Envoy must answer another response first.
     Wait,
-    /// It says nothing that an Envoy does not know.
+    /// It contains nothing new to any Envoy: accept it.
     Accept,
-    /// This Envoy's answer decides.
+    /// Offer it to this Envoy, whose answer decides.
     Offer(EnvoyStreamId, Update),
 }
 
@@ -30,8 +31,7 @@ pub(super) enum Decision {
 #[derive(Debug, Default)]
 pub(super) struct Downstream {
     streams: BTreeMap<EnvoyStreamId, EnvoyStream>,
-    /// The node that the first of the Envoys that are there said it is, encoded; when none is there,
-    /// the last that there was.
+    /// The encoded node of the first connected Envoy; if none is connected, that of the last one.
     node: Bytes,
 }
 
@@ -64,12 +64,12 @@ impl Downstream {
         self.streams.get_mut(&id)?.subscriptions.get_mut(&kind)
     }
 
-    /// The streams, the newest last.
+    /// All streams, oldest first.
     pub(super) fn streams(&self) -> impl DoubleEndedIterator<Item = &EnvoyStream> {
         self.streams.values()
     }
 
-    /// What all streams are subscribed to of a type.
+    /// The subscriptions of all streams to a type.
     pub(super) fn subscriptions(&self, kind: ResourceType) -> impl Iterator<Item = &Subscription> {
         self.streams().filter_map(move |stream| stream.get(kind))
     }
@@ -78,9 +78,9 @@ impl Downstream {
         &self.node
     }
 
-    /// Notes the node of a stream. By the protocol the first request of a stream carries it. Envoy
-    /// repeats it in each request, 55 KiB of extension names, with its maps in another order.
-    pub(super) fn introduce(&mut self, id: EnvoyStreamId, node: &Bytes) {
+    /// Sets the node of a stream. According to the protocol, the first request of a stream contains
+    /// it. Envoy repeats it in each request: 55 KiB of extension names, with maps in varying order.
+    pub(super) fn set_node(&mut self, id: EnvoyStreamId, node: &Bytes) {
         let stream = self.streams.get_mut(&id);
         if let Some(stream) = stream.filter(|stream| stream.node.is_empty()) {
             stream.node = node.clone();
@@ -95,7 +95,7 @@ impl Downstream {
         }
     }
 
-    /// The subscription of a type, made by its first request.
+    /// Creates the subscription of a type at its first request.
     pub(super) fn open(
         &mut self,
         id: EnvoyStreamId,
@@ -105,16 +105,16 @@ impl Downstream {
         Some(stream.subscriptions.entry(kind).or_default())
     }
 
-    /// The cache has changed.
-    pub(super) fn touch(&mut self, kind: ResourceType, names: &[Name]) {
+    /// Marks names as changed in the cache.
+    pub(super) fn mark_changed(&mut self, kind: ResourceType, names: &[Name]) {
         for stream in self.streams.values_mut() {
             if let Some(subscription) = stream.subscriptions.get_mut(&kind) {
-                subscription.touch(names);
+                subscription.mark_changed(names);
             }
         }
     }
 
-    /// Sends every Envoy what the cache has and it lacks.
+    /// Sends every Envoy the differences between the cache and its resources.
     pub(super) fn serve(&mut self, cache: &Cache, actions: &mut Vec<Action>) {
         for stream in self.streams.values_mut() {
             for (kind, _) in cache.iter() {
@@ -128,13 +128,13 @@ impl Downstream {
         }
     }
 
-    /// Which Envoy a server's response goes to first.
+    /// Selects the Envoy that a server's response is offered to first.
     pub(super) fn decide(&self, kind: ResourceType, content: &Content, cache: &Cache) -> Decision {
         if self.subscriptions(kind).next().is_none() {
             return Decision::Hold;
         }
         let cached = &cache[kind];
-        // The newest Envoy decides: during a hot restart it is the one that stays.
+        // The newest Envoy decides: after a hot restart it is the one that remains.
         for stream in self.streams().rev() {
             let Some(subscription) = stream.get(kind) else {
                 continue;
@@ -173,17 +173,17 @@ impl Downstream {
         }
     }
 
-    /// What Envoys hold of a type that they want all of and the cache does not have, up to so many
-    /// bytes. It is named to a server, so that the server says what is gone: its silence does not
-    /// mean that, for it may send its state in several responses.
-    pub(super) fn held_elsewhere<'a>(
+    /// Names of a type that wildcard subscribers hold and that are not in the cache, up to `bytes`.
+    /// They are listed in the request to a server, which then reports which of them were removed.
+    /// Its silence does not mean that, because it may send its state in several responses.
+    pub(super) fn held_not_cached<'a>(
         &'a self,
         kind: ResourceType,
         cached: &'a CachedType,
         mut bytes: usize,
     ) -> impl Iterator<Item = &'a Name> {
         let wildcards = self.subscriptions(kind).filter(|one| one.wildcard);
-        let held = wildcards.flat_map(|one| one.held_elsewhere(cached));
+        let held = wildcards.flat_map(|one| one.held_not_cached(cached));
         held.take_while(move |name| {
             let left = bytes.checked_sub(name.len());
             bytes = left.unwrap_or_default();
@@ -192,11 +192,11 @@ impl Downstream {
     }
 }
 
-/// One stream of an Envoy.
+/// The stream of an Envoy.
 #[derive(Debug)]
 pub(super) struct EnvoyStream {
     id: EnvoyStreamId,
-    /// The node that this Envoy said it is, encoded.
+    /// The node of this Envoy, encoded.
     node: Bytes,
     last_nonce: u64,
     subscriptions: BTreeMap<ResourceType, Subscription>,
@@ -211,40 +211,40 @@ impl EnvoyStream {
         self.subscriptions.get(&kind)
     }
 
-    /// Whether it has asked for anything.
+    /// Whether it has any subscription.
     pub(super) fn is_subscribed(&self) -> bool {
         !self.subscriptions.is_empty()
     }
 
-    /// How many types it asked for, the names that it is subscribed to, and what it said that it
-    /// holds from an earlier stream.
+    /// The number of subscribed types, the usage of subscribed names, and that of resources from an
+    /// earlier stream.
     pub(super) fn usage(&self) -> (usize, Usage, Usage) {
         let mut total = (self.subscriptions.len(), Usage::default(), Usage::default());
         for subscription in self.subscriptions.values() {
-            total.1 += subscription.asked;
+            total.1 += subscription.subscribed_usage;
             total.2 += subscription.resumed;
         }
         total
     }
 
-    /// Whether the stream may ask for all that it asks for with this request.
+    /// Checks that the stream stays within the limits with this request.
     pub(super) fn check(
         &self,
         kind: Option<ResourceType>,
         request: &DeltaDiscoveryRequest,
         limits: &Limits,
     ) -> Result<(), Status> {
-        let (types, mut asked, mut resumed) = self.usage();
+        let (types, mut subscribed, mut resumed) = self.usage();
         let subscription = kind.and_then(|kind| self.get(kind));
         if subscription.is_none() && types >= limits.types {
             return Err(limits.too_many_types());
         }
         for name in &request.resource_names_subscribe {
             if subscription.is_none_or(|known| !known.names.contains(name.as_str())) {
-                asked.add(name.len());
+                subscribed.add(name.len());
             }
         }
-        limits.check(asked)?;
+        limits.check(subscribed)?;
         if subscription.is_none() {
             for (name, version) in &request.initial_resource_versions {
                 resumed.add(name.len() + version.len());
@@ -254,14 +254,14 @@ impl EnvoyStream {
         Ok(())
     }
 
-    /// What this Envoy has not acknowledged of what it asked for, and why.
+    /// What this Envoy has subscribed to but not acknowledged, and why.
     pub(super) fn missing(&self, cache: &Cache) -> Option<String> {
         let mut types = self.subscriptions.iter();
         let (kind, missing) = types.find(|(_, subscription)| !subscription.is_complete())?;
         Some(missing.reason(label(cache[*kind].url())))
     }
 
-    /// Whether a type has to wait until Envoy has all clusters and endpoints that are known.
+    /// Whether a type must wait until Envoy has all known clusters and endpoints.
     fn must_wait_for_clusters(&self, kind: ResourceType, cache: &Cache) -> bool {
         let pending = |kind| {
             self.get(kind).is_some_and(|subscription| {
@@ -272,14 +272,15 @@ impl EnvoyStream {
             && (pending(ResourceType::Cluster) || pending(ResourceType::Endpoint))
     }
 
-    /// Whether listeners and routes are up to date, so that what they no longer use may go.
+    /// Whether listeners and routes are up to date, so that resources they no longer use may be
+    /// removed.
     fn referrers_are_current(&self) -> bool {
         let referrers = [ResourceType::Listener, ResourceType::Route].into_iter();
         let mut referrers = referrers.filter_map(|kind| self.get(kind));
         referrers.all(|subscription| subscription.changed.is_empty())
     }
 
-    /// Sends what the cache has of a type and Envoy lacks. Removals may have to wait.
+    /// Sends the differences between the cache and Envoy. Removals may have to wait.
     fn serve(
         &mut self,
         kind: ResourceType,
@@ -298,7 +299,7 @@ impl EnvoyStream {
         }
         let cached = &cache[kind];
         let mut update = subscription.take_changes(cached, removals);
-        // Envoy waits for an answer to "all", also when there is nothing.
+        // Envoy waits for a response to a wildcard subscription, even an empty one.
         let first = subscription.wildcard && !subscription.responded && cached.is_answered();
         if first || !update.is_empty() {
             cached
@@ -336,9 +337,10 @@ impl EnvoyStream {
         actions.push(Action::ToEnvoy(self.id, response));
     }
 
-    /// Envoy waits anew for the endpoints of a cluster and the routes of a listener that it is
-    /// given, and a server that already sent them does not always send them again. Endpoints have
-    /// the name of their cluster; which routes a listener uses only its body says.
+    /// Makes sure that Envoy gets the endpoints of an updated cluster and the routes of an updated
+    /// listener again: Envoy waits for them, and a server does not always resend them. Endpoints
+    /// have the name of their cluster; the routes of a listener are known only from its body, so all
+    /// of them are sent.
     fn resend_children(&mut self, kind: ResourceType, update: &Update, cache: &Cache) {
         let Some(child) = kind.child().filter(|_| !update.resources.is_empty()) else {
             return;
@@ -360,11 +362,11 @@ impl EnvoyStream {
     }
 }
 
-/// Names with the version that Envoy holds when it accepts a response, or `None` for one that it
-/// knows not to exist.
+/// Names with the version that Envoy holds once it accepts a response; `None` for a resource that
+/// does not exist.
 pub(super) type Items = Vec<(Name, Option<Version>)>;
 
-/// A response that Envoy has not answered.
+/// A response that Envoy has not answered yet.
 #[derive(Debug)]
 struct Unanswered {
     nonce: String,
@@ -396,34 +398,34 @@ impl Update {
     }
 }
 
-/// How the cache differs from what Envoy knows of a name.
+/// Difference between the cache and Envoy for a name.
 enum Difference<'a> {
     None,
     Upsert(&'a CachedResource),
     Removal,
 }
 
-/// What an Envoy's stream has of one type.
+/// An Envoy's subscription to a type.
 #[derive(Debug, Default)]
 pub(super) struct Subscription {
     wildcard: bool,
     names: BTreeSet<Name>,
-    /// How much those are.
-    asked: Usage,
-    /// How much Envoy held from an earlier stream.
+    /// Usage of the subscribed names.
+    subscribed_usage: Usage,
+    /// Usage of the resources from an earlier stream.
     resumed: Usage,
-    /// What Envoy holds; `None` for a name that it knows not to exist.
+    /// The version that Envoy holds; `None` for a name that Envoy knows not to exist.
     known: HashMap<Name, Option<Version>>,
-    /// Names that have to be compared with the cache.
+    /// Names to compare with the cache.
     changed: BTreeSet<Name>,
     unanswered: Option<Unanswered>,
-    /// What was in responses from the cache that Envoy rejected: any of it may have been the reason.
+    /// Names in responses from the cache that Envoy rejected. Any of them may be the cause.
     refused: BTreeSet<Name>,
-    /// A response of this type was sent.
+    /// Whether a response of this type was sent.
     responded: bool,
-    /// A response of this type was acknowledged.
+    /// Whether a response of this type was acknowledged.
     acked: bool,
-    /// The last answer was a rejection.
+    /// The last answer, if it was a rejection.
     rejection: Option<Rejected>,
 }
 
@@ -440,7 +442,7 @@ impl Subscription {
         self.wildcard || self.names.contains(name)
     }
 
-    /// Whether it is subscribed to anything.
+    /// Whether it covers any resource.
     fn is_active(&self) -> bool {
         self.wildcard || !self.names.is_empty()
     }
@@ -449,12 +451,13 @@ impl Subscription {
         self.unanswered.is_some()
     }
 
-    /// Envoy has acknowledged an answer, or holds what it asked for from an earlier stream.
+    /// Whether Envoy has acknowledged a response, or holds all subscribed resources from an earlier
+    /// stream.
     fn is_complete(&self) -> bool {
         self.acked || (!self.wildcard && self.unknown() == 0)
     }
 
-    /// How many of the names this Envoy knows nothing of.
+    /// How many subscribed names have no known state at this Envoy.
     fn unknown(&self) -> usize {
         let unknown = |name: &&Name| !self.known.contains_key(*name);
         self.names.iter().filter(unknown).count()
@@ -473,14 +476,14 @@ impl Subscription {
         }
     }
 
-    /// Takes over what Envoy holds from an earlier stream.
+    /// Records a resource that Envoy holds from an earlier stream.
     pub(super) fn resume(&mut self, name: Name, version: String) {
         self.resumed.add(name.len() + version.len());
         self.known.insert(name, Some(Arc::from(version)));
     }
 
-    /// What Envoy holds of which the cache knows nothing.
-    pub(super) fn held_elsewhere<'a>(
+    /// Resources that Envoy holds but the cache does not contain.
+    pub(super) fn held_not_cached<'a>(
         &'a self,
         cached: &'a CachedType,
     ) -> impl Iterator<Item = &'a Name> {
@@ -501,10 +504,10 @@ impl Subscription {
         self.changed.retain(|name| names.contains(name));
     }
 
-    /// Subscribing again to a name asks for it to be sent again.
+    /// Subscribes to a name. Repeating a subscription requests the resource again.
     pub(super) fn subscribe(&mut self, name: Name) {
         if self.names.insert(Arc::clone(&name)) {
-            self.asked.add(name.len());
+            self.subscribed_usage.add(name.len());
         } else {
             self.known.remove(&name);
         }
@@ -514,7 +517,7 @@ impl Subscription {
     pub(super) fn unsubscribe(&mut self, names: &HashSet<Name>) {
         for name in names {
             if self.names.remove(name) {
-                self.asked.remove(name.len());
+                self.subscribed_usage.remove(name.len());
             }
             if !self.wildcard {
                 self.known.remove(name);
@@ -526,21 +529,21 @@ impl Subscription {
         }
     }
 
-    /// An unanswered response says nothing about these names any more.
+    /// Ignores these names in the unanswered response.
     fn disregard(&mut self, names: &HashSet<Name>) {
         if let Some(unanswered) = &mut self.unanswered {
             unanswered.items.retain(|(name, _)| !names.contains(name));
         }
     }
 
-    fn touch(&mut self, names: &[Name]) {
+    fn mark_changed(&mut self, names: &[Name]) {
         let interesting = names.iter().filter(|name| self.is_interested(name));
         let interesting: Vec<Name> = interesting.cloned().collect();
         if interesting.is_empty() {
             return;
         }
         self.changed.extend(interesting);
-        // What was wrong may be right now.
+        // A change may have fixed the cause of the rejection.
         for name in std::mem::take(&mut self.refused) {
             if self.is_interested(&name) {
                 self.known.insert(Arc::clone(&name), Some(Arc::from("")));
@@ -549,8 +552,8 @@ impl Subscription {
         }
     }
 
-    /// Envoy drops these when it gets what refers to them, also when it got them shortly before:
-    /// they have to be sent again.
+    /// Marks names to be sent again. Envoy drops these resources when it receives a resource that
+    /// refers to them, even if they have just been sent.
     fn resend(&mut self, names: &HashSet<Name>) {
         self.disregard(names);
         for name in names {
@@ -572,19 +575,20 @@ impl Subscription {
             (Some(Entry::Present(resource)), _) => Difference::Upsert(resource),
             (Some(Entry::Absent), Some(None)) => Difference::None,
             (Some(Entry::Absent), _) => Difference::Removal,
-            // Of a name that is not in the cache only a wildcard says that it does not exist.
+            // If a name is not in the cache, it is known not to exist only for a wildcard
+            // subscription.
             (None, Some(Some(_))) if !self.names.contains(name) => Difference::Removal,
             (None, _) => Difference::None,
         }
     }
 
-    /// Whether the cache has resources that this Envoy should hold and does not.
+    /// Whether the cache has resources that this Envoy should hold but does not.
     fn lacks_resources(&self, cached: &CachedType) -> bool {
         let upsert = |name| matches!(self.difference(cached, name), Difference::Upsert(_));
         self.changed.iter().any(upsert)
     }
 
-    /// What has changed in the cache since it was last compared. Removals may have to wait.
+    /// Takes the changes since the last comparison with the cache. Removals may have to wait.
     fn take_changes(&mut self, cached: &CachedType, removals: bool) -> Update {
         let mut update = Update::default();
         for name in std::mem::take(&mut self.changed) {
@@ -625,7 +629,7 @@ impl Subscription {
         update
     }
 
-    /// What was in the response with this nonce, when it is the unanswered one.
+    /// The content of the unanswered response, if it has this nonce.
     pub(super) fn take_unanswered(&mut self, nonce: &str) -> Option<Items> {
         let answered = self.unanswered.take_if(|one| one.nonce == nonce)?;
         Some(answered.items)
@@ -638,8 +642,8 @@ impl Subscription {
         self.rejection = None;
     }
 
-    /// Envoy rejected a response. What came from the cache, where another Envoy accepted it, it is
-    /// not given again until something changes.
+    /// Envoy rejected a response. A response from the cache, whose resources another Envoy accepted,
+    /// is not sent again until a resource of the type changes.
     pub(super) fn nack(&mut self, items: Items, rejected: Rejected) {
         if !rejected.from_server {
             let names = items.iter().map(|(name, _)| Arc::clone(name));
@@ -649,7 +653,7 @@ impl Subscription {
         self.rejection = Some(rejected);
     }
 
-    /// Remembers versions as the last that Envoy was given.
+    /// Records the versions that Envoy was given last.
     fn hold(&mut self, items: Items) {
         for (name, version) in items {
             if version.is_some() || self.names.contains(&name) {

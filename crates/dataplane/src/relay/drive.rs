@@ -1,5 +1,5 @@
-//! The task that owns the relay's core: it takes what Envoys and servers send, asks the core, and
-//! does what it says. It decides nothing about resources.
+//! The task that owns the relay's core: passes messages of Envoys and servers to the core and
+//! performs its actions. Makes no decisions about resources.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -28,23 +28,25 @@ use super::server_streams::ServerStreams;
 use super::status::{RelayStatus, SHOWN_NAMES, label};
 use super::wire::{Message, Responses, refuse};
 
-/// When Envoy has been complete for this long, it has asked for all that it wants.
+/// Once Envoy's configuration has been complete for this long, its subscriptions are considered
+/// complete.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
-/// How long Envoy may take to answer a response. It answers when it has read the configuration, and
-/// a large one takes its time; one that never answers gets nothing new and holds up others.
+/// How long Envoy may take to answer a response. It answers once it has processed the configuration,
+/// which takes a while for a large one. An Envoy that never answers gets no updates and blocks
+/// others.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 /// Longest pause after rejected responses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Why the relay ended: no server gives this proxy a configuration, and none will. With the server's
-/// words and what to look at.
+/// Why the relay ended: no server provides a configuration for this proxy, and retries will not help.
+/// Contains the server's message and advice.
 #[derive(Debug, thiserror::Error)]
 #[error("Envoy gets no configuration: {0}")]
 pub struct RelayError(String);
 
-/// What others want of the task.
+/// Requests to the task.
 pub(super) enum Input {
     /// An Envoy opens a stream.
     Opened(Box<Call>),
@@ -59,26 +61,26 @@ pub(super) struct Call {
     pub(super) connection: OpenStream,
 }
 
-/// One stream of an Envoy.
+/// The stream of an Envoy.
 struct Envoy {
     requests: Requests,
     responses: Responses,
     metadata: MetadataMap,
-    /// The connection is needed for as long as this is there.
+    /// Marks the connection as used.
     _connection: OpenStream,
-    /// Nonces of responses that it has not answered, and since when.
+    /// Nonces of unanswered responses, and when each was sent.
     unanswered: Vec<(String, Instant)>,
 }
 
 impl Envoy {
-    /// When the first response becomes overdue.
+    /// When the first unanswered response becomes overdue.
     fn overdue_at(&self) -> Option<Instant> {
         let first = self.unanswered.iter().map(|(_, sent)| *sent).min();
         first.map(|sent| sent + ANSWER_WITHIN)
     }
 }
 
-/// The task's state.
+/// State of the task.
 pub(super) struct Driver {
     core: Core,
     inputs: mpsc::Receiver<Input>,
@@ -86,13 +88,13 @@ pub(super) struct Driver {
     readiness: ReadyHandle,
     metrics: RelayMetrics,
     envoys: BTreeMap<EnvoyStreamId, Envoy>,
-    /// How many streams Envoys have opened.
+    /// Number of streams that Envoys have opened so far.
     opened: u64,
     /// The stream that was read last.
     read: EnvoyStreamId,
-    /// When the response that Envoy has of a type arrived.
+    /// By type URL: arrival of the response that Envoy is processing.
     arrived: HashMap<String, Instant>,
-    /// Nothing is read from servers before.
+    /// Servers are not read before this time.
     pause_until: Option<Instant>,
     forget_at: Option<Instant>,
 }
@@ -120,7 +122,7 @@ impl Driver {
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), RelayError> {
-        // Made once: with every message they would be entered into a list and taken out again.
+        // Pinned once; a new future per message would register and deregister each time.
         let mut stopped = pin!(stop.cancelled());
         let mut alarm = Alarm::default();
         loop {
@@ -142,15 +144,16 @@ impl Driver {
                 },
                 (id, request) = read(&mut self.envoys, self.read) => {
                     self.on_request(id, request);
-                    // Whoever sends many requests at once must not keep other tasks waiting, least of
-                    // all the one that takes to the server what comes of them: its queue is short.
+                    // A client that sends many requests at once must not starve other tasks, in
+                    // particular the one that forwards the resulting requests to the server: its
+                    // queue is short.
                     yield_now().await;
                 }
                 event = self.servers.next(may_read) => {
                     if let Some(event) = event {
                         self.on_server(event)?;
                     }
-                    // A server that sends without pause must not keep other tasks waiting either.
+                    // Nor may a server that sends without pause starve other tasks.
                     consume_budget().await;
                 }
                 () = alarm.rings() => self.on_timer(),
@@ -162,7 +165,7 @@ impl Driver {
         match input {
             Input::Opened(call) => self.on_opened(*call),
             Input::Status(reply) => {
-                // Whoever asked may have stopped waiting.
+                // The requester may have stopped waiting.
                 let _ = reply.send(self.core.status(self.servers.status()));
             }
         }
@@ -192,16 +195,15 @@ impl Driver {
 
     fn on_opened(&mut self, call: Call) {
         if self.envoys.len() >= MAX_STREAMS {
-            // The oldest stream that has not asked for anything makes room.
+            // The oldest stream without a subscription is closed to admit the new one.
             let Some(silent) = self.core.silent() else {
-                let message =
-                    format!("{MAX_STREAMS} xDS streams are open here, which is as many as can be");
+                let message = format!("the limit of {MAX_STREAMS} open xDS streams is reached");
                 return refuse(call.respond, Status::resource_exhausted(message));
             };
-            let message = "an xDS stream that asked for nothing made room for another one";
+            let message = "closed in favour of a new xDS stream: nothing was subscribed to";
             self.close(silent, Some(Status::resource_exhausted(message)));
         }
-        // Fails for a call that has been given up.
+        // Fails if the call has been cancelled.
         let Ok(responses) = Responses::start(call.respond) else {
             return;
         };
@@ -225,7 +227,7 @@ impl Driver {
         }
     }
 
-    /// Ends a stream, with success or with a status.
+    /// Ends a stream, with OK or with the given status.
     fn remove(&mut self, id: EnvoyStreamId, status: Option<Status>) -> Option<Event> {
         let mut envoy = self.envoys.remove(&id)?;
         if let Some(status) = status {
@@ -237,9 +239,9 @@ impl Driver {
     }
 
     fn envoys_changed(&mut self) {
-        // As the core does with who asks: the first of those that are there counts.
+        // As in the core, the first of the connected Envoys counts.
         if let Some((_, first)) = self.envoys.first_key_value() {
-            self.servers.introduce(first.metadata.clone());
+            self.servers.set_metadata(first.metadata.clone());
         }
         let connected = !self.envoys.is_empty();
         self.metrics.envoy_connected.set(connected.into());
@@ -255,8 +257,8 @@ impl Driver {
         self.check_refusal()
     }
 
-    /// An Envoy that never had a configuration and will not get one has nothing to wait for. One
-    /// that serves, also with what another dataplane gave it, is left alone.
+    /// An Envoy that never had a configuration and cannot get one has nothing to wait for. An Envoy
+    /// that serves, even with a configuration from another dataplane, is left alone.
     fn check_refusal(&self) -> Result<(), RelayError> {
         let Some(error) = self.servers.error() else {
             return Ok(());
@@ -269,7 +271,8 @@ impl Driver {
         Ok(())
     }
 
-    /// A new stream gets Envoy going again, or shows that nobody is there.
+    /// Closes streams with overdue answers. A new stream gets Envoy going again, or shows that it is
+    /// gone.
     fn close_overdue(&mut self, now: Instant) {
         let silent = self.envoys.iter().filter_map(|(id, envoy)| {
             let overdue = envoy.overdue_at().is_some_and(|at| at <= now);
@@ -283,7 +286,8 @@ impl Driver {
         }
     }
 
-    /// Does what is due, which may be nothing: the alarm also rings for what has come to nothing.
+    /// Performs everything that is due. That may be nothing, because the alarm also fires for
+    /// deadlines that have moved.
     fn on_timer(&mut self) {
         let now = Instant::now();
         self.pause_until = self.pause_until.filter(|at| *at > now);
@@ -335,7 +339,7 @@ impl Driver {
             Action::Unexpected(url) => {
                 tracing::warn!(
                     type_url = url,
-                    "the server sent resources nobody asked for, ignoring them"
+                    "the server sent resources that were not requested; they are ignored"
                 );
             }
         }
@@ -352,8 +356,8 @@ impl Driver {
         }
     }
 
-    /// Some servers offer what was rejected again as soon as anything else moves: without a pause
-    /// the two would go round as fast as the network allows.
+    /// Some servers resend rejected resources whenever anything else changes. Without a pause, server
+    /// and Envoy would loop as fast as the network allows.
     fn on_rejected(&mut self, rejected: &Rejected) {
         self.metrics.rejected(&rejected.type_url);
         self.arrived.remove(&rejected.type_url);
@@ -387,8 +391,8 @@ impl Driver {
     }
 }
 
-/// The next request of an Envoy, or the end of its stream. Those after `last` have precedence, so
-/// that none is kept waiting by another one.
+/// The next request of an Envoy, or the end of its stream. Streams after `last` are polled first, so
+/// that no stream starves another.
 async fn read(
     envoys: &mut BTreeMap<EnvoyStreamId, Envoy>,
     last: EnvoyStreamId,
@@ -407,15 +411,15 @@ async fn read(
     .await
 }
 
-/// A timer that never moves back: what is due moves further away with almost every message, and
-/// one alarm in vain every two minutes costs less than one that is set for each of them.
+/// A timer that is never moved to a later time. Deadlines move with almost every message; one
+/// spurious wake-up every two minutes costs less than a reset per message.
 #[derive(Default)]
 struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Alarm {
-    /// Makes it ring at this time at the latest.
+    /// Makes it fire no later than `at`.
     fn set(&mut self, at: Option<Instant>) {
         let Some(at) = at else {
             return;
@@ -427,7 +431,7 @@ impl Alarm {
         }
     }
 
-    /// Cancel safe.
+    /// Waits until it fires. Cancel safe.
     async fn rings(&mut self) {
         match &mut self.sleep {
             Some(sleep) => sleep.as_mut().await,

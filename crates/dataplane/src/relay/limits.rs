@@ -1,34 +1,35 @@
-//! How much the streams on Envoy's port may ask for. Any process of the pod can open one, and one
-//! that asks for too much is refused alone.
+//! Limits on the requests of streams on Envoy's port. Any process of the pod can open a stream; one
+//! that exceeds the limits is refused without effect on others.
 //!
-//! The limits leave room for an Envoy of a very large mesh: at 160 bytes a name, 100,000 resources.
-//! What all streams ask for together is bounded because their number is.
+//! The limits suffice for an Envoy of a very large mesh: 100,000 resources with names of 160 bytes.
+//! The total of all streams is bounded because their number is.
 
 use tonic::Status;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// Streams that may be open. A hot restart needs two, and a stream that broke may take a while to be
-/// noticed.
+/// Maximum number of open streams. A hot restart needs two, and a broken stream may go unnoticed for
+/// a while.
 pub const MAX_STREAMS: usize = 8;
 
-/// Largest description of an Envoy in a request, 1 MiB. Envoy's own has about 55 KiB: it lists its
+/// Largest node description in a request, 1 MiB. Envoy's own has about 55 KiB, because it lists its
 /// extensions.
 pub(super) const MAX_NODE: usize = MIB;
 
-/// Largest reason of a rejection, 16 KiB. Envoy cuts its own at 4 KiB.
+/// Largest error message of a NACK, 16 KiB. Envoy truncates its own to 4 KiB.
 pub(super) const MAX_ERROR: usize = 16 * KIB;
 
-/// What one stream may ask for.
+/// Limits of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Resource types (default 16). Envoy knows about a dozen.
+    /// Number of resource types (default 16). Envoy uses about a dozen.
     pub types: usize,
-    /// Resources by name, all types together (default 100,000). As many may be named as held from
-    /// an earlier stream.
+    /// Number of subscribed names of all types (default 100,000). The same limit applies to
+    /// resources held from an earlier stream.
     pub names: usize,
-    /// Bytes of those names (default 16 MiB). With them count the versions of what is held.
+    /// Total bytes of those names (default 16 MiB), including the versions of resources that are
+    /// held.
     pub bytes: usize,
     /// Bytes of one name, version, nonce or type URL (default 4 KiB).
     pub name: usize,
@@ -46,42 +47,42 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Resource types that all streams can ask for, and as many again that are still held for
-    /// streams that have ended.
+    /// Number of types in the cache: those of all open streams, and as many again for streams that
+    /// have ended.
     pub(super) fn all_types(&self) -> usize {
         2 * MAX_STREAMS * self.types
     }
 
-    /// Bytes of the largest request: what is asked for, what is held, the node, and the encoding.
+    /// Bytes of the largest request: subscriptions, held resources, node, and encoding.
     pub(super) fn request(&self) -> usize {
         2 * self.bytes + 4 * MIB
     }
 
-    /// Refuses so many names of so many bytes.
+    /// Checks the number of names and their bytes.
     pub(super) fn check(&self, usage: Usage) -> Result<(), Status> {
         let (names, bytes) = (self.names, self.bytes);
         if usage.names > names {
-            let text = format!("an xDS stream may name {names} resources, this one names more");
+            let text = format!("an xDS stream may name at most {names} resources");
             return Err(Status::resource_exhausted(text));
         }
         if usage.bytes > bytes {
             return Err(Status::resource_exhausted(format!(
-                "the resource names of an xDS stream may have {bytes} bytes, this one's have more"
+                "the resource names of an xDS stream may have at most {bytes} bytes in total"
             )));
         }
         Ok(())
     }
 
-    /// What refuses a stream that asks for one more type.
+    /// The error for a stream that requests too many types.
     pub(super) fn too_many_types(&self) -> Status {
         let types = self.types;
         Status::resource_exhausted(format!(
-            "an xDS stream may ask for {types} types of resources, this one asks for more"
+            "an xDS stream may request at most {types} resource types"
         ))
     }
 }
 
-/// Names, and their bytes.
+/// A number of names, and their total bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) names: usize,

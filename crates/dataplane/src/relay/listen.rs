@@ -1,5 +1,5 @@
-//! The listener that Envoy connects to: a loopback address or a unix socket. It takes over a
-//! socket file that nobody listens on and leaves none behind.
+//! The listener that Envoy connects to: a loopback address or a unix socket. It replaces a stale
+//! socket file, and removes its own when it is dropped.
 
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use legate_envoy::bootstrap::XdsAddress;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
-/// Why Envoy cannot be given an address to connect to.
+/// Why the listener cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for Envoy on {0}")]
 pub struct BindError(String);
 
-/// A connection of either kind.
+/// A TCP or unix connection.
 pub(super) type Stream = Either<TcpStream, UnixStream>;
 
 /// A bound listener.
@@ -26,7 +26,7 @@ pub struct Listener {
     _file: Option<SocketFile>,
 }
 
-/// A socket's file, which goes with its listener.
+/// A socket file that is removed together with its listener.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
@@ -39,7 +39,7 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// Binds the address that was configured. Connections are accepted from then on.
+    /// Binds the configured address. Connections are accepted from then on.
     ///
     /// # Errors
     /// When the address is taken or not allowed; the error names the settings.
@@ -74,7 +74,7 @@ impl Listener {
         }
     }
 
-    /// Where Envoy finds it: the real port, when an ephemeral one was asked for.
+    /// The address for Envoy. Contains the actual port if the configured one is 0.
     pub fn address(&self) -> &XdsAddress {
         &self.address
     }
@@ -83,7 +83,7 @@ impl Listener {
         match &self.socket {
             Either::Left(socket) => {
                 let (stream, _) = socket.accept().await?;
-                // Fails for a connection that has ended, which reading it says as well.
+                // Fails if the connection has already ended; reading reports that, too.
                 let _ = stream.set_nodelay(true);
                 Ok(Either::Left(stream))
             }
@@ -103,7 +103,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         }
         other => other?,
     };
-    // Whoever can connect gets the proxy's private keys.
+    // Any client that can connect gets the proxy's private keys.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(socket)
 }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_ephemeral_port_is_told_and_a_taken_one_names_the_setting() {
+    async fn an_ephemeral_port_is_reported_and_a_taken_one_names_the_setting() {
         let any = XdsAddress::Tcp("127.0.0.1:0".parse().unwrap());
         let listener = Listener::bind(&any).await.unwrap();
         let XdsAddress::Tcp(bound) = *listener.address() else {

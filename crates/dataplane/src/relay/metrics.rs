@@ -1,4 +1,4 @@
-//! The relay's metrics. Values only rise or follow the relay's state; nothing is computed here.
+//! The relay's metrics. This module computes nothing.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,12 +10,12 @@ use legate_runtime::metrics::{
 use super::status::label;
 use crate::telemetry::PREFIX;
 
-/// Milliseconds.
+/// Upper bounds of the histogram's buckets, in milliseconds.
 const BUCKETS: [f64; 10] = [
     1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 500.0, 2_500.0, 15_000.0,
 ];
 
-/// What the relay counts.
+/// Counters and gauges of the relay.
 #[derive(Clone)]
 pub struct RelayMetrics {
     clock: Clock,
@@ -30,10 +30,10 @@ pub struct RelayMetrics {
 }
 
 impl RelayMetrics {
-    /// Registers all of them, with value 0.
+    /// Registers all metrics, each with value 0.
     ///
     /// # Errors
-    /// When the registry has them already.
+    /// When the registry already has them.
     pub fn register(registry: &Registry, clock: Clock) -> Result<RelayMetrics, Error> {
         let metrics = Registrar::new(registry, PREFIX);
         Ok(RelayMetrics {
@@ -52,11 +52,11 @@ impl RelayMetrics {
             )?,
             last_response: metrics.add(Gauge::with_opts(metrics.named(
                 "xds_last_response_timestamp_seconds",
-                "When a server last sent an xDS response, in seconds since 1970; 0 is never.",
+                "When a server last sent an xDS response, in seconds since 1970; 0 if never.",
             )))?,
             responses: metrics.counters(
                 "xds_responses_total",
-                "xDS responses by what Envoy answered.",
+                "xDS responses, by Envoy's answer.",
                 &["type", "answer"],
             )?,
             resources: metrics.gauges(

@@ -1,10 +1,10 @@
-//! The xDS relay: ends Envoy's delta stream here and the server's stream here, and keeps the last
-//! resources that Envoy acknowledged in between. `README.md` in this folder is the algorithm on
-//! one page, with the files in the order of their imports.
+//! The xDS relay: terminates Envoy's delta stream and the server's, and caches the resources that
+//! Envoy acknowledged last. `README.md` in this folder describes the algorithm and lists the files
+//! in import order.
 //!
-//! Envoy never notices that a server went away, and a restarted Envoy gets its configuration while
-//! no server is reachable. The relay never looks into a resource: it knows names, versions and types
-//! only.
+//! Envoy does not notice the loss of a server, and a restarted Envoy is configured even if no server
+//! is reachable. The relay uses names, versions and types of resources only; it never decodes their
+//! bodies.
 
 mod cache;
 mod connections;

@@ -1,17 +1,16 @@
-//! How soon a lost stream towards a server is opened again. Pure: time and chance come from the
-//! caller.
+//! Delay before a lost stream to a server is reopened. Pure: time and randomness are passed in.
 
 use std::time::Duration;
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-/// A stream that lived this long ends a series of failures.
+/// A stream that lives this long ends a series of failures.
 const STABLE: Duration = Duration::from_secs(5);
 
-/// How many refusals in a row are taken for a server that is a little behind the others.
+/// Number of consecutive refusals that may come from a server with stale state.
 pub(super) const PATIENCE: u32 = 3;
 
-/// For refusals that someone has to do something about: from 5 s to 2 minutes.
+/// Backoff for refusals that need an operator: from 5 s to 2 minutes.
 const REFUSED: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_secs(5),
     multiplier: 2.0,
@@ -40,8 +39,8 @@ impl Pace {
         }
     }
 
-    /// The delay after a stream that lived for `lived` was lost. It stays short until Envoy is
-    /// `configured`, unless someone has to do something. `random` is between 0 and 1.
+    /// The delay after the loss of a stream that lived for `lived`. It stays short until Envoy is
+    /// `configured`, unless an operator has to act. `random` is between 0 and 1.
     pub(super) fn lost(
         &mut self,
         refused: bool,
@@ -65,17 +64,18 @@ impl Pace {
         }
     }
 
-    /// Whether this was the first failure of its series, so that another server need not wait.
+    /// Whether this was the first failure of its series, so that another server can be tried at
+    /// once.
     pub(super) fn is_first(&self) -> bool {
         self.failures <= 1
     }
 
-    /// Refusals in a row.
+    /// Consecutive refusals.
     pub(super) fn refusals(&self) -> u32 {
         self.refusals
     }
 
-    /// A server has answered: whatever it refused before, it does not any more.
+    /// A server has responded, so earlier refusals no longer count.
     pub(super) fn answered(&mut self) {
         self.refusals = 0;
         self.refused.reset();

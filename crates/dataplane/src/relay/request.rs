@@ -1,7 +1,7 @@
-//! Reads an Envoy's requests from the wire. A request is measured before it is decoded: a few bytes
-//! on the wire can become many in memory.
+//! Reads an Envoy's requests from the wire. A request is measured before it is decoded, because a
+//! few bytes on the wire can become many in memory.
 //!
-//! It looks at one message at a time; what a stream asks for in all is the core's to judge.
+//! Each message is checked by itself; the core checks the total of a stream.
 
 use std::task::{Context, Poll, ready};
 
@@ -13,8 +13,8 @@ use tonic::Status;
 use super::limits::{Limits, MAX_ERROR, MAX_NODE, Usage};
 use super::wire::PREFIX;
 
-/// What is kept of the buffer between two requests. An Envoy's first has 56 KiB, those that follow
-/// are small.
+/// Buffer capacity retained between requests. Envoy's first requests have 56 KiB, later ones are
+/// small.
 const BUFFER: usize = 4 * 1024;
 
 // Fields of `DeltaDiscoveryRequest`.
@@ -24,11 +24,11 @@ const UNSUBSCRIBE: usize = 4;
 const VERSIONS: usize = 5;
 const ERROR: usize = 7;
 
-/// The requests of one stream that keep to the limits; the first other one ends the stream.
+/// The requests of a stream that are within the limits. The first one that is not ends the stream.
 pub(super) struct Requests {
     stream: RecvStream,
     limits: Limits,
-    /// What has arrived and is not decoded: less than a message.
+    /// Received bytes that are not decoded yet: less than a message.
     buffer: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl Requests {
         }
     }
 
-    /// The next request; `None` after the last one.
+    /// The next request; `None` at the end of the stream.
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -57,13 +57,13 @@ impl Requests {
                 }
                 None => return Poll::Ready(None),
             };
-            // Fails only for more than what has arrived.
+            // Fails only if more is released than was received.
             let _ = self.stream.flow_control().release_capacity(data.len());
             self.buffer.extend_from_slice(&data);
         }
     }
 
-    /// Takes a request from the buffer when all of it has arrived.
+    /// Takes a request from the buffer once it is complete.
     fn take(&mut self) -> Result<Option<DeltaDiscoveryRequest>, Status> {
         let Some((prefix, rest)) = self.buffer.split_first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Requests {
         let [compressed, length @ ..] = *prefix;
         if compressed != 0 {
             return Err(Status::unimplemented(
-                "xDS requests are not compressed here",
+                "compressed xDS requests are not supported",
             ));
         }
         let (length, limit) = (u32::from_be_bytes(length) as usize, self.limits.request());
@@ -96,7 +96,7 @@ fn decode(limits: &Limits, message: &[u8]) -> Result<DeltaDiscoveryRequest, Stat
         .map_err(|error| Status::invalid_argument(format!("not an xDS request: {error}")))
 }
 
-/// Goes over the fields of a message without decoding them.
+/// Checks the fields of a message against the limits without decoding them.
 fn measure(limits: &Limits, mut rest: &[u8]) -> Result<(), Status> {
     let (mut subscribe, mut unsubscribe, mut versions) = <(Usage, Usage, Usage)>::default();
     while !rest.is_empty() {
@@ -105,7 +105,7 @@ fn measure(limits: &Limits, mut rest: &[u8]) -> Result<(), Status> {
         let (what, limit) = match field {
             NODE => ("the node", MAX_NODE),
             ERROR => ("the error", MAX_ERROR),
-            // A name and a version.
+            // One entry of the map: a name and a version.
             VERSIONS => ("a resource's name with its version", 2 * limits.name),
             _ => ("a resource's name, type or nonce", limits.name),
         };
@@ -126,9 +126,9 @@ fn measure(limits: &Limits, mut rest: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Number and length in bytes of the next field, which is taken from the front.
+/// Removes the next field from the front. Returns its number and its length in bytes.
 fn next_field(rest: &mut &[u8]) -> Option<(usize, usize)> {
-    // A number of variable length, as lengths are.
+    // Field keys are varints, like lengths.
     let mut varint = || prost::decode_length_delimiter(&mut *rest).ok();
     let key = varint()?;
     let length = match key & 7 {
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_small_passes(
+        fn small_requests_pass(
             names in proptest::collection::vec("[a-z]{0,3}", 0..4),
             versions in proptest::collection::hash_map("[a-z]{0,3}", "[0-9]{0,3}", 0..4),
             code in any::<i32>(),
@@ -227,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_cause_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&LIMITS, &bytes);
         }
     }

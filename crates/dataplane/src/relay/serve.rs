@@ -1,6 +1,6 @@
-//! The gRPC server that Envoy connects to, and the relay as the rest of the sidecar sees it.
+//! The gRPC server that Envoy connects to, and the relay's interface to the rest of the sidecar.
 //!
-//! Only the delta variant of ADS is served; everything else is unimplemented.
+//! Only the delta variant of ADS is served; every other method is unimplemented.
 
 use std::convert::Infallible;
 
@@ -25,39 +25,39 @@ use super::server_streams::ServerStreams;
 use super::status::RelayStatus;
 use super::wire::{Message, refuse};
 
-/// The one method that is served.
+/// The only method that is served.
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Calls of Envoys that wait for the relay; while it is full their connections are not read.
+/// Capacity of the queue of Envoys' calls. While it is full, their connections are not read.
 const INPUTS: usize = MAX_STREAMS;
 
-/// Largest list of headers of a stream, 64 KiB: what is not about this connection goes on to servers.
+/// Maximum size of a stream's headers, 64 KiB. Headers that do not concern this connection are
+/// forwarded to servers.
 const MAX_HEADERS: u32 = 64 * 1024;
 
-/// What an Envoy may send of one stream before the relay has read it. Its first requests have 55 KiB
-/// each and, when it reconnects, the names of everything it holds: at HTTP/2's own 64 KiB each of
-/// them would wait for the relay. Responses are limited by the windows that Envoy grants, and made
-/// no faster than it takes them.
+/// How much an Envoy may send on one stream before the relay has read it. Its first requests have 55
+/// KiB each and, when it reconnects, the names of all its resources; with HTTP/2's default of 64 KiB
+/// each of them would wait for the relay. Responses are limited by Envoy's own windows.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 
-/// The same for all streams of one connection of an Envoy.
+/// The same for all streams of one connection.
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 
-/// Streams of one connection; more wait. Envoy opens one, and one more when it thinks that the first
-/// is broken.
+/// Maximum number of concurrent streams of a connection; further ones wait. Envoy opens one, and
+/// another one if it considers the first broken.
 const STREAMS: u32 = 16;
 
-/// A running relay. All copies are the same one; it runs until its tasks' scope stops.
+/// A running relay. Clones refer to the same one. It runs until the scope of its tasks stops.
 #[derive(Debug, Clone)]
 pub struct Relay {
     inputs: mpsc::Sender<Input>,
 }
 
 impl Relay {
-    /// Starts serving Envoy on `listener` with resources from the session's servers; `readiness`
-    /// learns whether Envoy has its configuration. A failure of the relay is a failed task of the
-    /// spawner's scope, with a `RelayError`.
+    /// Starts serving Envoy on `listener` with resources from the session's servers. `readiness`
+    /// shows whether Envoy has its configuration. If the relay fails, its task fails in the scope of
+    /// `spawner`, with a `RelayError`.
     pub fn start(
         listener: Listener,
         session: Session,
@@ -85,8 +85,8 @@ impl Relay {
     }
 }
 
-/// Takes Envoy's calls and hands them to the driver, which reads and writes their streams itself: a
-/// task for each of them would be woken for every message.
+/// Accepts Envoy's calls and passes them to the driver, which reads and writes their streams itself:
+/// one task per stream would need a wake-up for every message.
 #[derive(Clone)]
 struct Service {
     inputs: mpsc::Sender<Input>,
@@ -94,7 +94,7 @@ struct Service {
 }
 
 impl Service {
-    /// Takes connections until the scope stops.
+    /// Accepts connections until the scope stops.
     async fn accept(self, listener: Listener) -> Result<(), Infallible> {
         let stop = self.spawner.token();
         let mut connections = Connections::default();
@@ -109,7 +109,8 @@ impl Service {
         Ok(())
     }
 
-    /// Serves one connection to its end. What goes wrong with it concerns Envoy, who sees it.
+    /// Serves one connection until it ends. Its errors are visible to Envoy and need no handling
+    /// here.
     async fn serve(self, stream: Stream, connection: Connection) -> Result<(), Infallible> {
         let ended = connection.ended();
         let _ends = ended.clone().drop_guard();
@@ -160,9 +161,8 @@ impl Service {
     }
 }
 
-/// The metadata of an Envoy's stream that servers get to see: all that is not about this connection
-/// or about who may do what. An `x-consul-token` of Envoy's is not passed on; the session's own
-/// takes its place.
+/// The metadata of an Envoy's stream that is forwarded to servers: everything except headers of the
+/// connection and the ACL token. The session sends its own token.
 fn forwarded(headers: &HeaderMap) -> MetadataMap {
     let own = [CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT];
     let mut forwarded = HeaderMap::new();
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_on_but_for_what_is_reserved() {
+    fn metadata_is_forwarded_except_for_reserved_headers() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("content-type", "application/grpc"),

@@ -1,7 +1,8 @@
-//! Opens the streams towards servers, on the session's connections, and says why one ended.
+//! Opens streams to servers over the session's connections, and records why one ended.
 //!
-//! While a new server is tried the old stream is kept, unread, until the new one is accepted; it
-//! goes on when it is not. Which messages travel is the core's business.
+//! While a new server is being tried, the old stream stays open without being read. It is closed
+//! once the new one is accepted, and resumed if that fails. The core decides which messages are
+//! sent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,18 +22,18 @@ use super::metrics::RelayMetrics;
 use super::pace::Pace;
 use super::status::UpstreamStatus;
 
-/// Requests that wait for the network. A server that takes none of so many is as good as gone:
-/// a new stream says in one request what all of them say.
+/// Capacity of the request queue. A server that accepts none of so many counts as lost: one request
+/// on a new stream can replace all of them.
 const REQUESTS: usize = 256;
 
-/// How long a new server may take to accept while an old one is kept. Servers need not answer a
-/// stream to which they have nothing to say, so silence counts as a yes.
+/// How long to wait for a new server to accept the stream while an old one is open. A server need
+/// not respond if it has nothing to send, so silence counts as acceptance.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Shortest time between two streams of which the second was opened for an Envoy's sake only.
+/// Shortest time between opening a stream and replacing it on behalf of an Envoy.
 const RENEW_APART: Duration = Duration::from_secs(5);
 
-/// One stream.
+/// A stream to a server.
 struct Stream {
     id: ServerStreamId,
     connection: Connection,
@@ -42,9 +43,9 @@ struct Stream {
     call: Call,
 }
 
-/// Where a stream's responses come from.
+/// The source of a stream's responses.
 enum Call {
-    /// The server has not answered yet.
+    /// The server has not responded to the call yet.
     Opening(BoxFuture<'static, Result<Response<Streaming<DeltaDiscoveryResponse>>, Status>>),
     Open(Box<Streaming<DeltaDiscoveryResponse>>),
 }
@@ -63,7 +64,7 @@ impl Call {
         }))
     }
 
-    /// The next response; `None` when the server has taken the stream. Cancel safe.
+    /// The next response; `None` when the server has accepted the stream. Cancel safe.
     async fn next(&mut self) -> Result<Option<Box<DeltaDiscoveryResponse>>, Status> {
         match self {
             Call::Opening(answer) => {
@@ -86,11 +87,11 @@ impl Call {
 pub(super) struct StreamError {
     server: SocketAddr,
     pub(super) code: Code,
-    /// With what to look at.
+    /// The status, with advice.
     reason: String,
-    /// It will not go away by itself.
+    /// Whether an operator has to act before retries can succeed.
     pub(super) refused: bool,
-    /// `-proxy-id` names a service that is no proxy.
+    /// Whether `-proxy-id` names a service that is not a proxy.
     pub(super) no_proxy: bool,
 }
 
@@ -100,7 +101,7 @@ impl StreamError {
         let mut reason = format!("{code:?}: {}", status.message());
         let advice = match no_proxy {
             true => {
-                "-proxy-id names a service that is no proxy: name the ID of its sidecar proxy, or \
+                "-proxy-id names a service that is not a proxy: name the ID of its sidecar proxy, or \
                  of a gateway"
             }
             false => advice(code),
@@ -118,7 +119,7 @@ impl StreamError {
     }
 }
 
-/// What to look at.
+/// Settings and permissions to check for a status code.
 fn advice(code: Code) -> &'static str {
     match code {
         Code::PermissionDenied => {
@@ -132,12 +133,12 @@ fn advice(code: Code) -> &'static str {
             "check -proxy-id, and whether the server supports this Envoy's version"
         }
         Code::Unauthenticated => "check -credential-type and the credentials that belong to it",
-        Code::Unimplemented => "check that -addresses and -grpc-port lead to a Consul server",
+        Code::Unimplemented => "check that -addresses and -grpc-port point to a Consul server",
         _ => "",
     }
 }
 
-/// Whether someone has to change something before the server serves this proxy.
+/// Whether an operator has to change something before a server serves this proxy.
 fn is_refusal(status: &Status) -> bool {
     match classify(status) {
         ErrorClass::Permanent => true,
@@ -146,22 +147,22 @@ fn is_refusal(status: &Status) -> bool {
     }
 }
 
-/// The streams towards servers.
+/// The streams to servers.
 pub(super) struct ServerStreams {
     session: Session,
     changes: WatchStream<SessionState>,
     state: SessionState,
-    /// The newest last; two at most.
+    /// Newest last; at most two.
     streams: Vec<Stream>,
     pace: Pace,
     retry_at: Option<Instant>,
-    /// Generation of the connection that failed last.
+    /// Generation of the connection whose stream failed last.
     failed: Option<u64>,
-    /// A new stream is wanted although nothing is wrong with the present one.
+    /// Whether to replace the current stream although it works.
     renew: bool,
-    /// Envoy serves, whatever happens here.
+    /// Whether Envoy has a configuration, so that it serves regardless of these streams.
     configured: bool,
-    /// What goes along with a new stream.
+    /// Metadata sent with each new stream.
     metadata: MetadataMap,
     opened: u64,
     last_response: Option<Instant>,
@@ -189,12 +190,12 @@ impl ServerStreams {
         }
     }
 
-    /// Takes the metadata of an Envoy for streams that are opened from now on.
-    pub(super) fn introduce(&mut self, metadata: MetadataMap) {
+    /// Sets the metadata for streams that are opened from now on.
+    pub(super) fn set_metadata(&mut self, metadata: MetadataMap) {
         self.metadata = metadata;
     }
 
-    /// Opens a stream when one is due. `configured`: whether Envoy has a configuration.
+    /// Opens a stream if one is due. `configured`: whether Envoy has a configuration.
     pub(super) fn connect(&mut self, configured: bool) -> Vec<Event> {
         self.configured = configured;
         let SessionState::Connected(connection) = &self.state else {
@@ -238,8 +239,8 @@ impl ServerStreams {
             .collect()
     }
 
-    /// The next event, or nothing when the session moved on, so that a stream may be due.
-    /// Responses are read only when `may_read`. Cancel safe.
+    /// The next event. `None` when the session's state has changed, so that a stream may be due.
+    /// Responses are read only if `may_read`. Cancel safe.
     pub(super) async fn next(&mut self, may_read: bool) -> Option<Event> {
         tokio::select! {
             (id, incoming) = read(&mut self.streams, may_read) => self.on_incoming(id, incoming),
@@ -250,21 +251,21 @@ impl ServerStreams {
         }
     }
 
-    /// When something is due: [`ServerStreams::on_timer`], or a new stream. Times that have passed
-    /// without effect wait for the session.
+    /// When [`ServerStreams::on_timer`] or [`ServerStreams::connect`] has something to do. A retry
+    /// time in the past is not included: that retry waits for the session.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let retry = self.retry_at.filter(|at| *at > Instant::now());
         self.silent_until().into_iter().chain(retry).min()
     }
 
-    /// When the silence of a new server counts as a yes, so that the old stream can go.
+    /// When the silence of a new server counts as acceptance, so that the old stream can be closed.
     fn silent_until(&self) -> Option<Instant> {
         let newest = self.streams.last();
         let unaccepted = newest.filter(|stream| self.streams.len() > 1 && !stream.accepted);
         unaccepted.map(|stream| stream.opened + ACCEPT_WITHIN)
     }
 
-    /// Does what is due, which may be nothing.
+    /// Performs what is due, if anything.
     pub(super) fn on_timer(&mut self, now: Instant) -> Option<Event> {
         self.silent_until().filter(|at| *at <= now)?;
         self.accept()
@@ -290,7 +291,7 @@ impl ServerStreams {
         }
     }
 
-    /// The newest stream is the one that counts from now on.
+    /// Accepts the newest stream and closes the older one.
     fn accept(&mut self) -> Option<Event> {
         let mut newest = self.streams.pop()?;
         newest.accepted = true;
@@ -300,7 +301,7 @@ impl ServerStreams {
         older.map(|stream| Event::ServerGone(stream.id))
     }
 
-    /// Sends a request. A stream whose queue is full is ended.
+    /// Sends a request. A stream whose queue is full is closed.
     pub(super) fn send(
         &mut self,
         id: ServerStreamId,
@@ -312,12 +313,12 @@ impl ServerStreams {
                 let status = Status::unavailable("the server does not read its xDS requests");
                 self.lose(id, &status)
             }
-            // When the stream has ended, reading it says why.
+            // If the stream has ended, reading it returns the reason.
             _ => None,
         }
     }
 
-    /// Asks for a new stream in place of a working one.
+    /// Requests a new stream in place of a working one.
     pub(super) fn renew(&mut self) {
         self.renew = true;
         if let Some(stream) = self.streams.last() {
@@ -325,7 +326,7 @@ impl ServerStreams {
         }
     }
 
-    /// Gives up a stream that failed: tells the session, and sets the time of the next attempt.
+    /// Removes a failed stream: reports it to the session and schedules the next attempt.
     fn lose(&mut self, id: ServerStreamId, status: &Status) -> Option<Event> {
         let place = self.streams.iter().position(|stream| stream.id == id)?;
         let stream = self.streams.remove(place);
@@ -354,12 +355,12 @@ impl ServerStreams {
         Some(Event::ServerGone(id))
     }
 
-    /// Why the last stream was lost, until a server has answered since.
+    /// Why the last stream was lost; `None` once a server has responded again.
     pub(super) fn error(&self) -> Option<&StreamError> {
         self.error.as_ref()
     }
 
-    /// How often in a row servers have refused this proxy.
+    /// Number of consecutive refusals by servers.
     pub(super) fn refusals(&self) -> u32 {
         self.pace.refusals()
     }
@@ -376,7 +377,7 @@ impl ServerStreams {
     }
 }
 
-/// Reads the newest stream; an older one waits until it is the newest again.
+/// Reads the newest stream. An older one is not read unless it becomes the newest again.
 async fn read(
     streams: &mut [Stream],
     may_read: bool,

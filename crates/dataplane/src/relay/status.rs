@@ -1,6 +1,6 @@
-//! What the relay's state looks like from outside: for readiness, the status document and metrics.
+//! The relay's state for readiness, the status document and metrics.
 //!
-//! It holds names, versions and counts, never the content of a resource.
+//! Contains names, versions and counts, never the content of a resource.
 
 use legate_api::type_url;
 use serde::Serialize;
@@ -10,32 +10,32 @@ use super::types::Rejected;
 /// The relay's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RelayStatus {
-    /// Why Envoy is not configured; absent when it is.
+    /// Why Envoy's configuration is incomplete; `None` if it is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The stream towards a server.
     pub upstream: UpstreamStatus,
-    /// How many streams Envoys have open: one, or two during a hot restart.
+    /// Number of open streams of Envoys: one, or two during a hot restart.
     pub envoy_streams: usize,
-    /// One entry a resource type that an Envoy has asked for.
+    /// One entry for each resource type that an Envoy has requested.
     pub types: Vec<TypeStatus>,
 }
 
 /// The stream towards a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 pub struct UpstreamStatus {
-    /// Address of the server that serves the stream; absent while there is none.
+    /// Address of the server that serves the stream; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// How many streams have been opened since the start.
+    /// Number of streams opened since the start.
     pub streams_opened: u64,
-    /// Seconds since the server last sent something.
+    /// Seconds since the last message of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_message_seconds_ago: Option<u64>,
-    /// Why the last stream ended, and what to look at.
+    /// Why the last stream ended, with advice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// The last error will not go away by itself: someone has to change something.
+    /// Whether the last error needs an operator to act.
     pub refused: bool,
 }
 
@@ -44,28 +44,28 @@ pub struct UpstreamStatus {
 pub struct TypeStatus {
     /// Its type URL.
     pub type_url: String,
-    /// All resources are wanted.
+    /// Whether all resources are subscribed to.
     pub wildcard: bool,
-    /// How many resources are wanted by name.
+    /// Number of resources subscribed to by name.
     pub names: usize,
-    /// How many of those no server has answered.
+    /// Number of those without an answer from a server.
     pub unanswered_names: usize,
-    /// How many resources Envoy has acknowledged.
+    /// Number of resources that Envoy has acknowledged.
     pub resources: usize,
-    /// The bytes of those resources.
+    /// Total size of those resources in bytes.
     pub bytes: usize,
-    /// The server's version of the last accepted response, where it gives one.
+    /// The server's version of the last accepted response; empty if it sends none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub system_version: String,
-    /// A server has answered and Envoy accepted.
+    /// Whether Envoy has accepted a response of a server.
     pub answered: bool,
-    /// A response waits for Envoy's answer.
+    /// Whether a response is waiting for Envoy's answer.
     pub waiting_for_envoy: bool,
-    /// Responses that Envoy accepted since the start.
+    /// Number of responses that Envoy accepted since the start.
     pub accepted: u64,
-    /// Responses that Envoy rejected since the start.
+    /// Number of responses that Envoy rejected since the start.
     pub rejected: u64,
-    /// Envoy's words about the last response it rejected.
+    /// The last response that Envoy rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_rejection: Option<RejectionStatus>,
 }
@@ -73,16 +73,16 @@ pub struct TypeStatus {
 /// A response that Envoy rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RejectionStatus {
-    /// Envoy's words.
+    /// Envoy's error message.
     pub message: String,
-    /// The first of the resources in that response.
+    /// The first resources in that response.
     pub names: Vec<String>,
 }
 
-/// How many names of a rejected response are shown.
+/// Maximum number of names shown for a rejected response.
 pub(super) const SHOWN_NAMES: usize = 10;
 
-/// What people call a type.
+/// Human-readable name of a resource type.
 pub(crate) fn label(url: &str) -> &str {
     match url {
         type_url::CLUSTER => "clusters",

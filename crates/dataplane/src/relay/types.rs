@@ -1,5 +1,5 @@
-//! The words that all parts of the relay's machine share: streams, resource types, and what goes
-//! into the machine and comes out of it. Data only; nothing is decided here.
+//! Types that all parts of the relay's state machine share: streams, resource types, events and
+//! actions. Data only, no logic.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::type_url;
 use tonic::Status;
 
-/// One stream of an Envoy towards the relay. A larger number is newer.
+/// A stream from an Envoy to the relay. A larger number is newer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnvoyStreamId(pub u64);
 
-/// One stream of the relay towards a server. A larger number is newer.
+/// A stream from the relay to a server. A larger number is newer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerStreamId(pub u64);
 
-/// Something that happened to one of the relay's streams.
+/// An event on one of the relay's streams.
 #[derive(Debug)]
 pub enum Event {
     /// An Envoy opened a stream.
@@ -24,75 +24,73 @@ pub enum Event {
     EnvoyRequest(EnvoyStreamId, Box<DeltaDiscoveryRequest>),
     /// Envoy's stream ended.
     EnvoyGone(EnvoyStreamId),
-    /// A stream towards a server was opened; the server may still refuse it. An earlier one may
-    /// still be there, and takes over again when this one is lost.
+    /// A stream to a server was opened. The server may still refuse it. An earlier stream may still
+    /// be open, and is used again if this one is lost.
     ServerConnected(ServerStreamId),
-    /// A server sent a response. Only the newest stream is read, and only after the earlier ones
-    /// have ended.
+    /// A server sent a response. Only the newest stream is read, and only once earlier ones have
+    /// ended.
     ServerResponse(ServerStreamId, Box<DeltaDiscoveryResponse>),
-    /// A stream towards a server ended.
+    /// A stream to a server ended.
     ServerGone(ServerStreamId),
-    /// The Envoys that are there have had the time to ask for all they want: what only earlier
-    /// ones asked for is not needed any more.
+    /// The connected Envoys have had enough time to complete their subscriptions. Everything that
+    /// only earlier ones subscribed to can be dropped.
     Forget,
 }
 
-/// Something the owner of the streams has to do, in this order.
+/// An action for the owner of the streams. Actions are performed in order.
 #[derive(Debug)]
 pub enum Action {
-    /// Send to an Envoy.
+    /// Send a response to an Envoy.
     ToEnvoy(EnvoyStreamId, DeltaDiscoveryResponse),
-    /// End an Envoy's stream: it asked for more than it may.
+    /// Close an Envoy's stream, because it exceeded its limits.
     CloseEnvoy(EnvoyStreamId, Status),
-    /// Send to a server.
+    /// Send a request to a server.
     ToServer(ServerStreamId, DeltaDiscoveryRequest),
-    /// Open a new stream towards the server: only that makes a server send again what an earlier
-    /// Envoy rejected, and say of everything that an Envoy holds whether it is still there.
+    /// Open a new stream to the server. Only this makes a server resend resources that an earlier
+    /// Envoy rejected, and report for everything that an Envoy holds whether it still exists.
     RenewServer,
-    /// A server's response is in the cache now: for the log.
+    /// A server's response was merged into the cache; logged.
     Accepted {
-        /// Its type.
+        /// Its type URL.
         type_url: String,
-        /// How many resources it had.
+        /// Number of resources in it.
         resources: usize,
-        /// How many resources it removed.
+        /// Number of removed resources in it.
         removed: usize,
-        /// How many resources of the type Envoy has acknowledged now, and their bytes.
+        /// Number of cached resources of the type, and their total size in bytes.
         held: (usize, usize),
     },
-    /// Envoy rejected a response: for the log.
+    /// Envoy rejected a response; logged.
     Rejected(Rejected),
-    /// A server sent a type that nobody asked it for: for the log.
+    /// A server sent a type that was not requested; logged.
     Unexpected(String),
 }
 
 /// A response that Envoy rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
-    /// Its type.
+    /// Its type URL.
     pub type_url: String,
-    /// The resources in it; Envoy's message says which of them it means.
+    /// The resources in it; Envoy's message says which of them are invalid.
     pub names: Vec<String>,
-    /// Envoy's words.
+    /// Envoy's error message.
     pub message: String,
-    /// Whether a server sent it just now; else it came from the cache.
+    /// Whether it came directly from a server; otherwise it came from the cache.
     pub from_server: bool,
-    /// How many responses of the type, this one included, Envoy has rejected without accepting one
-    /// in between.
+    /// Number of consecutive rejections of the type, including this one.
     pub in_a_row: u32,
 }
 
-/// Name of a resource, shared by everything that mentions it.
+/// Name of a resource, shared by all its uses.
 pub(super) type Name = Arc<str>;
 
-/// Version of a resource, as the server wrote it.
+/// Version of a resource, verbatim from the server.
 pub(super) type Version = Arc<str>;
 
-/// The name that stands for all resources of a type.
+/// The name for all resources of a type.
 pub(super) const WILDCARD: &str = "*";
 
-/// A resource type, in the order in which Envoy has to get them: what is referred to comes before
-/// what refers to it.
+/// A resource type, in the order in which Envoy has to receive them: referenced types come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ResourceType {
     Secret,
@@ -100,7 +98,7 @@ pub(super) enum ResourceType {
     Endpoint,
     Listener,
     Route,
-    /// Any other type; the number belongs to its URL for as long as the cache knows it.
+    /// Any other type. The number identifies its URL as long as the type is in the cache.
     Other(u64),
 }
 
@@ -116,7 +114,8 @@ impl ResourceType {
         }
     }
 
-    /// Whether other types refer to it, so that resources may go only after those have changed.
+    /// Whether other types refer to it, so that resources may be removed only after those have
+    /// changed.
     pub(super) fn is_referred_to(self) -> bool {
         use ResourceType::{Cluster, Endpoint, Secret};
         matches!(self, Secret | Cluster | Endpoint)
@@ -127,8 +126,8 @@ impl ResourceType {
         matches!(self, ResourceType::Listener | ResourceType::Route)
     }
 
-    /// The type of which Envoy waits for resources anew after it was given one of this type: the
-    /// endpoints of a cluster, the routes of a listener.
+    /// The type that Envoy waits for again after an update of this type: the endpoints of a
+    /// cluster, the routes of a listener.
     pub(super) fn child(self) -> Option<ResourceType> {
         match self {
             ResourceType::Cluster => Some(ResourceType::Endpoint),

@@ -1,6 +1,6 @@
-//! The streams towards servers: what each was asked for, and what is sent to them.
+//! The streams to servers: the subscriptions of each, and the requests for them.
 //!
-//! There are two while a new server takes over, and none while no server is reachable.
+//! There are two streams while a new server takes over, and none while no server is reachable.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,23 @@ use legate_api::discovery::DeltaDiscoveryRequest;
 use super::cache::CachedType;
 use super::types::{Action, Name, ResourceType, ServerStreamId};
 
-/// Bytes of names in one request: Consul takes requests of 50 MiB, in which there are also the
-/// versions of what Envoy has.
+/// Maximum bytes of names in one request. Consul accepts requests of 50 MiB, which also contain the
+/// versions of Envoy's resources.
 const REQUEST_NAMES: usize = 16 * 1024 * 1024;
 
-/// All streams towards servers, the newest last.
+/// All streams to servers, newest last.
 #[derive(Debug, Default)]
 pub(super) struct Upstream {
     streams: Vec<ServerStream>,
 }
 
-/// One stream towards a server.
+/// A stream to a server.
 #[derive(Debug)]
 pub(super) struct ServerStream {
     pub(super) id: ServerStreamId,
-    /// The node that its first request carried.
+    /// The node in its first request; `None` before that.
     node: Option<Bytes>,
-    asked: BTreeSet<ResourceType>,
+    subscribed: BTreeSet<ResourceType>,
 }
 
 impl Upstream {
@@ -34,7 +34,7 @@ impl Upstream {
         self.streams.push(ServerStream {
             id,
             node: None,
-            asked: BTreeSet::new(),
+            subscribed: BTreeSet::new(),
         });
     }
 
@@ -51,65 +51,69 @@ impl Upstream {
         self.streams.iter_mut()
     }
 
-    /// Whether any server was asked for the type.
-    pub(super) fn has_asked(&self, kind: ResourceType) -> bool {
-        self.asked(kind).next().is_some()
+    /// Whether any server stream is subscribed to the type.
+    pub(super) fn is_subscribed(&self, kind: ResourceType) -> bool {
+        self.subscribers(kind).next().is_some()
     }
 
-    /// Forgets a type. Whether any server was asked for it, which cannot be taken back.
+    /// Drops a type. Returns whether any server stream is subscribed to it, which cannot be
+    /// cancelled.
     pub(super) fn forget(&mut self, kind: ResourceType) -> bool {
-        let mut asked = false;
+        let mut subscribed = false;
         for stream in &mut self.streams {
-            asked |= stream.asked.remove(&kind);
+            subscribed |= stream.subscribed.remove(&kind);
         }
-        asked
+        subscribed
     }
 
-    /// The streams that were asked for the type: they get each change of its subscriptions. The
-    /// others will be asked for everything at once.
-    pub(super) fn asked(&self, kind: ResourceType) -> impl Iterator<Item = ServerStreamId> {
-        let asked = self.streams.iter().filter(move |one| one.has_asked(kind));
-        asked.map(|stream| stream.id)
+    /// The streams that are subscribed to the type and get each change. The others will subscribe
+    /// to the full set.
+    pub(super) fn subscribers(&self, kind: ResourceType) -> impl Iterator<Item = ServerStreamId> {
+        let subscribed = self
+            .streams
+            .iter()
+            .filter(move |one| one.is_subscribed(kind));
+        subscribed.map(|stream| stream.id)
     }
 
-    /// Whether the stream is still there.
+    /// Whether the stream is still open.
     pub(super) fn has(&self, id: ServerStreamId) -> bool {
         self.streams.iter().any(|stream| stream.id == id)
     }
 }
 
 impl ServerStream {
-    pub(super) fn has_asked(&self, kind: ResourceType) -> bool {
-        self.asked.contains(&kind)
+    pub(super) fn is_subscribed(&self, kind: ResourceType) -> bool {
+        self.subscribed.contains(&kind)
     }
 
-    /// The node that the server knows.
+    /// The node that the server received.
     pub(super) fn node(&self) -> Option<&Bytes> {
         self.node.as_ref()
     }
 
-    /// Asks for a type with everything that Envoys are subscribed to and everything that the cache
-    /// has. Of what only Envoys hold no version is known: a server sends it, or says that it is
-    /// gone.
-    pub(super) fn ask<'a>(
+    /// Subscribes to a type with all names that Envoys are subscribed to and all versions in the
+    /// cache. Resources that only Envoys hold are listed without a version: the server sends them,
+    /// or reports that they were removed.
+    pub(super) fn subscribe<'a>(
         &mut self,
         kind: ResourceType,
         cached: &CachedType,
         node: &Bytes,
-        held_elsewhere: impl Iterator<Item = &'a Name>,
+        held_not_cached: impl Iterator<Item = &'a Name>,
         actions: &mut Vec<Action>,
     ) {
-        self.asked.insert(kind);
+        self.subscribed.insert(kind);
         let mut names = in_parts(cached.names()).into_iter();
         let mut versions = cached.versions();
-        versions.extend(held_elsewhere.map(|name| (name.to_string(), String::new())));
+        versions.extend(held_not_cached.map(|name| (name.to_string(), String::new())));
         let first = DeltaDiscoveryRequest {
             node: match &self.node {
                 Some(_) => Bytes::new(),
                 None => self.node.insert(node.clone()).clone(),
             },
             type_url: cached.url().to_owned(),
-            // An empty list is the form of "all" that every server knows.
+            // An empty list is the form of a wildcard subscription that every server supports.
             resource_names_subscribe: match cached.is_wildcard() {
                 true => Vec::new(),
                 false => names.next().unwrap_or_default(),
@@ -119,13 +123,13 @@ impl ServerStream {
         };
         actions.push(Action::ToServer(self.id, first));
         for names in names {
-            let request = change(cached.url(), names, Vec::new());
+            let request = subscription_request(cached.url(), names, Vec::new());
             actions.push(Action::ToServer(self.id, request));
         }
     }
 }
 
-/// Names in parts that fit into a request. What one Envoy may ask for is one part.
+/// Splits names into parts that fit into a request. The maximum of one Envoy is one part.
 fn in_parts(names: &BTreeSet<Name>) -> Vec<Vec<String>> {
     let mut parts: Vec<Vec<String>> = Vec::new();
     let mut bytes = 0;
@@ -142,8 +146,8 @@ fn in_parts(names: &BTreeSet<Name>) -> Vec<Vec<String>> {
     parts
 }
 
-/// A change of a subscription.
-pub(super) fn change(
+/// A request that changes a subscription.
+pub(super) fn subscription_request(
     url: &str,
     resource_names_subscribe: Vec<String>,
     resource_names_unsubscribe: Vec<String>,

@@ -1,8 +1,8 @@
-//! The responses of a stream as the bytes of HTTP/2.
+//! Encodes the responses of a stream for HTTP/2.
 //!
-//! The usual encoder writes a whole message into one buffer before the first byte of it leaves. A
-//! response may be large and its resources are encoded already, so that here their bodies leave as
-//! the bytes that they arrived in. A response costs no second copy of itself, whatever its size.
+//! The usual encoder writes a whole message into one buffer before its first byte is sent. A
+//! response may be large, and its resources are encoded already, so here their bodies are sent as
+//! the bytes that arrived. No response is copied as a whole, whatever its size.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -16,25 +16,25 @@ use legate_api::discovery::DeltaDiscoveryResponse;
 use prost::Message as _;
 use tonic::Status;
 
-/// Bodies from this size on are sent as they are; a smaller one costs less to copy than to keep.
+/// Minimum size of bodies that are sent without a copy; copying a smaller one is cheaper.
 const WHOLE_FROM: usize = 512;
 
-/// Compression flag and length of a gRPC message.
+/// Length of the prefix of a gRPC message: compression flag and message length.
 pub(super) const PREFIX: usize = 5;
 
-/// Tag of `DeltaDiscoveryResponse.resources` and of `Resource.resource`: field 2, with a length.
+/// Tag of `DeltaDiscoveryResponse.resources` and of `Resource.resource`: field 2, length-delimited.
 const FIELD: u8 = 2 << 3 | 2;
 
 /// Refuses a call.
 pub(super) fn refuse(mut respond: SendResponse<Message>, status: Status) {
-    // Fails for a call that has been given up.
+    // Fails if the call has been cancelled.
     let _ = respond.send_response(status.into_http(), true);
 }
 
-/// The responses of one stream. When it is dropped the stream ends with its status.
+/// The responses of one stream. Dropping it ends the stream with its status.
 pub(super) struct Responses {
     stream: SendStream<Message>,
-    /// How the stream ends: with success unless something else is set.
+    /// The final status of the stream; OK unless it is changed.
     pub(super) status: Status,
 }
 
@@ -50,10 +50,10 @@ impl Responses {
         })
     }
 
-    /// Sends a response. It is kept here until Envoy has taken it.
+    /// Sends a response. It is buffered here until Envoy has received it.
     ///
     /// # Errors
-    /// When no gRPC message can hold it, or the stream has ended.
+    /// When it is too large for a gRPC message, or the stream has ended.
     pub(super) fn send(&mut self, response: DeltaDiscoveryResponse) -> Result<(), Status> {
         let message = Message::new(response)?;
         let sent = self.stream.send_data(message, false);
@@ -64,17 +64,17 @@ impl Responses {
 impl Drop for Responses {
     fn drop(&mut self) {
         let mut trailers = HeaderMap::new();
-        // Fails only for a message that no header can hold; the code is in by then.
+        // Fails only if the message is not valid in a header; the code has been added by then.
         if self.status.add_header(&mut trailers).is_err() {
             trailers.insert(Status::GRPC_STATUS, (self.status.code() as i32).into());
         }
-        // Fails when the stream has ended.
+        // Fails if the stream has ended.
         let _ = self.stream.send_trailers(trailers);
     }
 }
 
-/// A response as a gRPC message in parts: small ones are written into one buffer, and between its
-/// pieces are the bodies as they came.
+/// A response as a gRPC message in parts: small fields are encoded into one buffer, and large
+/// bodies are inserted between its pieces as they arrived.
 pub struct Message {
     parts: VecDeque<Bytes>,
     remaining: usize,
@@ -84,7 +84,7 @@ impl Message {
     /// Encodes a response.
     ///
     /// # Errors
-    /// When it has 2 GiB or more, which no message of Protocol Buffers can have.
+    /// When it has 2 GiB or more, the limit of Protocol Buffers.
     pub fn new(mut response: DeltaDiscoveryResponse) -> Result<Message, Status> {
         let resources = std::mem::take(&mut response.resources);
         let (mut length, mut whole) = (response.encoded_len(), 0);
@@ -96,14 +96,14 @@ impl Message {
             }
         }
         let Ok(prefix) = i32::try_from(length) else {
-            let message = format!("a response of {length} bytes is more than a message can have");
+            let message = format!("a response of {length} bytes exceeds the limit of a message");
             return Err(Status::out_of_range(message));
         };
         let mut small = BytesMut::with_capacity(PREFIX + length - whole);
         let mut parts = VecDeque::new();
         small.put_u8(0);
         small.put_i32(prefix);
-        // Fields may come in any order: the small ones first.
+        // Fields may be in any order: the small ones first.
         append(&response, &mut small);
         for mut resource in resources {
             start_field(resource.encoded_len(), &mut small);
@@ -191,7 +191,8 @@ mod tests {
         }
     }
 
-    /// All of a message, taken as a connection takes it: so many bytes of some parts at a time.
+    /// All bytes of a message, consumed like a connection does: up to `step` bytes of some parts at
+    /// a time.
     fn bytes(mut message: Message, step: usize) -> Vec<u8> {
         let (mut bytes, length) = (Vec::new(), message.remaining());
         while message.has_remaining() {

@@ -1,5 +1,6 @@
-//! What Envoy shall run: the program, its arguments and its bootstrap document, made from the
-//! settings, the proxy's parameters and the files of now. It asks no server and starts nothing.
+//! The configuration that Envoy should run with: program, arguments and bootstrap document, built
+//! from the settings, the proxy's parameters and the current files. Contacts no server and starts
+//! nothing.
 
 use std::path::PathBuf;
 
@@ -16,11 +17,11 @@ use legate_runtime::file_stamp::FileStamp;
 use crate::bootstrap;
 use crate::settings::Settings;
 
-/// Makes configurations of Envoy.
+/// Builds configurations of Envoy.
 #[derive(Debug, Clone)]
 pub(super) struct Desired {
     pub(super) settings: Settings,
-    /// Where the relay listens.
+    /// Address at which the relay listens.
     pub(super) xds: XdsAddress,
 }
 
@@ -28,14 +29,14 @@ pub(super) struct Desired {
 #[derive(Debug, Clone)]
 pub(super) struct Configured {
     pub(super) envoy: EnvoyConfig,
-    /// The proxy's telemetry keys, which the dataplane follows as well.
+    /// The proxy's telemetry keys, which the dataplane follows too.
     pub(super) telemetry: ProxyConfig,
-    /// What people should know about the document.
+    /// Problems of the document that operators should see.
     warnings: Vec<String>,
 }
 
 impl Configured {
-    /// Tells what people should know; once for each configuration that is used.
+    /// Logs the warnings. Called once for each configuration that is used.
     pub(super) fn warn(&self) {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
@@ -44,16 +45,17 @@ impl Configured {
 }
 
 impl Desired {
-    /// The program of now.
+    /// The program that would be started now.
     ///
     /// # Errors
-    /// When there is none.
+    /// When it cannot be found.
     pub(super) fn executable(settings: &Settings) -> anyhow::Result<PathBuf> {
         let path = settings.environment.get_os("PATH");
         Ok(find_executable(settings.envoy.executable.as_deref(), path)?)
     }
 
-    /// What tells, without reading them, whether another program or other files are there by now.
+    /// A cheap fingerprint of the program and the files, which changes when one of them is
+    /// replaced.
     pub(super) fn stamp(&self) -> FileStamp {
         let program = Self::executable(&self.settings).ok();
         let tls = self.settings.telemetry.prometheus_tls.iter();
@@ -61,7 +63,7 @@ impl Desired {
         FileStamp::of(program.iter().chain(files).map(PathBuf::as_path))
     }
 
-    /// The configuration that follows from `params` and the files of now.
+    /// The configuration that results from `params` and the current files.
     ///
     /// # Errors
     /// When a telemetry key, a file, the program or an argument cannot be used.
@@ -82,15 +84,15 @@ impl Desired {
     }
 }
 
-/// In the words of Consul's dataplane.
+/// Wraps the error in the message of Consul's dataplane.
 pub(super) fn failed(error: BootstrapError) -> anyhow::Error {
     anyhow!("failed to get bootstrap config: {error}")
 }
 
-/// A configuration that nobody wants to run: for the end of what a former dataplane left.
+/// A configuration that is never started. Used to end Envoys that a former dataplane left running.
 ///
 /// # Errors
-/// When there is no program.
+/// When the program cannot be found.
 pub(super) fn none(settings: &Settings) -> anyhow::Result<EnvoyConfig> {
     let launch = launch(settings, "{}".to_owned())?;
     Ok(EnvoyConfig::new(launch))
@@ -108,7 +110,7 @@ fn launch(settings: &Settings, bootstrap: String) -> anyhow::Result<Launch> {
     })
 }
 
-/// The files that the document names. Envoy reads them when it starts and never again.
+/// Files that the bootstrap document refers to. Envoy reads them only when it starts.
 fn files(inputs: &BootstrapInputs) -> Vec<PathBuf> {
     let Some(tls) = inputs
         .prometheus

@@ -1,4 +1,4 @@
-//! How Envoy is brought to its end, and what that means for the process.
+//! Ends Envoy, and derives the outcome of the process from it.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use crate::signals::Urgency;
 
-/// How long reading and writing Envoy's configuration may take: its end waits for that, and the
-/// whole end of a pod is given 30 s by default.
+/// Time limit for reading and writing Envoy's configuration. Envoy's end waits for it, and a pod
+/// has 30 s in total by default.
 const DUMP: Duration = Duration::from_secs(5);
 
-/// What the end of supervision means for the process.
-pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<()> {
+/// The outcome of the process once supervision has ended.
+pub(super) fn process_outcome(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<()> {
     if let Some(failure) = failure {
         return Err(failure.into());
     }
@@ -34,12 +34,10 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<
                      envoy_ keys of the proxy's configuration and what follows --"
                 ),
                 (Some(reason), refusal) => {
-                    // Often it says no more than how the process ended.
+                    // The reason often only repeats the exit status.
                     let refusal = refusal.filter(|text| !text.ends_with(&reason.to_string()));
                     let refusal = refusal.map(|text| format!("; {text}")).unwrap_or_default();
-                    bail!(
-                        "envoy ended by itself and was started too often in vain: {reason}{refusal}"
-                    );
+                    bail!("envoy ended by itself and all retries are exhausted: {reason}{refusal}");
                 }
                 (None, refusal) => bail!(
                     "envoy could not be started: {}",
@@ -51,19 +49,19 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<
     Ok(())
 }
 
-/// How Envoy is brought to its end.
+/// Ends Envoy on request.
 pub(super) struct Ending {
     pub(super) handle: Handle<EnvoyConfig>,
-    /// Whether Envoy can live on without this process.
+    /// Whether Envoy can outlive this process.
     pub(super) outlives: bool,
-    /// Set when the configuration has to be written to standard output first.
+    /// Set if the configuration has to be written to standard output first.
     pub(super) dump: Option<AdminClient>,
-    /// For what is done before the end.
+    /// Spawns the configuration dump.
     pub(super) spawner: Spawner,
 }
 
 impl Ending {
-    /// Asks the supervisor to end as urgently as this.
+    /// Asks the supervisor to end Envoy with this urgency.
     pub(super) fn ask(&mut self, urgency: Urgency) {
         match urgency {
             Urgency::None => return,
@@ -87,7 +85,7 @@ impl Ending {
     }
 }
 
-/// Envoy goes on to its end whatever becomes of this.
+/// Dumps Envoy's configuration. Failures are only logged: Envoy's end does not depend on it.
 async fn dump(admin: AdminClient) {
     match timeout(DUMP, write_configuration(admin)).await {
         Ok(Ok(())) => {}
@@ -99,9 +97,9 @@ async fn dump(admin: AdminClient) {
     }
 }
 
-/// In a thread of its own: standard output may be a pipe that nobody reads.
+/// Writes in a separate thread: standard output may be a pipe that is not read.
 async fn write_configuration(admin: AdminClient) -> Result<(), String> {
-    // With endpoints; Envoy redacts private keys.
+    // Includes endpoints. Envoy redacts private keys.
     let document = admin.get("/config_dump?include_eds").await;
     let document = document.map_err(|error| error.to_string())?;
     let written = spawn_blocking(move || {

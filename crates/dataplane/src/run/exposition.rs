@@ -1,5 +1,5 @@
-//! Where metrics are offered and sent, as the proxy's telemetry keys say, and again when those
-//! change. It measures nothing.
+//! Serves and pushes metrics as the proxy's telemetry keys configure, and follows changes of them.
+//! It measures nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,32 +12,33 @@ use crate::telemetry::{
     self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, Source, Target, Telemetry,
 };
 
-/// Where Envoy's admin interface has its metrics.
+/// Path of the metrics at Envoy's admin interface.
 const ENVOY_METRICS: &str = "/stats/prometheus";
 
-/// How long what was exposed before may take to end.
+/// Time limit for stopping the previous servers and sinks.
 const STOP: Duration = Duration::from_secs(2);
 
-/// Offers and sends metrics until it is stopped.
+/// Serves and pushes metrics until it is stopped.
 pub(super) struct Exposition {
     settings: Settings,
     telemetry: Telemetry,
     spawner: Spawner,
-    wanted: Option<Wanted>,
-    /// The tasks that do what is wanted.
+    /// The configuration in effect; `None` before the first.
+    current: Option<Wanted>,
+    /// Tasks of the current configuration.
     scope: Scope,
 }
 
-/// What the telemetry keys decide about.
+/// The part of the telemetry keys that matters here.
 #[derive(Debug, PartialEq)]
 struct Wanted {
-    /// Whether there is a Prometheus listener, which gets the merged metrics.
+    /// Whether to serve the merged metrics, which Envoy's Prometheus listener exposes.
     merged: bool,
     sinks: Vec<Sink>,
 }
 
 impl Exposition {
-    /// Nothing is exposed yet.
+    /// Creates an instance that exposes nothing yet.
     pub(super) fn new(settings: Settings, telemetry: Telemetry, spawner: Spawner) -> Self {
         if let Some(tls) = &settings.telemetry.prometheus_tls {
             telemetry.observe_certificate("prometheus", tls.certificate.clone());
@@ -48,18 +49,18 @@ impl Exposition {
             settings,
             telemetry,
             spawner,
-            wanted: None,
+            current: None,
             scope,
         }
     }
 
-    /// Does what the proxy's telemetry keys say from now on.
+    /// Applies the proxy's telemetry keys.
     pub(super) async fn follow(&mut self, config: &ProxyConfig) {
         let wanted = Wanted {
             merged: config.prometheus_bind_addr.is_some(),
             sinks: sinks(config),
         };
-        if self.wanted.as_ref() == Some(&wanted) {
+        if self.current.as_ref() == Some(&wanted) {
             return;
         }
         self.stop().await;
@@ -69,10 +70,10 @@ impl Exposition {
         }
         let (telemetry, sinks) = (self.telemetry.clone(), wanted.sinks.clone());
         telemetry::push(telemetry, sinks, &self.scope.spawner());
-        self.wanted = Some(wanted);
+        self.current = Some(wanted);
     }
 
-    /// Ends servers and sinks.
+    /// Stops servers and sinks.
     pub(super) async fn stop(&self) {
         if let Err(error) = self.scope.stop(STOP).await {
             tracing::debug!(%error, "metrics did not end by themselves");
@@ -94,7 +95,7 @@ impl Exposition {
                 target,
                 takes_query: false,
             })),
-            Err(error) => tracing::warn!(%error, "-telemetry-prom-service-metrics-url is left out"),
+            Err(error) => tracing::warn!(%error, "-telemetry-prom-service-metrics-url is ignored"),
         }
         let endpoints = Endpoints {
             own: SocketAddr::new(settings.bind, OWN_METRICS_PORT),
@@ -105,7 +106,7 @@ impl Exposition {
     }
 }
 
-/// Where the dataplane sends its own metrics: to the sinks that Envoy gets.
+/// Sinks for the dataplane's own metrics: the same ones that Envoy uses.
 fn sinks(config: &ProxyConfig) -> Vec<Sink> {
     let tags = config.stats_tags.clone();
     let wanted = [

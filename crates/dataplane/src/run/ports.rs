@@ -1,5 +1,5 @@
-//! Whether Envoy can have the ports that it needs, found out before anything is started: Envoy itself
-//! would end again and again, and say why among a hundred lines. Binds for a moment, keeps nothing.
+//! Checks that Envoy's ports are free before anything is started. Envoy itself would crash repeatedly
+//! and report the reason somewhere in a hundred log lines. Binds each port only for a moment.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,27 +11,27 @@ use tokio::time::{Instant, sleep};
 
 use crate::settings;
 
-/// How long a port may take to become free: an Envoy that the kernel has just ended, together with
-/// its dataplane, may still have it.
+/// How long a port may take to become free: an Envoy that the kernel has just killed together with
+/// its dataplane may still hold it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two attempts.
+/// Delay between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether the addresses that the settings give to Envoy can be had.
+/// Checks that Envoy can bind the configured addresses.
 ///
 /// # Errors
-/// Names the first one that cannot.
+/// When one cannot be bound; the error names the first of them and its settings.
 pub(super) async fn check(envoy: &settings::Envoy) -> anyhow::Result<()> {
     let admin = "-envoy-admin-bind-address, -envoy-admin-bind-port";
-    can_be_had(envoy.admin, "admin interface", admin).await?;
+    check_free(envoy.admin, "admin interface", admin).await?;
     if let Some(ready) = envoy.ready {
         let settings = "-envoy-ready-bind-address, -envoy-ready-bind-port";
-        can_be_had(ready, "readiness endpoint", settings).await?;
+        check_free(ready, "readiness endpoint", settings).await?;
     }
     Ok(())
 }
 
-async fn can_be_had(address: SocketAddr, purpose: &str, settings: &str) -> anyhow::Result<()> {
+async fn check_free(address: SocketAddr, purpose: &str, settings: &str) -> anyhow::Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
         match TcpListener::bind(address).await {

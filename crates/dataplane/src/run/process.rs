@@ -1,4 +1,4 @@
-//! What the stages of the process share, and the steps that both modes take.
+//! State shared by the stages of the process, and the steps that both modes have in common.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::signals::{Signals, StopSender, Urgency};
 use crate::status::{ConnectionCounter, StatusSource};
 use crate::telemetry::{Stage, Telemetry};
 
-/// How long everything but the session may take to end.
+/// Time limit for stopping everything but the session.
 const STOP: Duration = Duration::from_secs(3);
 
-/// How long the session may take to end; a logout has 5 s of its own.
+/// Time limit for closing the session. The logout has its own limit of 5 s.
 const LOGOUT: Duration = Duration::from_secs(6);
 
-/// Everything that the stages of the process share.
+/// State that the stages of the process share.
 pub(super) struct Process {
     pub(super) settings: Settings,
     pub(super) stop: StopSender,
@@ -31,16 +31,19 @@ pub(super) struct Process {
     pub(super) telemetry: Telemetry,
     pub(super) readiness: Readiness,
     pub(super) session: Session,
-    /// Hears of every task that fails, and ends last.
+    /// The root scope: any task failure reaches it. Stopped last.
     pub(super) scope: Scope,
-    /// What works for Envoy and for clients; it ends before the session does.
+    /// Tasks that serve Envoy and clients; stopped before the session.
     pub(super) work: Scope,
-    /// The session's own tasks.
+    /// Tasks of the session.
     pub(super) connection: Scope,
 }
 
 impl Process {
-    /// Waits for `work`, unless a stop is asked for (`None`) or a task fails.
+    /// Waits for `work`. `None` if a stop is requested first.
+    ///
+    /// # Errors
+    /// When a task fails first.
     pub(super) async fn unless_stopped<T>(
         &mut self,
         work: impl Future<Output = T>,
@@ -53,7 +56,7 @@ impl Process {
         }
     }
 
-    /// Answers lifecycle requests from now on.
+    /// Starts the lifecycle server.
     pub(super) fn serve_lifecycle(
         &self,
         listener: TcpListener,
@@ -69,7 +72,7 @@ impl Process {
         lifecycle::serve(listener, parts, &self.work.spawner());
     }
 
-    /// The status of this process, and of its relay and its Envoys where it has them.
+    /// The status source of this process; `relay` and `envoy` are `None` in DNS mode.
     pub(super) fn status(
         &self,
         relay: Option<Relay>,
@@ -87,7 +90,7 @@ impl Process {
         }
     }
 
-    /// Waits for the first connection; `false` when a stop is asked for before.
+    /// Waits for the first connection; `false` if a stop is requested first.
     pub(super) async fn connect(&mut self) -> anyhow::Result<bool> {
         let session = self.session.clone();
         let Some(connected) = self.unless_stopped(session.connected()).await? else {
@@ -99,7 +102,7 @@ impl Process {
         Ok(true)
     }
 
-    /// Answers DNS in the namespace and partition given, when that is configured.
+    /// Starts the DNS proxy for the given namespace and partition if it is configured.
     pub(super) async fn start_dns(&self, namespace: &str, partition: &str) -> anyhow::Result<()> {
         let Some(address) = self.settings.dns else {
             tracing::info!("dns server disabled: configure the Consul DNS port to enable");
@@ -122,8 +125,8 @@ impl Process {
         Ok(())
     }
 
-    /// Ends what is left, the session last. A task that does not end has no one left to matter to;
-    /// one that has failed is returned.
+    /// Stops everything that is left, the session last. Tasks that do not stop in time are ignored.
+    /// Returns the failure of a task, if there was one.
     pub(super) async fn end(self) -> Option<TaskError> {
         tracing::info!("stopping");
         if let Err(error) = self.work.stop(STOP).await {

@@ -1,9 +1,9 @@
-//! Keeps what Envoy runs in step with what it should run: on request, when a file that it reads has
-//! changed, and when a server has other parameters for the proxy.
+//! Keeps the running Envoy in step with its desired configuration: on request, when a file that
+//! Envoy reads has changed, and when a server returns other parameters for the proxy.
 //!
-//! A request always brings a new Envoy. What changes by itself does so only where the new one takes
-//! over without a gap; otherwise it is logged and waits for a request, because a change
-//! that many proxies share must not cut the traffic of all of them.
+//! A request always starts a new Envoy. Automatic changes do so only if the new Envoy can take over
+//! without a gap. Otherwise they are logged and wait for a request, because a change that many
+//! proxies share must not cut the traffic of all of them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,39 +24,39 @@ use crate::bootstrap;
 use crate::restart::Request;
 use crate::signals::Signals;
 
-/// How often is looked at files.
-const LOOK: Duration = Duration::from_secs(5);
+/// Interval between file checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long servers may take to answer before the parameters of before are used.
+/// How long to wait for servers before the previous parameters are used.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// By how much the time between two questions to servers varies, so that proxies which started
-/// together do not ask together.
+/// Relative variation of the interval between queries to servers, so that proxies that started
+/// together do not query together.
 const JITTER: f64 = 0.2;
 
-/// The task that does so.
+/// The task that keeps Envoy's configuration up to date.
 pub(super) struct Refresh {
     pub(super) desired: Arc<Desired>,
     pub(super) exposition: Exposition,
     pub(super) session: Session,
-    /// What a server said last.
+    /// The most recent parameters from a server.
     pub(super) params: GetEnvoyBootstrapParamsResponse,
     pub(super) handle: Handle<EnvoyConfig>,
     pub(super) requests: mpsc::Receiver<Request>,
     pub(super) signals: Signals,
-    /// What Envoy was last started with.
+    /// The configuration that Envoy was last started with.
     pub(super) current: EnvoyConfig,
-    /// What the files were at the last look, or nothing when they have to be looked at in any case.
-    pub(super) looked: Option<FileStamp>,
-    /// What the last look found instead. It is used when the next look finds the same, because
-    /// files change one after another.
-    pub(super) found: Option<EnvoyConfig>,
+    /// Fingerprint of the files at the last check; `None` forces a comparison at the next one.
+    pub(super) last_stamp: Option<FileStamp>,
+    /// A changed configuration that the last check found. It is used if the next check finds the
+    /// same one, because files change one after another.
+    pub(super) candidate: Option<EnvoyConfig>,
     /// The change that was logged and waits for a request.
     pub(super) logged: Option<EnvoyConfig>,
 }
 
 impl Refresh {
-    /// Runs until `stop`.
+    /// Runs until `stop` is cancelled.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Infallible> {
         stop.run_until_cancelled(self.work()).await;
         self.exposition.stop().await;
@@ -64,35 +64,35 @@ impl Refresh {
     }
 
     async fn work(&mut self) {
-        let mut looks = interval_at(Instant::now() + LOOK, LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let period = self.desired.settings.envoy.bootstrap_refresh;
-        let next_question = || Instant::now() + varied(period, rand::random());
-        let mut question = next_question();
+        let next_query = || Instant::now() + varied(period, rand::random());
+        let mut query = next_query();
         loop {
             tokio::select! {
                 Some(request) = self.requests.recv() => {
                     let outcome = self.restart("POST /restart").await;
-                    // Whoever asked may have gone.
+                    // The requester may be gone.
                     let _ = request.send(outcome.map(|()| self.handle.report()));
                 }
                 () = self.signals.restart() => {
-                    // A failure is logged.
+                    // A failure has been logged.
                     let _ = self.restart("SIGHUP").await;
                 }
-                _ = looks.tick() => self.look().await,
-                () = sleep_until(question), if !period.is_zero() => {
+                _ = checks.tick() => self.check().await,
+                () = sleep_until(query), if !period.is_zero() => {
                     if self.ask().await {
-                        self.look().await;
+                        self.check().await;
                     }
-                    question = next_question();
+                    query = next_query();
                 }
             }
         }
     }
 
-    /// What should run. Files that Envoy reads are hashed in a thread of their own: the disk may be
-    /// slow. Where there are none, there is nothing to wait for, and no thread is kept for it.
+    /// The desired configuration. Files that Envoy reads are hashed in a blocking thread, because
+    /// the disk may be slow. Without such files no thread is needed.
     async fn configure(&self) -> Result<Configured, String> {
         let configured = match &self.desired.settings.telemetry.prometheus_tls {
             None => self.desired.configure(&self.params),
@@ -105,59 +105,59 @@ impl Refresh {
         configured.map_err(|error| error.to_string())
     }
 
-    /// A new Envoy in any case.
+    /// Starts a new Envoy whether or not anything has changed.
     async fn restart(&mut self, by: &'static str) -> Result<(), String> {
-        tracing::info!(by, "envoy is restarted on request");
+        tracing::info!(by, "restarting envoy on request");
         self.ask().await;
         let configured = match self.configure().await {
             Ok(configured) => configured,
             Err(error) => {
-                tracing::error!(%error, "envoy is not restarted and runs on");
+                tracing::error!(%error, "envoy is not restarted and keeps running");
                 return Err(error);
             }
         };
         self.follow(&configured).await;
-        // After a stop there is nothing left to configure, which the restart tells.
+        // After a stop nothing can be configured any more; `restart` reports that.
         let _ = self.handle.update(configured.envoy);
         self.handle.restart().map_err(|stopped| stopped.to_string())
     }
 
-    /// Compares what should run with what does.
-    async fn look(&mut self) {
+    /// Compares the desired configuration with the current one.
+    async fn check(&mut self) {
         let stamp = Some(self.desired.stamp());
-        if self.looked == stamp && self.found.is_none() {
+        if self.last_stamp == stamp && self.candidate.is_none() {
             return;
         }
-        self.looked = stamp;
+        self.last_stamp = stamp;
         let configured = match self.configure().await {
             Ok(configured) => configured,
             Err(error) => {
-                self.looked = None;
-                tracing::debug!(%error, "no configuration for envoy follows from the files of now");
+                self.last_stamp = None;
+                tracing::debug!(%error, "envoy's configuration cannot be built from the current files");
                 return;
             }
         };
         if configured.envoy == self.current {
-            (self.found, self.logged) = (None, None);
+            (self.candidate, self.logged) = (None, None);
             return;
         }
-        if self.found.as_ref() != Some(&configured.envoy) {
-            self.found = Some(configured.envoy);
+        if self.candidate.as_ref() != Some(&configured.envoy) {
+            self.candidate = Some(configured.envoy);
             return;
         }
         let changed = self.current.difference(&configured.envoy);
-        match way(&self.handle.report()) {
-            Way::Hot => {
-                tracing::info!(changed, "envoy is restarted hot");
+        match possible_restart(&self.handle.report()) {
+            Restart::Hot => {
+                tracing::info!(changed, "restarting envoy hot");
                 self.follow(&configured).await;
                 let _ = self.handle.update(configured.envoy.hot_only());
             }
-            Way::Free => {
-                tracing::info!(changed, "envoy, which does not serve, is started anew");
+            Restart::Free => {
+                tracing::info!(changed, "restarting envoy, which does not serve");
                 self.follow(&configured).await;
                 let _ = self.handle.update(configured.envoy);
             }
-            Way::Blocked(obstacle) if self.logged.as_ref() != Some(&configured.envoy) => {
+            Restart::Blocked(obstacle) if self.logged.as_ref() != Some(&configured.envoy) => {
                 tracing::warn!(
                     changed,
                     obstacle,
@@ -166,7 +166,7 @@ impl Refresh {
                 );
                 self.logged = Some(configured.envoy);
             }
-            Way::Blocked(_) => {}
+            Restart::Blocked(_) => {}
         }
     }
 
@@ -176,55 +176,55 @@ impl Refresh {
         }
         self.exposition.follow(&configured.telemetry).await;
         self.current = configured.envoy.clone();
-        (self.found, self.logged) = (None, None);
+        (self.candidate, self.logged) = (None, None);
     }
 
-    /// Asks a server for the proxy's parameters of now; answers whether they are others.
+    /// Requests the proxy's parameters from a server. Returns whether they have changed.
     async fn ask(&mut self) -> bool {
         let proxy = &self.desired.settings.proxy;
         let fetched = bootstrap::fetch(&self.session, proxy, Duration::ZERO);
         let params = match timeout(ANSWER, fetched).await {
             Ok(Ok(params)) => params,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the parameters of before are used");
+                tracing::warn!(%error, "using the previous bootstrap parameters");
                 return false;
             }
             Err(_) => {
-                tracing::info!("no server answers now, the parameters of before are used");
+                tracing::info!("no server responds, using the previous bootstrap parameters");
                 return false;
             }
         };
         let changed = params != self.params;
         if changed {
-            (self.params, self.looked) = (params, None);
+            (self.params, self.last_stamp) = (params, None);
         }
         changed
     }
 }
 
-/// How Envoy can come to run something else without cutting connections.
+/// How Envoy can switch to another configuration without cutting connections.
 #[derive(Debug, PartialEq)]
-enum Way {
-    /// The new one takes over.
+enum Restart {
+    /// The new process takes over.
     Hot,
-    /// Nobody can be connected, so that nothing has to be taken over.
+    /// No client can be connected, so nothing has to be taken over.
     Free,
-    /// It cannot.
+    /// Not at all, for this reason.
     Blocked(String),
 }
 
-fn way(report: &Report) -> Way {
+fn possible_restart(report: &Report) -> Restart {
     let starts = |epoch: &EpochReport| epoch.state == EpochState::Starting;
     if report.epochs.iter().all(starts) {
-        return Way::Free;
+        return Restart::Free;
     }
     match &report.obstacle {
-        None => Way::Hot,
-        Some(obstacle) => Way::Blocked(obstacle.clone()),
+        None => Restart::Hot,
+        Some(obstacle) => Restart::Blocked(obstacle.clone()),
     }
 }
 
-/// `period`, by at most [`JITTER`] longer or shorter; `random` is from 0 to 1.
+/// `period`, randomised by at most [`JITTER`]; `random` is between 0 and 1.
 fn varied(period: Duration, random: f64) -> Duration {
     period.mul_f64(1.0 + JITTER * (2.0 * random - 1.0))
 }
@@ -258,15 +258,18 @@ mod tests {
             ..Report::default()
         };
         use EpochState::{Draining, Healthy, Starting};
-        // What crashes again and again, or only starts, may get what mends it.
+        // A process that keeps crashing or is only starting may get the change that repairs it.
         for free in [&[][..], &[Starting]] {
-            assert_eq!(way(&report(free)), Way::Free);
+            assert_eq!(possible_restart(&report(free)), Restart::Free);
         }
         for held in [&[Healthy][..], &[Draining, Starting], &[Draining]] {
             let mut report = report(held);
-            assert!(matches!(way(&report), Way::Blocked(_)), "{held:?}");
+            assert!(
+                matches!(possible_restart(&report), Restart::Blocked(_)),
+                "{held:?}"
+            );
             report.obstacle = None;
-            assert_eq!(way(&report), Way::Hot, "{held:?}");
+            assert_eq!(possible_restart(&report), Restart::Hot, "{held:?}");
         }
     }
 }

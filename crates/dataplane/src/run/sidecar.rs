@@ -1,4 +1,4 @@
-//! A sidecar's part of the process's life: relay, bootstrap, Envoy, and its supervision.
+//! The life of a sidecar: relay, bootstrap, Envoy, and its supervision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use legate_runtime::{Clock, ReadyHandle};
 use tokio::net::TcpListener;
 
 use super::desired::{self, Configured, Desired};
-use super::ending::{Ending, judge};
+use super::ending::{Ending, process_outcome};
 use super::exposition::Exposition;
 use super::ports;
 use super::process::Process;
@@ -29,32 +29,33 @@ use crate::signals::Urgency;
 use crate::status::state;
 use crate::telemetry::{Stage, Telemetry};
 
-/// By how much an older epoch of Envoy may outlive the time after which it ends by itself.
+/// Extra time that an older epoch of Envoy gets after the time at which it should end by itself.
 const HAND_OVER_MARGIN: Duration = Duration::from_secs(5);
 
-/// What a sidecar has before there is a session.
+/// Everything a sidecar acquires before it has a session.
 pub(super) struct Sidecar {
     lifecycle: TcpListener,
     listener: Listener,
     metrics: RelayMetrics,
-    /// The folder of Envoys that outlive the dataplane.
+    /// The state folder; `None` if Envoys do not outlive the dataplane.
     state: Option<StateDir>,
 }
 
 impl Sidecar {
-    /// Takes what can be had without a server.
+    /// Acquires everything that needs no server.
     ///
     /// # Errors
-    /// Names the setting of the first thing that cannot be had.
+    /// When something cannot be acquired; the error names the setting.
     pub(super) async fn prepare(
         settings: &Settings,
         telemetry: &Telemetry,
     ) -> anyhow::Result<Self> {
-        // The folder comes first: who has it is the better word for why a port is taken, too.
+        // The folder comes first: its current user is the better explanation if a port is taken,
+        // too.
         let state = StateDir::take(settings).await?;
         let lifecycle = lifecycle::bind(settings.lifecycle.bind)?;
         Desired::executable(settings)?;
-        // One that is adopted has them already.
+        // An Envoy that will be adopted holds the ports already.
         if !state.as_ref().is_some_and(|state| state.occupied) {
             ports::check(&settings.envoy).await?;
         }
@@ -73,7 +74,7 @@ impl Sidecar {
         })
     }
 
-    /// Runs until its end is asked for, or Envoy's.
+    /// Runs until a stop is requested or Envoy ends.
     pub(super) async fn run(self, process: &mut Process) -> anyhow::Result<()> {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
@@ -97,15 +98,15 @@ impl Sidecar {
             Some(EnvoyControls { restarter, drainer }),
         );
         let Some(params) = parameters(process).await? else {
-            return end_left(process, state, (handle, controls), &ready).await;
+            return end_leftovers(process, state, (handle, controls), &ready).await;
         };
         let desired = Arc::new(Desired {
             settings: process.settings.clone(),
             xds,
         });
-        // Whoever asked for a new Envoy before there was one gets it now.
+        // Earlier requests for a new Envoy are fulfilled by the start that follows.
         process.signals.forget_restarts();
-        let looked = Some(desired.stamp());
+        let last_stamp = Some(desired.stamp());
         let configured = desired.configure(&params)?;
         let exposition = expose(process, &configured).await;
         announce_ready(process);
@@ -118,20 +119,20 @@ impl Sidecar {
             requests,
             signals: process.signals.clone(),
             current: configured.envoy.clone(),
-            looked,
-            found: None,
+            last_stamp,
+            candidate: None,
             logged: None,
         };
         let stop = process.work.token();
         process.work.spawn("envoy configuration", refresh.run(stop));
-        // Nobody has asked for an end of what the last dataplane left.
+        // No operator asked to end an Envoy that the last dataplane left running.
         let envoy = configured.envoy.hot_only();
         supervise(process, state, envoy, (handle, controls), &ready).await
     }
 }
 
-/// Connects, and asks for the proxy's parameters; starts DNS, which follows from them. `None` when
-/// a stop is asked for meanwhile.
+/// Connects, requests the proxy's parameters, and starts DNS, which needs them. `None` if a stop is
+/// requested first.
 async fn parameters(
     process: &mut Process,
 ) -> anyhow::Result<Option<GetEnvoyBootstrapParamsResponse>> {
@@ -158,7 +159,7 @@ async fn expose(process: &Process, configured: &Configured) -> Exposition {
     exposition
 }
 
-/// Says once, when everything is ready, how long that took.
+/// Logs once, when everything is ready, how long the stages of the start took.
 fn announce_ready(process: &Process) {
     let readiness = process.readiness.clone();
     let stages = process.telemetry.stages().clone();
@@ -170,12 +171,12 @@ fn announce_ready(process: &Process) {
     });
 }
 
-/// Envoys as the settings want them, and how they are supervised.
+/// The host that starts Envoys, and the options of their supervision.
 fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
     let (envoy, lifecycle) = (&process.settings.envoy, &process.settings.lifecycle);
     let mut hot = envoy.hot_restart.then(|| HotRestart::new(envoy.drain_time));
     if let (Some(hot), Some(state)) = (&mut hot, state) {
-        // Where the next dataplane looks for it.
+        // The next dataplane reads it there.
         hot.base_id = state.file(state_dir::BASE_ID);
     }
     let defaults = Policy::default();
@@ -185,7 +186,7 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
         grace: lifecycle.shutdown_grace,
         min_drain: lifecycle.end_when_idle.then_some(supervision::MIN_DRAIN),
         hand_over: parent_shutdown.map_or(defaults.hand_over, |time| time + HAND_OVER_MARGIN),
-        // Without a drain a wait would only put the new Envoy off.
+        // Without a drain, a grace period would only delay the new Envoy.
         cold_restart_grace: match lifecycle.drain_listeners {
             true => lifecycle.shutdown_grace,
             false => Duration::ZERO,
@@ -211,26 +212,26 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
 /// Both ends of a supervisor.
 type Supervisor = (supervision::Handle<EnvoyConfig>, Controls<EnvoyConfig>);
 
-/// Ends the Envoys that a former dataplane left, where this one is asked to end before it
-/// could adopt them: whoever ends a service means all of it.
-async fn end_left(
+/// Ends the Envoys that a former dataplane left running, if this one is asked to stop before it
+/// could adopt them: stopping a service is meant for all of its processes.
+async fn end_leftovers(
     process: &mut Process,
     state: Option<&StateDir>,
     supervisor: Supervisor,
     ready: &ReadyHandle,
 ) -> anyhow::Result<()> {
-    let (handle, left) = (&supervisor.0, state.is_some_and(|state| state.occupied));
-    // Before supervision begins, so that it starts nothing.
+    let (handle, has_leftovers) = (&supervisor.0, state.is_some_and(|state| state.occupied));
+    // Requested before supervision begins, so that it starts nothing.
     match process.signals.urgency() {
-        Urgency::Graceful if left => handle.stop(),
-        Urgency::Now if left => handle.kill(),
+        Urgency::Graceful if has_leftovers => handle.stop(),
+        Urgency::Now if has_leftovers => handle.kill(),
         _ => return Ok(()),
     }
     let envoy = desired::none(&process.settings)?;
     supervise(process, state, envoy, supervisor, ready).await
 }
 
-/// Keeps Envoy running until that was asked to end, or makes no sense any more.
+/// Supervises Envoy until it is asked to end or cannot be kept running.
 async fn supervise(
     process: &mut Process,
     state: Option<&StateDir>,
@@ -256,7 +257,7 @@ async fn supervise(
         tokio::select! {
             ended = &mut running => break ended?,
             error = process.scope.failed(), if failure.is_none() => {
-                // An Envoy that serves is worth more than a clean end.
+                // Keeping an Envoy that serves is more important than a clean end.
                 if ending.outlives && seen.borrow().ready() {
                     tracing::warn!("envoy serves on, for the next dataplane to adopt");
                     ending.handle.release();
@@ -277,9 +278,9 @@ async fn supervise(
         }
     };
     ready.failed("Envoy has exited");
-    judge(ended, failure)
+    process_outcome(ended, failure)
 }
-/// Whether Envoy serves, and if not, why.
+/// Shows in the readiness whether Envoy serves, and if not, why.
 fn show(ready: &ReadyHandle, report: &Report) {
     if report.ready() {
         ready.ready();

@@ -1,5 +1,5 @@
-//! The folder of an Envoy that outlives the dataplane (`-envoy-state-dir`). It belongs to one proxy,
-//! and to one dataplane at a time. Nothing here starts or ends a process.
+//! The state folder of an Envoy that outlives the dataplane (`-envoy-state-dir`). It belongs to one
+//! proxy, and to one dataplane at a time. This module starts and ends no process.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -13,43 +13,43 @@ use tokio::time::{Instant, sleep};
 
 use crate::settings::{Settings, XdsAddress};
 
-/// The file that the dataplane locks which uses the folder.
+/// Locked by the dataplane that uses the folder.
 const LOCK: &str = "lock";
-/// What a supervisor leaves for the next.
+/// State that a supervisor leaves for the next one.
 pub(super) const SNAPSHOT: &str = "snapshot.json";
-/// The number of Envoy's process.
+/// The id of Envoy's process.
 pub(super) const PID_FILE: &str = "envoy.pid";
-/// Where Envoy writes the base id that it has chosen.
+/// The base id that Envoy has chosen, written by Envoy.
 pub(super) const BASE_ID: &str = "base-id";
 /// Envoy's log.
 pub(super) const LOG: &str = "envoy.log";
 
-/// How long the lock of a dataplane that was just killed may take to go: an Envoy that it was about to
-/// start holds it until it runs its own program.
+/// How long the lock of a dataplane that was just killed may still be held: an Envoy that it was about
+/// to start holds it until it executes its own program.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two attempts.
+/// Delay between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes that are read of what the holder of the lock says of itself.
+/// Maximum number of bytes read from the lock file.
 const HOLDER_LIMIT: u64 = 4096;
 
-/// A folder that no other dataplane uses meanwhile.
+/// A folder that this process holds exclusively.
 #[derive(Debug)]
 pub(super) struct StateDir {
     path: PathBuf,
-    /// For whom it is.
+    /// The proxy that it belongs to.
     pub(super) owner: Owner,
-    /// Whether an Envoy ran from it when it was taken.
+    /// Whether an Envoy was running from it when it was taken.
     pub(super) occupied: bool,
-    /// Locked as long as it is open, which no program that is started from here inherits.
+    /// Holds the lock while it is open. Child processes do not inherit it.
     _lock: File,
 }
 
 impl StateDir {
-    /// Takes the folder that is configured, if one is.
+    /// Takes the configured folder, if there is one.
     ///
     /// # Errors
-    /// When it cannot be used, another dataplane uses it, or another proxy's Envoy runs from it.
+    /// When it cannot be used, another dataplane uses it, or the Envoy of another proxy runs from it.
     pub(super) async fn take(settings: &Settings) -> anyhow::Result<Option<Self>> {
         let Some(path) = settings.envoy.state_dir.clone() else {
             return Ok(None);
@@ -60,7 +60,7 @@ impl StateDir {
             let folder = folder();
             move |error: io::Error| anyhow!("{folder} cannot be {verb}: {error}")
         };
-        // Only its owner may look into it.
+        // Accessible to its owner only.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.map_err(unusable("made"))?;
         let mut lock = open(&path).map_err(unusable("locked"))?;
@@ -72,10 +72,10 @@ impl StateDir {
             );
         }
         let own = format!("process {}, the sidecar of {owner}\n", std::process::id());
-        let noted = lock
+        let written = lock
             .set_len(0)
             .and_then(|()| lock.write_all(own.as_bytes()));
-        noted.map_err(unusable("written"))?;
+        written.map_err(unusable("written"))?;
         let snapshot = Snapshot::load(&path.join(SNAPSHOT))?;
         let living = snapshot.as_ref().and_then(|snapshot| {
             let mut processes = snapshot.processes.iter().rev();
@@ -100,7 +100,7 @@ impl StateDir {
         }))
     }
 
-    /// A file in it.
+    /// The path of a file in the folder.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -130,7 +130,7 @@ fn open(folder: &Path) -> io::Result<File> {
         .open(folder.join(LOCK))
 }
 
-/// Whether the lock could be had.
+/// Whether the lock was acquired.
 async fn locked(file: &File) -> io::Result<bool> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -143,7 +143,7 @@ async fn locked(file: &File) -> io::Result<bool> {
     }
 }
 
-/// What the holder of the lock wrote into it.
+/// The holder's description of itself in the lock file.
 fn holder(lock: &File) -> String {
     let text = io::read_to_string(lock.take(HOLDER_LIMIT)).unwrap_or_default();
     let holder = text.lines().next();

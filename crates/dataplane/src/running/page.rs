@@ -1,5 +1,5 @@
-//! The status document as text for people. It may come from an older or a newer dataplane: whatever
-//! it holds is shown under its own name, and what is missing is left out.
+//! Formats the status document as text for humans. The document may come from an older or a newer
+//! dataplane: unknown fields are shown under their own names, missing ones are omitted.
 
 #[cfg(test)]
 mod tests;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::relay::status::label;
 
-/// How many items of a list are shown.
+/// Maximum number of list items shown.
 const ITEMS: usize = 12;
 
-/// Keys that come before the others.
+/// Keys shown before all others, in this order.
 const FIRST: &str = "components proxy session relay name type epoch pid id state state_age \
                      next_attempt missing error server";
 
-/// The page: a status document as text for people.
+/// Formats a status document as text.
 #[must_use]
 pub fn text(document: &Value) -> String {
     let version = plain("version", &document["version"]);
@@ -46,19 +46,19 @@ pub fn text(document: &Value) -> String {
 /// One part of the document.
 #[derive(Default)]
 struct Section {
-    /// Names and texts.
+    /// Names and their values.
     entries: Vec<Vec<String>>,
-    /// Each with its name and its lines.
+    /// Name and rows of each table.
     tables: Vec<(String, Vec<Vec<String>>)>,
 }
 
 impl Section {
-    /// Adds what stands under `key`; `name` is what people call it.
+    /// Adds the value of `key`, shown as `name`.
     fn add(&mut self, name: &str, key: &str, value: &Value) {
         match value {
             Value::Object(_) => {
                 let mut fields = fields(value);
-                // Those are points in time, such as the stages of the start.
+                // The values are points in time, such as the stages of the start.
                 let in_seconds = key.ends_with("_seconds");
                 if in_seconds {
                     let seconds = |value: &Value| value.as_f64().unwrap_or(f64::MAX);
@@ -91,7 +91,7 @@ impl Section {
         }
     }
 
-    /// A table with a column for every plain value; the others are entries.
+    /// Adds a table with a column for each scalar field. Nested values become entries.
     fn add_table(&mut self, table: &str, key: &str, items: &[Value]) {
         let items: Vec<Value> = match key {
             "types" => items.iter().map(resource_type).collect(),
@@ -127,7 +127,7 @@ impl Section {
     }
 }
 
-/// What matters of a resource type.
+/// Summary of a resource type.
 fn resource_type(kind: &Value) -> Value {
     let missing = kind["unanswered_names"].as_u64().unwrap_or(0);
     let state = if kind["waiting_for_envoy"] == true {
@@ -150,7 +150,7 @@ fn resource_type(kind: &Value) -> Value {
     })
 }
 
-/// The entries of an object in the order in which they are shown.
+/// The fields of an object in display order.
 fn fields(value: &Value) -> Vec<(&str, &Value)> {
     let fields = value.as_object().into_iter().flatten();
     let mut fields: Vec<_> = fields.map(|(key, value)| (key.as_str(), value)).collect();
@@ -163,14 +163,14 @@ fn place(key: &str) -> usize {
     place.unwrap_or(usize::MAX)
 }
 
-/// A key for people.
+/// A key as it is shown.
 fn name(key: &str) -> String {
     let name = key.strip_suffix("_seconds_ago").unwrap_or(key);
     let name = name.strip_suffix("_seconds").unwrap_or(name);
     printable(&name.replace('_', " "))
 }
 
-/// The name of a part of `whole`. It does not repeat itself: the error of the last error.
+/// The name of a part of `whole`. A repeated word is dropped: the error of the last error.
 fn joined(whole: &str, key: &str) -> String {
     let part = name(key);
     if whole.ends_with(&part) {
@@ -179,7 +179,8 @@ fn joined(whole: &str, key: &str) -> String {
     format!("{whole} {part}").trim_start().to_owned()
 }
 
-/// A plain value as text. The key says whether it is a duration, and from or until when.
+/// A scalar as text. The key determines whether it is a duration, and whether it is in the past or
+/// the future.
 fn plain(key: &str, value: &Value) -> Option<String> {
     let ends = |ends: [&str; 2]| ends.iter().any(|end| key.ends_with(end));
     match value {
@@ -199,7 +200,7 @@ fn plain(key: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// What servers and Envoy say ends up on terminals: no line breaks and no control sequences.
+/// Makes texts from servers and Envoy safe for terminals: no line breaks and no control sequences.
 pub(super) fn printable(text: &str) -> String {
     let text = text.replace(char::is_control, " ");
     text.trim().to_owned()

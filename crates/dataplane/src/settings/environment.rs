@@ -1,4 +1,4 @@
-//! Settings from environment variables. A variable that is set and empty counts as not set.
+//! Reads settings from environment variables. An empty variable counts as unset.
 
 use anyhow::{Context, anyhow};
 
@@ -30,7 +30,7 @@ pub(super) fn read(environment: &Environment, values: &mut Values) -> anyhow::Re
     Ok(())
 }
 
-/// The variables of a setting: `DP_..._META1` to `META9` carry one pair each.
+/// The variables of a setting. `DP_..._META1` to `META9` hold one pair each.
 fn variables(setting: &Setting) -> Vec<String> {
     match (setting.env, setting.kind) {
         (Some(name), Kind::Pairs) => (1..=9).map(|slot| format!("{name}{slot}")).collect(),

@@ -1,5 +1,5 @@
-//! Settings from a JSON file: keys in any case, `null` like absent, the last of doubled keys
-//! wins. A key that no setting has is refused, because it is most likely a misspelt one.
+//! Reads settings from a JSON file. Keys are case-insensitive, `null` counts as absent, and the last
+//! of duplicate keys wins. Unknown keys are refused, because most of them are typos.
 
 use std::fmt;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub(super) fn read(path: &Path, values: &mut Values) -> anyhow::Result<()> {
     taken.map_err(|reason| anyhow!("config file {file}: {reason}"))
 }
 
-/// Takes the object whose keys have this prefix: that of a group ends in a dot, the whole document has
-/// none. Errors begin with the key.
+/// Reads the object at `prefix`, which is empty for the whole document and otherwise ends in a dot.
+/// Errors start with the key.
 fn walk(prefix: &str, object: &RawValue, values: &mut Values) -> Result<(), String> {
     let place = prefix.strip_suffix('.').unwrap_or("the whole document");
     if !object.get().starts_with('{') {
@@ -54,7 +54,7 @@ fn parse<'a, T: Deserialize<'a>>(key: &str, value: &'a RawValue) -> Result<T, St
     serde_json::from_str(value.get()).map_err(|error| format!("{key}: {error}"))
 }
 
-/// The names that can follow a prefix, each once.
+/// The distinct names that can follow a prefix.
 fn names(prefix: &str) -> Vec<&'static str> {
     let mut names = Vec::new();
     for key in SETTINGS.iter().filter_map(|setting| setting.file) {
@@ -67,7 +67,7 @@ fn names(prefix: &str) -> Vec<&'static str> {
     names
 }
 
-/// Takes the value of a setting.
+/// Stores the value of a setting.
 fn take(item: Item, value: Json, values: &mut Values) -> Result<(), String> {
     let kind = item.setting().kind;
     let text = match (kind, value) {
@@ -81,7 +81,7 @@ fn take(item: Item, value: Json, values: &mut Values) -> Result<(), String> {
             for (name, value) in entries {
                 let value = match value {
                     Json::String(text) => text,
-                    // Like a missing value in the original: the empty string.
+                    // As in Consul's dataplane: a missing value is the empty string.
                     Json::Null => String::new(),
                     other => return Err(expected(&format!("a string for {name}"), &other)),
                 };
@@ -97,11 +97,11 @@ fn take(item: Item, value: Json, values: &mut Values) -> Result<(), String> {
     values.put(item, Source::File, &text)
 }
 
-/// A duration without a unit. The fraction of a nanosecond is dropped.
+/// A duration without a unit. Fractions of a nanosecond are dropped.
 fn nanoseconds(number: &serde_json::Number) -> Result<i64, String> {
     match (number.as_i64(), number.as_f64()) {
         (Some(nanoseconds), _) => Ok(nanoseconds),
-        // 2^63 is the first value that does not fit, and exact as a float.
+        // 2^63 is the smallest value that does not fit, and exact as a float.
         (_, Some(nanoseconds)) if nanoseconds.abs() < 9_223_372_036_854_775_808.0 => {
             Ok(nanoseconds as i64)
         }
@@ -115,7 +115,7 @@ fn expected(what: &str, found: &Json) -> String {
     format!("expected {what}, found {}", describe(found))
 }
 
-/// The type in words; never the value, which may be a secret.
+/// The type as a word; never the value, which may be a secret.
 fn describe(value: &Json) -> &'static str {
     match value {
         Json::Null => "null",
@@ -128,7 +128,7 @@ fn describe(value: &Json) -> &'static str {
     }
 }
 
-/// The entries of a JSON object in their order, doubled ones included.
+/// The entries of a JSON object in order, including duplicates.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {

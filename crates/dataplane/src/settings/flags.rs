@@ -1,5 +1,5 @@
-//! The command line, in the grammar of Go's `flag` package: one dash or two, `-x=v` or `-x v`,
-//! booleans without a value, the first argument that is no flag ends it all.
+//! Parses the command line in the grammar of Go's `flag` package: one dash or two, `-x=v` or `-x
+//! v`, booleans without a value; parsing stops at the first argument that is not a flag.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,8 +7,8 @@ use super::table::{Kind, SETTINGS};
 use super::types::SettingsError;
 use super::values::{Source, Values};
 
-/// Reads the arguments, without the program's name. What follows the flags is for Envoy, and
-/// returned.
+/// Parses the arguments, without the program's name. Returns the arguments after the flags, which
+/// are passed to Envoy.
 pub(super) fn read(
     arguments: impl IntoIterator<Item = OsString>,
     values: &mut Values,
@@ -68,8 +68,8 @@ fn wrong(message: String) -> SettingsError {
     SettingsError::Flag(message)
 }
 
-/// The argument as text. Bytes that are none are not shown: they may be a secret. Their place is,
-/// and the flag that they belong to.
+/// The argument as text. An argument that is not UTF-8 may be a secret, so the error shows only its
+/// position and flag.
 fn utf8(position: usize, argument: &OsStr, flag: Option<String>) -> Result<&str, SettingsError> {
     argument.to_str().ok_or_else(|| {
         let flag = flag.map(|flag| format!(" ({flag})")).unwrap_or_default();
@@ -77,7 +77,7 @@ fn utf8(position: usize, argument: &OsStr, flag: Option<String>) -> Result<&str,
     })
 }
 
-/// What stands before the value in `-name=value`.
+/// The `-name` part of `-name=value`.
 fn named(argument: &OsStr) -> Option<String> {
     let text = argument.to_string_lossy();
     let (name, _) = text.split_once('=')?;

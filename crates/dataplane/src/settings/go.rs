@@ -1,11 +1,11 @@
-//! Literals as the original's flags and file take them: the grammar and the error texts of Go's
-//! standard library, so that scripts which match on either keep working.
+//! Literals in Go's grammar, with the error texts of Go's standard library, so that scripts that
+//! match on them keep working.
 
 use std::num::{IntErrorKind, ParseIntError};
 
 use legate_model::duration::GoDuration;
 
-/// `true` and `false` in Go's spellings.
+/// A boolean in one of Go's spellings.
 pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -33,7 +33,7 @@ pub(super) fn parse_duration(text: &str) -> Result<i64, String> {
     parsed.map_err(|_| not_a_duration(text))
 }
 
-/// What Go says of a text that is not a duration.
+/// Go's error message for an invalid duration.
 fn not_a_duration(text: &str) -> String {
     const UNITS: [&str; 8] = ["ns", "us", "\u{b5}s", "\u{3bc}s", "ms", "s", "m", "h"];
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -50,8 +50,7 @@ fn not_a_duration(text: &str) -> String {
     }
 }
 
-/// What the operating system says, in the lower case and without the number that people know
-/// from the original.
+/// The operating system's error message as Go prints it: lower case, without the error number.
 pub(super) fn os_error(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => nix::errno::Errno::from_raw(code).desc().to_lowercase(),

@@ -1,15 +1,15 @@
-//! The paths of the lifecycle port, which graceful paths must not stand for.
+//! The fixed paths of the lifecycle port. The graceful paths must not match any of them.
 
-/// Below it stands the number of a port of this machine: whether it accepts connections.
+/// Prefix of the TCP check. The port of a local application follows it.
 pub(crate) const TCP_CHECK: &str = "/check/tcp/";
 
-/// The paths that are always there.
+/// All fixed paths.
 pub(super) const PATHS: [&str; 10] = [
     "/live", "/healthz", "/ready", "/readyz", "/startup", "/restart", "/drain", "/status",
     "/metrics", TCP_CHECK,
 ];
 
-/// A path that ends with a slash stands for everything below it.
+/// Whether `path` matches `pattern`. A pattern that ends with a slash matches everything below it.
 pub(crate) fn matches(pattern: &str, path: &str) -> bool {
     path == pattern || (pattern.ends_with('/') && path.starts_with(pattern))
 }

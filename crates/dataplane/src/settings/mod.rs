@@ -1,21 +1,23 @@
-//! Settings: declared once each, read from flags, environment and file, merged and checked.
-//! Nothing outside this module reads the environment or a configuration file, and nothing here
-//! acts on a setting.
+//! Settings: declared once each, read from flags, environment and file, merged and checked. Nothing
+//! outside this module reads the environment or a configuration file, and nothing here acts on a
+//! setting.
 //!
-//! The order of events is that of the original: environment, flags, `-version` and
-//! `-check-proxy-health`, files with ids, log level and name of the file, the file, checks. What is
-//! asked of a running dataplane comes after the probe and needs the file besides.
-//! Deliberate differences from the original:
+//! The order is that of Consul's dataplane: environment, flags, `-version` and `-check-proxy-health`,
+//! id files, log level and name of the configuration file, the file, checks. Requests to a running
+//! dataplane follow the health probe and also read the file. Deliberate differences from Consul's
+//! dataplane:
 //!
-//! - An unknown `-mode`, an unknown key or log level in the file, half a client certificate, a
-//!   login without auth method, text that is not an address, a port outside of 0 to 65535, a negative
-//!   count, and a lifecycle path without a slash or in the place of another one, are errors here.
-//! - Ids read from files are trimmed; a path in the file is honoured like one from a flag.
-//! - Deprecated settings that are out of force, and credentials without effect, are warned about.
-//! - IP addresses may stand in brackets. `-telemetry-prom-ca-certs-file` exists, because the
-//!   Kubernetes injector passes it.
-//! - The health probe asks the address that flags or environment configure, and loopback of both
-//!   families by default.
+//! - These are errors here: an unknown `-mode`, an unknown key or log level in the file, a client
+//!   certificate without key or the reverse, a login without auth method, text that is not an
+//!   address, a port outside of 0 to 65535, a negative count, and a lifecycle path that lacks the
+//!   leading slash or overlaps another one.
+//! - Ids read from files are trimmed. An id path in the configuration file has the same effect as the
+//!   flag.
+//! - Deprecated settings that are ignored, and credentials without effect, cause a warning.
+//! - IP addresses may be in brackets. `-telemetry-prom-ca-certs-file` exists, because the Kubernetes
+//!   injector passes it.
+//! - The health probe uses the address from flags or environment. Its default is loopback of both
+//!   families.
 
 mod environment;
 mod file;
@@ -46,43 +48,44 @@ use anyhow::{anyhow, bail, ensure};
 use table::Item;
 use values::{Source, Values};
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Debug)]
 pub enum Invocation {
     /// Print the version.
     Version,
-    /// Ask Envoy whether it is ready, at the first of these addresses that answers.
+    /// Check Envoy's readiness at the first of these addresses that accepts a connection.
     CheckHealth(Vec<SocketAddr>),
-    /// Ask the running dataplane for its status.
+    /// Request the status of the running dataplane.
     Status {
-        /// Where it may answer; the first that does counts.
+        /// Candidate addresses; the first that accepts a connection is used.
         addresses: Vec<SocketAddr>,
-        /// Print the document instead of text for people.
+        /// Print the JSON document instead of text for humans.
         json: bool,
     },
-    /// Ask the running dataplane for a new Envoy, at the first of these addresses that answers.
+    /// Request a new Envoy from the running dataplane, at the first of these addresses that accepts a
+    /// connection.
     Restart(Vec<SocketAddr>),
-    /// Ask the running dataplane to drain inbound connections.
+    /// Request the running dataplane to drain inbound connections.
     Drain {
-        /// Where it may answer; the first that does counts.
+        /// Candidate addresses; the first that accepts a connection is used.
         addresses: Vec<SocketAddr>,
-        /// For how long new connections are still accepted.
+        /// How long new connections are still accepted.
         accept: Duration,
     },
     /// Run with these settings.
     Run {
         /// The settings.
         settings: Box<Settings>,
-        /// What the user should know, for the log.
+        /// Problems that the user should see in the log.
         warnings: Vec<String>,
     },
 }
 
-/// Reads everything: `arguments` without the program's name, the environment, and the files that
-/// either of them names.
+/// Loads the settings from `arguments` (without the program's name), the environment, and the files
+/// that either of them names.
 ///
 /// # Errors
-/// When any of it cannot be used; the error names the setting.
+/// When any of it is invalid; the error names the setting.
 pub fn load(
     arguments: impl IntoIterator<Item = OsString>,
     environment: Environment,
@@ -97,7 +100,7 @@ pub fn load(
         return Ok(Invocation::CheckHealth(health_addresses(&values)?));
     }
     if values.bool(Item::Status) || values.bool(Item::Restart) || values.given(Item::Drain) {
-        return Ok(question(values)?);
+        return Ok(client_request(values)?);
     }
     read_ids(&mut values)?;
     resolve::level(&values)?;
@@ -110,30 +113,31 @@ pub fn load(
     })
 }
 
-/// What is asked of a running dataplane; nothing but its address matters.
-fn question(mut values: Values) -> anyhow::Result<Invocation> {
-    // The variable is about the log of the process that runs here, too.
+/// The request to a running dataplane. Only the address of its lifecycle server matters.
+fn client_request(mut values: Values) -> anyhow::Result<Invocation> {
+    // Only the flag counts: the variable also configures the log of the dataplane in the same
+    // container.
     let json = values.source(Item::LogJson) == Source::Flag && values.bool(Item::LogJson);
     read_file(&mut values)?;
-    let asked = [
+    let requested = [
         values.bool(Item::Status),
         values.bool(Item::Restart),
         values.given(Item::Drain),
     ];
-    // Where the dataplane that runs with these settings answers.
+    // The lifecycle address of a dataplane that runs with these settings.
     let addresses = on_host(resolve::lifecycle(&values)?.bind);
-    Ok(match asked {
+    Ok(match requested {
         [true, false, false] => Invocation::Status { addresses, json },
         [false, true, false] => Invocation::Restart(addresses),
         [false, false, true] => Invocation::Drain {
             addresses,
             accept: values.duration(Item::Drain).unwrap_or_default(),
         },
-        _ => bail!("-status, -restart and -drain are questions of their own: ask one at a time"),
+        _ => bail!("-status, -restart and -drain exclude each other: use one at a time"),
     })
 }
 
-/// Adds what the configuration file says, when there is one.
+/// Adds the settings of the configuration file, if there is one.
 fn read_file(values: &mut Values) -> anyhow::Result<()> {
     let Some(path) = values.some_text(Item::ConfigFile).map(str::to_owned) else {
         return Ok(());
@@ -145,8 +149,8 @@ fn read_file(values: &mut Values) -> anyhow::Result<()> {
     file::read(Path::new(&path), values)
 }
 
-/// Puts the content of id files in place of ids that came from a weaker source. What was read
-/// once is not read again, because the id then has the path's own source.
+/// Replaces ids by the content of id files whose path comes from a stronger source. No file is read
+/// twice, because the id then has the source of the path.
 fn read_ids(values: &mut Values) -> anyhow::Result<()> {
     for (id, path) in [
         (Item::ServiceId, Item::ServiceIdPath),
@@ -155,22 +159,23 @@ fn read_ids(values: &mut Values) -> anyhow::Result<()> {
         let Some(file) = values.some_text(path) else {
             continue;
         };
-        // Flags and variables are one place: an id from either stands against a path from either.
-        let place = |item| values.source(item).min(Source::Environment);
-        if place(path) > place(id) {
+        // Flags and variables have the same rank here: an id from either takes precedence over a path
+        // from either.
+        let rank = |item| values.source(item).min(Source::Environment);
+        if rank(path) > rank(id) {
             let text = std::fs::read_to_string(file).map_err(|error| {
                 let error = go::os_error(&error);
                 anyhow!("failed to read given {path}: open {file}: {error}")
             })?;
-            // An id has no blanks at its ends; a newline is what editors and `echo` leave there.
+            // Ids have no surrounding white space; editors and `echo` append a newline.
             values.put_named(id, "", values.source(path), text.trim());
         }
     }
     Ok(())
 }
 
-/// Where Envoy's admin interface is, as far as flags and variables tell; the file is not read, so
-/// that the probe stays quick and needs no mounted file.
+/// Addresses of Envoy's admin interface according to flags and variables. The configuration file is
+/// not read, so that the health probe is fast and needs no mounted file.
 fn health_addresses(values: &Values) -> anyhow::Result<Vec<SocketAddr>> {
     let address = values.socket(Item::AdminBindAddress, Item::AdminBindPort)?;
     Ok(match values.source(Item::AdminBindAddress) {
@@ -179,7 +184,7 @@ fn health_addresses(values: &Values) -> anyhow::Result<Vec<SocketAddr>> {
     })
 }
 
-/// Where to reach, on this host, what listens there.
+/// Addresses at which a listener on `address` can be reached from this host.
 fn on_host(address: SocketAddr) -> Vec<SocketAddr> {
     let [v4, v6] = loopback(address.port());
     match address.ip() {

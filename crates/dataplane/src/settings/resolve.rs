@@ -1,5 +1,5 @@
-//! From values to [`Settings`]: checks in a fixed order, with the messages that people know, and
-//! the rules by which settings stand for each other. Reads no file.
+//! Turns values into [`Settings`]: checks in a fixed order with the error texts of Consul's
+//! dataplane, and rules for settings that depend on each other. Reads no file.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,10 +19,10 @@ use super::types::{
 };
 use super::values::{Values, parse_ip};
 
-/// Every proxy of a mesh asks, so that none may ask often.
+/// Shortest refresh interval. Every proxy of the mesh queries the servers at this rate.
 const MIN_BOOTSTRAP_REFRESH: Duration = Duration::from_secs(10);
 
-/// Checks and types the values. Returns with them what their author should know.
+/// Checks and converts the values. Also returns warnings for the user.
 pub(super) fn resolve(
     values: &Values,
     extra_args: Vec<OsString>,
@@ -47,7 +47,7 @@ pub(super) fn resolve(
             sidecar_basics(values, &proxy)?;
             xds(values)?
         }
-        // Nothing listens there, so nothing that is said about it matters.
+        // Nothing listens there in this mode, so the setting is ignored.
         Mode::DnsProxy => XdsAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into()),
     };
     let dns = dns(values, mode)?;
@@ -58,7 +58,7 @@ pub(super) fn resolve(
     let credentials = credentials(values, &mut warnings)?;
     let telemetry = telemetry(values)?;
     let envoy = envoy(values, extra_args)?;
-    // A later dataplane has to be found at the same address.
+    // A later dataplane has to find it at the same address.
     let varies = matches!(&xds, XdsAddress::Tcp(address) if address.port() == 0);
     ensure!(
         mode == Mode::DnsProxy || envoy.state_dir.is_none() || !varies,
@@ -88,14 +88,14 @@ pub(super) fn resolve(
     Ok((settings, warnings))
 }
 
-/// The level of the log; what flag or variable ask for is checked before a file is even read.
+/// The log level. A level from a flag or variable is checked before any file is read.
 pub(super) fn level(values: &Values) -> anyhow::Result<Level> {
     let level = values.text(Item::LogLevel).parse().ok();
     level.context("invalid log level. valid values - TRACE, DEBUG, INFO, WARN, ERROR")
 }
 
-/// The proxy's settings, each with its deprecated name. One value of the current names, from whatever
-/// source, puts all deprecated ones out of force.
+/// The proxy's settings. Each has a deprecated name; a value for any of the current names, from
+/// whatever source, disables all deprecated ones.
 fn proxy(values: &Values, warnings: &mut Vec<String>) -> Proxy {
     const NAMES: [(Item, Item); 6] = [
         (Item::ProxyNodeName, Item::ServiceNodeName),
@@ -127,7 +127,7 @@ fn proxy(values: &Values, warnings: &mut Vec<String>) -> Proxy {
     }
 }
 
-/// The flags of those that have a value.
+/// The flags of the given items that have a value, as text.
 fn flags(values: &Values, items: impl IntoIterator<Item = Item>) -> String {
     let given = items
         .into_iter()
@@ -191,7 +191,7 @@ fn credentials(values: &Values, warnings: &mut Vec<String>) -> anyhow::Result<Cr
         Item::LoginBearerToken,
         Item::LoginBearerTokenPath,
     ];
-    // Credentials of a kind that is not asked for: most likely the kind was forgotten.
+    // Credentials of the other type have no effect: probably `-credential-type` was forgotten.
     for (of, unused) in [
         ("static", flags(values, [Item::StaticToken])),
         ("login", flags(values, login)),
@@ -284,7 +284,7 @@ fn telemetry(values: &Values) -> anyhow::Result<Telemetry> {
             .to_owned(),
         merge_port: values.port_or_default(Item::PromMergePort)?,
         bind: match values.text(Item::PromBindAddr) {
-            // Set to nothing, it is as good as not set.
+            // An empty value counts as unset.
             "" => Ipv6Addr::UNSPECIFIED.into(),
             _ => values.address(Item::PromBindAddr)?,
         },
@@ -316,8 +316,8 @@ fn envoy(values: &Values, extra_args: Vec<OsString>) -> anyhow::Result<Envoy> {
     })
 }
 
-/// Start and end of the process's life. Also checked before a running dataplane is asked
-/// something, so that no question meets a path that means something else.
+/// Settings of start and shutdown. Also checked before a request to a running dataplane, so that no
+/// request is sent to a path with another meaning.
 pub(super) fn lifecycle(values: &Values) -> anyhow::Result<Lifecycle> {
     let http_path = |item: Item| {
         let text = values
@@ -337,7 +337,7 @@ pub(super) fn lifecycle(values: &Values) -> anyhow::Result<Lifecycle> {
         "-shutdown-end-when-idle needs -shutdown-drain-listeners: set both"
     );
     let ip = match values.text(Item::GracefulAddr) {
-        // What binds today keeps binding; other names would need a resolver at start.
+        // Other names than `localhost` would need a resolver at start.
         "" | "localhost" => Ipv4Addr::LOCALHOST.into(),
         _ => values.address(Item::GracefulAddr)?,
     };
@@ -354,7 +354,7 @@ pub(super) fn lifecycle(values: &Values) -> anyhow::Result<Lifecycle> {
     })
 }
 
-/// The lifecycle server answers every path in one way only.
+/// Checks that no path of the lifecycle server has two meanings.
 fn check_paths(shutdown: &str, startup: &str) -> anyhow::Result<()> {
     use lifecycle_paths::matches;
     ensure!(

@@ -1,14 +1,14 @@
-//! The table of settings: one entry each. Flag parsing, environment, file keys, precedence, usage
-//! text and reference are all derived from it, so that adding a setting is adding an entry here
-//! and reading it where settings are resolved.
+//! The table of settings, one entry each. Flag parsing, environment, file keys, precedence, usage
+//! text and reference documentation are derived from it: a new setting needs an entry here and its
+//! use in `resolve`.
 
 use std::fmt;
 
-/// What a setting takes.
+/// The type of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
-    /// Text that is never shown.
+    /// Text that is never shown, such as a token.
     Secret,
     Int,
     Bool,
@@ -24,17 +24,17 @@ pub(super) struct Setting {
     pub(super) kind: Kind,
     /// The flag's name, without dashes.
     pub(super) flag: &'static str,
-    /// The variable; for [`Kind::Pairs`] without the digit that follows.
+    /// The environment variable; for [`Kind::Pairs`] without the trailing digit.
     pub(super) env: Option<&'static str>,
-    /// The path of the file's key, joined by dots.
+    /// The path of the key in the file, joined by dots.
     pub(super) file: Option<&'static str>,
-    /// The default as a flag would give it.
+    /// The default, in the syntax of a flag.
     pub(super) default: Option<&'static str>,
-    /// What the setting is for, without a full stop.
+    /// Description of the setting, without a full stop.
     pub(super) doc: &'static str,
 }
 
-/// The key that the file may hold and that means nothing.
+/// A key that the file may contain but that has no effect.
 pub(super) const IGNORED_FILE_KEY: &str = "logging.name";
 
 impl Item {
@@ -44,7 +44,7 @@ impl Item {
     }
 }
 
-/// Its flag, as errors name it.
+/// Prints the flag, as errors name the setting.
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "-{}", self.setting().flag)
@@ -67,7 +67,7 @@ macro_rules! settings {
         $(, file: $file:literal)?
         $(, default: $default:literal)?
     })*) => {
-        /// Names of settings within the program.
+        /// Identifiers of settings within the program.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub(super) enum Item { $($(#[doc = $doc])+ $key),* }
 
@@ -91,18 +91,18 @@ settings! {
     /// Ask Envoy whether it is ready; exit with 0 if it is and 1 if not
     CheckProxyHealth: Bool { flag: "check-proxy-health" }
 
-    /// Print what the dataplane that runs at -graceful-addr and -graceful-port tells of itself;
-    /// exit with 0 if it is ready, 1 if not and 2 if none answers; with -log-json print its status
+    /// Print the status of the dataplane that runs at -graceful-addr and -graceful-port; exit with
+    /// 0 if it is ready, 1 if not and 2 if there is no answer; with -log-json print the status
     /// document
     Status: Bool { flag: "status" }
 
-    /// Ask the dataplane that runs at -graceful-addr and -graceful-port to start a new Envoy in
-    /// place of the one it has; exit with 0 if it does, 1 if not and 2 if none answers
+    /// Request a new Envoy from the dataplane that runs at -graceful-addr and -graceful-port; exit
+    /// with 0 if it serves or is about to start, 1 if refused and 2 if there is no answer
     Restart: Bool { flag: "restart" }
 
-    /// Ask the dataplane that runs at -graceful-addr and -graceful-port to drain inbound
-    /// connections, and to refuse new ones after this time, 60s at most; outbound connections are
-    /// not touched and nothing ends; exit with 0 if it does, 1 if not and 2 if none answers
+    /// Request the dataplane that runs at -graceful-addr and -graceful-port to drain inbound
+    /// connections, and to refuse new ones after this time, 60s at most; outbound connections and
+    /// processes are not touched; exit with 0 on success, 1 if refused and 2 if there is no answer
     Drain: Duration { flag: "drain" }
 
     /// A JSON file of settings; its name ends in .json
@@ -111,37 +111,37 @@ settings! {
     /// sidecar (relay configuration to an Envoy and supervise it) or dns-proxy (answer DNS only)
     Mode: Text { flag: "mode", env: "DP_MODE", file: "mode", default: "sidecar" }
 
-    /// Where the servers are: DNS names or IP addresses, separated by commas or blanks, or
+    /// Addresses of the servers: DNS names or IP addresses, separated by commas or blanks, or
     /// exec=COMMAND ARGS, a command that prints IP addresses
     Addresses: Text { flag: "addresses", env: "DP_CONSUL_ADDRESSES", file: "consul.addresses" }
 
     /// The gRPC port of every server
     GrpcPort: Int { flag: "grpc-port", env: "DP_CONSUL_GRPC_PORT", file: "consul.grpcPort", default: "8502" }
 
-    /// Keep to the addresses given, without asking servers for others; for servers behind a load
+    /// Use only the given addresses and do not discover other servers; for servers behind a load
     /// balancer
     ServerWatchDisabled: Bool { flag: "server-watch-disabled", env: "DP_SERVER_WATCH_DISABLED", file: "consul.serverWatchDisabled", default: "false" }
 
-    /// Talk to servers without TLS
+    /// Connect to servers without TLS
     TlsDisabled: Bool { flag: "tls-disabled", env: "DP_TLS_DISABLED", file: "consul.tls.disabled", default: "false" }
 
-    /// A PEM file, or a directory of them, with the authorities that servers are verified against;
-    /// the system's when empty
+    /// A PEM file, or a directory of them, with the CA certificates that servers are verified
+    /// against; the system's when empty
     CaCerts: Text { flag: "ca-certs", env: "DP_CA_CERTS", file: "consul.tls.caCertsPath" }
 
-    /// A PEM file with the certificate to show to servers; goes with -tls-key
+    /// A PEM file with the client certificate; requires -tls-key
     TlsCert: Text { flag: "tls-cert", env: "DP_TLS_CERT", file: "consul.tls.certFile" }
 
     /// A PEM file with the key of -tls-cert
     TlsKey: Text { flag: "tls-key", env: "DP_TLS_KEY", file: "consul.tls.keyFile" }
 
-    /// The name that servers' certificates carry; follows from -addresses when empty
+    /// The name in the servers' certificates; derived from -addresses when empty
     TlsServerName: Text { flag: "tls-server-name", env: "DP_TLS_SERVER_NAME", file: "consul.tls.serverName" }
 
     /// Do not verify servers' certificates
     TlsInsecureSkipVerify: Bool { flag: "tls-insecure-skip-verify", env: "DP_TLS_INSECURE_SKIP_VERIFY", file: "consul.tls.insecureSkipVerify", default: "false" }
 
-    /// How to authenticate at servers: static, login, or empty for not at all
+    /// How to authenticate to servers: static, login, or empty for no authentication
     CredentialType: Text { flag: "credential-type", env: "DP_CREDENTIAL_TYPE", file: "consul.credentials.type" }
 
     /// The ACL token for -credential-type=static
@@ -159,7 +159,7 @@ settings! {
     /// The datacenter of the auth method
     LoginDatacenter: Text { flag: "login-datacenter", env: "DP_CREDENTIAL_LOGIN_DATACENTER", file: "consul.credentials.login.datacenter" }
 
-    /// The bearer token to log in with; wins over -login-bearer-token-path
+    /// The bearer token for the login; overrides -login-bearer-token-path
     LoginBearerToken: Secret { flag: "login-bearer-token", env: "DP_CREDENTIAL_LOGIN_BEARER_TOKEN", file: "consul.credentials.login.bearerToken" }
 
     /// A file with the bearer token, read for each login
@@ -171,7 +171,7 @@ settings! {
     /// The name of the node that the proxy is registered on
     ProxyNodeName: Text { flag: "proxy-node-name", env: "DP_PROXY_NODE_NAME", file: "proxy.nodeName" }
 
-    /// The id of the node that the proxy is registered on; wins over its name
+    /// The id of the node that the proxy is registered on; overrides its name
     ProxyNodeId: Text { flag: "proxy-node-id", env: "DP_PROXY_NODE_ID", file: "proxy.nodeID" }
 
     /// The id of the proxy's service instance
@@ -204,35 +204,36 @@ settings! {
     /// Deprecated, use -proxy-partition
     ServicePartition: Text { flag: "service-partition", env: "DP_SERVICE_PARTITION", file: "service.partition" }
 
-    /// Least level that is logged: trace, debug, info, warn or error; Envoy's log follows
+    /// Lowest level that is logged: trace, debug, info, warn or error; also applies to Envoy's log
     LogLevel: Text { flag: "log-level", env: "DP_LOG_LEVEL", file: "logging.logLevel", default: "info" }
 
-    /// Log one JSON object a line; Envoy's log follows
+    /// Log one JSON object per line; also applies to Envoy's log
     LogJson: Bool { flag: "log-json", env: "DP_LOG_JSON", file: "logging.logJSON", default: "false" }
 
-    /// Where Envoy gets its configuration: a loopback IP address, or unix://PATH
+    /// The address that Envoy fetches its configuration from: a loopback IP address, or unix://PATH
     XdsBindAddr: Text { flag: "xds-bind-addr", env: "DP_XDS_BIND_ADDR", file: "xdsServer.bindAddress", default: "127.0.0.1" }
 
-    /// The port at -xds-bind-addr; 0 takes any free one
+    /// The port at -xds-bind-addr; 0 picks a free one
     XdsBindPort: Int { flag: "xds-bind-port", env: "DP_XDS_BIND_PORT", file: "xdsServer.bindPort", default: "0" }
 
-    /// The IP address at which DNS is answered; a loopback one in a sidecar
+    /// The IP address of the DNS server; must be loopback in a sidecar
     DnsBindAddr: Text { flag: "consul-dns-bind-addr", env: "DP_CONSUL_DNS_BIND_ADDR", file: "dnsServer.bindAddress", default: "127.0.0.1" }
 
-    /// The port at which DNS is answered; -1 for none, 0 takes any free one
+    /// The port of the DNS server; -1 disables it, 0 picks a free one
     DnsBindPort: Int { flag: "consul-dns-bind-port", env: "DP_CONSUL_DNS_BIND_PORT", file: "dnsServer.bindPort", default: "-1" }
 
-    /// Honour the telemetry keys of the proxy's configuration
+    /// Apply the telemetry keys of the proxy's configuration
     TelemetryUseCentralConfig: Bool { flag: "telemetry-use-central-config", env: "DP_TELEMETRY_USE_CENTRAL_CONFIG", file: "telemetry.useCentralConfig", default: "true" }
 
     /// How long metrics that are no longer updated stay visible
     PromRetentionTime: Duration { flag: "telemetry-prom-retention-time", env: "DP_TELEMETRY_PROM_RETENTION_TIME", file: "telemetry.prometheus.retentionTime", default: "60s" }
 
-    /// A PEM file, or a directory of them, with the authorities that Prometheus' certificate is
+    /// A PEM file, or a directory of them, with the CA certificates that Prometheus' certificate is
     /// verified against
     PromCaCertsPath: Text { flag: "telemetry-prom-ca-certs-path", env: "DP_TELEMETRY_PROM_CA_CERTS_PATH", file: "telemetry.prometheus.caCertsPath" }
 
-    /// The same as -telemetry-prom-ca-certs-path, which wins; the Kubernetes injector passes both
+    /// The same as -telemetry-prom-ca-certs-path, which takes precedence; the Kubernetes injector
+    /// passes both
     PromCaCertsFile: Text { flag: "telemetry-prom-ca-certs-file", env: "DP_TELEMETRY_PROM_CA_CERTS_FILE", file: "telemetry.prometheus.caCertsFile" }
 
     /// A PEM file with the key of -telemetry-prom-cert-file
@@ -241,17 +242,17 @@ settings! {
     /// A PEM file with the certificate of the Prometheus listener
     PromCertFile: Text { flag: "telemetry-prom-cert-file", env: "DP_TELEMETRY_PROM_CERT_FILE", file: "telemetry.prometheus.certFile" }
 
-    /// Where the application offers its metrics, to be merged with the proxy's
+    /// The URL of the application's metrics, which are merged with the proxy's
     PromServiceMetricsUrl: Text { flag: "telemetry-prom-service-metrics-url", env: "DP_TELEMETRY_PROM_SERVICE_METRICS_URL", file: "telemetry.prometheus.serviceMetricsURL" }
 
-    /// The path at which Prometheus asks for metrics
+    /// The path that Prometheus scrapes
     PromScrapePath: Text { flag: "telemetry-prom-scrape-path", env: "DP_TELEMETRY_PROM_SCRAPE_PATH", file: "telemetry.prometheus.scrapePath", default: "/metrics" }
 
     /// The port at which the merged metrics are served to Envoy's Prometheus listener
     PromMergePort: Int { flag: "telemetry-prom-merge-port", env: "DP_TELEMETRY_PROM_MERGE_PORT", file: "telemetry.prometheus.mergePort", default: "20100" }
 
-    /// The IP address of -telemetry-prom-merge-port and of port 20101, which has the dataplane's
-    /// own metrics; all addresses, IPv4 and IPv6, when ::
+    /// The IP address of -telemetry-prom-merge-port and of port 20101, which serves the dataplane's
+    /// own metrics; :: for all addresses, IPv4 and IPv6
     PromBindAddr: Text { flag: "telemetry-prom-bind-addr", env: "DP_TELEMETRY_PROM_BIND_ADDR", file: "telemetry.prometheus.bindAddress", default: "::" }
 
     /// The IP address of Envoy's admin interface
@@ -266,27 +267,27 @@ settings! {
     /// The port at which Envoy answers /ready; needs -envoy-ready-bind-address
     ReadyBindPort: Int { flag: "envoy-ready-bind-port", env: "DP_ENVOY_READY_BIND_PORT", file: "envoy.readyBindPort", default: "0" }
 
-    /// Envoy's worker threads
+    /// The number of Envoy's worker threads
     EnvoyConcurrency: Int { flag: "envoy-concurrency", env: "DP_ENVOY_CONCURRENCY", file: "envoy.concurrency", default: "2" }
 
     /// How many seconds Envoy takes to drain a listener
     EnvoyDrainTime: Int { flag: "envoy-drain-time-seconds", env: "DP_ENVOY_DRAIN_TIME", file: "envoy.drainTimeSeconds", default: "30" }
 
-    /// How connections are asked to close meanwhile: immediate (all at once) or gradual
+    /// How connections are asked to close while draining: immediate (all at once) or gradual
     EnvoyDrainStrategy: Text { flag: "envoy-drain-strategy", env: "DP_ENVOY_DRAIN_STRATEGY", file: "envoy.drainStrategy", default: "immediate" }
 
     /// The Envoy program; the first envoy in $PATH when empty
     EnvoyExecutablePath: Text { flag: "envoy-executable-path", env: "DP_ENVOY_EXECUTABLE_PATH", file: "envoy.executablePath" }
 
-    /// Let a new Envoy take the sockets and connections of the old one over, where that can work;
-    /// needs shared memory at /dev/shm
+    /// Let a new Envoy take over sockets and connections of the old one where possible; needs
+    /// shared memory at /dev/shm
     EnvoyHotRestart: Bool { flag: "envoy-hot-restart", env: "DP_ENVOY_HOT_RESTART", file: "envoy.hotRestart", default: "true" }
 
-    /// How often a server is asked whether Envoy's bootstrap configuration has changed, which a new
-    /// Envoy then takes over with; 0 for only when a restart is asked for
+    /// How often a server is queried for changes of Envoy's bootstrap configuration, which a new
+    /// Envoy takes over with; 0 for only when a restart is requested
     EnvoyBootstrapRefresh: Duration { flag: "envoy-bootstrap-refresh-interval", env: "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", file: "envoy.bootstrapRefreshInterval", default: "5m" }
 
-    /// A folder for snapshot, pid file and log of an Envoy that outlives the dataplane and is
+    /// A folder for the snapshot, pid file and log of an Envoy that outlives the dataplane and is
     /// adopted by the next one; for machines, not for containers; needs a fixed -xds-bind-port or a
     /// unix socket
     EnvoyStateDir: Text { flag: "envoy-state-dir", env: "DP_ENVOY_STATE_DIR", file: "envoy.stateDir" }
@@ -294,18 +295,18 @@ settings! {
     /// Drain inbound listeners while the shutdown grace period runs
     ShutdownDrainListeners: Bool { flag: "shutdown-drain-listeners", env: "DP_SHUTDOWN_DRAIN_LISTENERS", file: "envoy.shutdownDrainListenersEnabled", default: "false" }
 
-    /// How many seconds Envoy keeps serving after a stop was asked for
+    /// How many seconds Envoy keeps serving after a stop was requested
     ShutdownGracePeriod: Int { flag: "shutdown-grace-period-seconds", env: "DP_SHUTDOWN_GRACE_PERIOD_SECONDS", file: "envoy.shutdownGracePeriodSeconds", default: "0" }
 
-    /// End the shutdown grace period early, after 5 s at least, as soon as nothing is connected to
-    /// Envoy; for a sidecar that stops after its application, such as a native one of Kubernetes;
-    /// needs -shutdown-drain-listeners
+    /// End the shutdown grace period early, after 5 s at least, as soon as Envoy has no
+    /// connections; for a sidecar that stops after its application, such as a native sidecar of
+    /// Kubernetes; needs -shutdown-drain-listeners
     ShutdownEndWhenIdle: Bool { flag: "shutdown-end-when-idle", env: "DP_SHUTDOWN_END_WHEN_IDLE", file: "envoy.shutdownEndWhenIdle", default: "false" }
 
-    /// The HTTP path that asks for a stop
+    /// The HTTP path that requests a stop
     GracefulShutdownPath: Text { flag: "graceful-shutdown-path", env: "DP_GRACEFUL_SHUTDOWN_PATH", file: "envoy.gracefulShutdownPath", default: "/graceful_shutdown" }
 
-    /// The HTTP path that answers when Envoy is ready
+    /// The HTTP path that responds once Envoy is ready
     GracefulStartupPath: Text { flag: "graceful-startup-path", env: "DP_GRACEFUL_STARTUP_PATH", file: "envoy.gracefulStartupPath", default: "/graceful_startup" }
 
     /// The IP address of the two paths, and of /live, /ready, /startup, /status and /metrics;

@@ -15,7 +15,7 @@ mod reference;
 mod secrets;
 mod sources;
 
-/// What a sidecar cannot do without.
+/// Settings required in sidecar mode.
 const MINIMAL: [&str; 4] = ["-addresses", "10.0.0.1", "-proxy-id", "web"];
 
 fn invoke(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Invocation, String> {
@@ -41,7 +41,7 @@ fn refusal(more: &[&str]) -> String {
     run(&[&MINIMAL, more].concat(), &[]).unwrap_err()
 }
 
-/// A configuration file with this content; it goes with the folder.
+/// A configuration file with this content, removed together with its folder.
 fn config_file(content: &serde_json::Value) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -52,9 +52,9 @@ fn config_file(content: &serde_json::Value) -> (TempDir, String) {
 #[test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says whether to compare or to write"
+    reason = "the environment selects comparing or writing"
 )]
-fn the_page_of_all_settings_is_that_of_the_declarations() {
+fn the_settings_page_matches_the_declarations() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
     let reference = reference::reference();
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -62,12 +62,12 @@ fn the_page_of_all_settings_is_that_of_the_declarations() {
     }
     assert!(
         std::fs::read_to_string(page).unwrap_or_default() == reference,
-        "docs/settings.md does not say what is declared; UPDATE_GOLDEN=1 writes it anew"
+        "docs/settings.md does not match the declarations; UPDATE_GOLDEN=1 updates it"
     );
 }
 
 #[test]
-fn the_pages_example_can_be_used() {
+fn the_example_on_the_settings_page_is_valid() {
     let page = reference::reference();
     let json = page.split("```json").nth(1).unwrap();
     let json = json.split("```").next().unwrap();
@@ -83,7 +83,7 @@ fn the_usage_is_as_recorded() {
 }
 
 #[test]
-fn defaults_are_those_of_the_original() {
+fn defaults_are_those_of_consuls_dataplane() {
     let settings = settings(&[]);
     let expected = Settings {
         mode: Mode::Sidecar,
@@ -141,7 +141,7 @@ fn defaults_are_those_of_the_original() {
 }
 
 #[test]
-fn given_values_reach_their_place() {
+fn values_reach_their_settings() {
     let settings = settings(&[
         "-grpc-port=8503",
         "-tls-server-name",
@@ -203,7 +203,7 @@ fn given_values_reach_their_place() {
 }
 
 #[test]
-fn refusals_read_like_the_originals() {
+fn errors_are_those_of_consuls_dataplane() {
     for (arguments, expected) in [
         (&[][..], "consul addresses not specified"),
         (
@@ -284,7 +284,7 @@ fn refusals_read_like_the_originals() {
 }
 
 #[test]
-fn refusals_of_our_own_name_the_setting() {
+fn other_errors_name_the_setting() {
     for (more, expected) in [
         (
             &["-mode", "sidcar"][..],
@@ -448,7 +448,7 @@ fn credentials_without_effect_are_warned_about_and_never_shown() {
 }
 
 #[test]
-fn deprecated_names_count_only_when_no_current_one_is_given() {
+fn deprecated_names_count_only_without_current_ones() {
     let old = [
         "-addresses",
         "x",
@@ -470,7 +470,7 @@ fn deprecated_names_count_only_when_no_current_one_is_given() {
     );
     assert_eq!(warnings, [""; 0]);
 
-    // Even an empty current value switches all of them off, wherever it comes from.
+    // Any current setting, even an empty one from any source, disables all deprecated ones.
     let current = [&old[..], &["-proxy-partition="]].concat();
     assert_eq!(run(&current, &[]).unwrap_err(), "proxy ID not specified");
     let (_folder, path) = config_file(&json!({ "proxy": { "id": "new" } }));
@@ -502,7 +502,7 @@ fn ids_are_read_from_files_and_trimmed() {
     assert_eq!(id(&["-proxy-id-path", path], &[]), read);
     assert_eq!(id(&[], &[("DP_PROXY_ID_PATH", path)]), read);
     assert_eq!(id(&["-proxy-service-id-path", path], &[]), read);
-    // An id wins over a path of the same source, not over one of a stronger source.
+    // An id takes precedence over a path of the same source, but not over one of a stronger source.
     assert_eq!(
         id(&["-proxy-id-path", path], &[("DP_PROXY_ID", "given")]),
         Ok("given".to_owned())
@@ -592,7 +592,7 @@ fn version_and_health_need_nothing_else() {
 }
 
 #[test]
-fn a_running_dataplane_is_asked_where_it_listens() {
+fn a_running_dataplane_is_contacted_at_its_lifecycle_address() {
     let asked = |arguments: &[&str], variables: &[(&str, &str)]| {
         let arguments = [&["-status"], arguments].concat();
         match invoke(&arguments, variables).unwrap() {
@@ -612,7 +612,7 @@ fn a_running_dataplane_is_asked_where_it_listens() {
     assert_eq!(at(&["-graceful-addr=[::]"]), "[::1]:20300 127.0.0.1:20300");
     let (_folder, path) = config_file(&json!({
         "envoy": { "gracefulAddr": "127.0.0.2", "gracefulPort": 20600 },
-        // Only what runs with them needs these to make sense.
+        // These are validated only when the dataplane runs.
         "logging": { "logLevel": "loud" }, "proxy": { "idPath": "/no/such/file" },
     }));
     let file = format!("-config-file={path}");
@@ -650,7 +650,7 @@ fn every_path_of_the_lifecycle_port_has_one_meaning() {
                 let error = invoke(&[&MINIMAL, question, &[&given]].concat(), &[]).unwrap_err();
                 assert!(error.contains(flag) && error.contains(path), "{error}");
             }
-            // Nothing lies below the others.
+            // There are no paths below the other ones.
             for path in ["/ready/", "/stop", "/live/now"] {
                 let given = format!("{flag}={path}");
                 invoke(&[&MINIMAL, question, &[&given]].concat(), &[]).unwrap();

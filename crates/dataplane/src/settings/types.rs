@@ -1,5 +1,5 @@
-//! What the rest of the dataplane sees of its settings: typed, complete and checked values.
-//! Nothing here knows which flag, variable or file key a value came from.
+//! The settings as the rest of the dataplane uses them: typed, complete and checked. Independent of
+//! the flag, variable or file key that a value came from.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,33 +14,34 @@ use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::process::{DrainStrategy, EnvoyLog};
 use serde::Serialize;
 
-/// All settings, after merging flags, environment, file and defaults.
+/// All settings, merged from flags, environment, file and defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// What this process does (`-mode`).
     pub mode: Mode,
-    /// Where the servers are and how to reach them.
+    /// Addresses of the servers, TLS and credentials.
     pub servers: Servers,
-    /// Which proxy this is.
+    /// Identity of the proxy.
     pub proxy: Proxy,
     /// Level (`-log-level`) and format (`-log-json`) of the log, Envoy's as well.
     pub logging: EnvoyLog,
-    /// Where Envoy finds the xDS relay (`-xds-bind-addr`, `-xds-bind-port`).
+    /// Address of the xDS relay for Envoy (`-xds-bind-addr`, `-xds-bind-port`).
     pub xds: XdsAddress,
-    /// Where to answer DNS, if anywhere (`-consul-dns-bind-addr`, `-consul-dns-bind-port`).
+    /// Address of the DNS server; `None` if disabled (`-consul-dns-bind-addr`,
+    /// `-consul-dns-bind-port`).
     pub dns: Option<SocketAddr>,
-    /// What is measured and where it is offered.
+    /// Metrics and where they are exposed.
     pub telemetry: Telemetry,
     /// The Envoy process and its listeners.
     pub envoy: Envoy,
-    /// Start and end of the process's life.
+    /// Start and shutdown of the process.
     pub lifecycle: Lifecycle,
-    /// The environment as it was at start: for `$PATH` look-ups and for variables that a
-    /// proxy's telemetry keys refer to.
+    /// The environment at start: for `$PATH` look-ups and for variables that a proxy's telemetry
+    /// keys refer to.
     pub environment: Environment,
 }
 
-/// What the process does.
+/// Operating mode of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Relay configuration to an Envoy that this process supervises.
@@ -49,29 +50,29 @@ pub enum Mode {
     DnsProxy,
 }
 
-/// Where the servers are and how to reach them.
+/// Addresses of the servers, TLS and credentials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Servers {
     /// `-addresses` as written: host names, IP addresses, or `exec=COMMAND ARGS`. Never empty.
     pub addresses: String,
     /// `-grpc-port`: the port of every server. Never 0.
     pub grpc_port: u16,
-    /// `-server-watch-disabled`: keep to the addresses given and never ask servers for more.
+    /// `-server-watch-disabled`: use only the given addresses and do not discover other servers.
     pub watch_disabled: bool,
-    /// TLS towards the servers; `None` when `-tls-disabled`.
+    /// TLS towards the servers; `None` if `-tls-disabled`.
     pub tls: Option<TlsConfig>,
     /// How to authenticate.
     pub credentials: Credentials,
 }
 
-/// Which proxy this is. An empty string means that the server chooses.
+/// Identity of the proxy. An empty string means that the server chooses.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Proxy {
     /// `-proxy-node-name`.
     pub node_name: String,
-    /// `-proxy-node-id`; wins over the name.
+    /// `-proxy-node-id`; takes precedence over the name.
     pub node_id: String,
-    /// `-proxy-id`, or what the file at `-proxy-id-path` says. Never empty in sidecar mode.
+    /// `-proxy-id`, or the content of the file at `-proxy-id-path`. Never empty in sidecar mode.
     pub id: String,
     /// `-proxy-namespace`.
     pub namespace: String,
@@ -79,10 +80,10 @@ pub struct Proxy {
     pub partition: String,
 }
 
-/// What is measured and where it is offered.
+/// Metrics and where they are exposed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
-    /// `-telemetry-use-central-config`: honour the telemetry keys of the proxy's configuration.
+    /// `-telemetry-use-central-config`: apply the telemetry keys of the proxy's configuration.
     pub use_central_config: bool,
     /// `-telemetry-prom-retention-time`. Never zero.
     pub retention: Duration,
@@ -92,9 +93,9 @@ pub struct Telemetry {
     pub service_metrics_url: Option<String>,
     /// `-telemetry-prom-scrape-path`. Never empty.
     pub scrape_path: String,
-    /// `-telemetry-prom-merge-port`: where the merged metrics are served. Never 0.
+    /// `-telemetry-prom-merge-port`: port of the merged metrics. Never 0.
     pub merge_port: u16,
-    /// `-telemetry-prom-bind-addr`: where the merged metrics and those of the dataplane are served.
+    /// `-telemetry-prom-bind-addr`: address of the merged metrics and of the dataplane's own.
     pub bind: IpAddr,
 }
 
@@ -126,17 +127,17 @@ pub struct Envoy {
     pub executable: Option<PathBuf>,
     /// `-envoy-hot-restart`: let a new Envoy take over from the old one.
     pub hot_restart: bool,
-    /// `-envoy-bootstrap-refresh-interval`: how often a server is asked for the bootstrap
-    /// parameters again; zero for never.
+    /// `-envoy-bootstrap-refresh-interval`: how often a server is queried for the bootstrap
+    /// parameters; zero for never.
     pub bootstrap_refresh: Duration,
-    /// `-envoy-state-dir`: where the state of Envoys is kept that outlive the dataplane; `None`
-    /// when they do not.
+    /// `-envoy-state-dir`: folder for the state of Envoys that outlive the dataplane; `None` if
+    /// they do not.
     pub state_dir: Option<PathBuf>,
-    /// What stood after `--`.
+    /// Arguments after `--`.
     pub extra_args: Vec<OsString>,
 }
 
-/// Start and end of the process's life. No path overlaps another one of the lifecycle server.
+/// Start and shutdown of the process. No two paths of the lifecycle server overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifecycle {
     /// `-graceful-addr` and `-graceful-port`. The port is never 0.
@@ -147,28 +148,30 @@ pub struct Lifecycle {
     pub startup_path: String,
     /// `-startup-grace-period-seconds`: how long the startup path waits for Envoy.
     pub startup_grace: Duration,
-    /// `-shutdown-grace-period-seconds`: how long Envoy keeps serving after a stop was asked for.
+    /// `-shutdown-grace-period-seconds`: how long Envoy keeps serving after a stop was requested.
     pub shutdown_grace: Duration,
     /// `-shutdown-drain-listeners`: drain inbound listeners during that time.
     pub drain_listeners: bool,
-    /// `-shutdown-end-when-idle`: end that time early, as soon as nothing is connected to Envoy.
-    /// Only together with `drain_listeners`.
+    /// `-shutdown-end-when-idle`: end that time early, as soon as Envoy has no connections.
+    /// Requires `drain_listeners`.
     pub end_when_idle: bool,
-    /// `-dump-envoy-config-on-exit`: write Envoy's configuration to standard output first.
+    /// `-dump-envoy-config-on-exit`: write Envoy's configuration to standard output before it
+    /// stops.
     pub dump_envoy_config: bool,
 }
 
-/// The variables the process was started with. Its `Debug` output names them and hides values.
+/// The environment variables of the process. Its `Debug` output shows their names and masks the
+/// values.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Environment(Arc<BTreeMap<OsString, OsString>>);
 
 impl Environment {
-    /// Takes variables as `std::env::vars_os` gives them.
+    /// Creates an environment from variables in the form of `std::env::vars_os`.
     pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         Self(Arc::new(variables.into_iter().collect()))
     }
 
-    /// The variables of this process: the one place that asks for them.
+    /// The variables of this process. The only place that reads them.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the configuration module"
@@ -177,12 +180,12 @@ impl Environment {
         Self::new(std::env::vars_os())
     }
 
-    /// The value of `name`, also when it is empty.
+    /// The value of `name`, even if it is empty.
     pub fn get_os(&self, name: &str) -> Option<&OsStr> {
         self.0.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    /// The value of `name` when it is set and valid UTF-8, also when it is empty.
+    /// The value of `name` if it is set and valid UTF-8, even if it is empty.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.get_os(name).and_then(OsStr::to_str)
     }
@@ -196,17 +199,17 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Why there are no settings to run with. Texts that people and scripts know from the original are
-/// kept word for word.
+/// Why there are no settings to run with. Texts that users and scripts of Consul's dataplane match
+/// on are the same here.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// `-h` or `-help`: the usage is asked for.
+    /// `-h` or `-help`: print the usage.
     #[error("flag: help requested")]
     Help,
-    /// The command line cannot be read; the usage belongs with this message.
+    /// The command line is invalid; print the usage with this message.
     #[error("{0}")]
     Flag(String),
-    /// A setting, or several together, cannot be used; the message names them and their source.
+    /// A setting or a combination of settings is invalid; the message names them and their source.
     #[error(transparent)]
     Invalid(#[from] anyhow::Error),
 }

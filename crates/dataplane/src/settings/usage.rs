@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::table::{Kind, SETTINGS, Setting};
 
-/// The text that `-h` and errors in flags show, in the layout of Go's `flag` package.
+/// The usage text for `-h` and for invalid flags, in the layout of Go's `flag` package.
 pub fn usage() -> String {
     let mut settings: Vec<&Setting> = SETTINGS.iter().collect();
     settings.sort_by_key(|setting| setting.flag);

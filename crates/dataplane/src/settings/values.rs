@@ -1,5 +1,5 @@
-//! What the sources say: each value is a text that its setting takes, with the strongest source that
-//! gave one. It is read as a number, an address and so on; what it means is decided elsewhere.
+//! The merged values of all sources: for each setting the text from the strongest source, valid for
+//! the type of the setting. Accessors parse it; its meaning is defined elsewhere.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow};
 use super::go;
 use super::table::{Item, Kind};
 
-/// Where a value comes from; a later one wins.
+/// The source of a value; a later variant takes precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     Default,
@@ -20,14 +20,14 @@ pub(super) enum Source {
     Flag,
 }
 
-/// The values of all sources. Of [`Kind::Pairs`] each value has its own name, of all others the empty
-/// one. They may be secrets, so there is no `Debug` outside of tests.
+/// The values of all sources. The entries of [`Kind::Pairs`] have names; all other values have the
+/// empty name. Values may be secrets, so there is no `Debug` outside of tests.
 #[derive(Default)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) struct Values(BTreeMap<(Item, String), (Source, String)>);
 
 impl Values {
-    /// Takes a value as a flag or a variable gives it.
+    /// Stores a value as given by a flag or a variable.
     pub(super) fn put(&mut self, item: Item, source: Source, text: &str) -> Result<(), String> {
         match item.setting().kind {
             Kind::Text | Kind::Secret => {}
@@ -46,7 +46,7 @@ impl Values {
         Ok(())
     }
 
-    /// Takes a value that is known to be right, unless a stronger source gave one.
+    /// Stores a value that is known to be valid, unless a stronger source has set one.
     pub(super) fn put_named(&mut self, item: Item, name: &str, source: Source, value: &str) {
         let entry = self.0.entry((item, name.to_owned()));
         let present = entry.or_insert((source, String::new()));
@@ -59,19 +59,19 @@ impl Values {
         self.0.get(&(item, String::new()))
     }
 
-    /// The strongest source that gave the setting a value, an empty one included.
+    /// The strongest source that has set the setting, even to an empty value.
     pub(super) fn source(&self, item: Item) -> Source {
         self.get(item)
             .map_or(Source::Default, |(source, _)| *source)
     }
 
-    /// Whether any source gave a value.
+    /// Whether any source has set the setting.
     pub(super) fn given(&self, item: Item) -> bool {
         self.get(item).is_some()
     }
 
-    /// The value, or the declared default. That defaults can be read, and that every setting is read
-    /// as what it is declared to be, is tested.
+    /// The value, or the declared default. Tests check that defaults are valid, and that every
+    /// setting is read as its declared type.
     pub(super) fn text(&self, item: Item) -> &str {
         match self.get(item) {
             Some((_, text)) => text,
@@ -97,7 +97,7 @@ impl Values {
         let pairs = pairs.map(|((_, name), (_, value))| (name.clone(), value.clone()));
         pairs.collect()
     }
-    /// `None` for a negative one.
+    /// `None` for a negative duration.
     pub(super) fn duration(&self, item: Item) -> Option<Duration> {
         let nanoseconds = go::parse_duration(self.text(item)).unwrap_or_default();
         u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
@@ -122,7 +122,7 @@ impl Values {
         port.map_err(|_| anyhow!("{item} {value} is not a port: use 0 to 65535"))
     }
 
-    /// Set to 0, it is as good as not set.
+    /// The port; 0 counts as unset.
     pub(super) fn port_or_default(&self, item: Item) -> anyhow::Result<u16> {
         match self.port(item)? {
             0 => Values::default().port(item),
@@ -141,7 +141,7 @@ impl Values {
     }
 }
 
-/// An IP address, in brackets or not.
+/// Parses an IP address, with or without brackets.
 pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
     let inner = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
     inner.unwrap_or(text).parse().ok()

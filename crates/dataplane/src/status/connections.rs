@@ -1,6 +1,6 @@
-//! How many connections each Envoy has, for the status. The kernel writes a table of every connection
-//! of the machine or pod for it, which takes seconds where there are very many: one count runs at a
-//! time, none waits for long, and none follows another at once.
+//! Counts the connections of each Envoy for the status. The kernel then produces a table of all
+//! connections of the machine or pod, which can take seconds. So only one count runs at a time,
+//! callers wait briefly, and there is a pause between counts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use tokio::time::{Instant, timeout};
 /// How long the status waits for a count.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How old a count may be to be shown instead of one that takes longer.
+/// Maximum age of a count that is shown while a newer one takes longer.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Between the end of a count and the next one.
+/// Shortest pause between the end of a count and the start of the next.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Counts connections. Copies share what was counted.
+/// Counts connections. Clones share the results.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionCounter {
     last: Arc<Mutex<Option<Counted>>>,
@@ -26,12 +26,12 @@ pub struct ConnectionCounter {
     running: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// When it was counted, and the connections by process.
+/// Time of the count, and the number of connections by process.
 type Counted = (Instant, BTreeMap<u32, u64>);
 
 impl ConnectionCounter {
-    /// The connections of these processes to listeners other than the one at `admin`. A process is
-    /// missing when the kernel does not let this user count, or takes too long.
+    /// The number of connections of each process to its listeners, except the one on port `admin`. A
+    /// process is missing if the kernel denies access or takes too long.
     pub(super) async fn count(&self, processes: Vec<u32>, admin: u16) -> BTreeMap<u32, u64> {
         let rested = self.last(PAUSE).is_none();
         if let Ok(turn) = Arc::clone(&self.running).try_lock_owned()
@@ -49,13 +49,13 @@ impl ConnectionCounter {
                 *last = Some((Instant::now(), counted));
                 drop(turn);
             });
-            // It goes on, for who asks next.
+            // The count continues for the next caller.
             let _ = timeout(PATIENCE, count).await;
         }
         self.last(FRESH).unwrap_or_default()
     }
 
-    /// The last count, unless it is older than that.
+    /// The last count, unless it is older than `age`.
     fn last(&self, age: Duration) -> Option<BTreeMap<u32, u64>> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = last.as_ref().filter(|(at, _)| at.elapsed() < age);
@@ -74,7 +74,7 @@ mod tests {
         let _client = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
         let _served = listener.accept().await.unwrap();
         let (counter, own) = (ConnectionCounter::default(), std::process::id());
-        // Others in this program may have connections as well.
+        // Other tests in this process may have connections, too.
         let turn = Arc::clone(&counter.running).lock_owned().await;
         assert!(
             counter.count(vec![own], 0).await.is_empty(),

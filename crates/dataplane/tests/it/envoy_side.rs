@@ -1,4 +1,4 @@
-//! What Envoy does towards the dataplane, by hand: a delta stream whose messages the test writes.
+//! A client in Envoy's place: a delta stream whose messages the test writes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-/// Far above what anything here takes.
+/// Far longer than any step takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection to the relay, with the windows that Envoy grants.
+/// A connection to the relay with Envoy's flow-control windows.
 pub(crate) async fn connect(relay: &XdsAddress) -> Channel {
     let endpoint = match relay {
         XdsAddress::Tcp(address) => Endpoint::from_shared(format!("http://{address}")).unwrap(),
@@ -43,7 +43,7 @@ pub(crate) async fn connect(relay: &XdsAddress) -> Channel {
     endpoint.connect_with_connector(connector).await.unwrap()
 }
 
-/// One stream towards the relay.
+/// A stream to the relay.
 pub(crate) struct EnvoyStream {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: Streaming<DeltaDiscoveryResponse>,
@@ -58,12 +58,12 @@ impl EnvoyStream {
         EnvoyStream::with(channel, MetadataMap::new()).await
     }
 
-    /// A stream with metadata of Envoy's.
+    /// A stream with metadata of its own.
     pub(crate) async fn with(channel: Channel, metadata: MetadataMap) -> EnvoyStream {
         EnvoyStream::try_with(channel, metadata).await.unwrap()
     }
 
-    /// A stream, or why there is none.
+    /// A stream, or the status of its refusal.
     pub(crate) async fn try_with(
         channel: Channel,
         metadata: MetadataMap,
@@ -85,7 +85,7 @@ impl EnvoyStream {
         self.requests.send(request).await.unwrap();
     }
 
-    /// Subscribes to everything of a type, as the first request of a stream.
+    /// Subscribes to all resources of a type, as the first request of a stream.
     pub(crate) async fn subscribe(&self, type_url: &str) {
         self.send(DeltaDiscoveryRequest {
             node: Bytes::from_static(b"node"),
@@ -103,7 +103,7 @@ impl EnvoyStream {
             .expect("a response")
     }
 
-    /// Why the relay refuses the stream. Responses before that are left out.
+    /// The status with which the relay closes the stream. Earlier responses are skipped.
     pub(crate) async fn refused(&mut self) -> Status {
         loop {
             let end = timeout(PATIENCE, self.responses.message()).await;
@@ -115,7 +115,7 @@ impl EnvoyStream {
         }
     }
 
-    /// Whether the relay ends the stream.
+    /// Whether the relay closes the stream.
     pub(crate) async fn ended(&mut self) -> bool {
         let end = timeout(PATIENCE, self.responses.message()).await;
         !matches!(end.expect("an end in time"), Ok(Some(_)))
@@ -145,7 +145,7 @@ impl EnvoyStream {
     }
 }
 
-/// A resource whose body the relay must not look into.
+/// A resource with a body that the relay cannot decode.
 pub(crate) fn resource(name: &str, version: &str) -> Resource {
     Resource {
         name: name.to_owned(),

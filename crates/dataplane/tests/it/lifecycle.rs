@@ -35,7 +35,7 @@ struct Setup {
     _server: FakeServer,
     report: watch::Sender<Report>,
     restarts: mpsc::Receiver<restart::Request>,
-    /// Envoy's admin interface, which a test may serve.
+    /// The address of Envoy's admin interface, which a test may serve.
     admin: TcpListener,
 }
 
@@ -69,7 +69,7 @@ async fn start(startup_grace: Duration) -> Setup {
         settings: Lifecycle {
             bind: address,
             shutdown_path: "/graceful_shutdown".to_owned(),
-            // A user's path wins over the ones that are always there.
+            // A path from the settings takes precedence over the fixed ones.
             startup_path: "/status/".to_owned(),
             startup_grace,
             shutdown_grace: Duration::ZERO,
@@ -169,7 +169,7 @@ async fn health_readiness_status_and_metrics() {
 }
 
 #[tokio::test]
-async fn a_graceful_shutdown_is_asked_for_and_answered_at_once() {
+async fn a_graceful_shutdown_is_requested_and_answered_at_once() {
     let log = Log::start();
     let mut setup = start(Duration::ZERO).await;
     assert_eq!(setup.signals.urgency(), Urgency::None);
@@ -187,7 +187,7 @@ async fn a_graceful_shutdown_is_asked_for_and_answered_at_once() {
         Urgency::Graceful,
         "asking twice does not make it urgent"
     );
-    assert_eq!(log.lines(&["asked for a graceful shutdown"]).len(), 1);
+    assert_eq!(log.lines(&["graceful shutdown requested"]).len(), 1);
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn a_taken_port_names_the_setting() {
 }
 
 #[tokio::test]
-async fn a_restart_is_asked_for_with_post_and_answered_when_the_new_envoy_serves() {
+async fn a_restart_is_requested_with_post_and_answered_when_the_new_envoy_serves() {
     let mut setup = start(Duration::ZERO).await;
     assert_eq!(setup.ask("GET", "/restart").await.0, 405);
     let epoch = |number, pid, state| EpochReport {
@@ -261,7 +261,7 @@ async fn a_restart_is_asked_for_with_post_and_answered_when_the_new_envoy_serves
     tokio::join!(fulfil, ask);
 }
 
-/// The next request of the admin interface, answered with this status.
+/// The next request to the admin interface, answered with this status.
 async fn admin_asked(setup: &Setup, status: u16) -> String {
     let (mut stream, _) = timeout(PATIENCE, setup.admin.accept())
         .await
@@ -285,7 +285,7 @@ async fn inbound_connections_are_drained_on_request_and_refused_later() {
     let setup = start(Duration::ZERO).await;
     assert_eq!(setup.ask("GET", "/drain").await.0, 405);
     assert_eq!(setup.ask("POST", "/drain?accept_ms=soon").await.0, 400);
-    // An Envoy that refuses can be asked again.
+    // After an error from Envoy the request can be repeated.
     let (answer, asked) = tokio::join!(
         setup.ask("POST", "/drain?accept_ms=50"),
         admin_asked(&setup, 500)
@@ -296,7 +296,7 @@ async fn inbound_connections_are_drained_on_request_and_refused_later() {
         admin_asked(&setup, 200)
     );
     assert_eq!((answer.0, asked.as_str()), (200, GRACEFUL));
-    // Once is enough meanwhile.
+    // Further requests are no-ops meanwhile.
     assert_eq!(setup.ask("POST", "/drain").await.0, 200);
     assert_eq!(admin_asked(&setup, 200).await, CLOSE);
     assert!(setup.scope.stop(PATIENCE).await.is_ok());
@@ -336,7 +336,7 @@ async fn a_new_envoy_is_drained_by_a_new_request() {
 }
 
 #[tokio::test]
-async fn a_drain_whose_client_goes_away_can_be_asked_for_again() {
+async fn a_drain_whose_client_disconnects_can_be_requested_again() {
     let setup = start(Duration::ZERO).await;
     let mut client = TcpStream::connect(setup.address).await.unwrap();
     let request = b"POST /drain HTTP/1.1\r\nhost: x\r\n\r\n";

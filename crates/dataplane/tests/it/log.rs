@@ -1,9 +1,9 @@
-//! What the code under test logs.
+//! Captures the log of the code under test.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-/// What the code of this thread logs for as long as it lives.
+/// The log of this thread, captured until it is dropped.
 pub(crate) struct Log {
     text: Arc<Mutex<Vec<u8>>>,
     _guard: tracing::subscriber::DefaultGuard,
@@ -36,7 +36,7 @@ impl Log {
         }
     }
 
-    /// Lines that hold all of these words.
+    /// Lines that contain all of these words.
     pub(crate) fn lines(&self, words: &[&str]) -> Vec<String> {
         let text = String::from_utf8(self.text.lock().unwrap().clone()).unwrap();
         let found = text

@@ -1,4 +1,4 @@
-//! The built binary, as its users start it, and parts of it on real sockets.
+//! Tests of the built binary as users start it, and of its parts on real sockets.
 
 #[cfg(test)]
 mod dns;

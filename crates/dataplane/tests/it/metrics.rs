@@ -1,4 +1,4 @@
-//! Metrics of a whole dataplane: their names, where they are sent, and what a large page costs.
+//! Metrics of a whole dataplane: their names, their sinks, and the cost of a large page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::envoy_side::{EnvoyStream, PATIENCE, resource};
 
-/// The built binary, with a program in Envoy's place that does nothing.
+/// The built binary, with an idle program in Envoy's place.
 struct Dataplane {
     child: Child,
     server: FakeServer,
@@ -38,7 +38,7 @@ async fn start(config: &Value, flags: &[String]) -> Dataplane {
     start_trusting(None, config, flags).await
 }
 
-/// With a file in place of the system's certificate authorities.
+/// The same with a file in place of the system's CA certificates.
 async fn start_trusting(roots: Option<&Path>, config: &Value, flags: &[String]) -> Dataplane {
     let server = FakeServer::plaintext().await;
     let bearer = TestSigner::generate().sign(&json!({"sub": "x", "exp": 4_000_000_000_u64}));
@@ -87,7 +87,7 @@ async fn start_trusting(roots: Option<&Path>, config: &Value, flags: &[String]) 
 }
 
 impl Dataplane {
-    /// A connection to the merged page, as soon as it is served, that has been asked for it.
+    /// A connection to the merged page with a request sent, once the page is served.
     async fn ask(&self) -> TcpStream {
         let connected = async {
             loop {
@@ -113,7 +113,7 @@ impl Dataplane {
         page
     }
 
-    /// A line of what the kernel says about its memory, in bytes.
+    /// A memory value of the kernel for the process, in bytes.
     fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id().unwrap());
         let status = fs::read_to_string(path).unwrap();
@@ -163,7 +163,7 @@ async fn every_metric_has_the_name_that_the_list_says() {
     ];
     let config = json!({"envoy_prometheus_bind_addr": "127.0.0.1:9102"});
     let mut dataplane = start(&config, &flags).await;
-    // Serves metrics, so that the relay listens as well.
+    // Once metrics are served, the relay listens, too.
     drop(dataplane.ask().await);
     dataplane.server.script().token_lifetime(PATIENCE);
     let mut envoy = EnvoyStream::open(dataplane.xds).await;
@@ -212,7 +212,7 @@ async fn every_metric_has_the_name_that_the_list_says() {
     dataplane.child.kill().await.unwrap();
 }
 
-/// Serves `count` times `block` to whoever asks.
+/// Serves `count` copies of `block` to every client.
 async fn application(block: String, count: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -222,7 +222,7 @@ async fn application(block: String, count: usize) -> SocketAddr {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 4096];
             if stream.read(&mut request).await.unwrap() == 0 {
-                // Whoever asked has given up.
+                // The client has disconnected.
                 continue;
             }
             let head = format!(
@@ -292,7 +292,7 @@ async fn a_page_of_50_megabytes_passes_through_a_few() {
         after - before < 4 * 1024 * 1024,
         "{before} before, {after} after"
     );
-    // The code of a build without optimisation is larger than that by itself.
+    // Without optimisation, the code alone is larger than that.
     if !cfg!(debug_assertions) {
         assert!(after < 16 * 1024 * 1024, "{after}");
     }
@@ -312,7 +312,7 @@ async fn an_application_may_speak_https_with_a_trusted_certificate() {
     let serve = async {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            // Refused by whoever does not trust it.
+            // Fails if the client does not trust the certificate.
             let Ok(mut stream) = acceptor.accept(stream).await else {
                 continue;
             };
@@ -320,7 +320,7 @@ async fn an_application_may_speak_https_with_a_trusted_certificate() {
             if matches!(stream.read(&mut request).await, Ok(1..)) {
                 let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nsecure 1\n";
                 stream.write_all(answer).await.unwrap();
-                // Whoever asked may be gone.
+                // The client may be gone.
                 let _ = stream.shutdown().await;
             }
         }
@@ -352,7 +352,7 @@ async fn an_application_may_speak_https_with_a_trusted_certificate() {
     }
 }
 
-/// What arrives until it holds all of this.
+/// Waits until the received text contains all of these lines.
 async fn arrives(receive: impl AsyncFn() -> Vec<u8>, lines: &[&str]) {
     let mut text = String::new();
     let all = async {

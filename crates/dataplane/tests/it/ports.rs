@@ -1,4 +1,4 @@
-//! The built binary among peers that mean it no good: on its HTTP ports, and behind its standard
+//! The built binary with misbehaving peers: on its HTTP ports, and at the other end of its standard
 //! output and error.
 
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use crate::envoy_side::PATIENCE;
 use crate::run::page;
 
-/// Half-open requests on each port: more than a process may have files by default.
+/// Number of half-open requests on each port: more than the default limit of open files.
 const FLOOD: usize = 1_100;
 
 struct Dataplane {
@@ -38,7 +38,7 @@ struct Dataplane {
 }
 
 struct Start<'a> {
-    /// What the shell does first.
+    /// Shell commands before the start.
     limits: &'a str,
     flags: &'a [String],
     stdout: Stdio,
@@ -112,7 +112,7 @@ impl Dataplane {
             .unwrap_or_else(|_| panic!("no {words:?} at {path}"))
     }
 
-    /// The processes of Envoys that were started, as soon as there are so many.
+    /// The process ids of Envoys, once `count` have been started.
     async fn envoys(&self, count: usize) -> Vec<i32> {
         let started = async {
             loop {
@@ -139,7 +139,7 @@ impl Dataplane {
     }
 }
 
-/// Connections that have begun a request and leave it at that.
+/// Connections with an incomplete request.
 async fn flood(address: SocketAddr) -> Vec<TcpStream> {
     let mut open = Vec::new();
     for _ in 0..FLOOD {
@@ -178,7 +178,7 @@ async fn half_open_requests_keep_out_neither_probes_nor_a_new_envoy() {
 }
 
 #[tokio::test]
-async fn the_soft_limit_of_files_becomes_the_hard_one_for_envoy_as_well() {
+async fn the_soft_file_limit_is_raised_to_the_hard_one_for_envoy_too() {
     let start = Start {
         limits: "ulimit -Sn 256;",
         ..Start::default()
@@ -223,7 +223,7 @@ async fn metrics_are_served_on_all_addresses_unless_one_is_set() {
     dataplane.stop().await;
 }
 
-/// A pipe that has no room.
+/// A pipe without free capacity.
 fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let size = fcntl(&writer, FcntlArg::F_GETPIPE_SZ).unwrap();
@@ -234,7 +234,7 @@ fn full_pipe() -> (PipeReader, Stdio) {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_stops_nothing() {
+async fn an_unread_log_blocks_nothing() {
     let (mut log, stderr) = full_pipe();
     let start = Start {
         stderr,
@@ -245,7 +245,7 @@ async fn a_log_that_nobody_reads_stops_nothing() {
     dataplane.page("/live", "alive").await;
     dataplane.stop().await;
 
-    // What could not be written is lost with the process.
+    // Output that could not be written is lost with the process.
     let mut text = String::new();
     log.read_to_string(&mut text).unwrap();
     assert!(text.chars().all(|letter| letter == '.'), "{text}");
@@ -276,7 +276,7 @@ async fn a_log_that_is_read_late_is_whole_to_the_last_line() {
     assert_eq!(last.matches("Address already in use").count(), 1, "{text}");
 }
 
-/// Answers every request with this many bytes.
+/// Responds to every request with a body of this size.
 async fn admin(listener: TcpListener, size: usize) {
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -284,7 +284,7 @@ async fn admin(listener: TcpListener, size: usize) {
         if matches!(stream.read(&mut request).await, Ok(1..)) {
             let head =
                 format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {size}\r\n\r\n");
-            // Whoever asked may be gone.
+            // The client may be gone.
             let _ = stream.write_all(head.as_bytes()).await;
             let _ = stream.write_all(&vec![b'x'; size]).await;
         }
@@ -292,7 +292,7 @@ async fn admin(listener: TcpListener, size: usize) {
 }
 
 #[tokio::test]
-async fn a_configuration_dump_that_nobody_reads_ends_with_its_time() {
+async fn an_unread_configuration_dump_times_out() {
     let (_reader, stdout) = full_pipe();
     let log = tempfile::NamedTempFile::new().unwrap();
     let start = Start {
@@ -302,7 +302,7 @@ async fn a_configuration_dump_that_nobody_reads_ends_with_its_time() {
         ..Start::default()
     };
     let dataplane = start.start().await;
-    // The port has to be free for the start.
+    // The port has to be free at the start.
     let pid = dataplane.envoys(1).await[0];
     let listener = TcpListener::bind(dataplane.admin).await.unwrap();
     tokio::select! {

@@ -30,7 +30,7 @@ pub(crate) async fn start(server: SocketAddr, watch: bool) -> Setup {
     start_as(server, watch, &loopback(), Credentials::None).await
 }
 
-/// A free port of loopback.
+/// A free loopback port.
 pub(crate) fn loopback() -> XdsAddress {
     XdsAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into())
 }
@@ -75,7 +75,7 @@ impl Setup {
         EnvoyStream::over(connect(&self.address).await).await
     }
 
-    /// Waits until the one component says something that holds `words`.
+    /// Waits until the reason of the only component contains `words`.
     pub(crate) async fn says(&self, words: &[&str]) {
         let mut readiness = self.readiness.clone();
         let found = async {
@@ -127,7 +127,7 @@ async fn envoy_keeps_its_stream_over_a_restart_of_the_server() {
     assert_eq!(resumed.initial_resource_versions["c1"], "v1");
     ads.send_resources(CLUSTER, "n1", vec![resource("c2", "v2")])
         .await;
-    // The same stream, and only what is new.
+    // The same stream, and only new resources.
     assert_eq!(names(&envoy.next().await), ["c2"]);
     let text = encode(&setup.registry);
     assert!(
@@ -142,7 +142,7 @@ async fn envoy_keeps_its_stream_over_a_restart_of_the_server() {
 }
 
 #[tokio::test]
-async fn a_rejection_goes_to_the_server_and_the_next_envoy_gets_the_last_good() {
+async fn a_rejection_reaches_the_server_and_the_next_envoy_gets_the_last_good_version() {
     let mut server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     let mut envoy = setup.envoy().await;
@@ -186,7 +186,7 @@ async fn a_rejection_goes_to_the_server_and_the_next_envoy_gets_the_last_good() 
 }
 
 #[tokio::test]
-async fn says_what_it_waits_for() {
+async fn readiness_shows_what_is_missing() {
     let server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     setup.says(&["Envoy has not asked"]).await;
@@ -195,7 +195,7 @@ async fn says_what_it_waits_for() {
     setup.says(&["no server has sent Envoy's listeners"]).await;
     let mut ads = server.accept_ads().await;
     ads.next_of(LISTENER).await;
-    // An empty answer is one, too.
+    // An empty response is an answer, too.
     ads.send_resources(LISTENER, "n1", Vec::new()).await;
     let response = envoy.next().await;
     setup
@@ -237,7 +237,7 @@ async fn a_refused_proxy_ends_with_one_error_and_few_attempts() {
 #[tokio::test]
 async fn a_service_that_is_no_proxy_is_refused_at_once() {
     let server = FakeServer::plaintext().await;
-    // Consul's words and code.
+    // Message and code of Consul.
     let refusal = "failed to watch proxy: service must be a sidecar proxy or gateway";
     let script = server.script();
     script.fail_always(Call::Discovery, Status::internal(refusal));
@@ -249,7 +249,7 @@ async fn a_service_that_is_no_proxy_is_refused_at_once() {
         .expect("it gives up")
         .to_string();
     assert!(
-        error.contains(refusal) && error.contains("-proxy-id names a service that is no proxy"),
+        error.contains(refusal) && error.contains("-proxy-id names a service that is not a proxy"),
         "{error}"
     );
     let text = encode(&setup.registry);
@@ -266,7 +266,7 @@ async fn an_envoy_that_came_with_a_configuration_outlives_a_refusal() {
     let refusal = Status::permission_denied("service:write missing");
     script.fail_always(Call::Discovery, refusal);
     let setup = start(server.address(), false).await;
-    // As after an adoption: it names what another dataplane gave it.
+    // As after an adoption: it lists resources from another dataplane.
     let mut envoy = setup.envoy().await;
     envoy
         .send(DeltaDiscoveryRequest {
@@ -279,7 +279,7 @@ async fn an_envoy_that_came_with_a_configuration_outlives_a_refusal() {
     setup
         .says(&["service:write missing", "-static-token"])
         .await;
-    // More often than is fatal to an Envoy that has nothing.
+    // More failures than an Envoy without a configuration survives.
     let streams = || encode(&setup.registry);
     let more = async {
         while !streams().contains("consul_dataplane_xds_upstream_streams_total 4") {
@@ -288,7 +288,7 @@ async fn an_envoy_that_came_with_a_configuration_outlives_a_refusal() {
     };
     tokio::select! {
         error = setup.scope.failed() => panic!("{error}"),
-        more = timeout(PATIENCE, more) => more.expect("it goes on"),
+        more = timeout(PATIENCE, more) => more.expect("it continues"),
     }
     script.heal(Call::Discovery);
     let mut ads = server.accept_ads().await;
@@ -298,9 +298,9 @@ async fn an_envoy_that_came_with_a_configuration_outlives_a_refusal() {
     assert_eq!(envoy.next().await.resources[0].version, "v2");
 }
 
-/// Somebody has to mend a setting: the dataplane says which, waits, and asks again now and then.
+/// An operator has to fix a setting: the dataplane names it, and retries with a long backoff.
 #[tokio::test]
-async fn a_proxy_that_nothing_can_be_made_for_is_tried_again_with_patience() {
+async fn a_proxy_without_a_possible_configuration_is_retried_with_long_delays() {
     let server = FakeServer::plaintext().await;
     let reason = "no configuration can be made for the proxy web-proxy: remove ROT13";
     let script = server.script();
@@ -319,7 +319,7 @@ async fn a_proxy_that_nothing_can_be_made_for_is_tried_again_with_patience() {
     script.heal(Call::Discovery);
     let mut ads = server.accept_ads().await;
     ads.next_of(CLUSTER).await;
-    // The third counts when it is opened, and its answer may be the first that is no refusal.
+    // The third stream is counted when it is opened, but it may be the first without a refusal.
     let text = encode(&setup.registry);
     let is = |count| {
         text.contains(&format!(
@@ -330,7 +330,7 @@ async fn a_proxy_that_nothing_can_be_made_for_is_tried_again_with_patience() {
 }
 
 #[tokio::test]
-async fn a_refusal_later_keeps_envoy_and_says_why() {
+async fn a_later_refusal_keeps_envoy_and_is_reported() {
     let server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     let mut envoy = setup.envoy().await;
@@ -366,7 +366,7 @@ async fn a_refusal_later_keeps_envoy_and_says_why() {
     ads.next_of(CLUSTER).await;
     ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v2")])
         .await;
-    // The newest Envoy decides, then the other hears of it.
+    // The newest Envoy decides, then the other one gets the update.
     let response = second.next().await;
     assert_eq!(response.resources[0].version, "v2");
     second.accept(&response).await;
@@ -374,7 +374,7 @@ async fn a_refusal_later_keeps_envoy_and_says_why() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_never_answers_loses_its_stream_and_holds_up_nobody_else() {
+async fn an_envoy_that_never_answers_loses_its_stream_and_blocks_no_other() {
     let server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     let mut envoy = setup.envoy().await;
@@ -383,7 +383,7 @@ async fn an_envoy_that_never_answers_loses_its_stream_and_holds_up_nobody_else()
     ads.next_of(CLUSTER).await;
     let mut silent = setup.envoy().await;
     silent.subscribe(CLUSTER).await;
-    // The silent one is the newest once its requests have arrived; they arrive in order.
+    // The silent stream is the newest once its requests have arrived; they arrive in order.
     silent.subscribe(LISTENER).await;
     let asked = async {
         while setup
@@ -406,7 +406,7 @@ async fn an_envoy_that_never_answers_loses_its_stream_and_holds_up_nobody_else()
     assert_eq!(names(&envoy.next().await), ["c1"]);
 }
 
-/// Two servers with one port, the session on the first.
+/// Two servers with the same port; the session uses the first.
 async fn two_servers() -> (FakeServer, FakeServer) {
     let first = FakeServer::plaintext().await;
     let second = FakeServer::start(FakeServerOptions {
@@ -460,7 +460,7 @@ async fn the_old_stream_stays_until_a_new_server_accepts() {
     envoy.accept(&response).await;
     old.next_of(CLUSTER).await;
 
-    // The session moves on; the first server still serves the stream, and the second refuses it.
+    // The session switches. The first server still serves the stream, and the second refuses it.
     second
         .script()
         .fail_next(Call::Discovery, Status::internal("not yet"));

@@ -1,5 +1,5 @@
-//! What the relay promises at its edges: size, metadata and tokens, other methods, refusals and
-//! rejections in logs and counters.
+//! Edge cases of the relay: sizes, metadata and tokens, other methods, refusals and rejections in
+//! logs and counters.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::relay::{loopback, start, start_as};
 
 const MIB: usize = 1024 * 1024;
 
-/// 64 MiB in resources of both kinds: those that are copied into pieces and those that are not.
+/// 64 MiB of resources of both kinds: copied when encoded, and not.
 fn large() -> Vec<Resource> {
     let sized = |name: String, size| Resource {
         name,
@@ -58,7 +58,7 @@ async fn a_response_of_64_mib_passes_on_both_kinds_of_sockets() {
         assert_eq!(ads.next_of(CLUSTER).await.response_nonce, "n1");
         let status = setup.relay.status().await.unwrap();
         assert_eq!(status.types[0].bytes, 64 * MIB);
-        // From the cache, for an Envoy that has been restarted.
+        // From the cache, for a restarted Envoy.
         let mut second = setup.envoy().await;
         second.subscribe(CLUSTER).await;
         assert_eq!(second.next().await.resources.len(), sent.len());
@@ -67,7 +67,7 @@ async fn a_response_of_64_mib_passes_on_both_kinds_of_sockets() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_does_not_read_holds_up_no_other() {
+async fn an_envoy_that_does_not_read_blocks_no_other() {
     let server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     let mut envoy = setup.envoy().await;
@@ -78,7 +78,7 @@ async fn an_envoy_that_does_not_read_holds_up_no_other() {
     let response = envoy.next().await;
     envoy.accept(&response).await;
     assert_eq!(ads.next_of(CLUSTER).await.response_nonce, "n1");
-    // It asks for everything and takes nothing of it: its windows fill up.
+    // It subscribes to everything and reads nothing: its windows fill up.
     let deaf = setup.envoy().await;
     deaf.subscribe(CLUSTER).await;
     let subscription = DeltaDiscoveryRequest {
@@ -96,7 +96,7 @@ async fn an_envoy_that_does_not_read_holds_up_no_other() {
     assert_eq!(ads.next_of(ENDPOINT).await.response_nonce, "n2");
 }
 
-/// A request as bytes, of which many can be sent at once.
+/// A request as bytes, so that many can be sent at once.
 fn framed(type_url: &str, subscribe: &str, unsubscribe: &str) -> Vec<u8> {
     let request = DeltaDiscoveryRequest {
         type_url: type_url.to_owned(),
@@ -126,7 +126,7 @@ async fn many_requests_at_once_do_not_cost_the_stream_of_the_server() {
         calls.send_request(call.body(()).unwrap(), false).unwrap()
     };
     let flood = async {
-        // All but one ask for a name of many types, which goes when they do.
+        // All but one subscribe to a name of each type; the names are dropped when they disconnect.
         let mut streams: Vec<_> = (0..MAX_STREAMS).map(|_| open()).collect();
         let (_answer, mut busy) = streams.pop().unwrap();
         for (number, (_, requests)) in streams.iter_mut().enumerate() {
@@ -143,7 +143,7 @@ async fn many_requests_at_once_do_not_cost_the_stream_of_the_server() {
         while names(status().await) < wanted {
             tokio::task::yield_now().await;
         }
-        // One name in place of the one before, many times, while all others end.
+        // One name replaces the previous one, many times, while all others disconnect.
         let name = |number: usize| format!("busy-{number}");
         let many = (1..=2_000).flat_map(|it| framed("type-0", &name(it), &name(it - 1)));
         busy.send_data(many.collect::<Vec<_>>().into(), false)
@@ -187,7 +187,7 @@ async fn a_request_larger_than_the_windows_passes() {
 }
 
 #[tokio::test]
-async fn the_session_speaks_for_envoy_and_passes_its_metadata_on() {
+async fn the_session_sends_its_token_and_envoys_metadata() {
     let server = FakeServer::plaintext().await;
     server.script().accept_token("of-the-session");
     let credentials = Credentials::Static(Secret::new("of-the-session"));
@@ -204,7 +204,7 @@ async fn the_session_speaks_for_envoy_and_passes_its_metadata_on() {
     let agents: Vec<_> = ads.metadata().get_all("user-agent").iter().collect();
     assert_eq!(agents.len(), 1);
     assert!(agents[0].to_str().unwrap().starts_with("legate-dataplane/"));
-    // It stays so for the streams that follow.
+    // The same applies to later streams.
     ads.end(Status::unavailable("leaving")).await;
     let ads = server.accept_ads().await;
     assert_eq!(ads.token(), Some("of-the-session"));
@@ -212,7 +212,7 @@ async fn the_session_speaks_for_envoy_and_passes_its_metadata_on() {
 }
 
 #[tokio::test]
-async fn without_credentials_envoy_s_token_is_not_passed_on_either() {
+async fn without_credentials_envoys_token_is_not_forwarded_either() {
     let server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     let mut metadata = MetadataMap::new();
@@ -244,7 +244,7 @@ async fn only_the_delta_variant_is_served() {
         let answer = grpc.unary(request, path.parse().unwrap(), codec).await;
         assert_eq!(answer.unwrap_err().code(), Code::Unimplemented, "{path}");
     }
-    // A client that sends what is no request loses its stream, and nobody else does.
+    // A client that sends an invalid request loses its stream, without effect on others.
     let mut grpc = tonic::client::Grpc::new(connect(&setup.address).await);
     grpc.ready().await.unwrap();
     let codec = tonic_prost::ProstCodec::<rpc::Status, DeltaDiscoveryResponse>::default();
@@ -306,7 +306,7 @@ async fn a_proxy_that_is_refused_for_good_is_reported_once_and_not_tried_hot() {
     let setup = start(server.address(), false).await;
     let mut envoy = setup.envoy().await;
     envoy.subscribe(CLUSTER).await;
-    // A server may be a little behind the others, so there is some patience.
+    // A few refusals are tolerated, because a server may have stale state.
     let attempts = async {
         loop {
             let upstream = setup.relay.status().await.unwrap().upstream;
@@ -328,7 +328,7 @@ async fn a_proxy_that_is_refused_for_good_is_reported_once_and_not_tried_hot() {
     assert!(status.upstream.refused);
     let lines = log.lines(&["ERROR", "InvalidArgument", "Envoy 1.2.3 is too old"]);
     assert_eq!(lines.len(), 1, "{lines:?}");
-    // Envoy's stream has stayed open, and is served when the server has changed its mind.
+    // Envoy's stream is still open, and is served once the server accepts.
     script.heal(Call::Discovery);
     let mut ads = server.accept_ads().await;
     ads.next_of(CLUSTER).await;
@@ -348,7 +348,7 @@ fn endpoints(names: Vec<String>) -> DeltaDiscoveryRequest {
 }
 
 #[tokio::test]
-async fn a_stream_that_asks_for_too_much_is_refused_alone_and_forgotten() {
+async fn only_a_stream_that_exceeds_its_limits_is_closed_and_dropped() {
     let server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     let mut envoy = setup.envoy().await;
@@ -391,7 +391,7 @@ async fn a_stream_that_asks_for_too_much_is_refused_alone_and_forgotten() {
         assert_eq!(status.code(), code, "{status:?}");
         assert!(status.message().contains(bound), "{status:?}");
     }
-    // What the server was asked for is taken back, on the same stream, which goes on.
+    // The names are unsubscribed at the server, on the same stream, which continues.
     let (mut asked, mut taken_back) = (0, 0);
     while taken_back < 60_001 {
         let request = ads.next_of(ENDPOINT).await;
@@ -412,7 +412,7 @@ async fn a_stream_that_asks_for_too_much_is_refused_alone_and_forgotten() {
 }
 
 #[tokio::test]
-async fn streams_that_ask_for_nothing_make_room_for_envoy() {
+async fn streams_without_subscriptions_make_room_for_envoy() {
     let server = FakeServer::plaintext().await;
     let setup = start(server.address(), false).await;
     let mut silent = Vec::new();
@@ -429,7 +429,7 @@ async fn streams_that_ask_for_nothing_make_room_for_envoy() {
             .await;
         streams.push(envoy);
     }
-    // These have all asked for something: none of them goes.
+    // All of these have subscriptions, so none is closed.
     let asked = async {
         loop {
             let types = setup.relay.status().await.unwrap().types;
@@ -463,13 +463,13 @@ async fn silent_connections_are_few_and_end() {
     for _ in 0..100 {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
-    // The oldest of them make room.
+    // The oldest of them are closed.
     let mut byte = [0; 64];
     for stranger in &mut silent[..80] {
         let end = async { while matches!(stranger.read(&mut byte).await, Ok(1..)) {} };
         timeout(PATIENCE, end).await.expect("an end in time");
     }
-    // The others have their time, and Envoy is served meanwhile and afterwards.
+    // The others get their time, and Envoy is served during and after it.
     let mut second = setup.envoy().await;
     second.subscribe(CLUSTER).await;
     tokio::time::pause();

@@ -30,7 +30,7 @@ const REQUESTS: &str = "envoy_http_downstream_rq_total{envoy_http_conn_manager_p
 const EPOCH: &str = "envoy_server_hot_restart_epoch{}";
 const ENVOY_UP: &str = "consul_dataplane_metrics_source_up{source=\"envoy\"}";
 
-/// Where everything listens.
+/// Addresses of all listeners.
 #[derive(Clone, Copy)]
 struct Place {
     admin: SocketAddr,
@@ -48,7 +48,7 @@ impl Place {
         }
     }
 
-    /// Answers HTTP.
+    /// An Envoy that answers HTTP.
     fn config(self) -> EnvoyConfig {
         let at = |address: SocketAddr| {
             let ip = address.ip().to_string();
@@ -68,7 +68,7 @@ impl Place {
         let document = json!({
             "admin": { "address": at(self.admin) },
             "node": { "id": "web", "cluster": "web" },
-            // A new Envoy gets from the old one only what that counted since its last flush.
+            // A new Envoy gets only the counts since the last flush of the old one.
             "stats_flush_interval": "0.2s",
             "static_resources": { "listeners": [{ "name": "http", "address": at(self.http),
                 "filter_chains": [{ "filters": [http] }] }] },
@@ -96,7 +96,7 @@ impl Place {
         EnvoyHost::new(AdminClient::new(self.admin), Some(hot), None)
     }
 
-    /// The merged page, as somebody sees it who asks like that.
+    /// The merged page for a request with this query and these headers.
     async fn scrape(self, query: &str, headers: &str) -> String {
         let mut stream = TcpStream::connect(self.merged).await.unwrap();
         let request = format!("GET /stats/prometheus{query} HTTP/1.0\r\nhost: x\r\n{headers}\r\n");
@@ -117,7 +117,7 @@ impl Place {
         page
     }
 
-    /// Asks one thing after another, over connections that are kept. Runs for ever.
+    /// Sends requests over persistent connections, one after another, forever.
     async fn load(self, answered: &Cell<u32>) {
         loop {
             let Ok(mut stream) = TcpStream::connect(self.http).await else {
@@ -147,7 +147,7 @@ impl Place {
     }
 }
 
-/// Restarts are counted.
+/// Counts restarts.
 fn counting(telemetry: &Telemetry) -> Options {
     let telemetry = telemetry.clone();
     Options {
@@ -156,12 +156,12 @@ fn counting(telemetry: &Telemetry) -> Options {
     }
 }
 
-/// Reads again and again: every page has to be complete and valid. Runs for ever.
+/// Scrapes repeatedly, forever: every page has to be complete and valid.
 async fn watch(place: Place, query: &str, headers: &str, pages: &Cell<u32>) {
     loop {
         let page = place.scrape(query, headers).await;
         let series = series(&page);
-        // While one takes over from the other nobody may answer.
+        // There may be no answer while one Envoy takes over from the other.
         match series.get(ENVOY_UP) {
             Some(1.0) => {
                 assert!(series.keys().any(|name| name.starts_with("envoy_")));
@@ -202,7 +202,7 @@ async fn metrics(place: Place, telemetry: &Telemetry, scope: &Scope) {
     telemetry::start(endpoints, telemetry.clone(), merger, &spawner);
 }
 
-/// A value of Envoy's on the merged page, as soon as it is there.
+/// A value of Envoy on the merged page, once it appears.
 async fn value(place: Place, name: &str) -> f64 {
     loop {
         let page = place.scrape("", "").await;
@@ -245,7 +245,7 @@ async fn pages_stay_valid_while_envoys_take_over_from_one_another_under_load() {
         };
         let requests = value(place, REQUESTS).await;
         println!("{requests} requests of {}; {pages:?}", answered.get());
-        // The last one did not count what the others had: a reset, which readers know.
+        // The last Envoy starts with new counters: a reset, which Prometheus handles.
         assert!(requests < f64::from(answered.get()) / 2.0, "{requests}");
         for pages in &pages {
             assert!(pages.get() > 10 * RESTARTS, "{pages:?}");
@@ -255,7 +255,7 @@ async fn pages_stay_valid_while_envoys_take_over_from_one_another_under_load() {
             "envoy_restarts_total{{kind=\"hot\"}} {RESTARTS}\n"
         )));
 
-        // So is a crash.
+        // The same applies to a crash.
         let pid = handle.report().current().unwrap().pid;
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
         until(&handle, |report| alone(report, 0)).await;

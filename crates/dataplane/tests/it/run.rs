@@ -1,4 +1,4 @@
-//! The whole life of the process, with a program in Envoy's place that follows a script.
+//! The whole life of the process, with a shell script in Envoy's place.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,7 +25,7 @@ use tonic::Status;
 
 use crate::envoy_side::{EnvoyStream, PATIENCE};
 
-/// How often to look for what has no event to wait for.
+/// Polling interval for conditions without an event.
 const POLL: Duration = Duration::from_millis(10);
 
 struct Setup {
@@ -35,12 +35,12 @@ struct Setup {
     folder: TempDir,
 }
 
-/// A dataplane that logs in, with a shell script for an Envoy that takes every configuration.
+/// A dataplane that logs in, with a shell script as its Envoy that accepts every configuration.
 async fn setup(script: &str) -> Setup {
     setup_checking(script, "exit 0").await
 }
 
-/// One that checks configurations with another script.
+/// The same with another script for the validation of configurations.
 async fn setup_checking(script: &str, check: &str) -> Setup {
     let server = FakeServer::plaintext().await;
     server.script().accept_login("method", "bearer");
@@ -92,7 +92,7 @@ fn load(flags: &[String]) -> Settings {
     }
 }
 
-/// The answer's body, once somebody answers with one that holds `words`.
+/// The body of the response, once it contains `words`.
 pub(crate) async fn page(address: SocketAddr, path: &str, words: &str) -> String {
     loop {
         let answer = async {
@@ -112,12 +112,12 @@ pub(crate) async fn page(address: SocketAddr, path: &str, words: &str) -> String
 }
 
 impl Setup {
-    /// Runs it to its end, while the test does its part.
+    /// Runs it to its end, concurrently with `part`.
     async fn run<T>(&self, part: impl AsyncFnOnce(StopSender) -> T) -> (anyhow::Result<()>, T) {
         self.run_in(Scope::new("process"), part).await
     }
 
-    /// The same in a scope that holds tasks already.
+    /// The same in a scope that already has tasks.
     async fn run_in<T>(
         &self,
         scope: Scope,
@@ -178,7 +178,7 @@ async fn a_stop_ends_envoy_and_logs_out() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_does_not_listen_is_killed_by_a_second_wish() {
+async fn an_envoy_that_ignores_sigterm_is_killed_by_a_second_request() {
     let setup = setup("trap '' TERM\nwhile :; do sleep 1; done").await;
     let (outcome, pid) = setup
         .run(async |stop| {
@@ -194,7 +194,7 @@ async fn an_envoy_that_does_not_listen_is_killed_by_a_second_wish() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_crashes_is_started_again_and_status_says_so() {
+async fn an_envoy_that_crashes_is_restarted_and_shown_in_the_status() {
     // Fails twice, then runs.
     let script = "echo x >> ${0}-starts\n[ $(wc -l < ${0}-starts) -gt 2 ] || exit 3";
     let setup = setup(&format!("{script}\n{WAIT_FOR_EVER}")).await;
@@ -216,7 +216,7 @@ async fn an_envoy_that_crashes_is_started_again_and_status_says_so() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_refuses_its_first_configuration_ends_the_process_with_its_words() {
+async fn an_envoy_that_refuses_its_first_configuration_ends_the_process_with_its_message() {
     let setup = setup_checking("exit 3", "echo 'no such field: admn' >&2; exit 1").await;
     let (outcome, ()) = setup.run(async |_| ()).await;
     let error = outcome.unwrap_err();
@@ -230,7 +230,7 @@ async fn an_envoy_that_refuses_its_first_configuration_ends_the_process_with_its
 }
 
 #[tokio::test]
-async fn a_real_envoy_that_refuses_its_first_configuration_ends_the_process_with_its_words() {
+async fn a_real_envoy_that_refuses_its_first_configuration_ends_the_process_with_its_message() {
     let envoy = legate_testkit::envoy::binary();
     let check = format!("exec {} \"$@\"", envoy.display());
     let setup = setup_checking(&check, &check).await;
@@ -253,7 +253,7 @@ async fn a_real_envoy_that_refuses_its_first_configuration_ends_the_process_with
 }
 
 #[tokio::test]
-async fn an_envoy_that_was_told_to_end_ends_the_process() {
+async fn an_envoy_that_was_asked_to_quit_ends_the_process() {
     let done = setup("exit 0").await;
     let (outcome, ()) = done.run(async |_| ()).await;
     outcome.unwrap();
@@ -281,7 +281,7 @@ async fn a_refused_proxy_is_one_error_and_no_envoy() {
 }
 
 #[tokio::test]
-async fn bootstrap_parameters_are_asked_for_again_when_a_server_fails() {
+async fn requests_for_bootstrap_parameters_are_retried_when_a_server_fails() {
     let setup = setup("exit 0").await;
     let script = setup.server.script();
     script.fail_next(Call::BootstrapParams, Status::internal("starting"));
@@ -295,7 +295,7 @@ async fn bootstrap_parameters_are_asked_for_again_when_a_server_fails() {
 }
 
 #[tokio::test]
-async fn a_registration_that_comes_late_is_waited_for() {
+async fn a_late_registration_is_awaited() {
     let setup = setup("exit 0").await;
     let script = setup.server.script();
     // More often than a token may be refused.
@@ -347,7 +347,7 @@ async fn a_relay_that_is_refused_ends_envoy_and_the_process() {
             let pid = setup.envoy().await;
             let envoy = EnvoyStream::open(setup.xds).await;
             envoy.subscribe(CLUSTER).await;
-            // Held until the relay gives up.
+            // Held until the relay stops retrying.
             (pid, envoy)
         })
         .await;
@@ -361,7 +361,7 @@ async fn a_relay_that_is_refused_ends_envoy_and_the_process() {
 }
 
 #[tokio::test]
-async fn a_panic_beside_the_work_ends_envoy_and_the_process() {
+async fn a_panic_in_another_task_ends_envoy_and_the_process() {
     let setup = setup(WAIT_FOR_EVER).await;
     let scope = Scope::new("process");
     let sibling = scope.spawner().child("sibling");
@@ -390,7 +390,7 @@ async fn an_adopted_envoy_that_serves_outlives_a_dataplane_that_is_refused() {
     let mut setup = setup("").await;
     setup.settings.envoy.state_dir = Some(setup.folder.path().join("state"));
     let snapshot = setup.folder.path().join("state/snapshot.json");
-    // One that serves whatever the dataplane can tell it.
+    // An Envoy that serves without a configuration from the dataplane.
     let admin = setup.settings.envoy.admin;
     let document = serde_json::json!({ "admin": { "address": { "socket_address":
         { "address": admin.ip().to_string(), "port_value": admin.port() } } } });
@@ -426,7 +426,7 @@ async fn an_adopted_envoy_that_serves_outlives_a_dataplane_that_is_refused() {
     let error = outcome.unwrap_err().to_string();
     assert!(error.contains("no service:write"), "{error}");
     assert!(exists(pid) && snapshot.exists(), "Envoy serves on");
-    // Whoever asks for an end gets it.
+    // A request to end is honoured.
     script.heal(Call::Discovery);
     let (outcome, ()) = setup
         .run(async |stop| {
@@ -436,7 +436,7 @@ async fn an_adopted_envoy_that_serves_outlives_a_dataplane_that_is_refused() {
         .await;
     outcome.unwrap();
     assert!(!snapshot.exists());
-    // It is nobody's child here, so that nobody may have collected it yet.
+    // It is not a child of this process, so it may still be a zombie.
     assert_eq!(
         Identity::of(pid.unsigned_abs()),
         None,
@@ -464,7 +464,7 @@ async fn a_taken_port_is_found_before_the_login() {
 }
 
 #[tokio::test]
-async fn metrics_are_merged_when_the_proxy_asks_for_prometheus() {
+async fn metrics_are_merged_if_the_proxy_enables_prometheus() {
     let mut setup = setup(WAIT_FOR_EVER).await;
     let config = serde_json::json!({"envoy_prometheus_bind_addr": "127.0.0.1:9102"});
     setup
@@ -488,7 +488,7 @@ async fn metrics_are_merged_when_the_proxy_asks_for_prometheus() {
         text.contains("consul_dataplane_consul_connected 1"),
         "{text}"
     );
-    // Nobody answers in Envoy's place, and the rest is there all the same.
+    // No server answers in Envoy's place, but the rest is served.
     assert!(
         text.contains("consul_dataplane_metrics_source_up{source=\"envoy\"} 0"),
         "{text}"
@@ -517,7 +517,7 @@ async fn a_process_that_only_answers_dns_needs_no_envoy() {
 }
 
 #[tokio::test]
-async fn dns_is_answered_beside_a_sidecar_that_has_the_lifecycle_port() {
+async fn dns_is_answered_although_a_sidecar_has_the_lifecycle_port() {
     let mut setup = setup("exit 1").await;
     let _sidecar = tokio::net::TcpListener::bind(setup.settings.lifecycle.bind)
         .await

@@ -1,4 +1,4 @@
-//! What the binary asks of a dataplane that is running: real ones, and servers that pretend.
+//! Requests of the binary to a running dataplane: real ones and fake servers.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::envoy_side::PATIENCE;
 
-/// How often to look for what has no event to wait for.
+/// Polling interval for conditions without an event.
 const POLL: Duration = Duration::from_millis(20);
 
 fn binary() -> Command {
@@ -41,7 +41,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A dataplane that runs, and the port at which it is asked.
+/// A running dataplane, and its lifecycle port.
 pub(crate) struct Running {
     pub(crate) port: u16,
     _child: Child,
@@ -49,7 +49,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// With a shell script for an Envoy.
+    /// Starts one with a shell script as its Envoy.
     pub(crate) fn start(server: SocketAddr, more: &[&str]) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let envoy = folder.path().join("envoy");
@@ -74,12 +74,12 @@ impl Running {
         }
     }
 
-    /// The flag that says where it is asked.
+    /// The flag for its lifecycle port.
     fn flag(&self) -> String {
         format!("-graceful-port={}", self.port)
     }
 
-    /// Asks until the text holds `words`.
+    /// Repeats the request until the output contains `words`.
     async fn status(&self, words: &str) -> Output {
         let mut last = None;
         let asked = async {
@@ -98,7 +98,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_dataplane_that_is_ready_says_so() {
+async fn a_ready_dataplane_reports_it() {
     let server = FakeServer::plaintext().await;
     let running = Running::start(
         server.address(),
@@ -118,11 +118,14 @@ async fn a_dataplane_that_is_ready_says_so() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["ready"], true);
-    assert!(stdout(&output).lines().count() > 10, "it is for people");
+    assert!(
+        stdout(&output).lines().count() > 10,
+        "it is formatted for humans"
+    );
 }
 
 #[tokio::test]
-async fn a_dataplane_that_is_not_ready_says_why() {
+async fn an_unready_dataplane_reports_the_reason() {
     let server = FakeServer::plaintext().await;
     let running = Running::start(server.address(), &["-tls-disabled"]);
     let output = running.status("does not answer that it is live").await;
@@ -134,9 +137,9 @@ async fn a_dataplane_that_is_not_ready_says_why() {
     assert_eq!(stderr(&output), "");
 }
 
-/// A server that answers one question so.
+/// A fake server with one response.
 struct Pretender {
-    /// The flag that leads to it.
+    /// The flag for its port.
     port: String,
     question: oneshot::Receiver<String>,
     _scope: Scope,
@@ -167,12 +170,12 @@ impl Pretender {
 
     async fn question(self) -> String {
         let question = timeout(PATIENCE, self.question).await;
-        question.expect("it is asked").unwrap()
+        question.expect("a request arrives").unwrap()
     }
 }
 
 #[tokio::test]
-async fn where_nobody_answers_the_settings_are_named() {
+async fn without_an_answer_the_settings_are_named() {
     let port = free_port().to_string();
     let output = dataplane(&["-status", "-graceful-port", &port]).await;
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -191,7 +194,7 @@ async fn where_nobody_answers_the_settings_are_named() {
         let pretender = Pretender::start(answer).await;
         let output = dataplane(&["-status", &pretender.port]).await;
         assert_eq!(output.status.code(), Some(2), "{answer}: {output:?}");
-        assert!(stderr(&output).contains("is no dataplane"), "{output:?}");
+        assert!(stderr(&output).contains("is not a dataplane"), "{output:?}");
         let question = pretender.question().await;
         assert!(question.starts_with("GET /status HTTP/1.1\r\n"));
     }
@@ -210,7 +213,7 @@ async fn a_dataplane_of_another_version_is_understood() {
 }
 
 #[tokio::test]
-async fn a_new_envoy_is_asked_for() {
+async fn a_new_envoy_is_requested() {
     for (answer, code, out, err) in [
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\nepoch 1 takes over from 0.\n",
@@ -232,7 +235,7 @@ async fn a_new_envoy_is_asked_for() {
         ),
         ("HTTP/1.1 404 Not Found\r\n\r\n", 1, "", "too old"),
         ("HTTP/1.1 500 Oh\r\n\r\n", 1, "", "HTTP status 500"),
-        ("SSH-2.0-OpenSSH\r\n", 2, "", "is no dataplane"),
+        ("SSH-2.0-OpenSSH\r\n", 2, "", "is not a dataplane"),
     ] {
         let pretender = Pretender::start(answer).await;
         let output = dataplane(&["-restart", &pretender.port]).await;

@@ -1,4 +1,4 @@
-//! What readiness says of the session, from the first attempt to an outage.
+//! The readiness of the session, from the first attempt to an outage.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::envoy_side::PATIENCE;
 use crate::run::page;
 use crate::running::Running;
 
-/// How often to look for what has no event to wait for.
+/// Polling interval for conditions without an event.
 const POLL: Duration = Duration::from_millis(10);
 
 struct Setup {
@@ -26,7 +26,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// With a server that is not there yet.
+    /// Starts with a server that is down.
     async fn start() -> Setup {
         let mut server = FakeServer::plaintext().await;
         server.stop().await;
@@ -46,7 +46,7 @@ impl Setup {
         }
     }
 
-    /// Waits until the component is in a state like this.
+    /// Waits until the component's state satisfies `like`.
     async fn is(&self, what: &str, like: impl Fn(&ReadyState) -> bool) {
         let mut readiness = self.readiness.clone();
         let found = async {
@@ -63,7 +63,7 @@ impl Setup {
         found.unwrap_or_else(|_| panic!("not {what}: {:?}", self.readiness.report()));
     }
 
-    /// Waits until servers have been looked for since the connection was lost.
+    /// Waits for a connection attempt since the connection was lost.
     async fn has_tried(&self) {
         let tried = async {
             while self.session.snapshot().attempts < 2 {
@@ -112,13 +112,13 @@ async fn an_outage_matters_until_everything_else_has_been_ready() {
     let lost = states.wait_for(|state| matches!(state, SessionState::Connecting { .. }));
     timeout(PATIENCE, lost).await.unwrap().unwrap();
     setup.has_tried().await;
-    assert!(setup.readiness.is_ready(), "traffic goes on");
+    assert!(setup.readiness.is_ready(), "traffic continues");
     configuration.pending("Envoy was started again");
     setup.is_ready().await;
     setup.scope.stop(PATIENCE).await.unwrap();
 }
 
-/// What `/ready` says of a process that has no server, once it holds `words`.
+/// The body of `/ready` of a process without a server, once it contains `words`.
 async fn unready(running: &Running, words: &str) -> String {
     let address = ([127, 0, 0, 1], running.port).into();
     let answer = timeout(PATIENCE, page(address, "/ready", words)).await;

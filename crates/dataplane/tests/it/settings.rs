@@ -94,7 +94,7 @@ fn other_errors_are_one_line() {
     for (arguments, variables, message) in [
         (&[][..], &[][..], "consul addresses not specified"),
         (&["-addresses", "x"], &[], "proxy ID not specified"),
-        // A boolean flag takes no separate value: what follows is no flag any more.
+        // A boolean flag takes no separate value: flags end at the next argument.
         (
             &["-log-json", "false", "-addresses", "x"],
             &[],
@@ -127,7 +127,7 @@ fn other_errors_are_one_line() {
     }
 }
 
-/// Answers one connection with `answer`.
+/// Responds to one connection with `answer`.
 fn admin<'scope>(scope: &'scope Scope<'scope, '_>, answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -147,7 +147,7 @@ fn admin<'scope>(scope: &'scope Scope<'scope, '_>, answer: &'static str) -> Sock
 }
 
 #[test]
-fn the_health_probe_tells_by_code_and_text() {
+fn the_health_probe_reports_by_code_and_text() {
     for (answer, code, out, err) in [
         (
             "HTTP/1.1 200 OK\r\n\r\nLIVE\n",
@@ -170,7 +170,7 @@ fn the_health_probe_tells_by_code_and_text() {
     ] {
         std::thread::scope(|scope| {
             let port = admin(scope, answer).port().to_string();
-            // A level that nothing else would take is of no interest here.
+            // The probe ignores an invalid level.
             let variables = [
                 ("DP_ENVOY_ADMIN_BIND_PORT", port.as_str()),
                 ("DP_LOG_LEVEL", "loud"),
@@ -187,7 +187,7 @@ fn the_health_probe_tells_by_code_and_text() {
 }
 
 #[test]
-fn the_health_probe_says_when_nobody_answers() {
+fn the_health_probe_reports_a_missing_answer() {
     let port = legate_testkit::network::free_port().to_string();
     let output = dataplane(
         &["-check-proxy-health", "-envoy-admin-bind-port", &port],
@@ -208,7 +208,7 @@ fn the_health_probe_tries_the_next_address_and_gives_up_in_time() {
         let health = envoy_health(&[nobody, somebody], Duration::from_secs(30)).unwrap();
         assert_eq!(health.as_u16(), 200);
     });
-    // Takes the connection and never answers.
+    // Accepts the connection and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let error = envoy_health(&[address], Duration::from_millis(50)).unwrap_err();

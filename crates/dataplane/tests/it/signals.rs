@@ -1,4 +1,4 @@
-//! Signals to the binary: what each does, and the exit code that follows.
+//! Signals to the binary: their effect and the exit code.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::envoy_side::PATIENCE;
 
-/// A running binary with a shell script for an Envoy.
+/// A running binary, with a shell script as its Envoy.
 struct Dataplane {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
@@ -69,7 +69,7 @@ impl Dataplane {
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     }
 
-    /// Reads the log, and what Envoy writes there, up to a line that contains `text`.
+    /// Reads the log, including Envoy's output, up to a line that contains `text`.
     async fn until(&mut self, text: &str) {
         loop {
             let line = timeout(PATIENCE, self.log.next_line()).await;
@@ -84,7 +84,7 @@ impl Dataplane {
         }
     }
 
-    /// Waits for the end; both writers of the log are gone then.
+    /// Waits for the end of the process and of the log, which Envoy writes to as well.
     async fn end(mut self) -> (ExitStatus, String) {
         let rest = async {
             while let Some(line) = self.log.next_line().await.unwrap() {
@@ -114,7 +114,7 @@ async fn a_signal_before_there_is_a_server_ends_it_in_order() {
 #[tokio::test]
 async fn a_name_that_is_being_looked_up_does_not_hold_up_the_end() {
     let folder = tempfile::tempdir().unwrap();
-    // The C library reads the aliases of a host from this pipe, and waits for them for ever.
+    // The C library reads host aliases from this pipe, and blocks forever.
     let aliases = folder.path().join("aliases");
     mkfifo(&aliases, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     let variables = [("HOSTALIASES", &*aliases)];
@@ -123,7 +123,7 @@ async fn a_name_that_is_being_looked_up_does_not_hold_up_the_end() {
         loop {
             let mut pipe = fs::OpenOptions::new();
             pipe.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
-            // There is nobody to write to before somebody reads.
+            // The pipe cannot be opened for writing before it has a reader.
             match pipe.open(&aliases) {
                 Ok(pipe) => return pipe,
                 Err(_) => sleep(Duration::from_millis(10)).await,
@@ -139,7 +139,7 @@ async fn a_name_that_is_being_looked_up_does_not_hold_up_the_end() {
 #[tokio::test]
 async fn the_second_signal_kills_an_envoy_that_takes_its_time() {
     let server = FakeServer::plaintext().await;
-    // Says on the log that it runs, and hears no SIGTERM.
+    // Logs a line at its start and ignores SIGTERM.
     let envoy = "trap '' TERM\necho envoy-runs >&2\nexec sleep 1000";
     let mut dataplane = Dataplane::start(server.address(), envoy);
     dataplane.until("envoy-runs").await;
@@ -147,7 +147,7 @@ async fn the_second_signal_kills_an_envoy_that_takes_its_time() {
     dataplane.until("immediate=false").await;
     dataplane.signal(Signal::SIGINT);
     dataplane.until("immediate=true").await;
-    // The pipe ends only when Envoy is gone as well.
+    // The pipe ends only when Envoy has exited, too.
     let (status, log) = dataplane.end().await;
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("killing envoy"), "{log}");
@@ -183,7 +183,7 @@ async fn envoys_configuration_is_written_before_it_ends() {
     let dump = timeout(PATIENCE, written).await.expect("it is written");
     let bootstrap = &dump["configs"][0]["bootstrap"];
     assert_eq!(bootstrap["node"]["id"], "web");
-    // Nobody waits for the grace period of a proxy that may be ready.
+    // Without a ready Envoy there is no grace period.
     dataplane.signal(Signal::SIGTERM);
     let (status, log) = dataplane.end().await;
     assert_eq!(status.code(), Some(0), "{log}");

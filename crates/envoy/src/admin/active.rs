@@ -1,4 +1,4 @@
-//! How many connections clients have open, out of Envoy's own lists. Pure; asks nobody.
+//! Counts open client connections from Envoy's own lists. Pure; sends no requests.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::bootstrap::is_own;
 
-/// Lines for each listener, and for each of its workers: connections, and those that listener
-/// filters still look at.
+/// Statistics of each listener and of each of its workers: connections, and those still in listener
+/// filters.
 pub(super) const STATS: &str =
     "/stats?filter=%5Elistener%5C..*downstream_%28pre_%29%3Fcx_active%24";
 /// Names and addresses of the listeners.
@@ -16,7 +16,7 @@ pub(super) const LISTENERS: &str = "/listeners?format=json";
 const CONNECTIONS: &str = ".downstream_cx_active";
 const NOT_YET: &str = ".downstream_pre_cx_active";
 
-/// What the statistics of a listener are called when it has no prefix of its own.
+/// The name of a listener in statistics, if it has no `stat_prefix`.
 fn stat_name(listener: &Value) -> String {
     let address = &listener["local_address"];
     let (socket, pipe) = (&address["socket_address"], &address["pipe"]["path"]);
@@ -36,8 +36,8 @@ fn name(listener: &Value) -> &str {
 /// The connections in `stats`, without those to the admin interface and to the listeners that the
 /// dataplane adds for metrics and readiness.
 ///
-/// Nothing when there are fewer statistics than listeners: whoever runs Envoy may leave some out,
-/// and what is not there cannot be taken for zero.
+/// `None` if there are fewer statistics than listeners: operators may exclude some, and a missing
+/// value must not count as zero.
 pub(super) fn count(listeners: &Value, stats: &str) -> Option<u64> {
     let listeners = listeners["listener_statuses"].as_array();
     let listeners = listeners.map(Vec::as_slice).unwrap_or_default();
@@ -64,7 +64,7 @@ pub(super) fn count(listeners: &Value, stats: &str) -> Option<u64> {
     (seen.len() >= expected.len()).then_some(active)
 }
 
-/// Whether the line is one worker's share of a listener.
+/// Whether the line is for a single worker of a listener.
 fn is_part(of: &str) -> bool {
     let last = of.rsplit('.').next().unwrap_or_default();
     let number = last.strip_prefix("worker_");
@@ -102,10 +102,10 @@ listener.admin.main_thread.downstream_cx_active: 16
     }
 
     #[test]
-    fn only_what_clients_of_the_mesh_have_open_counts() {
+    fn only_connections_of_mesh_clients_count() {
         assert_eq!(counted(STATUSES, STATS), Some(2 + 1 + 4));
         assert_eq!(counted("{}", ""), Some(0), "no listener, no connection");
-        // One that drains is no longer listed, and still has its connections.
+        // A draining listener is no longer listed, but still has connections.
         assert_eq!(
             counted("{}", "listener.x.downstream_cx_active: 3\n"),
             Some(3)
@@ -113,7 +113,7 @@ listener.admin.main_thread.downstream_cx_active: 16
     }
 
     #[test]
-    fn what_is_left_out_is_not_taken_for_zero() {
+    fn missing_statistics_do_not_count_as_zero() {
         for left_out in ["listener.10.0.0.1_20000.", "listener.[__1]", "listener."] {
             let stats: String = STATS
                 .lines()

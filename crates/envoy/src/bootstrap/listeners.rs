@@ -15,7 +15,7 @@ const READY: &str = "envoy_ready";
 const PROMETHEUS_CERTIFICATE: &str = "prometheus_cert";
 const PROMETHEUS_VALIDATION: &str = "prometheus_validation_context";
 
-/// Prometheus, stats and ready listeners, in this order, as far as they are configured.
+/// The configured ones of the Prometheus, stats and ready listeners, in this order.
 pub(super) fn listeners(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Vec<Value> {
     let keys = &inputs.proxy_config;
     let mut listeners = Vec::new();
@@ -36,8 +36,7 @@ pub(super) fn listeners(inputs: &BootstrapInputs, warnings: &mut Vec<String>) ->
     listeners
 }
 
-/// The clusters behind these listeners. One of the user's own under the same name is meant to
-/// replace ours.
+/// The clusters behind these listeners. A user's cluster with the same name replaces ours.
 pub(super) fn clusters(inputs: &BootstrapInputs) -> Vec<Value> {
     let keys = &inputs.proxy_config;
     let users = &keys.extra_static_clusters;
@@ -56,7 +55,7 @@ pub(super) fn clusters(inputs: &BootstrapInputs) -> Vec<Value> {
     clusters.collect()
 }
 
-/// Where a local client reaches what is bound to `address`: a wildcard is no destination.
+/// Address at which a local client reaches a listener on `address`: loopback for a wildcard address.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -66,14 +65,14 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Whether that is the name of one of these listeners, which carry no traffic of the application.
+/// Whether `name` is one of these listeners, which carry no application traffic.
 pub(crate) fn is_own(name: &str) -> bool {
     let own = name.strip_suffix("_listener");
     own.is_some_and(|own| [PROMETHEUS, STATS, READY].contains(&own))
 }
 
-/// A listener that sends what matches to a cluster, with a path in place of what matched, and answers
-/// anything else with 404.
+/// A listener that forwards matching requests to a cluster, with the matched path replaced, and
+/// responds to all others with 404.
 fn listener(
     name: &str,
     bind: SocketAddr,
@@ -121,7 +120,7 @@ fn transport_socket() -> Value {
         "name": "tls",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-            // A scraper may come without a certificate; one that it shows has to be trusted.
+            // A scraper need not have a certificate, but if it sends one it must be trusted.
             "require_client_certificate": false,
             "common_tls_context": {
                 "tls_certificate_sds_secret_configs": [{ "name": PROMETHEUS_CERTIFICATE }],
@@ -131,8 +130,8 @@ fn transport_socket() -> Value {
     })
 }
 
-/// Static secrets for the Prometheus listener. They name files; the certificates of a CA folder
-/// are text, and no key ever is.
+/// Static secrets of the Prometheus listener. They refer to files; only the certificates of a CA
+/// folder are inline. Keys never are.
 pub(super) fn secrets(inputs: &BootstrapInputs) -> Vec<Value> {
     let bind = inputs.proxy_config.prometheus_bind_addr;
     let (Some(tls), Some(_)) = (&inputs.prometheus.tls, bind) else {

@@ -1,8 +1,8 @@
-//! Builds Envoy's bootstrap document: who the proxy is, where its admin interface and the xDS
-//! relay are, and what the proxy's telemetry keys ask for. A user's template can replace the
-//! document. Pure but for [`PrometheusTls::load`]; no token and no private key ever enters it.
+//! Builds Envoy's bootstrap document: identity of the proxy, addresses of its admin interface and of
+//! the xDS relay, and the effect of the proxy's telemetry keys. A user's template can replace the
+//! document. Pure except for [`PrometheusTls::load`]. Tokens and private keys are never included.
 //!
-//! Field names are Envoy's own (snake case, v3). Values from users enter as parsed JSON, never as
+//! Field names are Envoy's own (snake case, v3). User values are inserted as parsed JSON, never as
 //! text.
 
 mod listeners;
@@ -27,8 +27,8 @@ pub use sink_address::SinkAddress;
 /// the resources they send.
 pub const LOCAL_AGENT_CLUSTER: &str = "consul-dataplane";
 
-/// RE2 programs above this size are refused; Consul's stats tags and intentions need more than
-/// Envoy's default of 100.
+/// Maximum size of RE2 programs. Consul's stats tags and intentions need more than Envoy's default of
+/// 100.
 const REGEX_SIZE_LIMIT: u32 = 1_048_576;
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -36,50 +36,51 @@ const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptio
 /// A complete bootstrap document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bootstrap {
-    /// The JSON object that Envoy reads.
+    /// The JSON document for Envoy.
     pub document: Value,
-    /// What was put right in the user's values and should be put right by the user.
+    /// Corrections of the user's values, which the user should make permanent.
     pub warnings: Vec<String>,
 }
 
-/// Why there is no bootstrap document. The message names the key of the proxy's configuration, or
-/// the setting, that has to change.
+/// Why there is no bootstrap document. The message names the proxy configuration key or the setting
+/// to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BootstrapError(String);
 
 impl BootstrapError {
-    /// About a key of the proxy's configuration.
+    /// An error in a key of the proxy's configuration.
     fn key(key: &str, reason: impl std::fmt::Display) -> Self {
         Self(format!("proxy config key {key}: {reason}"))
     }
 }
 
-/// Everything a bootstrap document is made of.
+/// All inputs of a bootstrap document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BootstrapInputs {
-    /// Who the proxy is.
+    /// Identity of the proxy.
     pub node: NodeInputs,
-    /// Where Envoy's admin interface binds.
+    /// Address that Envoy's admin interface binds to.
     pub admin: SocketAddr,
-    /// Admin access logs: one JSON object each, as the server sent them. None means no log.
+    /// Access logs of the admin interface: one JSON object each, verbatim from the server. Empty
+    /// disables logging.
     pub access_logs: Vec<String>,
-    /// Where the xDS relay listens.
+    /// Address of the xDS relay.
     pub xds: XdsAddress,
-    /// Where the ready listener binds, when one is wanted.
+    /// Address that the ready listener binds to; `None` disables it.
     pub ready: Option<SocketAddr>,
-    /// The Prometheus listener, which exists when `envoy_prometheus_bind_addr` is set.
+    /// The Prometheus listener. It exists only if `envoy_prometheus_bind_addr` is set.
     pub prometheus: PrometheusInputs,
-    /// The proxy's telemetry keys; default when central configuration is off.
+    /// The proxy's telemetry keys; default if central configuration is disabled.
     pub proxy_config: ProxyConfig,
 }
 
-/// Who the proxy is.
+/// Identity of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeInputs {
     /// The proxy's service id.
     pub id: String,
-    /// The identity, or else the service, that the proxy stands for.
+    /// The identity, or else the service, that the proxy represents.
     pub cluster: String,
     /// The name of its node; empty when unknown.
     pub node_name: String,
@@ -105,10 +106,11 @@ fn or_default(name: &str) -> &str {
     if name.is_empty() { "default" } else { name }
 }
 
-/// Where the xDS relay listens.
+/// Address of the xDS relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum XdsAddress {
-    /// A loopback address. In settings port 0 asks for a free one; in a bootstrap it is the real one.
+    /// A loopback address. In settings, port 0 selects a free one; in a bootstrap it is the actual
+    /// port.
     Tcp(SocketAddr),
     /// A unix socket (`unix://PATH` in settings).
     Unix(PathBuf),
@@ -117,9 +119,9 @@ pub enum XdsAddress {
 /// The Prometheus listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrometheusInputs {
-    /// The path that Prometheus asks for.
+    /// The path that Prometheus scrapes.
     pub scrape_path: String,
-    /// Where the dataplane serves merged metrics.
+    /// Address at which the dataplane serves merged metrics.
     pub backend: SocketAddr,
     /// TLS of the listener.
     pub tls: Option<PrometheusTls>,
@@ -128,7 +130,7 @@ pub struct PrometheusInputs {
 /// Builds the document.
 ///
 /// # Errors
-/// When an access log or the user's template cannot be used; the error names it.
+/// When an access log or the user's template is invalid; the error names it.
 pub fn build(inputs: &BootstrapInputs) -> Result<Bootstrap, BootstrapError> {
     let keys = &inputs.proxy_config;
     let mut warnings = keys.warnings();
@@ -168,7 +170,7 @@ fn document(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Result<Valu
     })))
 }
 
-/// Clusters, listeners and secrets: the user's own, and what the dataplane adds.
+/// Clusters, listeners and secrets: the user's own, and those of the dataplane.
 fn static_resources(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Value {
     let keys = &inputs.proxy_config;
     let relay = match &inputs.xds {
@@ -210,13 +212,13 @@ fn socket_address(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip(), "port_value": address.port() } })
 }
 
-/// A unix socket. Settings are UTF-8, so that nothing of the path is lost here.
+/// A unix socket. Settings are UTF-8, so the conversion is lossless.
 fn pipe(path: &Path) -> Value {
     json!({ "pipe": { "path": path.to_string_lossy() } })
 }
 
-/// Clusters and listeners over the relay's delta stream. Without a fetch timeout Envoy is not
-/// ready before both have arrived, so that ready never means empty.
+/// Clusters and listeners come over the relay's delta stream. Without a fetch timeout Envoy does not
+/// become ready before both have arrived, so that it is never ready with an empty configuration.
 fn dynamic_resources() -> Value {
     let ads = json!({ "ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3" });
     json!({
@@ -230,7 +232,7 @@ fn dynamic_resources() -> Value {
     })
 }
 
-/// The object without entries that say nothing: `null`, `""` and `[]`.
+/// Removes entries without content: `null`, `""` and `[]`.
 fn without_empty(mut object: Value) -> Value {
     if let Value::Object(entries) = &mut object {
         entries.retain(|_, value| ![Value::Null, json!(""), json!([])].contains(value));

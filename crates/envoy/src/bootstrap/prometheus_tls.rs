@@ -1,17 +1,17 @@
-//! TLS of the Prometheus listener. A CA folder is read here, because Envoy trusts a file or a
-//! text only, and a folder left to Envoy would verify nobody.
+//! TLS of the Prometheus listener. A CA folder is read here, because Envoy accepts only a file or
+//! inline text; with a folder it would not verify any client.
 
 use std::path::{Path, PathBuf};
 
 use super::BootstrapError;
 
-/// TLS of the Prometheus listener: certificate and key stay in their files.
+/// TLS of the Prometheus listener. Certificate and key remain in their files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrometheusTls {
-    /// File or folder of those who sign the certificates of clients. A client without a certificate is
-    /// let in; one with an untrusted certificate is not.
+    /// File or folder of the CA certificates for clients. A client without a certificate is accepted;
+    /// one with an untrusted certificate is not.
     pub ca: PathBuf,
-    /// What the files of the folder hold, as PEM; nothing where `ca` is a file, which Envoy reads.
+    /// Contents of the folder's files, as PEM; `None` if `ca` is a file, which Envoy reads itself.
     pub ca_pem: Option<String>,
     /// The listener's certificate chain.
     pub certificate: PathBuf,
@@ -20,11 +20,11 @@ pub struct PrometheusTls {
 }
 
 impl PrometheusTls {
-    /// Reads `ca` when it is a folder; hidden entries, which Kubernetes adds to mounted secrets,
-    /// are left out.
+    /// Reads `ca` if it is a folder. Hidden entries, which Kubernetes adds to mounted secrets, are
+    /// skipped.
     ///
     /// # Errors
-    /// When `ca` cannot be read or holds no certificate.
+    /// When `ca` cannot be read or contains no certificate.
     pub fn load(ca: &Path, certificate: PathBuf, key: PathBuf) -> Result<Self, BootstrapError> {
         let ca_pem = match std::fs::metadata(ca) {
             Ok(metadata) if metadata.is_dir() => bundle(ca).map(Some),

@@ -1,6 +1,6 @@
-//! The proxy-config keys that shape the bootstrap document, decoded weakly as Consul's users
-//! know it: numbers and booleans become text, one value stands for a list of one. Keys that
-//! belong to the server's side are not looked at.
+//! The proxy configuration keys that affect the bootstrap document. They are decoded weakly, as in
+//! Consul: numbers and booleans are converted to text, and a single value counts as a list of one.
+//! Keys for the server are ignored.
 
 use std::net::SocketAddr;
 
@@ -8,15 +8,15 @@ use serde_json::{Map, Value};
 
 use super::{BootstrapError, SinkAddress, parse_object};
 
-/// The keys of a proxy's `Config` that the bootstrap document depends on. Absent, empty and
-/// `null` are the same.
+/// The keys of a proxy's `Config` that the bootstrap document depends on. Absent, empty and `null`
+/// are equivalent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProxyConfig {
-    /// `envoy_prometheus_bind_addr`: where Prometheus scrapes.
+    /// `envoy_prometheus_bind_addr`: address of the Prometheus listener.
     pub prometheus_bind_addr: Option<SocketAddr>,
-    /// `envoy_stats_bind_addr`: where Envoy's `/stats` is offered.
+    /// `envoy_stats_bind_addr`: address of the listener for Envoy's `/stats`.
     pub stats_bind_addr: Option<SocketAddr>,
-    /// `envoy_statsd_url`, with its variables replaced.
+    /// `envoy_statsd_url`, with variables expanded.
     pub statsd: Option<SinkAddress>,
     /// `envoy_dogstatsd_url`, likewise.
     pub dogstatsd: Option<SinkAddress>,
@@ -26,7 +26,7 @@ pub struct ProxyConfig {
     pub extra_stats_sinks: Vec<Value>,
     /// `envoy_stats_config_json`: replaces the whole `stats_config`.
     pub stats_config: Option<Value>,
-    /// `envoy_stats_flush_interval`: a duration as Envoy's JSON has it.
+    /// `envoy_stats_flush_interval`: a duration in Envoy's JSON format.
     pub stats_flush_interval: Option<String>,
     /// `envoy_tracing_json`.
     pub tracing: Option<Value>,
@@ -34,18 +34,18 @@ pub struct ProxyConfig {
     pub extra_static_clusters: Vec<Value>,
     /// `envoy_extra_static_listeners_json`.
     pub extra_static_listeners: Vec<Value>,
-    /// `envoy_bootstrap_json_tpl`: a Go template that makes the whole document.
+    /// `envoy_bootstrap_json_tpl`: a Go template for the whole document.
     pub bootstrap_json_tpl: Option<String>,
     /// `envoy_telemetry_collector_bind_socket_dir`.
     pub telemetry_collector_bind_socket_dir: Option<String>,
 }
 
 impl ProxyConfig {
-    /// Reads the keys from a proxy's configuration. `variable` looks up environment variables that
-    /// a sink's address refers to.
+    /// Decodes the keys of a proxy's configuration. `variable` looks up environment variables for
+    /// sink addresses.
     ///
     /// # Errors
-    /// When a key cannot be used; the error names it.
+    /// When a key is invalid; the error names it.
     pub fn decode(
         config: &Map<String, Value>,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -72,7 +72,7 @@ impl ProxyConfig {
         })
     }
 
-    /// What users should put right.
+    /// Problems that users should fix.
     pub(super) fn warnings(&self) -> Vec<String> {
         let sinks = [
             ("envoy_statsd_url", &self.statsd),
@@ -86,7 +86,7 @@ impl ProxyConfig {
     }
 }
 
-/// The value under `key`: the exact spelling wins over another one of the same letters.
+/// The value of `key`. An exact match takes precedence over one that differs in case.
 fn find<'a>(config: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     let other = || {
         config
@@ -96,7 +96,7 @@ fn find<'a>(config: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     config.get(key).or_else(|| other().map(|(_, value)| value))
 }
 
-/// What `parse` makes of the text under `key`, or its reason why the key cannot be used.
+/// Parses the text of `key`.
 fn read<T>(
     config: &Map<String, Value>,
     key: &str,
@@ -135,7 +135,7 @@ fn weak_text(key: &str, value: &Value) -> Result<String, BootstrapError> {
     match value {
         Value::Null => Ok(String::new()),
         Value::Bool(set) => Ok(u8::from(*set).to_string()),
-        // Numbers arrive as floats from the server's protobuf; 60.0 has to read 60.
+        // Numbers arrive as floats in the server's protobuf; 60.0 has to become 60.
         Value::Number(number) => Ok(match number.as_f64() {
             Some(float) if number.is_f64() => float.to_string(),
             _ => number.to_string(),
@@ -163,12 +163,12 @@ fn objects(text: &str) -> Result<Vec<Value>, String> {
     Ok(objects.into_iter().map(Value::Object).collect())
 }
 
-/// A duration as Envoy's JSON has it, within the limits that Envoy sets.
+/// A duration in Envoy's JSON format, within Envoy's limits.
 fn flush_interval(text: &str) -> Result<String, String> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let valid = text.strip_suffix('s').is_some_and(|seconds| {
         let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
-        // Envoy reads nanoseconds at most.
+        // Envoy accepts at most nanoseconds.
         digits(whole)
             && digits(fraction)
             && fraction.len() <= 9

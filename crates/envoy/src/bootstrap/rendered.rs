@@ -1,6 +1,6 @@
-//! The document that a user's template makes: the fields the template can use, which carry the
-//! names and the meaning that Consul documents, and the check that the result is a JSON object.
-//! Values enter the template's text as they are; quoting them is the template's business.
+//! Renders a user's bootstrap template. The fields have the names and the meaning that Consul
+//! documents, and the result must be a JSON object. Values are inserted verbatim; the template is
+//! responsible for quoting them.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,16 @@ use serde_json::{Map, Value as Json};
 
 use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, PrometheusTls, XdsAddress};
 
-/// The key of the proxy's configuration that holds the template.
+/// The proxy configuration key of the template.
 const KEY: &str = "envoy_bootstrap_json_tpl";
 
-/// How many characters of what the JSON parser says a message shows.
+/// Maximum number of characters of the JSON parser's error in a message.
 const ERROR: usize = 200;
 
-/// How many characters of a wrong result a message shows.
+/// Maximum number of characters of an invalid result in a message.
 const EXCERPT: usize = 40;
 
-/// Executes the template. `document` is what would be used without it, of which the template can
-/// take parts.
+/// Renders the template. `document` is the document without it, whose parts the template can use.
 pub(super) fn render(
     text: &str,
     inputs: &BootstrapInputs,
@@ -38,7 +37,7 @@ fn no_object(output: &Output<'_>, error: &serde_json::Error) -> BootstrapError {
         .split_inclusive('\n')
         .take(error.line().saturating_sub(1));
     let line_start: usize = lines.map(str::len).sum();
-    // The parser counts columns from 1, and names the end by the last byte.
+    // The parser counts columns from 1, and reports the end as the last byte.
     let offset = line_start + error.column().saturating_sub(1);
     let offset = made.floor_char_boundary(offset);
     let (line, column) = output.origin(offset);
@@ -47,7 +46,7 @@ fn no_object(output: &Output<'_>, error: &serde_json::Error) -> BootstrapError {
     let start = start.nth(EXCERPT / 2 - 1).map_or(0, |(start, _)| start);
     let after: String = after.chars().take(EXCERPT / 2).collect();
     let near = format!("{}{after}", &before[start..]);
-    // It may repeat a text of any length.
+    // The parser's error may quote text of any length.
     let error: String = error.to_string().chars().take(ERROR).collect();
     let reason = format!(
         "template: bootstrap:{line}:{column}: what the template makes here is no valid JSON: {error} of its output, \
@@ -56,18 +55,18 @@ fn no_object(output: &Output<'_>, error: &serde_json::Error) -> BootstrapError {
     BootstrapError::key(KEY, reason)
 }
 
-/// Everything that a template can use. All fields are text, apart from a switch and a list.
+/// All fields for the template. They are text, except for a boolean and a list.
 fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
     let agent = agent(&inputs.xds);
     let (node, prometheus) = (&inputs.node, &inputs.prometheus);
     let text = |text: &str| Value::from(text);
-    // As the body of a list.
+    // The items of a list, without the brackets.
     let items = |list: &Json, from| {
         let items = list.as_array().into_iter().flatten().skip(from);
         text(&items.map(Json::to_string).collect::<Vec<_>>().join(",\n"))
     };
     let resources = &document["static_resources"];
-    // The first one is the relay's, which every template writes itself.
+    // The first one is the relay's, which every template defines itself.
     let clusters = items(&resources["clusters"], 1);
     let flush_interval = document["stats_flush_interval"].as_str();
     let tracing = document.get("tracing").map(Json::to_string);
@@ -82,7 +81,7 @@ fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
         ("ProxyID", text(&node.id)),
         ("NodeName", text(&node.node_name)),
         ("ProxySourceService", text(&node.cluster)),
-        // The relay is on this host, without TLS and without a token.
+        // The relay is local, without TLS and without a token.
         ("AgentCAPEM", text("")),
         ("AdminAccessLogConfig", Value::List(logs.into())),
         ("AdminAccessLogPath", text("/dev/null")),
@@ -126,7 +125,7 @@ fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
     Value::structure("*bootstrap.BootstrapTplArgs", fields)
 }
 
-/// Where the relay listens; these fields stand in `.GRPC` and at the top level.
+/// The relay's address. These fields are in `.GRPC` and at the top level.
 fn agent(xds: &XdsAddress) -> Vec<(&'static str, Value)> {
     let (address, port, socket) = match xds {
         XdsAddress::Tcp(address) => (address.ip().to_string(), address.port(), String::new()),

@@ -1,5 +1,5 @@
-//! The address of a statsd sink, from the text that users write: `udp://IP:PORT`, `unix:///PATH`,
-//! or a reference to an environment variable. Values of variables come from the caller.
+//! The address of a statsd sink, parsed from the user's text: `udp://IP:PORT`, `unix:///PATH`, or a
+//! reference to an environment variable. The caller supplies the values of variables.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::{pipe, socket_address};
 
-/// The only variable that is replaced within the text.
+/// The only variable that is expanded within a text.
 const HOST_IP: &str = "HOST_IP";
 
-/// Where a sink takes statistics.
+/// Address of a sink for statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SinkAddress {
     /// UDP.
@@ -31,7 +31,7 @@ impl fmt::Display for SinkAddress {
 }
 
 impl SinkAddress {
-    /// The address as the bootstrap document has it.
+    /// The address in the form of the bootstrap document.
     pub(super) fn to_value(&self) -> Value {
         match self {
             Self::Udp(address) => socket_address(*address),
@@ -39,10 +39,10 @@ impl SinkAddress {
         }
     }
 
-    /// Reads what users write, with its variables replaced.
+    /// Parses the user's text, with variables expanded.
     ///
     /// # Errors
-    /// Why it is no address.
+    /// The reason why it is not an address.
     pub(super) fn read(
         url: &str,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -50,8 +50,8 @@ impl SinkAddress {
         let value = match url.strip_prefix('$').filter(|name| name.len() > 1) {
             Some(name) => variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
                 format!(
-                    "{url:?} stands for the environment variable {name:?} as a whole, which is not set; within an \
-                     address only ${{{HOST_IP}}} is replaced"
+                    "{url:?} refers to the environment variable {name:?} as a whole, which is not set; within an \
+                     address only ${{{HOST_IP}}} is expanded"
                 )
             })?,
             None => expand(url, variable),
@@ -59,12 +59,12 @@ impl SinkAddress {
         Self::parse(&value).map_err(|reason| format!("{value:?} {reason}"))
     }
 
-    /// What is wrong with an address that works all the same.
+    /// A warning about an address that is nevertheless usable.
     pub(super) fn warning(&self) -> Option<String> {
         let text = self.to_string();
         text.contains("${").then(|| {
             format!(
-                "{text:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
+                "{text:?} contains a reference to a variable, because only ${{{HOST_IP}}} is expanded"
             )
         })
     }
@@ -97,12 +97,14 @@ fn udp(authority: &str) -> Result<SocketAddr, String> {
         .parse()
         .map_err(|_| format!("has the invalid port {port:?}"))?;
     let ip: IpAddr = host.parse().map_err(|_| {
-        format!("needs an IP address where it says {host:?}, because Envoy looks up no names here")
+        format!(
+            "needs an IP address instead of {host:?}, because Envoy does not resolve names here"
+        )
     })?;
     Ok(SocketAddr::new(ip, port))
 }
 
-/// Replaces `$HOST_IP` and `${HOST_IP}`. Other references stay, in braces.
+/// Expands `$HOST_IP` and `${HOST_IP}`. Other references are kept, in braces.
 fn expand(url: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let (mut expanded, mut rest) = (String::new(), url);
     while let Some((before, after)) = rest.split_once('$') {
@@ -181,14 +183,14 @@ mod tests {
             ("udp://127.0.0.1:x", "invalid port"),
             ("udp://127.0.0.1:65536", "invalid port"),
             ("udp://:8125", "needs an IP address"),
-            ("udp://statsd.local:8125", "looks up no names"),
-            ("udp://${OTHER}:8125", "looks up no names"),
-            ("udp://$HOST_IPS:8125", "looks up no names"),
-            // A variable stands for the whole address, and its own text is not looked into.
+            ("udp://statsd.local:8125", "does not resolve names"),
+            ("udp://${OTHER}:8125", "does not resolve names"),
+            ("udp://$HOST_IPS:8125", "does not resolve names"),
+            // `$NAME` is a whole address; its value is not expanded again.
             ("$NOT_SET", "environment variable \"NOT_SET\""),
             ("$EMPTY", "environment variable \"EMPTY\""),
             ("${HOST_IP}:8125", "environment variable \"{HOST_IP}:8125\""),
-            ("$INDIRECT", "looks up no names"),
+            ("$INDIRECT", "does not resolve names"),
             ("$X", "has no protocol"),
             ("unix://", "no absolute path"),
             ("unix://run/statsd", "no absolute path"),

@@ -1,4 +1,4 @@
-//! Statistics in the bootstrap document: tags cut out of metric names, and push sinks.
+//! Statistics in the bootstrap document: tags extracted from metric names, and push sinks.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,9 +9,9 @@ use sha1::{Digest, Sha1};
 
 use super::{BootstrapInputs, NodeInputs, ProxyConfig, cluster, pipe};
 
-/// Tags that Consul's dashboards rely on and what they are found by, in the order in which Envoy tries
-/// them. Cluster names
-/// read `[hash~][subset.]service.namespace.[partition.]dc-or-peer.internal|external.domain.consul`,
+/// Tags that Consul's dashboards rely on, with their patterns, in the order in which Envoy tries them.
+/// Cluster names have the form
+/// `[hash~][subset.]service.namespace.[partition.]dc-or-peer.internal|external.domain.consul`,
 /// upstream listeners `upstream[_peered].service[.namespace][.partition].dc-or-peer`.
 const TAGS: &str = r"
 consul.destination.custom_hash    ^cluster\.(?:passthrough~)?((?:([^.]+)~)?(?:[^.]+\.)?[^.]+\.[^.]+\.(?:[^.]+\.)?[^.]+\.[^.]+\.[^.]+\.consul\.)
@@ -32,10 +32,10 @@ consul.upstream.namespace         ^(?:tcp|http)\.upstream(?:_peered)?\.([^.]+(?:
 consul.upstream.partition         ^(?:tcp|http)\.upstream\.([^.]+(?:\.[^.]+)?(?:\.([^.]+))?\.[^.]+\.)
 ";
 
-/// Name of the cluster that leads to the telemetry collector's listener in this Envoy.
+/// Name of the cluster for the telemetry collector's listener in this Envoy.
 const COLLECTOR_CLUSTER: &str = "consul_telemetry_collector_loopback";
 
-/// `stats_config`: the user's own when given, else tags of the user, of metric names, and of
+/// `stats_config`: the user's own if set, else the user's tags, tags from metric names, and tags of
 /// this proxy, in that order.
 pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Value {
     if let Some(own) = &keys.stats_config {
@@ -66,7 +66,7 @@ pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Value {
     json!({ "stats_tags": tags, "use_all_default_tags": true })
 }
 
-/// `stats_sinks`: statsd, dogstatsd, the user's own, the telemetry collector.
+/// `stats_sinks`: statsd, dogstatsd, the user's own, and the telemetry collector.
 pub(super) fn sinks(keys: &ProxyConfig) -> Vec<Value> {
     let mut sinks = Vec::new();
     let known = [
@@ -99,7 +99,7 @@ pub(super) fn sinks(keys: &ProxyConfig) -> Vec<Value> {
     sinks
 }
 
-/// The cluster of the telemetry collector, where there is one.
+/// The cluster of the telemetry collector, if it is configured.
 pub(super) fn collector_cluster(inputs: &BootstrapInputs) -> Option<Value> {
     let folder = (inputs.proxy_config.telemetry_collector_bind_socket_dir).as_deref()?;
     let socket = pipe(&collector_socket(folder, &inputs.node));
@@ -107,15 +107,15 @@ pub(super) fn collector_cluster(inputs: &BootstrapInputs) -> Option<Value> {
     Some(cluster(COLLECTOR_CLUSTER, "1s", protocol, &socket))
 }
 
-/// The socket on which the collector's listener waits: the server computes the same name when it
-/// writes that listener.
+/// The socket of the collector's listener. The server derives the same name when it creates that
+/// listener.
 fn collector_socket(folder: &str, node: &NodeInputs) -> PathBuf {
     let name = format!("{}_{}", node.namespace(), node.id);
     let hash = URL_SAFE_NO_PAD.encode(Sha1::digest(name.as_bytes()));
     clean(Path::new(folder)).join(format!("{hash}.sock"))
 }
 
-/// The path without doubled separators, single dots, and folders that are left again.
+/// Normalises a path: removes repeated separators, `.` and `..`.
 fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {

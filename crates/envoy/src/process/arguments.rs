@@ -1,5 +1,5 @@
-//! Envoy's command line. What the user says after `--` wins over what the settings say, because
-//! Envoy refuses an option that is given twice.
+//! Envoy's command line. User arguments after `--` take precedence over settings, because Envoy
+//! rejects duplicate options.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,7 +9,7 @@ use super::{Launch, Place, SpawnError, document};
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
 
-/// Options of a hot restart. Who gives one of them manages hot restarts alone.
+/// Options of hot restart. A user who sets one of them manages hot restarts manually.
 const HOT_RESTART_OPTIONS: [&str; 7] = [
     "--disable-hot-restart",
     "--restart-epoch",
@@ -20,7 +20,7 @@ const HOT_RESTART_OPTIONS: [&str; 7] = [
     "--socket-path",
 ];
 
-/// The arguments, the document first, and the file that Envoy has to inherit for it.
+/// The arguments, starting with the document, and the file that Envoy has to inherit for it.
 pub(super) fn arguments(
     launch: &Launch,
     place: Option<&Place>,
@@ -66,16 +66,16 @@ pub(super) fn arguments(
     Ok((arguments, file))
 }
 
-/// The first option of a hot restart among a user's arguments.
+/// The first hot restart option in the user's arguments.
 pub(crate) fn hot_restart_option(extra: &[OsString]) -> Option<&'static str> {
     given(extra, &HOT_RESTART_OPTIONS)
 }
 
 fn check(extra: &[OsString], in_file: bool) -> Result<(), SpawnError> {
     let mut reserved = given(extra, &["--config-yaml"]).map(|name| (name, ""));
-    // Envoy lays an argument's document over a file's, but takes one of each only.
+    // Envoy merges the argument's document into the file's, but accepts only one of each.
     if reserved.is_none() && in_file {
-        let because = ", which is too large for an argument and takes its place";
+        let because = ", which is too large for an argument and uses that option";
         reserved = given(extra, &["--config-path", "-c"]).map(|name| (name, because));
     }
     match reserved {
@@ -87,8 +87,8 @@ fn check(extra: &[OsString], in_file: bool) -> Result<(), SpawnError> {
     }
 }
 
-/// The first of these options that an argument gives. Envoy also takes option and value as one
-/// argument with a space between.
+/// The first of the options that is in the user's arguments. Envoy also accepts option and value as
+/// one argument separated by a space.
 fn given<'a>(extra: &[OsString], names: &[&'a str]) -> Option<&'a str> {
     let gives = |argument: &OsString, name: &str| {
         let argument = argument.to_str().unwrap_or_default();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_gives_replaces_what_settings_say() {
+    fn user_arguments_replace_settings() {
         for (extra, dropped) in [
             (&["--concurrency", "4"][..], "2"),
             (&["--concurrency 4"], "2"),

@@ -1,5 +1,5 @@
-//! Starting Envoy and waiting for it. Dropping an [`EnvoyProcess`] that still runs kills it, so
-//! that no way out leaves an orphan.
+//! Starts Envoy and waits for it. Dropping an [`EnvoyProcess`] that is still running kills it, so
+//! that no code path leaves an orphan.
 
 use std::fs::File;
 use std::io;
@@ -15,45 +15,45 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::exit::{ExitReason, oom_kills};
-use super::words::{self, PassedOn};
+use super::messages::{self, ForwardedStderr};
 use super::{
-    Identity, Launch, Place, Process, SECRET_VARIABLES, SpawnError, arguments, gone_is_fine,
+    Identity, Launch, Place, Process, SECRET_VARIABLES, SpawnError, arguments, ignore_missing,
     number, parent_death,
 };
-use crate::executable::refuse_foreign;
+use crate::executable::reject_foreign;
 
-/// A started Envoy, leader of its own process group.
+/// A running Envoy, leader of its own process group.
 #[derive(Debug)]
 struct EnvoyProcess {
     child: Child,
     pid: Pid,
     identity: Option<Identity>,
-    /// [`oom_kills`] when it was started.
+    /// Value of [`oom_kills`] at its start.
     oom_kills: Option<u64>,
-    /// Where it is listened to.
-    errors: Option<PassedOn>,
+    /// Its standard error, if it is captured.
+    errors: Option<ForwardedStderr>,
     ended: bool,
     killed: bool,
 }
 
 impl Launch {
-    /// Whether the user's arguments can be combined with the bootstrap document.
+    /// Checks that the user's arguments can be combined with the bootstrap document.
     ///
     /// # Errors
-    /// When an extra argument contradicts the document.
+    /// When an extra argument conflicts with the document.
     pub fn check(&self) -> Result<(), SpawnError> {
         arguments::arguments(self, None).map(drop)
     }
 
-    /// Starts Envoy, at its place in a hot restart or for itself, with standard input closed and
-    /// output inherited. Where standard error is `quoted`, a thread passes it on, so that
-    /// [`Process::last_words`] knows what was said.
+    /// Starts Envoy, as a member of a hot restart family if it has a `place`. Standard input is
+    /// closed and output is inherited. If standard error is `quoted`, a thread forwards it and
+    /// keeps the last message for [`Process::last_message`].
     ///
-    /// Call it on a thread that lives as long as the process: when that thread ends, however it
-    /// ends, the kernel ends Envoy.
+    /// Call it on a thread that lives as long as the process: the kernel kills Envoy when that
+    /// thread ends, for whatever reason.
     ///
     /// # Errors
-    /// When the program cannot be started, or an extra argument contradicts the bootstrap
+    /// When the program cannot be started, or an extra argument conflicts with the bootstrap
     /// document.
     pub fn spawn(
         &self,
@@ -65,7 +65,9 @@ impl Launch {
         parent_death::tie(&mut command, NixSignal::SIGKILL, file.as_ref());
         let oom_kills = oom_kills();
         let mut spawn = || {
-            let errors = quoted.then(|| PassedOn::of(&mut command)).transpose()?;
+            let errors = quoted
+                .then(|| ForwardedStderr::of(&mut command))
+                .transpose()?;
             Ok((command.spawn()?, errors))
         };
         let (child, errors) = spawn().map_err(|source| self.not_started(source))?;
@@ -88,7 +90,7 @@ impl Launch {
         place: Option<&Place>,
     ) -> Result<(Command, Option<File>), SpawnError> {
         let (arguments, file) = arguments::arguments(self, place)?;
-        refuse_foreign(&self.executable).map_err(|source| self.not_started(source))?;
+        reject_foreign(&self.executable).map_err(|source| self.not_started(source))?;
         let mut command = Command::new(&self.executable);
         command.args(arguments);
         for name in SECRET_VARIABLES {
@@ -105,10 +107,10 @@ impl Launch {
         ))
     }
 
-    /// Has Envoy check the bootstrap document without serving it; 30 s at most.
+    /// Makes Envoy validate the bootstrap document without serving it; takes at most 30 s.
     ///
     /// # Errors
-    /// When Envoy refuses it, and when that could not be found out.
+    /// When Envoy rejects it, or the validation could not be run.
     pub(crate) async fn validate(&self) -> Result<(), ValidationError> {
         let (mut command, file) = self.command(None)?;
         command
@@ -125,30 +127,30 @@ impl Launch {
         match output.status.code() {
             Some(0) => Ok(()),
             Some(_) => {
-                let words = words::refusal(&String::from_utf8_lossy(&output.stderr));
+                let message = messages::refusal(&String::from_utf8_lossy(&output.stderr));
                 let silent = || format!("the check ended with {}", output.status);
-                Err(ValidationError::Refused(words.unwrap_or_else(silent)))
+                Err(ValidationError::Refused(message.unwrap_or_else(silent)))
             }
             None => Err(SpawnError(output.status.to_string()).into()),
         }
     }
 }
 
-/// Why a bootstrap document was not found to be good.
+/// Why a bootstrap document is not known to be valid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ValidationError {
-    /// Envoy refuses it, in these words.
+    /// Envoy rejects it with this message.
     #[error("{0}")]
     Refused(String),
-    /// Envoy did not say, for this reason.
+    /// The validation could not be run, for this reason.
     #[error("the bootstrap document could not be checked: {0}")]
     Unknown(#[from] SpawnError),
 }
 
-/// How long a run of Envoy may take that only answers a question.
+/// Time limit for short runs of Envoy, such as a validation.
 const VALIDATION_LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs a command that ends by itself and says little.
+/// Runs a command that ends by itself and has little output.
 pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
     timeout(VALIDATION_LIMIT, command.output())
         .await
@@ -156,7 +158,7 @@ pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
 }
 
 impl Process for EnvoyProcess {
-    /// The process id, also the id of its group.
+    /// The process id, which is also the id of its group.
     fn pid(&self) -> u32 {
         self.pid.as_raw_pid().unsigned_abs()
     }
@@ -180,21 +182,21 @@ impl Process for EnvoyProcess {
         .boxed()
     }
 
-    /// To the process group. Envoy ends at once and with code 0 on SIGTERM.
+    /// Signals the process group. On SIGTERM, Envoy exits at once with code 0.
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        // After the end of the process its number may belong to another.
+        // After the process has ended its id may be reused.
         if self.ended {
             return Ok(());
         }
         self.killed |= signal == Signal::KILL;
-        gone_is_fine(kill_process_group(self.pid, signal))
+        ignore_missing(kill_process_group(self.pid, signal))
     }
 
-    fn last_words(&self) -> Option<String> {
-        self.errors.as_ref()?.last_words()
+    fn last_message(&self) -> Option<String> {
+        self.errors.as_ref()?.last_message()
     }
 
-    /// It cannot live on.
+    /// A child cannot outlive this program, so nothing is detached.
     fn detach(self: Box<Self>) {}
 }
 

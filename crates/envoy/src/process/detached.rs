@@ -1,5 +1,5 @@
-//! A process that lives on when its supervisor ends, started by this one or by another. It is not a
-//! child, so that its end is found by looking for it, and how it ended remains unknown.
+//! A process that outlives its supervisor, started by this supervisor or an earlier one. It is not a
+//! child, so its end is detected by polling, and its exit status is unknown.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,36 +16,36 @@ use rustix::process::{
 use tokio::time::sleep;
 
 use super::identity::start_time;
-use super::words::LogTail;
+use super::messages::LogTail;
 use super::{
-    ExitReason, Identity, Launch, Place, Process, SpawnError, gone_is_fine, number, parent_death,
+    ExitReason, Identity, Launch, Place, Process, SpawnError, ignore_missing, number, parent_death,
 };
 
-/// How often is looked whether a process still runs.
+/// Polling interval for the end of the process.
 const POLL: Duration = Duration::from_millis(200);
-/// How often once it was asked to end.
+/// The same after the process was asked to end.
 const FAST_POLL: Duration = Duration::from_millis(20);
 
-/// A process that was found by its identity.
+/// A process that is identified by its identity.
 #[derive(Debug)]
 pub(crate) struct DetachedProcess {
     identity: Identity,
-    /// The process itself, whoever has its number by now; kernels before 5.3 do not have this.
+    /// A file descriptor of the process, safe against reuse of its id; `None` on kernels before 5.3.
     handle: Option<OwnedFd>,
     poll: Duration,
-    /// What it writes.
+    /// The log that it writes to.
     log: LogTail,
-    /// Ends it when dropped, as any supervisor does.
+    /// Whether to kill it when dropped, like any supervised process.
     held: bool,
 }
 
 impl Launch {
-    /// Starts Envoy so that it lives on when this program ends, in a session of its own. What it
-    /// writes is appended to `log`.
+    /// Starts Envoy in its own session, so that it outlives this program. Its output is appended to
+    /// `log`.
     ///
     /// # Errors
-    /// As for [`Launch::spawn`], and when `log` cannot be written, or Envoy has ended already or must
-    /// not be looked at. The latter is ended: nobody could supervise it.
+    /// As for [`Launch::spawn`], and when `log` cannot be written, or Envoy has already exited or
+    /// cannot be inspected. In the latter case it is killed, because it could not be supervised.
     pub(crate) fn spawn_detached(
         &self,
         place: Option<&Place>,
@@ -53,7 +53,7 @@ impl Launch {
     ) -> Result<Box<dyn Process>, SpawnError> {
         let (mut command, inherited) = self.command(place)?;
         let tail = LogTail::from_now(log);
-        // Only its owner may read what Envoy writes.
+        // Readable by its owner only.
         let file = File::options()
             .append(true)
             .create(true)
@@ -67,7 +67,7 @@ impl Launch {
         let mut spawn = || {
             let (mut reader, writer) = io::pipe()?;
             parent_death::detach(&mut command, inherited.as_ref(), writer.as_fd());
-            // Only the process in between is a child; it has ended by now.
+            // The direct child is only an intermediate process, which has exited by now.
             drop(command.spawn()?);
             drop(writer);
             let mut pid = [0; size_of::<u32>()];
@@ -81,27 +81,27 @@ impl Launch {
 }
 
 impl DetachedProcess {
-    /// The process, if it still runs; it writes to `log`.
+    /// The process with this identity, if it is still running. It writes to `log`.
     ///
     /// # Errors
-    /// Says in what a process of the same number differs.
+    /// When it is not running; the text says how a process with the same id differs.
     pub(crate) fn find(identity: Identity, log: &Path) -> Result<Self, String> {
-        // What is verified after that is what the handle is of: it is the older of the two.
+        // The handle is opened before the verification, so it refers to the verified process.
         let handle = handle(identity.pid);
         identity.verify()?;
         Ok(Self::new(identity, handle, LogTail::from_now(log)))
     }
 
-    /// The process that was just started under this number.
+    /// The process with this id, which was just started.
     fn started(pid: u32, log: LogTail) -> Result<Self, String> {
         let handle = handle(pid);
         match Identity::of(pid) {
             Some(identity) => Ok(Self::new(identity, handle, log)),
-            None if start_time(pid).is_some() => Err(give_up(pid)),
+            None if start_time(pid).is_some() => Err(kill_uninspectable(pid)),
             None => {
-                let words = log.last_words().map(|words| format!(": {words}"));
-                let words = words.unwrap_or_default();
-                Err(format!("envoy ended at once; its log says why{words}"))
+                let message = log.last_message().map(|message| format!(": {message}"));
+                let message = message.unwrap_or_default();
+                Err(format!("envoy ended at once, see its log{message}"))
             }
         }
     }
@@ -117,25 +117,25 @@ impl DetachedProcess {
     }
 }
 
-/// A handle of the process that has this number now.
+/// A handle of the process that currently has this id.
 fn handle(pid: u32) -> Option<OwnedFd> {
     pidfd_open(number(pid)?, PidfdFlags::empty()).ok()
 }
 
 fn send(pid: u32, signal: Signal) -> io::Result<()> {
     let pid = number(pid).ok_or(io::ErrorKind::InvalidInput)?;
-    gone_is_fine(kill_process(pid, signal))
+    ignore_missing(kill_process(pid, signal))
 }
 
-/// Ends a process that was just started and must not be looked at. Answers what to do about it.
-fn give_up(pid: u32) -> String {
+/// Kills a process that was just started but cannot be inspected. Returns the error message.
+fn kill_uninspectable(pid: u32) -> String {
     let ended = match send(pid, Signal::KILL) {
         Ok(()) => String::new(),
-        Err(error) => format!(", and could not be ended either ({error})"),
+        Err(error) => format!(", nor could it be killed ({error})"),
     };
     format!(
-        "process {pid} must not be looked at, as one whose program file has capabilities, so that \
-         it could not be supervised{ended}; use a program without them, or no -envoy-state-dir"
+        "process {pid} cannot be inspected, for example because its program file has capabilities, \
+         so it cannot be supervised{ended}; use a program without them, or no -envoy-state-dir"
     )
 }
 
@@ -144,7 +144,7 @@ impl Process for DetachedProcess {
         self.identity.pid
     }
 
-    /// It may run another program than at first.
+    /// It may have executed another program since.
     fn identity(&self) -> Option<Identity> {
         let now = Identity::of(self.identity.pid);
         let same = now.filter(|now| now.start_time == self.identity.start_time);
@@ -160,7 +160,7 @@ impl Process for DetachedProcess {
                 Some(handle) => Some(WaitId::PidFd(handle.as_fd())),
                 None => number(self.identity.pid).map(WaitId::Pid),
             };
-            // Where this program collects orphans, nobody else would.
+            // If this program is a reaper, no other process collects it.
             if let Some(id) = id {
                 let _ = waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
             }
@@ -172,15 +172,15 @@ impl Process for DetachedProcess {
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
         self.poll = FAST_POLL;
         match &self.handle {
-            Some(handle) => gone_is_fine(pidfd_send_signal(handle, signal)),
-            // The best that can be done: it is looked at directly before.
+            Some(handle) => ignore_missing(pidfd_send_signal(handle, signal)),
+            // Not race-free without a handle, but checked immediately before.
             None if self.identity.lives().is_err() => Ok(()),
             None => send(self.identity.pid, signal),
         }
     }
 
-    fn last_words(&self) -> Option<String> {
-        self.log.last_words()
+    fn last_message(&self) -> Option<String> {
+        self.log.last_message()
     }
 
     fn detach(mut self: Box<Self>) {
@@ -232,17 +232,17 @@ mod tests {
         process.signal(Signal::TERM).unwrap();
         let reason = process.wait().await;
         assert!(matches!(reason, ExitReason::Unobserved(_)), "{reason:?}");
-        // It was collected with that.
+        // `wait` has reaped it.
         child.wait().unwrap_err();
     }
 
     #[tokio::test]
-    async fn a_signal_reaches_nobody_who_got_the_number_meanwhile() {
+    async fn a_signal_does_not_reach_a_process_that_reuses_the_id() {
         let (mut child, mut stranger) = (shell("read line"), shell("read line"));
         let mut process = started(&child);
         child.kill().unwrap();
         child.wait().unwrap();
-        // As if its number were another's now, and every look at that came too early.
+        // Simulates a reused process id that the checks did not detect.
         process.identity = Identity::of(stranger.id()).unwrap();
         process.signal(Signal::TERM).unwrap();
         process.signal(Signal::KILL).unwrap();
@@ -252,9 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_must_not_be_looked_at_is_not_left_to_itself() {
+    fn a_process_that_cannot_be_inspected_is_killed() {
         let mut child = shell("read line");
-        let reason = give_up(child.id());
+        let reason = kill_uninspectable(child.id());
         assert!(reason.contains("-envoy-state-dir"), "{reason}");
         assert!(!child.wait().unwrap().success());
     }

@@ -1,6 +1,6 @@
-//! How the bootstrap document reaches Envoy: as an argument, or, where the kernel would refuse an
-//! argument of that size, as an anonymous file in memory. Never as a file on disk, so that a
-//! read-only container works and nothing is left behind.
+//! Passes the bootstrap document to Envoy: as an argument, or as an anonymous memory file if it is
+//! too large for one. Never as a file on disk, so that it works in a read-only container and leaves
+//! nothing behind.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,11 +11,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::SpawnError;
 
-/// Linux takes 128 KiB for one argument, its end marker included; this leaves room.
+/// Linux limits an argument to 128 KiB including its terminator; this leaves a margin.
 const ARGUMENT_LIMIT: usize = 120 * 1024;
 
-/// The arguments with the document, and the file that they name. That has to be open in this process
-/// until Envoy, which inherits it, has been started.
+/// The arguments for the document, and the file that they refer to. It must be kept open in this
+/// process until Envoy, which inherits it, has been started.
 pub(super) fn arguments(json: &str) -> Result<(Vec<OsString>, Option<File>), SpawnError> {
     if json.len() <= ARGUMENT_LIMIT {
         return Ok((vec!["--config-yaml".into(), json.into()], None));
@@ -27,13 +27,13 @@ pub(super) fn arguments(json: &str) -> Result<(Vec<OsString>, Option<File>), Spa
             json.len()
         ))
     })?;
-    // Envoy reads no configuration below /proc, but makes an exception for /dev/fd; a name without
-    // an extension is read as JSON.
+    // Envoy reads no configuration below /proc, with the exception of /dev/fd. A file without
+    // extension is parsed as JSON.
     let path = format!("/dev/fd/{}", file.as_raw_fd());
     Ok((vec!["--config-path".into(), path.into()], Some(file)))
 }
 
-/// Closed on exec everywhere but in Envoy.
+/// Creates the memory file. It is closed on exec except in Envoy.
 fn in_memory(json: &str) -> io::Result<File> {
     let file = memfd_create("envoy-bootstrap", MFdFlags::MFD_CLOEXEC)?;
     let mut file = File::from(file);

@@ -1,5 +1,5 @@
-//! How a process ended, in words that say where to look: code, signal, or the kernel's
-//! out-of-memory killer when the control group counted one.
+//! How a process ended, in words that help to find the cause: exit code, signal, or the kernel's
+//! out-of-memory killer if the control group counted a kill.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -12,21 +12,22 @@ use crate::cgroup::folders;
 /// How Envoy ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitReason {
-    /// It ended by itself with this code.
+    /// It exited with this code.
     Code(i32),
-    /// A signal ended it: which one, and what that may mean.
+    /// It was killed by a signal: its name and possible cause.
     Signal(String),
-    /// The operating system did not tell how; with what it said instead.
+    /// The exit status is unknown, for this reason.
     Unobserved(String),
 }
 
 impl ExitReason {
-    /// Whether the process ended by itself with code 0.
+    /// Whether the process exited with code 0.
     pub fn success(&self) -> bool {
         *self == Self::Code(0)
     }
 
-    /// A signal may be `ours`; `oom_kills` were counted when the process was started.
+    /// `ours`: whether this program sent SIGKILL. `oom_kills`: value of the counter at the start of
+    /// the process.
     pub(super) fn from_status(status: ExitStatus, ours: bool, oom_kills: Option<u64>) -> Self {
         if let Some(code) = status.code() {
             return Self::Code(code);
@@ -56,8 +57,8 @@ impl fmt::Display for ExitReason {
     }
 }
 
-/// Whether the kernel has killed for lack of memory since it had done so that often; a question where
-/// that cannot be read.
+/// Whether the kernel has killed a process for lack of memory since the counter was `before`.
+/// Contains a question mark if the counter cannot be read.
 fn verdict(before: Option<u64>) -> &'static str {
     match (before, oom_kills()) {
         (Some(before), Some(now)) if now > before => ": out of memory",
@@ -66,7 +67,7 @@ fn verdict(before: Option<u64>) -> &'static str {
     }
 }
 
-/// How many kills for lack of memory this process's control group has counted.
+/// Number of out-of-memory kills in this process's control group.
 pub(super) fn oom_kills() -> Option<u64> {
     folders("memory").iter().find_map(|group| {
         let files = ["memory.events", "memory.oom_control"].iter();
@@ -75,7 +76,7 @@ pub(super) fn oom_kills() -> Option<u64> {
     })
 }
 
-/// The count in either version's file.
+/// The counter in the file of either version.
 fn count(text: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())

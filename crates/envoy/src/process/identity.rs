@@ -1,5 +1,5 @@
-//! Which process a number stands for. A process id alone may belong to a stranger by now; together
-//! with the boot, the start time and the program file it does not.
+//! Identifies a process. A process id alone may have been reused; together with boot id, start time
+//! and program file it is unique.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,29 +7,29 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A process that can be found again.
+/// Identity of a process that can be found again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
-    /// When it started, in clock ticks since the machine's start.
+    /// Start time, in clock ticks since boot.
     pub start_time: u64,
-    /// Which start of the machine that is.
+    /// The boot id of the machine.
     pub boot: String,
-    /// The program file, for people.
+    /// The path of the program file, for humans.
     pub executable: PathBuf,
     /// The program file's device.
     pub device: u64,
-    /// The program file's number on that device.
+    /// The program file's inode on that device.
     pub inode: u64,
 }
 
 impl Identity {
-    /// The process that has the number `pid` now; nothing when there is none that can be looked at.
+    /// The process that currently has the id `pid`; `None` if there is none that can be inspected.
     pub fn of(pid: u32) -> Option<Self> {
         let start_time = start_time(pid)?;
         let link = PathBuf::from(format!("/proc/{pid}/exe"));
-        // Through the link, so that a program file that was replaced meanwhile is still found.
+        // Resolved through the link, so that it works even if the program file has been replaced.
         let file = fs::metadata(&link).ok()?;
         Some(Self {
             pid,
@@ -41,11 +41,11 @@ impl Identity {
         })
     }
 
-    /// Whether the process has not ended, whichever program it runs by now: a script may have put
-    /// one in its place.
+    /// Checks that the process has not ended, whichever program it runs: a script may have executed
+    /// another one.
     ///
     /// # Errors
-    /// Says what is different.
+    /// When it has ended; the text says what differs.
     pub(super) fn lives(&self) -> Result<(), String> {
         let pid = self.pid;
         if boot().is_some_and(|boot| boot != self.boot) {
@@ -61,10 +61,10 @@ impl Identity {
         Ok(())
     }
 
-    /// Whether the process still runs, and the same program.
+    /// Checks that the process is still running the same program.
     ///
     /// # Errors
-    /// Says what is different.
+    /// When it is not; the text says what differs.
     pub fn verify(&self) -> Result<(), String> {
         self.lives()?;
         let pid = self.pid;
@@ -88,10 +88,10 @@ fn boot() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
-/// The start of a process that has not ended, also when nobody has collected it yet.
+/// Start time of a process that has not ended. A zombie counts as ended.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything, so that only the last one ends it.
+    // The name is in parentheses and may contain any character, so only the last one ends it.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_itself_and_nobody_else() {
+    fn an_identity_matches_only_its_process() {
         let own = Identity::of(std::process::id()).unwrap();
         own.verify().unwrap();
         let earlier = Identity {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_only_waits_to_be_collected_is_gone() {
+    fn a_zombie_counts_as_gone() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         while Identity::of(pid).is_some() {

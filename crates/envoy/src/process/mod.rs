@@ -1,5 +1,5 @@
-//! The Envoy process: its command line, its start, as a child or as one that outlives this program,
-//! and how it ended. Decides nothing about when to stop; that is the supervisor's.
+//! The Envoy process: its command line, its start as a child or as a detached process, and how it
+//! ended. The supervisor decides when to stop it.
 
 mod arguments;
 mod child;
@@ -7,8 +7,8 @@ mod detached;
 mod document;
 mod exit;
 mod identity;
+mod messages;
 mod parent_death;
-mod words;
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -27,29 +27,29 @@ pub use exit::ExitReason;
 pub use identity::Identity;
 pub use parent_death::tie;
 
-/// Variables that hold secrets of the dataplane and never reach Envoy.
+/// Environment variables with secrets of the dataplane, which are never passed to Envoy.
 const SECRET_VARIABLES: [&str; 2] = [
     "DP_CREDENTIAL_STATIC_TOKEN",
     "DP_CREDENTIAL_LOGIN_BEARER_TOKEN",
 ];
 
-/// A process that can be supervised. Dropping it ends it.
+/// A process that can be supervised. Dropping it kills it.
 pub trait Process: Debug + Send {
-    /// Its number.
+    /// The process id.
     fn pid(&self) -> u32;
-    /// What it can be found by again; nothing when it cannot be looked at.
+    /// Its identity; `None` if it cannot be inspected.
     fn identity(&self) -> Option<Identity>;
-    /// Waits for its end. Cancel safe.
+    /// Waits until it ends. Cancel safe.
     fn wait(&mut self) -> BoxFuture<'_, ExitReason>;
-    /// Sends it a signal. One that has ended is no error, and nobody else gets the signal.
+    /// Sends a signal. If the process has ended, this is a no-op; no other process gets the signal.
     ///
     /// # Errors
     /// When the signal cannot be sent.
     fn signal(&mut self, signal: Signal) -> io::Result<()>;
-    /// The last line that it wrote and that may tell what is wrong, as far as that is known, once it
-    /// has ended.
-    fn last_words(&self) -> Option<String>;
-    /// Lets go of it without ending it, where it can live on.
+    /// The last line of its output that may explain a failure, if there is one. Complete once the
+    /// process has ended.
+    fn last_message(&self) -> Option<String>;
+    /// Releases it without killing it, if it can outlive this program.
     fn detach(self: Box<Self>);
 }
 
@@ -64,36 +64,35 @@ pub struct Launch {
     pub log: EnvoyLog,
     /// Worker threads.
     pub concurrency: u32,
-    /// How long Envoy's listeners drain; whole seconds count.
+    /// Drain time of Envoy's listeners, in whole seconds.
     pub drain_time: Duration,
     /// How clients are asked to close their connections during that time.
     pub drain_strategy: DrainStrategy,
-    /// The user's own arguments; they win over the settings above.
+    /// The user's own arguments, which take precedence over the settings above.
     pub extra_args: Vec<OsString>,
 }
 
-/// The place of an Envoy in a hot restart: it takes over from the epoch below its own, and hands over
-/// to the one above.
+/// The place of an Envoy in a hot restart family: it takes over from the previous epoch and hands
+/// over to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Number of its epoch (`--restart-epoch`), one above that of its parent.
+    /// Its epoch (`--restart-epoch`), one above that of its parent.
     pub epoch: u32,
-    /// What parent and child share (`--base-id`). At first nothing, in epoch 0: Envoy chooses a
-    /// number (`--use-dynamic-base-id`).
+    /// The id that parent and child share (`--base-id`). `None` for the first Envoy, which chooses it
+    /// (`--use-dynamic-base-id`).
     pub base_id: Option<u32>,
-    /// Where Envoy writes the number that it chooses (`--base-id-path`).
+    /// The file that Envoy writes the chosen id to (`--base-id-path`).
     pub base_id_file: PathBuf,
-    /// When the parent ends after the child took over, in whole seconds
-    /// (`--parent-shutdown-time-s`).
+    /// When the parent ends after the takeover, in whole seconds (`--parent-shutdown-time-s`).
     pub parent_shutdown: Duration,
 }
 
 /// Envoy's own log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnvoyLog {
-    /// Least level that is written.
+    /// Lowest level that is logged.
     pub level: Level,
-    /// One JSON object a line, with the field names of the dataplane's own JSON log.
+    /// Whether to log one JSON object per line, with the field names of the dataplane's JSON log.
     pub json: bool,
 }
 
@@ -108,7 +107,7 @@ pub enum DrainStrategy {
 }
 
 impl DrainStrategy {
-    /// The word that Envoy's `--drain-strategy` takes.
+    /// The value for Envoy's `--drain-strategy`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Immediate => "immediate",
@@ -116,7 +115,7 @@ impl DrainStrategy {
         }
     }
 
-    /// Reads the word that Envoy's `--drain-strategy` takes.
+    /// Parses a value of Envoy's `--drain-strategy`.
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Immediate, Self::Gradual]
             .into_iter()
@@ -124,7 +123,7 @@ impl DrainStrategy {
     }
 }
 
-/// Why Envoy could not be started, and what to look at.
+/// Why Envoy could not be started, with advice.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SpawnError(String);
@@ -133,8 +132,8 @@ fn number(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
-/// A process that has ended needs no signal.
-fn gone_is_fine(sent: rustix::io::Result<()>) -> io::Result<()> {
+/// Treats a signal to a process that has ended as success.
+fn ignore_missing(sent: rustix::io::Result<()>) -> io::Result<()> {
     match sent {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),

@@ -1,10 +1,10 @@
-//! What happens between fork and exec: Envoy is tied to the life of its parent or made independent
-//! of it, and the file that holds its bootstrap document stays open.
+//! Hooks between fork and exec: tie Envoy to the life of its parent or detach it, and keep the file
+//! with its bootstrap document open.
 //!
-//! This is the one place of the workspace with unsafe code. Between fork and exec of a program
-//! with threads only async-signal-safe calls are allowed; `prctl`, `getppid`, `setsid`, `fork`,
-//! `write`, `sched_yield`, `_exit` and `fcntl` are system calls without locks or allocation, and the
-//! closures do nothing else. An error is made from its number, which allocates nothing either.
+//! This is the only unsafe code of the workspace. Between fork and exec of a program with threads
+//! only async-signal-safe calls are allowed. `prctl`, `getppid`, `setsid`, `fork`, `write`,
+//! `sched_yield`, `_exit` and `fcntl` are system calls without locks or allocation, and the closures
+//! do nothing else. Errors are created from their numbers, which does not allocate either.
 #![expect(
     unsafe_code,
     reason = "a hook between fork and exec has no safe interface"
@@ -20,18 +20,19 @@ use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, fork, getpid, getppid, setsid, write};
 use tokio::process::Command;
 
-/// Ties the future child to this process: it gets `signal` when this process ends, however that
-/// happens. It inherits `inherited`, whose number must stay open until the child has been spawned.
+/// Ties the future child to this process: it gets `signal` when this process ends, for whatever
+/// reason. It inherits `inherited`, whose descriptor must stay open until the child has been
+/// spawned.
 ///
-/// The kernel sends the signal when the *thread* that spawned ends, so that thread has to live as
-/// long as the process: spawn from the main thread, never from a pool that shrinks. It forgets
-/// the request when the program has file capabilities or changes its user.
+/// The kernel sends the signal when the *thread* that spawned the child ends, so that thread has to
+/// live as long as the process: spawn from the main thread, never from a pool that shrinks. The
+/// kernel drops the setting if the program has file capabilities or changes its user.
 pub fn tie(command: &mut Command, signal: Signal, inherited: Option<&File>) {
     let parent = getpid();
     let inherited = inherited.map(File::as_raw_fd);
     before_exec(command, move || {
         set_pdeathsig(signal)?;
-        // The parent may have died before the request was made; then no signal would ever come.
+        // If the parent died before the call, no signal would ever come.
         if getppid() != parent {
             return Err(nix::errno::Errno::ECHILD.into());
         }
@@ -39,12 +40,12 @@ pub fn tie(command: &mut Command, signal: Signal, inherited: Option<&File>) {
     });
 }
 
-/// Makes the future child a grandchild with a session of its own, so that nothing which ends this
-/// program or its terminal reaches it, lets it inherit like [`tie`], and writes its process id to
+/// Makes the future child a grandchild with its own session, so that the end of this program or of
+/// its terminal does not reach it. It inherits like in [`tie`], and its process id is written to
 /// `pid_to`, which must stay open until the child has been spawned.
 ///
-/// A grandchild is needed because Envoy asks the kernel by itself for a signal when its parent
-/// ends. That must not be this program, so it waits until the process in between is gone.
+/// A grandchild is needed because Envoy itself requests a signal for the end of its parent. Its
+/// parent must not be this program, so it waits until the intermediate process has exited.
 pub(super) fn detach(command: &mut Command, inherited: Option<&File>, pid_to: BorrowedFd<'_>) {
     let (inherited, pid_to) = (inherited.map(File::as_raw_fd), pid_to.as_raw_fd());
     before_exec(command, move || {
@@ -53,8 +54,8 @@ pub(super) fn detach(command: &mut Command, inherited: Option<&File>, pid_to: Bo
         // SAFETY: both sides only make async-signal-safe calls until they exec or exit.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => {
-                // SAFETY: the caller holds the pipe open, and finds out when nothing was
-                // written. Exiting this way runs no handlers of the program that was forked.
+                // SAFETY: the caller keeps the pipe open, and detects if nothing was written.
+                // `_exit` runs no exit handlers of the forked program.
                 unsafe {
                     let pid = child.as_raw().to_ne_bytes();
                     let _ = write(BorrowedFd::borrow_raw(pid_to), &pid);
@@ -73,7 +74,7 @@ pub(super) fn detach(command: &mut Command, inherited: Option<&File>, pid_to: Bo
 
 fn keep_open(inherited: Option<RawFd>) -> io::Result<()> {
     if let Some(number) = inherited {
-        // SAFETY: the parent holds the file open until the spawn has returned.
+        // SAFETY: the parent keeps the file open until the spawn has returned.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
         fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))?;
     }
@@ -84,7 +85,7 @@ fn before_exec(
     command: &mut Command,
     hook: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) {
-    // SAFETY: the hooks make async-signal-safe system calls only, see the module's documentation.
+    // SAFETY: the hooks only make async-signal-safe system calls, see the module's documentation.
     unsafe {
         command.pre_exec(hook);
     }

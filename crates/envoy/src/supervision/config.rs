@@ -1,4 +1,4 @@
-//! What an Envoy runs, when two of those are the same, and in what they differ. It starts nothing.
+//! The configuration of an Envoy process: equality, differences, and a fingerprint. Starts nothing.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,25 +11,25 @@ use sha2::{Digest, Sha256};
 
 use crate::process::{EnvoyLog, Launch};
 
-/// The form of [`EnvoyConfig::fingerprint`]. What was before it had no number.
+/// Version of the format of [`EnvoyConfig::fingerprint`]. Earlier formats had no version.
 const FINGERPRINT: u32 = 1;
 
-/// Of a file that Envoy reads, this much counts, in bytes; certificates are far smaller.
+/// Maximum number of bytes of a file that are hashed; certificates are far smaller.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
-/// What an Envoy runs: how it is started, which program file that was, and what was in the files
-/// that it reads only when it starts.
+/// The configuration of an Envoy process: how it is started, its program file, and the content of
+/// the files that it reads only at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvoyConfig {
     /// How Envoy is started.
     pub launch: Launch,
     pub(super) program: Option<Program>,
     files: Vec<(PathBuf, Option<[u8; 32]>)>,
-    /// Whether it may only run when it takes over from what runs.
+    /// Whether it may only be applied by a hot restart.
     pub(super) hot_only: bool,
 }
 
-/// A program file, so that another one in its place is noticed.
+/// Identifies a program file, so that a replacement is detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) device: u64,
@@ -39,8 +39,8 @@ pub(super) struct Program {
 }
 
 impl EnvoyConfig {
-    /// Looks at the program file of now: a configuration that is made after the file was replaced
-    /// is another one.
+    /// Captures the current program file: a configuration that is created after the file was
+    /// replaced is not equal.
     pub fn new(launch: Launch) -> Self {
         let program = fs::metadata(&launch.executable).ok().map(|file| Program {
             device: file.dev(),
@@ -56,15 +56,15 @@ impl EnvoyConfig {
         }
     }
 
-    /// Does not replace what runs when that would have to be ended first.
+    /// Prevents a cold restart of the running process.
     #[must_use]
     pub fn hot_only(mut self) -> Self {
         self.hot_only = true;
         self
     }
 
-    /// Adds files that Envoy reads when it starts and never again: with other content it is
-    /// another configuration.
+    /// Adds files that Envoy reads only at its start. If their content differs, configurations are
+    /// not equal.
     #[must_use]
     pub fn reading(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
         let files = files.into_iter().map(|path| {
@@ -75,11 +75,12 @@ impl EnvoyConfig {
         self
     }
 
-    /// A digest by which a later supervisor recognises what runs, also one of another version: what
-    /// is hashed is listed here, and in which form. Whoever changes that has to count
-    /// [`FINGERPRINT`] up, and has every Envoy replaced that a supervisor adopts from an older one.
+    /// A digest by which a later supervisor, possibly of another version, recognises the
+    /// configuration of a running process. It consists of the parts listed here, in this format.
+    /// Any change of them must increment [`FINGERPRINT`], and causes every Envoy that was started
+    /// by an older version to be replaced on adoption.
     ///
-    /// How a configuration came to run does not matter once it does.
+    /// `hot_only` is not part of it, because it does not affect the running process.
     pub(super) fn fingerprint(&self) -> String {
         let Self {
             launch,
@@ -87,7 +88,7 @@ impl EnvoyConfig {
             files,
             hot_only: _,
         } = self;
-        // All fields by name, so that a new one is not forgotten.
+        // Destructured by name, so that a new field is not forgotten.
         let Launch {
             executable,
             bootstrap,
@@ -98,7 +99,7 @@ impl EnvoyConfig {
             extra_args,
         } = launch;
         let mut hasher = Sha256::new();
-        // With their lengths, so that no two configurations give the same bytes.
+        // Includes lengths, so that no two configurations produce the same bytes.
         let mut part = |name: &str, value: &[u8]| {
             for bytes in [name.as_bytes(), value] {
                 hasher.update((bytes.len() as u64).to_be_bytes());
@@ -132,7 +133,7 @@ impl EnvoyConfig {
         format!("{FINGERPRINT}:{digest}")
     }
 
-    /// In what another configuration differs, for people; empty when it does not.
+    /// Describes the differences from another configuration, for humans; empty if there are none.
     pub fn difference(&self, other: &Self) -> String {
         let mut parts = Vec::new();
         if self.launch.bootstrap != other.launch.bootstrap {
@@ -192,7 +193,7 @@ mod tests {
         }
     }
 
-    /// A later version has to come to the same, or it replaces every Envoy that it adopts.
+    /// A later version must produce the same value, or it replaces every Envoy that it adopts.
     #[test]
     fn a_fingerprint_is_the_same_in_every_version() {
         let expected = "1:0499ec75fb5a586cc10f9bf7ad04c73e26e0271a39d4dbf95b64eca0f99ec3d9";

@@ -1,26 +1,27 @@
-//! How many connections a process has from clients, as the kernel sees it. Envoy's admin interface
-//! belongs to the newest epoch, so that those of a parent which drains cannot be asked for there.
-//! Reads files of the kernel and touches no process.
+//! Counts the client connections of a process from the kernel's tables. Envoy's admin interface
+//! belongs to the newest epoch, so it cannot report the connections of a draining parent. Reads kernel
+//! files and does not affect the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-/// States of a connection in the kernel's table.
+/// Socket states in the kernel's table.
 const ESTABLISHED: u8 = 0x01;
 const LISTEN: u8 = 0x0A;
 
-/// The established TCP connections of the process `pid` to ports on which somebody in its network
-/// namespace listens, by port: this process, or one that took the port over from it. Those to an admin
-/// interface are among them, those that were redirected without a change of their address (TPROXY)
-/// are not. Connections that begin or end meanwhile may be missing.
+/// The established TCP connections of the process `pid` to ports with a listener in its network
+/// namespace, by port. The listener may be this process or another one that took the port over.
+/// Connections to an admin interface are included; those redirected without a change of their address
+/// (TPROXY) are not. Connections that are opened or closed concurrently may be missing.
 ///
-/// Blocks for as long as the kernel needs to write the tables of the whole network namespace, tens
-/// of milliseconds even when they are short. It needs 16 bytes for each open socket of the process.
+/// Blocks while the kernel generates the tables of the whole network namespace, tens of milliseconds
+/// even if they are short. Needs 16 bytes for each open socket of the process.
 ///
 /// # Errors
-/// When there is no such process, or it must not be looked at: it belongs to another user, or its
+/// When the process does not exist, or cannot be inspected because it belongs to another user or its
+/// program file has capabilities. The count is then unknown.
 /// program file has capabilities. The count is unknown then.
 pub fn connections_by_port(pid: u32) -> io::Result<BTreeMap<u16, u64>> {
     count(&Path::new("/proc").join(pid.to_string()))
@@ -31,7 +32,7 @@ fn count(process: &Path) -> io::Result<BTreeMap<u16, u64>> {
     let mut listening = BTreeSet::new();
     for (table, required) in [("net/tcp", true), ("net/tcp6", false)] {
         let file = match File::open(process.join(table)) {
-            // Without IPv6 the kernel has no table for it.
+            // The table does not exist without IPv6.
             Err(error) if !required && error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened?,
         };
@@ -39,7 +40,7 @@ fn count(process: &Path) -> io::Result<BTreeMap<u16, u64>> {
             let reason = format!("{table}: unknown layout");
             io::Error::new(io::ErrorKind::InvalidData, reason)
         };
-        // The first line is a heading.
+        // Skip the heading.
         for line in BufReader::new(file).lines().skip(1) {
             let (port, state, inode) = row(&line?).ok_or_else(unknown)?;
             if state == LISTEN {
@@ -47,13 +48,14 @@ fn count(process: &Path) -> io::Result<BTreeMap<u16, u64>> {
             } else if state == ESTABLISHED
                 && let Ok(index) = sockets.binary_search_by_key(&inode, |(inode, _)| *inode)
             {
-                // Once each: while others begin and end, the kernel shows some lines twice.
+                // Counted once each: while other connections change, the kernel may list some lines
+                // twice.
                 sockets[index].1 = Some(port);
             }
         }
     }
     let mut found = BTreeMap::new();
-    // The kernel gives a connection that goes out no port that somebody is bound to.
+    // The kernel never assigns a listening port to an outgoing connection.
     let ports = sockets.into_iter().filter_map(|(_, port)| port);
     for port in ports.filter(|port| listening.contains(port)) {
         *found.entry(port).or_default() += 1;
@@ -61,13 +63,13 @@ fn count(process: &Path) -> io::Result<BTreeMap<u16, u64>> {
     Ok(found)
 }
 
-/// The numbers of the sockets that a process has open, in order, with room for a port.
+/// The inodes of a process's open sockets, sorted, each with a place for its port.
 fn sockets(folder: &Path) -> io::Result<Vec<(u64, Option<u16>)>> {
     let mut sockets = Vec::new();
     for entry in fs::read_dir(folder)? {
         let target = match fs::read_link(entry?.path()) {
             Ok(target) => target,
-            // Closed in between.
+            // Closed concurrently.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -82,8 +84,8 @@ fn sockets(folder: &Path) -> io::Result<Vec<(u64, Option<u16>)>> {
     Ok(sockets)
 }
 
-/// The own port, the state and the socket's number in a line of the kernel's table: its number, own
-/// address, the other's address, state; the socket's number is the tenth.
+/// Local port, state and inode from a line of the kernel's table: slot, local address, remote address,
+/// state; the inode is the tenth field.
 fn row(line: &str) -> Option<(u16, u8, u64)> {
     let mut fields = line.split_ascii_whitespace();
     let port = fields.nth(1)?.rsplit_once(':')?.1;
@@ -103,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// The connections to a port of this process.
+    /// The number of connections to a port of this process.
     fn own(port: u16) -> u64 {
         let found = connections_by_port(std::process::id()).unwrap();
         found.get(&port).copied().unwrap_or_default()
@@ -128,7 +130,7 @@ mod tests {
         let (client, server) = pair(&one);
         let _more = [pair(&one), pair(&other)];
         assert_eq!((own(first), own(second)), (2, 1));
-        // The other ends of them are this process's as well, and did not come in.
+        // Their other ends belong to this process as well, but are outgoing.
         assert_eq!(own(client.local_addr().unwrap().port()), 0);
         drop((client, server));
         assert_eq!(own(first), 1);
@@ -143,7 +145,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // More than fit into what the kernel shows at once.
+                    // More than the kernel returns in one read.
                     let others: Vec<_> = (0..60)
                         .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
                         .collect();
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_at_is_an_error() {
+    fn a_process_that_cannot_be_inspected_is_an_error() {
         let gone = connections_by_port(u32::MAX).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
         if !rustix::process::geteuid().is_root() {
@@ -198,7 +200,7 @@ mod tests {
 
     const HEADING: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
 
-    /// A row as the kernel writes it.
+    /// A row in the kernel's format.
     fn written(address: &str, port: u16, state: u8, inode: u64) -> String {
         format!(
             "   0: {address}:{port:04X} {address}:C350 {state:02X} 00000000:00000000 \

@@ -1,5 +1,6 @@
-//! The one place that performs what the machine decides: it starts and signals processes, makes
-//! calls, waits, writes the files, and feeds back what happens until the machine has finished.
+//! The driver of the state machine, and the only module that performs its actions: it starts and
+//! signals processes, calls the host, runs timers, writes the files, and feeds back events until
+//! supervision has finished.
 
 mod timers;
 
@@ -27,13 +28,14 @@ use crate::process::{ExitReason, Process};
 
 use self::timers::Timers;
 
-/// How often is looked whether the snapshot still has to be written.
+/// Interval at which a failed write of the snapshot is retried.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(1);
 
-/// Supervises processes with `config` until that ends. Dropping the future ends the processes. When
-/// an end was asked for already, nothing is started, and what a former supervisor left is ended.
+/// Supervises processes with `config` until supervision ends. Dropping the future kills the
+/// processes. If a stop was requested before, nothing is started, and processes that a former
+/// supervisor left are ended.
 ///
-/// Poll it on the thread that lives as long as the program when the host ties processes to their
+/// Poll it on the thread that lives as long as the program if the host ties processes to their
 /// thread, as [`super::EnvoyHost`] does.
 ///
 /// # Errors
@@ -47,7 +49,7 @@ pub async fn run<H: Host>(
     let mut driver = Driver::begin(host, config, options, controls.report.clone()).await?;
     let snapshot = driver.snapshot_content();
     if let Err(error) = driver.snapshot.set(snapshot) {
-        // What was adopted serves on, for a supervisor that can begin.
+        // Adopted processes keep serving, for a supervisor that can start.
         driver.detach_all();
         return Err(error);
     }
@@ -55,8 +57,8 @@ pub async fn run<H: Host>(
         let actions = driver.machine.begin();
         driver.perform(actions);
     }
-    // The first process may not even have been started.
-    driver.settle();
+    // The first start may have failed already.
+    driver.process_events();
     let mut period = interval(SNAPSHOT_PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -65,11 +67,11 @@ pub async fn run<H: Host>(
         }
         tokio::select! {
             biased;
-            event = driver.next() => driver.happened(event),
+            event = driver.next() => driver.record(event),
             requests = controls.requests() => driver.queue.extend(requests),
             _ = period.tick(), if driver.snapshot.is_kept() => driver.keep_snapshot(),
         }
-        driver.settle();
+        driver.process_events();
     }
 }
 
@@ -79,12 +81,12 @@ struct Running<C> {
     fingerprint: String,
     since: Instant,
     adopted: bool,
-    /// What is waited for besides its end: that it serves, or that nobody is connected any more.
+    /// A future that becomes ready when the process serves, or when its last connection has closed.
     awaited: Option<Work<Event<C>>>,
 }
 
 impl<C> Running<C> {
-    /// What happens next to it. Cancel safe.
+    /// The next event of the process. Cancel safe.
     async fn next(&mut self, run: Run) -> Event<C> {
         tokio::select! {
             biased;
@@ -97,14 +99,14 @@ impl<C> Running<C> {
     }
 }
 
-/// A call of the host that is under way.
+/// A pending call of the host, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Call {
-    /// Whether and how what runs can be replaced.
+    /// Checks whether and how the running process can be replaced.
     Check,
-    /// Whether Envoy accepts its first configuration.
+    /// Checks whether Envoy accepts its first configuration.
     Validate,
-    /// What the process that serves is asked over its admin interface: to drain, then to quit.
+    /// A request to the serving process over its admin interface: drain, then quit.
     Admin,
 }
 
@@ -112,8 +114,7 @@ struct Driver<H: Host> {
     host: H,
     machine: Machine<H::Config>,
     running: BTreeMap<Run, Running<H::Config>>,
-    /// At most one of each kind: a new one takes the place of the one before, whose answer would
-    /// mean nothing any more.
+    /// At most one of each kind: a new call replaces the previous one, whose result is obsolete.
     calls: BTreeMap<Call, Work<Event<H::Config>>>,
     timers: Timers,
     queue: VecDeque<Event<H::Config>>,
@@ -123,7 +124,7 @@ struct Driver<H: Host> {
     snapshot: StateFile,
     owner: Option<Owner>,
     on_restart: Option<OnRestart>,
-    /// What the last check decided, until the next start.
+    /// Result of the last check, until the next start.
     decided: Option<RestartMode>,
 }
 
@@ -148,7 +149,7 @@ impl<H: Host> Driver<H> {
         });
         let adopted: Vec<Adopted> = adopted.collect();
         let machine = Machine::new(options.policy, config, &adopted);
-        // The machine has just made epochs of them, in this order.
+        // The machine has just created its epochs from them, in this order.
         let runs = machine.epochs().iter().map(|epoch| epoch.run);
         let running = runs.zip(found).map(|(run, (entry, process))| {
             tracing::info!(epoch = entry.epoch, pid = process.pid(), "adopted envoy");
@@ -179,7 +180,7 @@ impl<H: Host> Driver<H> {
         })
     }
 
-    /// What happens next. Cancel safe.
+    /// The next event. Cancel safe.
     async fn next(&mut self) -> Event<H::Config> {
         let lives = self.running.iter_mut();
         let lives = lives.map(|(run, running)| running.next(*run));
@@ -198,8 +199,8 @@ impl<H: Host> Driver<H> {
         event
     }
 
-    /// Has the machine decide about it later, and notes what others are shown of it.
-    fn happened(&mut self, event: Event<H::Config>) {
+    /// Queues the event for the machine, and updates log and report.
+    fn record(&mut self, event: Event<H::Config>) {
         match &event {
             Event::Ready(run) => {
                 if let Some(running) = self.running.get(run) {
@@ -211,7 +212,7 @@ impl<H: Host> Driver<H> {
             }
             Event::Idle(run) => tracing::info!(
                 epoch = self.running.get(run).map(|running| running.epoch),
-                "nothing is connected to envoy any more, so that its drain ends now"
+                "envoy has no connections left, ending its drain"
             ),
             Event::Checked(_, Ok(mode)) => self.decided = Some(*mode),
             Event::Checked(_, Err(reason)) => {
@@ -240,15 +241,18 @@ impl<H: Host> Driver<H> {
         if expected {
             tracing::info!(epoch, pid, ?lived, %reason, "envoy process exited");
         } else {
-            let words = running.process.last_words();
+            let message = running.process.last_message();
             tracing::error!(
-                epoch, pid, ?lived, %reason, said = words,
+                epoch, pid, ?lived, %reason, said = message,
                 "envoy process exited unexpectedly"
             );
-            // What it says of a configuration that it refuses says more.
+            // If the configuration is being refused, the reason for that is more specific.
             if state == EpochState::Starting && !self.machine.refused() {
-                let words = words.map(|words| format!(": {words}")).unwrap_or_default();
-                self.state.refuse(format!("epoch {epoch} {reason}{words}"));
+                let message = message
+                    .map(|message| format!(": {message}"))
+                    .unwrap_or_default();
+                self.state
+                    .refuse(format!("epoch {epoch} {reason}{message}"));
             }
         }
         while self.state.exits.len() >= EXITS {
@@ -264,8 +268,8 @@ impl<H: Host> Driver<H> {
         });
     }
 
-    /// Lets the machine have everything that has happened.
-    fn settle(&mut self) {
+    /// Passes all queued events to the machine and performs the resulting actions.
+    fn process_events(&mut self) {
         while let Some(event) = self.queue.pop_front() {
             let actions = self.machine.on(event);
             let machine = &self.machine;
@@ -273,8 +277,8 @@ impl<H: Host> Driver<H> {
             self.perform(actions);
         }
         self.publish();
-        // At once: a process that is not in it would be nobody's if this program were killed now.
-        // What is let go of stays as it is.
+        // Immediately: if this program were killed now, a process missing from the snapshot would
+        // be orphaned. After the end of supervision the snapshot is final.
         if self.machine.outcome().is_none() {
             self.keep_snapshot();
         }
@@ -296,7 +300,7 @@ impl<H: Host> Driver<H> {
                         if let Err(error) = drain.await {
                             tracing::warn!(%error, "error while draining Envoy listeners");
                         }
-                        // Nothing follows from it: the time to drain runs on.
+                        // The result does not matter: the drain time runs in any case.
                         pending().await
                     };
                     self.calls.insert(Call::Admin, answer.boxed());
@@ -319,11 +323,13 @@ impl<H: Host> Driver<H> {
                     self.state.next_start = None;
                     match self.machine.refused() {
                         true => {
-                            tracing::error!("envoy would refuse its configuration again and again");
+                            tracing::error!(
+                                "envoy is not started again, because it refuses its configuration"
+                            );
                         }
                         false => tracing::error!(
                             serving = !self.machine.stopping(),
-                            "all retries are spent"
+                            "all retries are exhausted"
                         ),
                     }
                 }
@@ -350,7 +356,7 @@ impl<H: Host> Driver<H> {
     fn start(&mut self, run: Run, epoch: u32, config: &H::Config) {
         self.state.starts += 1;
         self.state.next_start = None;
-        // Whoever was to be replaced may have ended by itself since the check.
+        // The process to be replaced may have exited since the check.
         let kind = match (self.decided.take(), epoch) {
             (Some(RestartMode::Hot), 1..) => RestartKind::Hot,
             (Some(RestartMode::Cold), 0) => RestartKind::Cold,
@@ -383,7 +389,7 @@ impl<H: Host> Driver<H> {
     }
 
     fn quit(&mut self, run: Run) {
-        // Whether somebody is connected does not matter any more.
+        // Its remaining connections do not matter any more.
         if let Some(running) = self.running.get_mut(&run) {
             running.awaited = None;
         }
@@ -438,7 +444,7 @@ impl<H: Host> Driver<H> {
             Some(current) => self
                 .pid_file
                 .keep(format!("{}\n", current.pid).into_bytes()),
-            // The number may soon be another's, unless the process lives on.
+            // The process id may soon be reused, unless the process outlives supervision.
             None if self.machine.outcome().is_none() => self.pid_file.remove(),
             None => {}
         }
@@ -474,7 +480,7 @@ impl<H: Host> Driver<H> {
         });
         let entries = entries.collect();
         let snapshot = Snapshot::new(self.owner.clone(), self.host.base_id(), entries);
-        // A snapshot is numbers and short texts, which always have a form.
+        // A snapshot consists of numbers and short texts, so it can always be encoded.
         serde_json::to_vec_pretty(&snapshot).unwrap_or_default()
     }
 

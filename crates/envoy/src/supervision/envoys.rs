@@ -1,5 +1,5 @@
-//! The real host: Envoys that are started with their place in a hot restart, or without one where
-//! that cannot work. Why it cannot is said once.
+//! The real host: starts Envoys as members of a hot restart family, or independently where hot restart
+//! is not possible. The reason is logged once.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use super::{headroom, version};
 use crate::admin::{AdminClient, AdminError};
 use crate::process::{DetachedProcess, Identity, Launch, Place, Process, ValidationError};
 
-/// How often a starting Envoy is asked whether it serves.
+/// Polling interval for the readiness of a starting Envoy.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// How often a draining Envoy is asked whether somebody is connected.
+/// Polling interval for the connections of a draining Envoy.
 const IDLE_POLL: Duration = Duration::from_secs(1);
 
 /// Starts and ends Envoys.
@@ -28,26 +28,25 @@ const IDLE_POLL: Duration = Duration::from_secs(1);
 pub struct EnvoyHost {
     admin: AdminClient,
     hot: Option<HotRestart>,
-    /// Where Envoys write that live on when this program ends.
+    /// The log file of Envoys that outlive this program; `None` if they do not.
     log: Option<PathBuf>,
     base_id: Option<u32>,
     /// Whether the running Envoys were started with hot restart.
     hot_capable: bool,
-    /// Why there is no hot restart, as it was logged last.
+    /// Why hot restart is not possible; the last logged reason.
     obstacle: watch::Sender<Option<String>>,
-    /// What was said of the version of the Envoy that served last.
+    /// The last logged warning about the version of Envoy.
     warning: watch::Sender<Option<String>>,
-    /// Whether the next Envoy's standard error is captured: none has served since the last start.
+    /// Whether to capture the standard error of the next Envoy: none has served since the last start.
     capture_errors: bool,
-    /// [`headroom::too_few_threads`], but in tests.
+    /// [`headroom::too_few_threads`], replaced in tests.
     too_few_threads: fn(concurrency: u32) -> Option<String>,
 }
 
 impl EnvoyHost {
-    /// A host for Envoys whose admin interface `admin` calls. Without `hot` every restart is a
-    /// plain one. With `log` Envoys append what they write to that file, and outlive this program, so
-    /// that its successor can adopt them; others are ended by the kernel together with the thread
-    /// that drives this host.
+    /// A host for Envoys whose admin interface is `admin`. Without `hot` every restart is cold. With
+    /// `log`, Envoys append their output to that file and outlive this program, so that its successor
+    /// can adopt them. Without it, the kernel kills them when the thread that drives this host ends.
     pub fn new(admin: AdminClient, hot: Option<HotRestart>, log: Option<PathBuf>) -> Self {
         Self {
             admin,
@@ -64,7 +63,7 @@ impl EnvoyHost {
 
     fn place(&mut self, epoch: u32, launch: &Launch) -> Result<Option<Place>, String> {
         if epoch == 0 {
-            // One that an earlier family left is not this one's.
+            // A file of an earlier family does not belong to this one.
             self.hot.iter().for_each(HotRestart::remove_base_id);
             let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch);
             self.hot_capable = obstacle.is_none();
@@ -78,10 +77,12 @@ impl EnvoyHost {
                 .base_id
                 .ok_or("the running Envoy's base id is not known")?;
             let region = hot_restart::region(&hot.shared_memory, number);
-            let unmarked = hot_restart::unmark(&region)
+            let cleared = hot_restart::clear_flag(&region)
                 .map_err(|error| format!("{}: {error}", region.display()))?;
-            if unmarked {
-                tracing::info!("an epoch had died while it started; its mark is removed");
+            if cleared {
+                tracing::info!(
+                    "an epoch died during its initialisation, cleared its flag in shared memory"
+                );
             }
         }
         Ok(Some(Place {
@@ -93,16 +94,19 @@ impl EnvoyHost {
     }
 }
 
-/// Notes a text, and answers it where it is another one than before.
-fn noted(last: &watch::Sender<Option<String>>, text: Option<String>) -> Option<String> {
+/// Stores a text, and returns it if it differs from the previous one.
+fn replace_if_changed(
+    last: &watch::Sender<Option<String>>,
+    text: Option<String>,
+) -> Option<String> {
     let before = last.send_replace(text.clone());
     text.filter(|text| before.as_ref() != Some(text))
 }
 
-/// Says why hot restart cannot work, unless that was the last thing said about it.
+/// Logs why hot restart is not possible, unless the reason is the last one logged.
 fn log_obstacle(logged: &watch::Sender<Option<String>>, obstacle: Option<String>) {
-    // Who switches it off knows why.
-    let reason = noted(logged, obstacle).filter(|reason| reason != hot_restart::OFF);
+    // An operator who disabled it knows the reason.
+    let reason = replace_if_changed(logged, obstacle).filter(|reason| reason != hot_restart::OFF);
     if let Some(reason) = reason {
         tracing::info!(
             reason,
@@ -120,7 +124,8 @@ impl Host for EnvoyHost {
         let started = match &self.log {
             Some(log) => launch.spawn_detached(place.as_ref(), log),
             None => {
-                // The usual first one costs no thread; it says what is wrong where everything is said.
+                // A regular first start does without the extra thread. Its errors appear in the common
+                // output.
                 let quoted = std::mem::replace(&mut self.capture_errors, true) || epoch > 0;
                 launch.spawn(place.as_ref(), quoted)
             }
@@ -138,7 +143,7 @@ impl Host for EnvoyHost {
     ) -> Work<Result<RestartMode, String>> {
         let config = config.clone();
         let too_few_threads = (self.too_few_threads)(config.launch.concurrency);
-        // An Envoy that checks needs as many threads as one that serves.
+        // Envoy needs as many threads for a validation as for serving.
         let can_validate = too_few_threads.is_none();
         let pid = running.as_ref().map(|running| running.pid);
         let seen = hot_restart::obstacle(self.hot.as_ref(), &config.launch)
@@ -181,9 +186,9 @@ impl Host for EnvoyHost {
         let launch = config.launch.clone();
         Box::pin(async move {
             match launch.validate().await {
-                Err(ValidationError::Refused(words)) => Err(words),
+                Err(ValidationError::Refused(message)) => Err(message),
                 Err(error) => {
-                    tracing::warn!(%error, "whether envoy takes its configuration is not known");
+                    tracing::warn!(%error, "envoy's configuration could not be validated");
                     Ok(())
                 }
                 Ok(()) => Ok(()),
@@ -204,7 +209,7 @@ impl Host for EnvoyHost {
                 }
                 sleep(READY_POLL).await;
             };
-            if let Some(warning) = noted(&logged, version::untested(&info.version)) {
+            if let Some(warning) = replace_if_changed(&logged, version::untested(&info.version)) {
                 tracing::warn!("{warning}");
             }
         })
@@ -222,7 +227,7 @@ impl Host for EnvoyHost {
                 match admin.active_connections().await {
                     Ok(0) => return,
                     Ok(active) => tracing::debug!(active, "envoy drains"),
-                    // As long as it cannot be known the grace period decides.
+                    // While the count is unknown, the grace period decides.
                     Err(error) => tracing::debug!(%error, "connections cannot be counted"),
                 }
                 sleep(IDLE_POLL).await;
@@ -251,7 +256,7 @@ impl Host for EnvoyHost {
         let Some(hot) = self.hot.as_ref().filter(|_| idle && self.hot_capable) else {
             return;
         };
-        // Envoy leaves both behind, also when it ends before it serves.
+        // Envoy leaves both files behind, even if it ends before it serves.
         if let Some(base_id) = self.base_id.or_else(|| hot.chosen_base_id().ok()) {
             let _ = fs::remove_file(hot_restart::region(&hot.shared_memory, base_id));
         }
@@ -284,7 +289,7 @@ impl Host for EnvoyHost {
     }
 
     fn adopted(&mut self, base_id: Option<u32>) {
-        // A supervisor that was killed as soon as Envoy served may not have noted the number.
+        // A supervisor that was killed right after Envoy became ready may not have stored the id.
         let base_id = base_id.or_else(|| self.hot.as_ref()?.chosen_base_id().ok());
         self.hot_capable = base_id.is_some() && self.hot.is_some();
         self.base_id = base_id.filter(|_| self.hot_capable);
@@ -300,7 +305,7 @@ impl Host for EnvoyHost {
     }
 }
 
-/// Why `config` cannot take over from the running process, when its program cannot.
+/// Why `config` cannot take over from the running process because of its program.
 async fn incompatible(config: &EnvoyConfig, running: Option<Identity>) -> Option<String> {
     let Some(running) = running else {
         return Some(hot_restart::RUNNING.to_owned());
@@ -309,7 +314,7 @@ async fn incompatible(config: &EnvoyConfig, running: Option<Identity>) -> Option
     if program.is_some_and(|new| (new.device, new.inode) == (running.device, running.inode)) {
         return None;
     }
-    // What runs may have no name any more.
+    // The running program's file may have been removed.
     let old = PathBuf::from(format!("/proc/{}/exe", running.pid));
     version::incompatible(&old, &config.launch.executable).await
 }
@@ -323,7 +328,7 @@ mod tests {
     use crate::process::{DrainStrategy, EnvoyLog};
     use legate_runtime::logging::Level;
 
-    /// A host that finds no room for more threads, and what it shall run; every check of that fails.
+    /// A host that reports no room for more threads, with a configuration that fails every validation.
     fn no_room(folder: &Path) -> (EnvoyHost, EnvoyConfig) {
         let executable = folder.join("envoy");
         fs::write(
@@ -355,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_room_for_threads_a_restart_is_plain_where_somebody_asked() {
+    async fn without_room_for_threads_only_a_requested_restart_is_cold() {
         let folder = tempfile::tempdir().unwrap();
         let (mut host, config) = no_room(folder.path());
         let running = Identity::of(std::process::id());
@@ -372,7 +377,7 @@ mod tests {
             host.check(&config, running.clone()).await,
             Ok(RestartMode::Cold)
         );
-        // With room it is checked.
+        // With enough room it is validated.
         let (mut host, config) = no_room(folder.path());
         host.too_few_threads = |_| None;
         let refused = host.check(&config, running).await.unwrap_err();
@@ -380,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_envoy_chose_is_cleaned_up_though_it_never_served() {
+    fn the_base_id_of_an_envoy_that_never_served_is_cleaned_up() {
         let folder = tempfile::tempdir().unwrap();
         let (mut host, _) = no_room(folder.path());
         let file = folder.path().join("base-id");
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_not_noted_is_read() {
+    fn a_base_id_that_was_not_stored_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let (mut host, _) = no_room(folder.path());
         let file = folder.path().join("base-id");

@@ -1,7 +1,7 @@
-//! Files that tell others, or a later supervisor, what runs: the pid file and the snapshot. Both
-//! are replaced as a whole, readable by their owner alone, and written when their content changes
-//! and at no other time. They hold neither configuration nor secrets, and mean nothing after the next
-//! start of the machine, so that nobody waits until they are on the disk.
+//! State files for other programs and for a later supervisor: the pid file and the snapshot. Each is
+//! replaced atomically, only when its content changes, and readable only by its owner. They contain
+//! neither configuration nor secrets. They become meaningless at the next boot, so they are not
+//! synced to disk.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -14,58 +14,58 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::Identity;
 
-/// The form of the snapshot that is written and understood.
+/// Version of the snapshot format.
 const VERSION: u32 = 1;
-/// Largest snapshot that is read, in bytes; a real one has a few hundred.
+/// Maximum size of a snapshot in bytes; real ones have a few hundred.
 const SIZE_LIMIT: u64 = 1024 * 1024;
 
-/// A file cannot be written or read.
+/// A state file cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[error("the {0}; name a folder that this user can write")]
 pub struct FileError(String);
 
-/// What a supervisor leaves for its successor.
+/// The state that a supervisor leaves for its successor.
 ///
-/// Fields that are not known are ignored: a later version may have written them.
+/// Unknown fields are ignored, because a later version may have written them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     version: u32,
-    /// Whose processes these are; absent where nobody said.
+    /// The owner of the processes; `None` if unknown.
     #[serde(default)]
     pub owner: Option<Owner>,
-    /// What parent and child of a hot restart share; absent when it is not possible.
+    /// The base id of the hot restart family; `None` if hot restart is not possible.
     pub base_id: Option<u32>,
-    /// The processes, the oldest epoch first.
+    /// The processes, oldest epoch first.
     pub processes: Vec<Entry>,
 }
 
 /// A process of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Number of its epoch.
+    /// Its epoch.
     pub epoch: u32,
-    /// Digest of what it runs, see `Host::fingerprint`.
+    /// Digest of its configuration, see `Host::fingerprint`.
     pub fingerprint: String,
-    /// Where it was in its life.
+    /// Its state.
     pub stage: Stage,
-    /// Which process it is.
+    /// Its identity.
     pub identity: Identity,
 }
 
-/// Where a process of a snapshot was in its life.
+/// State of a process in a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// It was not ready yet.
+    /// Not ready yet.
     Starting,
-    /// It served.
+    /// Serving.
     Serving,
-    /// It was on its way to its end.
+    /// About to end.
     Leaving,
 }
 
 impl Snapshot {
-    /// A snapshot of these processes.
+    /// Creates a snapshot of these processes.
     pub fn new(owner: Option<Owner>, base_id: Option<u32>, processes: Vec<Entry>) -> Self {
         Self {
             version: VERSION,
@@ -75,13 +75,13 @@ impl Snapshot {
         }
     }
 
-    /// Reads the snapshot at `path`; nothing when there is none.
+    /// Loads the snapshot at `path`; `None` if there is none.
     ///
-    /// One that makes no sense is moved aside to a name with `.corrupt` at its end, logged,
-    /// and counts as none.
+    /// An invalid snapshot is logged, renamed with the extension `.corrupt`, and otherwise treated as
+    /// missing.
     ///
     /// # Errors
-    /// When a file is there and cannot be read or moved.
+    /// When a file exists but cannot be read or renamed.
     pub fn load(path: &Path) -> Result<Option<Self>, FileError> {
         let failed = |verb| move |source| error("snapshot", verb, path, source);
         let text = match read(path) {
@@ -98,13 +98,13 @@ impl Snapshot {
         fs::rename(path, &aside).map_err(failed("moved aside"))?;
         tracing::warn!(
             snapshot = %path.display(), kept = %aside.display(), reason = %wrong,
-            "the supervisor's snapshot makes no sense; nothing is adopted"
+            "the supervisor's snapshot is invalid; nothing is adopted"
         );
         Ok(None)
     }
 }
 
-/// The proxy that Envoys work for.
+/// The proxy that Envoys belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Its id.
@@ -115,13 +115,13 @@ pub struct Owner {
     pub node_id: String,
     /// Envoy's admin interface.
     pub admin: SocketAddr,
-    /// Where Envoy gets its configuration: an address, or the path of a socket.
+    /// Address or socket path from which Envoy fetches its configuration.
     pub xds: String,
 }
 
 impl Owner {
-    /// Whether both are the same proxy on the same node; it may have other ports by now, or be
-    /// known by the other one of name and id.
+    /// Whether both are the same proxy on the same node. Ports may differ, and a node may be known by
+    /// its name in one and by its id in the other.
     pub fn same_proxy(&self, other: &Self) -> bool {
         let differs = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
         self.proxy == other.proxy
@@ -145,32 +145,32 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A file that is replaced when its content changes; without a path there is none.
+/// A file that is replaced when its content changes. Without a path it does nothing.
 #[derive(Debug)]
 pub(super) struct StateFile {
     what: &'static str,
     path: Option<PathBuf>,
     written: Option<Vec<u8>>,
-    complained: bool,
+    logged: bool,
 }
 
 impl StateFile {
-    /// The file at `path`; `what` it is for people.
+    /// The file at `path`; `what` is its name in messages.
     pub(super) fn new(what: &'static str, path: Option<PathBuf>) -> Self {
         Self {
             what,
             path,
             written: None,
-            complained: false,
+            logged: false,
         }
     }
 
-    /// Whether there is one.
+    /// Whether there is a path.
     pub(super) fn is_kept(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Makes `content` the file's content, unless it already is.
+    /// Sets the content of the file; no-op if it is unchanged.
     pub(super) fn set(&mut self, content: Vec<u8>) -> Result<(), FileError> {
         if let Some(path) = &self.path
             && self.written.as_ref() != Some(&content)
@@ -178,21 +178,21 @@ impl StateFile {
             let replaced = replace(path, &content);
             replaced.map_err(|source| error(self.what, "written", path, source))?;
             self.written = Some(content);
-            self.complained = false;
+            self.logged = false;
         }
         Ok(())
     }
 
-    /// Like [`StateFile::set`]; trouble is logged, once until it works again.
+    /// Like [`StateFile::set`], but errors are logged once until a write succeeds.
     pub(super) fn keep(&mut self, content: Vec<u8>) {
         if let Err(error) = self.set(content)
-            && !std::mem::replace(&mut self.complained, true)
+            && !std::mem::replace(&mut self.logged, true)
         {
-            tracing::warn!(%error, "supervision goes on without it");
+            tracing::warn!(%error, "supervision continues without it");
         }
     }
 
-    /// Removes the file, if this supervisor wrote it.
+    /// Removes the file if this supervisor has written it.
     pub(super) fn remove(&mut self) {
         if let Some(path) = &self.path
             && self.written.take().is_some()
@@ -200,7 +200,7 @@ impl StateFile {
             && source.kind() != io::ErrorKind::NotFound
         {
             let error = error(self.what, "removed", path, source);
-            tracing::warn!(%error, "a file is left behind");
+            tracing::warn!(%error, "a file could not be removed");
         }
     }
 }
@@ -209,7 +209,7 @@ fn error(what: &str, verb: &str, path: &Path, error: io::Error) -> FileError {
     FileError(format!("{what} {path:?} cannot be {verb}: {error}"))
 }
 
-/// No more than the limit, which cuts a larger one off.
+/// Reads the file up to the size limit.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(path)?.take(SIZE_LIMIT).read_to_end(&mut text)?;
@@ -218,8 +218,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_added_extension("new");
-    // One that a supervisor left which was ended while it wrote, or a link or a pipe of a stranger's:
-    // what that leads to is not written.
+    // Removes the remains of an interrupted write, or a link or pipe created by someone else, whose
+    // target must not be written.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_place_of_the_new_file_is_not_written_to() {
+    fn an_existing_temporary_file_is_not_written_to() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("envoy.pid");
         let stranger = folder.path().join("stranger");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_kept_aside() {
+    fn invalid_snapshots_are_moved_aside() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot.json");
         let whole = serde_json::to_string(&snapshot()).unwrap();
@@ -364,7 +364,7 @@ mod tests {
             text.contains("snapshot") && text.contains("/proc/no-such-folder"),
             "{text}"
         );
-        // A file that this supervisor never wrote is none of its business.
+        // A file that this supervisor has not written is not removed.
         StateFile::new("pid file", Some("/proc/self/stat".into())).remove();
         let folder = tempfile::tempdir().unwrap();
         assert!(

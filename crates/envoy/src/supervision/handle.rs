@@ -1,5 +1,5 @@
-//! How other tasks ask a running supervisor for something. Requests do not queue: only the latest
-//! configuration counts, several restarts are one, and a stop is final.
+//! Requests of other tasks to a running supervisor. Requests do not queue up: only the latest
+//! configuration counts, several restarts are merged, and a stop is final.
 
 use std::mem::discriminant;
 
@@ -8,21 +8,21 @@ use tokio::sync::watch;
 use super::machine::Event;
 use super::report::Report;
 
-/// The supervisor has ended or is about to; nothing can be started any more.
+/// The supervisor has ended or is about to end, so nothing can be started any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the supervisor was stopped, and a stop is final")]
 pub struct Stopped;
 
-/// The requests that were made.
+/// Requests so far.
 #[derive(Debug)]
 struct Requests<C> {
-    /// Those that the supervisor has not taken yet, at most one of each kind.
+    /// Requests that the supervisor has not processed yet, at most one of each kind.
     pending: Vec<Event<C>>,
-    /// Whether one of them was to stop, kill or release.
+    /// Whether a stop, kill or release has been requested.
     end: bool,
 }
 
-/// Makes requests of a supervisor and reads its report.
+/// Sends requests to a supervisor and reads its report.
 #[derive(Debug, Clone)]
 pub struct Handle<C> {
     requests: watch::Sender<Requests<C>>,
@@ -37,7 +37,7 @@ pub struct Controls<C> {
     pub(super) report: watch::Sender<Report>,
 }
 
-/// A connected pair: the handle for those who make requests, the controls for [`super::run`].
+/// A connected pair: the handle for requesters, the controls for [`super::run`].
 pub fn handle<C>() -> (Handle<C>, Controls<C>) {
     let (requests, changed) = watch::channel(Requests {
         pending: Vec::new(),
@@ -57,14 +57,14 @@ pub fn handle<C>() -> (Handle<C>, Controls<C>) {
 }
 
 impl<C> Controls<C> {
-    /// Whether the supervisor was asked to stop, kill or release.
+    /// Whether a stop, kill or release has been requested.
     pub(super) fn end(&self) -> bool {
         self.requests.borrow().end
     }
 
     /// Waits for requests and takes them. Cancel safe.
     pub(super) async fn requests(&mut self) -> Vec<Event<C>> {
-        // There always is a sender: its own.
+        // This cannot fail: `self` holds a sender.
         let _ = self.changed.changed().await;
         let mut requests = Vec::new();
         self.requests.send_if_modified(|all| {
@@ -76,7 +76,8 @@ impl<C> Controls<C> {
 }
 
 impl<C> Handle<C> {
-    /// Wants `config` to run from now on. When it differs from what runs, a new epoch is started.
+    /// Requests to run `config`. If it differs from the running configuration, a new epoch is
+    /// started.
     ///
     /// # Errors
     /// After a stop.
@@ -84,7 +85,7 @@ impl<C> Handle<C> {
         self.request(Event::Update(config))
     }
 
-    /// Wants the same configuration to run in a new process.
+    /// Requests a new process with the current configuration.
     ///
     /// # Errors
     /// After a stop.
@@ -92,33 +93,33 @@ impl<C> Handle<C> {
         self.request(Event::Restart)
     }
 
-    /// Asks for an orderly end of everything. Asking again changes nothing.
+    /// Requests a graceful end of all processes. Idempotent.
     pub fn stop(&self) {
         let _ = self.request(Event::Stop);
     }
 
-    /// Asks for an end at once.
+    /// Requests that all processes are killed.
     pub fn kill(&self) {
         let _ = self.request(Event::Kill);
     }
 
-    /// Ends supervision and lets the processes live, for a successor to adopt. Means nothing
+    /// Ends supervision without ending the processes, so that a successor can adopt them. No-op
     /// after a stop.
     pub fn release(&self) {
         let _ = self.request(Event::Release);
     }
 
-    /// What the supervisor does.
+    /// The current report.
     pub fn report(&self) -> Report {
         self.report.borrow().clone()
     }
 
-    /// Sees every change of the report, the last one when several came at once.
+    /// A receiver for changes of the report; rapid changes may be merged.
     pub fn watch(&self) -> watch::Receiver<Report> {
         self.report.clone()
     }
 
-    /// Of several requests of a kind the last one counts.
+    /// A later request of the same kind replaces an earlier one.
     fn request(&self, event: Event<C>) -> Result<(), Stopped> {
         let kind = discriminant(&event);
         let end = matches!(event, Event::Stop | Event::Kill | Event::Release);

@@ -1,18 +1,18 @@
-//! Whether the control group leaves room for a second Envoy next to the first: threads and memory. A
-//! kernel that has to make room ends the Envoy that serves, and every connection with it. Reads files
-//! of the kernel and changes nothing.
+//! Checks whether the control group has room for a second Envoy: threads and memory. At the limit,
+//! the kernel would kill the serving Envoy with all its connections. Reads kernel files and changes
+//! nothing.
 
 use std::fs;
 use std::path::Path;
 
 use crate::cgroup::folders;
 
-/// Threads that an Envoy has besides its workers, with room to spare.
+/// Threads of an Envoy in addition to its workers, with a margin.
 const OWN_THREADS: u64 = 12;
 
 const MIB: u64 = 1024 * 1024;
 
-/// A controller of control groups and its files of limit and use, in either version.
+/// A cgroup controller with the names of its limit and usage files in version 2 and version 1.
 type Controller = (&'static str, [&'static str; 2], [&'static str; 2]);
 
 const THREADS: Controller = ("pids", ["pids.max"; 2], ["pids.current"; 2]);
@@ -22,8 +22,8 @@ const MEMORY: Controller = (
     ["memory.current", "memory.usage_in_bytes"],
 );
 
-/// Why there is no room for the threads of a second Envoy with this many workers, not even of one
-/// that only checks.
+/// Why there is no room for the threads of a second Envoy with this concurrency, not even of one that
+/// only validates.
 pub(super) fn too_few_threads(concurrency: u32) -> Option<String> {
     let needed = u64::from(concurrency) + OWN_THREADS;
     let room = room(&THREADS).filter(|room| *room < needed)?;
@@ -44,7 +44,7 @@ pub(super) fn too_little_memory(running: u32) -> Option<String> {
     ))
 }
 
-/// How much more may be used in the tightest of the groups that this process belongs to.
+/// Remaining capacity in the most limited of this process's groups.
 fn room(controller: &Controller) -> Option<u64> {
     let groups = folders(controller.0).into_iter();
     groups.filter_map(|group| room_in(&group, controller)).min()
@@ -61,7 +61,7 @@ fn room_in(group: &Path, (_, limit, used): &Controller) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(reclaimable(group))))
 }
 
-/// Memory of the group that the kernel takes back before it kills: files read a while ago.
+/// Memory of the group that the kernel reclaims before it kills: the page cache of inactive files.
 fn reclaimable(group: &Path) -> u64 {
     let text = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let value = |name: &str| -> Option<u64> {
@@ -73,7 +73,7 @@ fn reclaimable(group: &Path) -> u64 {
         .unwrap_or_default()
 }
 
-/// Memory of a process that is in no file, in bytes.
+/// Anonymous memory of a process, in bytes.
 fn memory_of(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

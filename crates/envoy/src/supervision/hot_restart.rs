@@ -1,5 +1,5 @@
-//! Whether Envoy can be restarted hot here, and if not, why; and the piece of memory that parent
-//! and child share, as far as a supervisor has to care for it.
+//! Determines whether Envoy can be restarted hot on this machine, and why not; and manages the
+//! shared memory region of parent and child as far as a supervisor must.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, OpenOptions};
@@ -12,27 +12,28 @@ use serde_json::Value;
 
 use crate::process::{Launch, hot_restart_option};
 
-/// Where the C library keeps named shared memory.
+/// The C library's directory of named shared memory.
 pub const SHARED_MEMORY: &str = "/dev/shm";
-/// How much longer than the drain time a parent lives, by default.
+/// Default for the lifetime of a parent beyond the drain time.
 const PARENT_MARGIN: Duration = Duration::from_secs(15);
 
-/// How Envoys are restarted hot.
+/// Parameters of hot restarts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotRestart {
-    /// Where Envoy writes the base id that it chooses at its first start, which parent and child
-    /// share.
+    /// The file to which Envoy writes the base id that it chooses at its first start, and that
+    /// parent and child share.
     pub base_id: PathBuf,
-    /// How long a parent lives after it handed over (`--parent-shutdown-time-s`), in whole
-    /// seconds; at least the drain time.
+    /// How long a parent lives after the takeover (`--parent-shutdown-time-s`), in whole seconds;
+    /// at least the drain time.
     pub parent_shutdown: Duration,
-    /// Where the shared memory is.
+    /// Directory of the shared memory.
     pub shared_memory: PathBuf,
 }
 
 impl HotRestart {
-    /// A family with a number that Envoy chooses, its file in shared memory so that no other
-    /// folder has to be writable, and parents that live 15 s longer than `drain_time`.
+    /// Parameters with a base id that Envoy chooses, written to a file in shared memory so that no
+    /// other directory has to be writable, and with parents that live 15 s longer than
+    /// `drain_time`.
     pub fn new(drain_time: Duration) -> Self {
         let name = unique("legate-envoy") + ".base-id";
         Self {
@@ -42,7 +43,7 @@ impl HotRestart {
         }
     }
 
-    /// The number that Envoy has chosen, as it wrote it.
+    /// The base id that Envoy has chosen and written.
     pub(super) fn chosen_base_id(&self) -> Result<u32, String> {
         let path = &self.base_id;
         let read = fs::read_to_string(path).map_err(|error| error.to_string());
@@ -55,12 +56,12 @@ impl HotRestart {
     }
 }
 
-/// Why there is no hot restart where it is switched off.
+/// Obstacle if hot restart is disabled.
 pub(super) const OFF: &str = "it is switched off";
-/// Why there is none while an Envoy runs that cannot be taken over from.
+/// Obstacle while the running Envoy cannot be taken over from.
 pub(super) const RUNNING: &str = "the running Envoy was started without hot restart";
 
-/// What keeps `launch` from being restarted hot at all on this machine.
+/// The reason why `launch` cannot be restarted hot on this machine, if there is one.
 pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<String> {
     let Some(hot) = hot else {
         return Some(OFF.to_owned());
@@ -69,7 +70,7 @@ pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Stri
         return Some(format!("the Envoy argument {argument} was given"));
     }
     if let Some(listener) = udp_listener(&launch.bootstrap) {
-        return Some(format!("the listener {listener:?} takes UDP"));
+        return Some(format!("the listener {listener:?} uses UDP"));
     }
     let (path, error) = (&hot.shared_memory, writable(&hot.shared_memory).err()?);
     Some(format!(
@@ -77,14 +78,14 @@ pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Stri
     ))
 }
 
-/// A name that nobody else has. The number of this process is not enough: containers of a pod share
-/// their memory, and in each of them it is 1.
+/// A unique name. The process id is not sufficient: containers of a pod may share memory, and in
+/// each of them it is 1.
 fn unique(what: &str) -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{what}-{}-{random:016x}", std::process::id())
 }
 
-/// Writes as much as Envoy does, because the space may be used up or nil.
+/// Writes as many bytes as Envoy does, because the file system may be full or have no size.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(unique("legate-probe"));
     let written = fs::write(&probe, [1; REGION_SIZE]);
@@ -92,7 +93,7 @@ fn writable(folder: &Path) -> io::Result<()> {
     written
 }
 
-/// The first listener of the document that takes UDP, by name.
+/// The name of the first UDP listener of the document.
 fn udp_listener(bootstrap: &str) -> Option<String> {
     let document: Value = serde_json::from_str(bootstrap).ok()?;
     let listeners = document["static_resources"]["listeners"].as_array()?;
@@ -103,26 +104,26 @@ fn udp_listener(bootstrap: &str) -> Option<String> {
     Some(udp["name"].as_str().unwrap_or("without a name").to_owned())
 }
 
-/// Size of the region that a family shares, and where its flags are. Of hot restart version 11,
-/// Envoy 1.13 and later; both are checked before anything is touched.
+/// Size of the region that a family shares, and offset of its flags, for hot restart version 11
+/// (Envoy 1.13 and later). Size and version are verified before any change.
 const REGION_SIZE: usize = 104;
 const REGION_VERSION: u64 = 11;
 const FLAGS_OFFSET: usize = 96;
-/// Set while a child initialises. A child that dies meanwhile leaves it set, and every later one
-/// would refuse to start.
+/// Set while a child initialises. If the child dies before it has finished, the flag remains set
+/// and every later child refuses to start.
 const INITIALIZING: u8 = 1;
 
-/// The file of the region that a family shares.
+/// The file of a family's shared region.
 pub(super) fn region(shared_memory: &Path, base_id: u32) -> PathBuf {
     shared_memory.join(format!("envoy_shared_memory_{}", u64::from(base_id) * 10))
 }
 
-/// Takes back the mark of a child that died while it initialised. Call it when no child of the
-/// family does. Answers whether there was a mark.
+/// Clears the flag of a child that died during its initialisation. Call it only while no child of
+/// the family is initialising. Returns whether the flag was set.
 ///
 /// # Errors
-/// When the region cannot be read or written, or looks different from what is known.
-pub(super) fn unmark(region: &Path) -> io::Result<bool> {
+/// When the region cannot be read or written, or has an unknown layout.
+pub(super) fn clear_flag(region: &Path) -> io::Result<bool> {
     let mut file = OpenOptions::new().read(true).write(true).open(region)?;
     let mut content = Vec::new();
     (&mut file)
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_named() {
+    fn obstacles_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let here = HotRestart {
             shared_memory: folder.path().into(),
@@ -192,7 +193,7 @@ mod tests {
             r#"{"name":"dns","address":{"socket_address":{"protocol":"UDP"}}}"#,
         ] {
             let document = format!(r#"{{"static_resources":{{"listeners":[{listener}]}}}}"#);
-            assert!(said(&here, &launch(&document, &[])).contains("\"dns\" takes UDP"));
+            assert!(said(&here, &launch(&document, &[])).contains("\"dns\" uses UDP"));
         }
     }
 
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_of_a_dead_child_is_taken_back_and_nothing_else_touched() {
+    fn only_the_flag_of_a_dead_child_is_cleared() {
         let folder = tempfile::tempdir().unwrap();
         let path = region(folder.path(), 77);
         assert!(path.ends_with("envoy_shared_memory_770"));
@@ -211,14 +212,14 @@ mod tests {
         content[..8].copy_from_slice(&(REGION_SIZE as u64).to_ne_bytes());
         content[8..16].copy_from_slice(&REGION_VERSION.to_ne_bytes());
         fs::write(&path, &content).unwrap();
-        assert!(unmark(&path).unwrap());
-        assert!(!unmark(&path).unwrap());
+        assert!(clear_flag(&path).unwrap());
+        assert!(!clear_flag(&path).unwrap());
         content[FLAGS_OFFSET] = 6;
         assert_eq!(fs::read(&path).unwrap(), content);
         content[8] = 12;
         fs::write(&path, &content).unwrap();
-        assert!(unmark(&path).is_err());
+        assert!(clear_flag(&path).is_err());
         fs::write(&path, &content[..50]).unwrap();
-        assert!(unmark(&path).is_err());
+        assert!(clear_flag(&path).is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! Keeps Envoy running: epochs that hand over to one another, restarts with a budget, and
+//! Keeps Envoy running: epochs that hand over to one another, restarts with a retry budget, and
 //! processes that outlive their supervisor. `README.md` in this folder has the rules, and
 //! `docs/supervision.md` what operators see.
 //!
-//! A machine decides and [`run`] does: the machine takes events and gives actions, without a
-//! clock or a process; the driver performs the actions against a host and feeds back what
-//! happens. Nothing here reads settings or speaks to a server.
+//! A state machine takes events and returns actions, without a clock or processes. Its driver,
+//! [`run`], performs the actions on a host and feeds back events. Independent of settings and
+//! servers.
 
 mod config;
 mod connections;

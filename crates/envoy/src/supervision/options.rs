@@ -1,4 +1,4 @@
-//! How to supervise, with the tables of waits. Values only; nothing here has a clock.
+//! Parameters of supervision, and the tables of waits. Values only, no clock.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,74 +8,74 @@ use super::files::Owner;
 /// See [`Options::on_restart`].
 pub(super) type OnRestart = Box<dyn FnMut(RestartKind) + Send>;
 
-/// How it came that a process was started again.
+/// Why a process was started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartKind {
-    /// It takes over from the one that serves.
+    /// It takes over from the serving one.
     Hot,
-    /// The one before it was ended to make room for it.
+    /// The previous one was ended for it.
     Cold,
-    /// The one before it ended by itself, or could not be taken over from.
+    /// The previous one ended by itself, or could not be taken over from.
     Crash,
 }
 
-/// How to supervise; by default with the default policy and without files.
+/// Parameters of supervision. The default has the default policy and no files.
 #[derive(Default)]
 pub struct Options {
-    /// Times and tables.
+    /// Times and limits.
     pub policy: Policy,
-    /// Where the number of the process that serves is kept. Trouble with it is logged.
+    /// Path of the pid file with the serving process. Write errors are logged.
     pub pid_file: Option<PathBuf>,
-    /// Where the snapshot is kept that a successor adopts from.
+    /// Path of the snapshot from which a successor adopts processes.
     pub snapshot: Option<PathBuf>,
-    /// Who is named in the snapshot as the owner of the processes.
+    /// The owner of the processes, for the snapshot.
     pub owner: Option<Owner>,
-    /// Called whenever a process is started after the first one. Must not block.
+    /// Called for every start of a process except the first. Must not block.
     pub on_restart: Option<OnRestart>,
 }
 
-/// How long a process has to live until its earlier failures are forgotten.
+/// Age of a process at which earlier failures are forgotten.
 pub(super) const HEALTHY_AFTER: Duration = Duration::from_secs(10);
-/// How many times a failed start is tried again until the hook for a spent budget decides.
+/// Number of retries after failed starts.
 pub(super) const RETRIES: u32 = 10;
-/// The first wait after a failed replacement; each further one is twice as long.
+/// The wait after the first failed replacement; it doubles with each further one.
 pub(super) const RETRY_INITIAL: Duration = Duration::from_millis(200);
-/// How many starts after one another need no wait.
+/// Number of consecutive starts without a wait.
 pub(super) const IMMEDIATE_STARTS: u32 = 3;
-/// The longest wait before a process that crashed is started again.
+/// Longest wait before a crashed process is started again.
 pub(super) const CRASH_WAIT_CAP: Duration = Duration::from_secs(60);
-/// How long a replacement may take to become ready while an older epoch serves.
+/// Time limit for a replacement to become ready while an older epoch serves.
 pub(super) const START_WITHIN: Duration = Duration::from_secs(60);
-/// How long an abandoned process may take to end after SIGTERM before it is sent SIGKILL.
+/// Time limit for a process to end after SIGTERM, before SIGKILL.
 pub(super) const ABORT_WAIT: Duration = Duration::from_secs(5);
-/// How long the kernel may take to end a process that was sent SIGKILL.
+/// Time limit for the kernel to end a process after SIGKILL.
 pub(super) const REAP_WAIT: Duration = Duration::from_secs(5);
 
-/// The usual [`Policy::min_drain`]: what Istio's proxies do.
+/// The usual [`Policy::min_drain`], as in Istio.
 pub const MIN_DRAIN: Duration = Duration::from_secs(5);
 
-/// How the supervisor behaves.
+/// Behaviour of the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Drain inbound listeners during the grace period of a stop.
+    /// Whether to drain inbound listeners during the grace period of a stop.
     pub drain: bool,
-    /// How long a ready process keeps serving after a stop was asked for.
+    /// How long a ready process keeps serving after a stop was requested.
     pub grace: Duration,
-    /// With `drain`: end the grace period as soon as nobody is connected, but not before this time,
-    /// in which clients hear that this instance goes away. `None` for never: an application that
-    /// stops at the same time may still call others later.
+    /// With `drain`: end the grace period as soon as there are no client connections, but not
+    /// before this time, in which clients learn that this instance is about to end. `None` disables
+    /// this: an application that stops at the same time may still call others.
     pub min_drain: Option<Duration>,
-    /// How long processes may take to quit after the grace period, before they are killed.
+    /// Time limit for processes to quit after the grace period, before they are killed.
     pub kill_after: Duration,
-    /// How long an older epoch may live after it handed over. Envoy ends it after its parent
-    /// shutdown time, so this has to be longer.
+    /// Time limit for an older epoch after its handover. Must be longer than the parent shutdown
+    /// time, after which Envoy ends it.
     pub hand_over: Duration,
-    /// How long a process drains before a plain restart ends it; zero for not at all.
+    /// How long a process drains before a cold restart; zero disables the drain.
     pub cold_restart_grace: Duration,
 }
 
 impl Default for Policy {
-    /// Without drains and grace; an older epoch has 5 s more than a minute after the hand-over.
+    /// No drain and no grace period. An older epoch gets 5 s more than Envoy's default of a minute.
     fn default() -> Self {
         Self {
             drain: false,
@@ -88,8 +88,8 @@ impl Default for Policy {
     }
 }
 
-/// The wait before the `attempt`-th start (from 1) since a process was last healthy, when nothing
-/// else serves: 0, 0, 0, 2, 4, 8, 16, 32, 60, 60 … seconds.
+/// The wait before the `attempt`-th start (from 1) since a process was last healthy, if no other
+/// process serves: 0, 0, 0, 2, 4, 8, 16, 32, 60, 60 … seconds.
 pub(super) fn crash_wait(attempt: u32) -> Duration {
     match attempt.checked_sub(IMMEDIATE_STARTS) {
         None | Some(0) => Duration::ZERO,

@@ -1,4 +1,5 @@
-//! What others can see of the supervisor: epochs, the last exits, what stands in the way, and how it ended.
+//! The supervisor's state as others see it: epochs, last exits, the obstacle to hot restarts, and the
+//! outcome.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,40 +9,40 @@ use tokio::time::Instant;
 use super::machine::{EpochState, Outcome};
 use crate::process::ExitReason;
 
-/// How many exits are remembered.
+/// Maximum number of exits in a report.
 pub(super) const EXITS: usize = 16;
 
-/// What the supervisor knows at a time.
+/// The current state of the supervisor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The living epochs, the newest last.
+    /// Running epochs, newest last.
     pub epochs: Vec<EpochReport>,
-    /// The last `EXITS` exits, the newest last.
+    /// The last `EXITS` exits, newest last.
     pub exits: VecDeque<ExitRecord>,
-    /// How many processes were started.
+    /// Number of started processes.
     pub starts: u64,
-    /// When the next start is due, while one is waited for.
+    /// When the next start is due; `None` unless one is scheduled.
     pub next_start: Option<Instant>,
-    /// Why the last start or configuration was refused, until one is ready.
+    /// Why the last start or configuration was refused; `None` once a process has become ready.
     pub refusal: Option<String>,
-    /// How many starts and configurations were refused.
+    /// Number of refused starts and configurations.
     pub refusals: u64,
-    /// Why processes cannot be replaced without a gap, when they cannot.
+    /// Why processes cannot be replaced without a gap, if there is a reason.
     pub obstacle: Option<String>,
-    /// Whether everything is about to end.
+    /// Whether supervision is ending.
     pub stopping: bool,
 }
 
-/// A living epoch.
+/// A running epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochReport {
     /// Its number.
     pub epoch: u32,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Where it is in its life.
+    /// Its state.
     pub state: EpochState,
-    /// When it was started, or adopted.
+    /// When it was started or adopted.
     pub since: Instant,
     /// Whether a former supervisor started it.
     pub adopted: bool,
@@ -52,13 +53,13 @@ pub struct EpochReport {
 pub struct ExitRecord {
     /// Its number.
     pub epoch: u32,
-    /// The process it was.
+    /// Its process id.
     pub pid: u32,
     /// How it ended.
     pub reason: ExitReason,
     /// Whether it had been asked to end, or had handed over.
     pub expected: bool,
-    /// How long it lived.
+    /// Its lifetime.
     pub lived: Duration,
     /// When it ended.
     pub at: Instant,
@@ -70,12 +71,12 @@ impl Report {
         self.refusals += 1;
     }
 
-    /// Whether an epoch serves, and none is wanted to end.
+    /// Whether an epoch serves and supervision is not ending.
     pub fn ready(&self) -> bool {
         !self.stopping && self.epochs.iter().any(|epoch| epoch.state.serves())
     }
 
-    /// The epoch that serves, else the newest one.
+    /// The serving epoch, or else the newest one.
     pub fn current(&self) -> Option<&EpochReport> {
         let serving = self.epochs.iter().rev().find(|epoch| epoch.state.serves());
         serving.or_else(|| self.epochs.last())
@@ -85,13 +86,13 @@ impl Report {
 /// How supervision ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Why.
+    /// The outcome.
     pub outcome: Outcome,
     /// The last exit of a process.
     pub last: Option<ExitRecord>,
-    /// Why the last start or configuration was refused, if no process was ready since.
+    /// Why the last start or configuration was refused; `None` if a process has become ready since.
     pub refusal: Option<String>,
-    /// Whether it ended early because the program refuses the configuration, in the words of
+    /// Whether supervision ended early because the program rejects the configuration, with the message in
     /// `refusal`.
     pub refused: bool,
 }

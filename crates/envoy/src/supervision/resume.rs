@@ -1,11 +1,12 @@
-//! Taking over from a former supervisor: which processes of its snapshot go on, and which end.
+//! Takes over from a former supervisor: decides which processes of its snapshot are adopted, and
+//! which are ended.
 
 use super::files::{Entry, Snapshot, Stage};
 use super::host::Host;
 use crate::process::Process;
 
-/// The processes of a snapshot that are taken over: the last one serves, those before it have handed
-/// over. What does not serve yet, or cannot serve without another that is gone, is ended.
+/// Adopts processes of a snapshot: the last one serves, earlier ones have handed over. Processes
+/// that do not serve yet, or depend on one that is gone, are ended.
 pub(super) async fn adopt(
     host: &mut impl Host,
     snapshot: Snapshot,
@@ -20,7 +21,7 @@ pub(super) async fn adopt(
             Err(reason) => tracing::debug!(epoch = entry.epoch, %reason, "not adopted"),
         }
     }
-    // Processes hand over to one another also when nobody looks.
+    // Processes hand over to one another even without a supervisor.
     if let Some((newest, _)) = found.last_mut()
         && newest.stage == Stage::Starting
         && host.serving().await == Some(newest.epoch)
@@ -29,7 +30,7 @@ pub(super) async fn adopt(
     }
     let serves = |(entry, _): &(Entry, Box<dyn Process>)| entry.stage == Stage::Serving;
     let adopted = found.iter().rposition(serves).map_or(0, |index| index + 1);
-    // Dropped processes are ended.
+    // Dropping a process ends it.
     found.truncate(adopted);
     if adopted > 0 {
         host.adopted(snapshot.base_id);

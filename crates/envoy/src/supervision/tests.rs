@@ -1,4 +1,4 @@
-//! The driver on a paused clock, with processes that live as long as the test says.
+//! The driver on a paused clock, with processes whose lifetimes are given by the test.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ mod resuming;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What reached the world, and when.
+/// The calls of the driver, with their times.
 #[derive(Clone, Debug)]
 struct Record(Arc<Mutex<Vec<(Duration, String)>>>, Instant);
 
@@ -50,17 +50,18 @@ impl Record {
     }
 }
 
-/// Runs processes that are configured with how long they live; none means until they are asked to end.
+/// A host for processes whose configuration is their lifetime; `None` means until they are asked to
+/// end.
 struct Fake {
     record: Record,
     ready_after: Duration,
     mode: Result<RestartMode, String>,
     adopts: bool,
-    /// The epoch that says that it serves.
+    /// The epoch that reports that it serves.
     serving: Option<u32>,
-    /// What is said of a configuration while nothing serves, and how long that takes.
+    /// Duration and result of a validation.
     validation: (Duration, Result<(), String>),
-    /// When the last connection ends, counted from the first start.
+    /// When the last connection ends, relative to the first start.
     connected: Option<Duration>,
 }
 
@@ -125,7 +126,7 @@ impl Process for FakeProcess {
         Ok(())
     }
 
-    fn last_words(&self) -> Option<String> {
+    fn last_message(&self) -> Option<String> {
         None
     }
 
@@ -212,7 +213,7 @@ impl Host for Fake {
 
     fn adopt(&mut self, entry: &Entry) -> Result<Box<dyn Process>, String> {
         if !self.adopts {
-            return Err("somebody else".to_owned());
+            return Err("another process".to_owned());
         }
         let process = FakeProcess::new(&self.record, entry.identity.pid, None);
         Ok(Box::new(process))
@@ -243,7 +244,7 @@ fn fake() -> (Fake, Record) {
     (fake, record)
 }
 
-/// Runs the supervisor while `requests` are made; those have to end it.
+/// Runs the supervisor concurrently with `requests`, which must end it.
 async fn supervise<F: Future<Output = ()>>(
     fake: Fake,
     config: Config,
@@ -265,11 +266,11 @@ fn options() -> Options {
     }
 }
 
-/// When the processes were started, of which each lived that long.
+/// The start times of processes with this lifetime.
 async fn crash_loop(life: Duration) -> (Vec<u128>, Ended) {
     let (fake, record) = fake();
     let ended = supervise(fake, (1, Some(life)), options(), async |handle| {
-        // Never spent otherwise.
+        // The retries are never exhausted otherwise.
         sleep(400 * SECOND).await;
         handle.stop();
     })
@@ -279,7 +280,7 @@ async fn crash_loop(life: Duration) -> (Vec<u128>, Ended) {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_loop_follows_the_table_to_the_millisecond() {
-    // The waits between starts: three at once, then doubled, then a minute, then no more.
+    // The waits between starts: three at once, then doubled, then a minute, then no more starts.
     let waits = [0, 0, 2, 4, 8, 16, 32, 60, 60, 60];
     for life in [0, 5] {
         let (starts, ended) = crash_loop(Duration::from_secs(life)).await;
@@ -303,7 +304,7 @@ async fn a_crash_loop_follows_the_table_to_the_millisecond() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readiness_tells_the_truth_in_a_crash_loop() {
+async fn readiness_is_accurate_in_a_crash_loop() {
     let (mut fake, _) = fake();
     fake.ready_after = SECOND;
     supervise(fake, (1, Some(5 * SECOND)), options(), async |handle| {
@@ -329,7 +330,7 @@ async fn readiness_tells_the_truth_in_a_crash_loop() {
 }
 
 impl Report {
-    /// Since the first start, which is when the tests begin.
+    /// Time since the first start, which is when the test begins.
     fn elapsed(&self) -> Duration {
         let first = self.exits.front().map(|exit| exit.at - exit.lived);
         let first = first.or(self.epochs.first().map(|epoch| epoch.since));
@@ -338,7 +339,7 @@ impl Report {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_started_is_told_when_the_retries_are_spent() {
+async fn a_failed_start_is_reported_when_the_retries_are_exhausted() {
     let (fake, record) = fake();
     let ended = supervise(fake, (NO_PROGRAM, None), options(), async |_| {}).await;
     assert_eq!(ended.outcome, Outcome::Spent);
@@ -385,7 +386,7 @@ async fn a_new_configuration_becomes_the_next_epoch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_configuration_is_told_and_what_serves_goes_on() {
+async fn a_refused_configuration_is_reported_and_the_serving_epoch_continues() {
     let (mut fake, record) = fake();
     fake.mode = Err("no such field".to_owned());
     supervise(fake, (1, None), options(), async |handle| {

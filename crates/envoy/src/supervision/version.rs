@@ -1,5 +1,4 @@
-//! Which Envoy this is: its version, whether it was tested, and whether two of them can hand over
-//! to one another.
+//! Versions of Envoy: whether one has been tested, and whether two can hand over to one another.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,15 +7,15 @@ use tokio::process::Command;
 
 use crate::process::run_short;
 
-/// The first and the last minor version of Envoy 1 that the tests run with.
+/// The first and the last minor version of Envoy 1 that is tested.
 const TESTED: (u32, u32) = (36, 40);
 
-/// What to warn of about an Envoy that says this of itself:
+/// A warning for an untested version, from the text in `/server_info`:
 /// `<commit>/1.38.2/Clean/RELEASE/BoringSSL`.
 pub(super) fn untested(text: &str) -> Option<String> {
     let (first, last) = TESTED;
     let Some(version) = text.split('/').nth(1) else {
-        return Some(format!("Envoy does not tell its version: {text:?}"));
+        return Some(format!("Envoy reports an unknown version: {text:?}"));
     };
     let minor = version
         .strip_prefix("1.")
@@ -29,7 +28,7 @@ pub(super) fn untested(text: &str) -> Option<String> {
     }
 }
 
-/// Why the Envoy at `new` cannot take over from the one at `old`, when it cannot.
+/// Why the Envoy at `new` cannot take over from the one at `old`, if it cannot.
 pub(super) async fn incompatible(old: &Path, new: &Path) -> Option<String> {
     let (old, new) = (
         hot_restart_version(old).await,
@@ -57,7 +56,7 @@ async fn hot_restart_version(executable: &Path) -> Result<String, String> {
     let output = run_short(&mut command)
         .await
         .map_err(|error| error.to_string())?;
-    // Envoy answers this question on standard error, other than that for its version.
+    // Envoy prints this version to standard error, unlike the one of `--version`.
     let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
     let version = said
         .iter()

@@ -1,4 +1,4 @@
-//! Envoys that outlive a supervisor that was killed, and what the next one makes of them.
+//! Envoys that outlive a killed supervisor, and their adoption by the next one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,12 +27,12 @@ fn adopting(folder: &Path) -> Options {
     }
 }
 
-/// The supervisor that is killed.
+/// Runs in a process of its own, which the other test kills.
 #[tokio::test]
 #[ignore = "only of use as the first supervisor in the other test"]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the other test hands its folder over this way"
+    reason = "the other test passes its folder this way"
 )]
 async fn first_supervisor() {
     let (Some(place), Some(folder)) = (std::env::var_os(PLACE), std::env::var_os(FOLDER)) else {
@@ -54,7 +54,7 @@ async fn first_supervisor() {
     drop(run(host, place.config(), adopting(&folder), controls).await);
 }
 
-/// A supervisor that was killed, and the number of the Envoy that it left.
+/// A supervisor that was killed, and the process id of the Envoy that it left.
 async fn orphan(place: Place, folder: &Path) -> u32 {
     let mut first = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "adoption::first_supervisor", "--ignored"])

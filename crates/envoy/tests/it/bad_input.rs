@@ -1,5 +1,5 @@
-//! Files that cannot be written or make no sense, and programs that are not the Envoy that was
-//! meant, each with real processes.
+//! Files that are not writable or invalid, and programs that are not a suitable Envoy, with real
+//! processes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ use tracing::span;
 
 use crate::place::{ADMIN, Place, alone, hot, send, supervise, until};
 
-/// What this thread logs.
+/// The log of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -51,7 +51,7 @@ impl tracing::Subscriber for Log {
 }
 
 impl Log {
-    /// The warnings with these words.
+    /// The warnings that contain these words.
     fn warnings(&self, words: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap();
         let chosen = lines
@@ -87,7 +87,7 @@ async fn until_gone(pid: u32) {
 }
 
 #[tokio::test]
-async fn a_pid_file_that_cannot_be_written_is_told_once_and_envoy_runs() {
+async fn an_unwritable_pid_file_is_logged_once_and_envoy_runs() {
     let (place, folder) = (Place::new(13), tempfile::tempdir().unwrap());
     let (log, _guard) = capture();
     let blocked = folder.path().join("file");
@@ -114,7 +114,7 @@ async fn a_pid_file_that_cannot_be_written_is_told_once_and_envoy_runs() {
     );
 }
 
-/// Leaves an Envoy that serves, and its snapshot.
+/// Leaves a serving Envoy and its snapshot.
 async fn release(place: Place, folder: &Path) -> u32 {
     let snapshot = folder.join("snapshot.json");
     let host = EnvoyHost::new(
@@ -141,7 +141,7 @@ async fn a_snapshot_that_cannot_be_written_is_an_error_and_the_envoy_that_runs_s
     let (place, folder) = (Place::new(14), tempfile::tempdir().unwrap());
     let folder = folder.path();
     let snapshot = folder.join("snapshot.json");
-    // In the way of the new file, also for root.
+    // Blocks the creation of the new file, even for root.
     let blocked = folder.join("snapshot.json.new");
     fs::create_dir(&blocked).unwrap();
     let begin = async || {
@@ -181,7 +181,7 @@ async fn a_snapshot_that_cannot_be_written_is_an_error_and_the_envoy_that_runs_s
 }
 
 #[tokio::test]
-async fn a_snapshot_that_makes_no_sense_is_kept_aside_and_envoy_starts_afresh() {
+async fn an_invalid_snapshot_is_moved_aside_and_envoy_is_started() {
     let (place, folder) = (Place::new(15), tempfile::tempdir().unwrap());
     let (log, _guard) = capture();
     let folder = folder.path();
@@ -215,7 +215,7 @@ async fn a_snapshot_that_makes_no_sense_is_kept_aside_and_envoy_starts_afresh() 
             supervisor.stop();
         })
         .await;
-        let warnings = log.warnings("snapshot makes no sense");
+        let warnings = log.warnings("snapshot is invalid");
         assert_eq!(warnings.len(), times + 1);
         assert!(
             warnings[times].contains(aside.to_str().unwrap()),
@@ -231,7 +231,7 @@ fn program(folder: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
     path
 }
 
-/// An Envoy for the place that is this program.
+/// A configuration for the place with this program as Envoy.
 fn running(place: Place, executable: PathBuf) -> EnvoyConfig {
     EnvoyConfig::new(Launch {
         executable,
@@ -239,7 +239,7 @@ fn running(place: Place, executable: PathBuf) -> EnvoyConfig {
     })
 }
 
-/// The end of supervision that nobody asked for. The clock has to be paused, the waits are long.
+/// The unrequested end of supervision. The clock has to be paused, because the waits are long.
 async fn fails(place: Place, executable: PathBuf, log: Option<PathBuf>) -> Ended {
     let host = EnvoyHost::new(place.admin(), None, log);
     let (_supervisor, controls) = handle();
@@ -249,12 +249,12 @@ async fn fails(place: Place, executable: PathBuf, log: Option<PathBuf>) -> Ended
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_cannot_run_here_is_named_with_what_to_look_at() {
+async fn a_program_that_cannot_run_here_is_named_with_advice() {
     let (place, folder) = (Place::new(16), tempfile::tempdir().unwrap());
     let folder = folder.path();
     let mut foreign = fs::read("/proc/self/exe").unwrap();
     foreign.truncate(4096);
-    // The machine in an ELF header.
+    // The machine type in an ELF header.
     foreign[18] ^= 0x55;
     let programs = [
         (folder.join("missing"), "No such file"),
@@ -284,7 +284,7 @@ async fn a_program_that_cannot_run_here_is_named_with_what_to_look_at() {
     }
 }
 
-/// A program that is Envoy, other than that it says what it likes about hot restarts.
+/// Envoy with another hot restart version.
 fn wrapper(folder: &Path, name: &str, says: &str) -> PathBuf {
     let envoy = legate_testkit::envoy::binary();
     let case = format!("case \"$*\" in *--hot-restart-version*) {says};; esac");
@@ -313,7 +313,7 @@ async fn another_program_takes_over_if_its_hot_restart_version_is_the_same() {
             expected.iter().all(|words| obstacle.contains(words)),
             "{obstacle}"
         );
-        // Plainly: nothing runs that its number could be above.
+        // A cold restart: no process is running, so the epoch number starts again.
         let report = until(&supervisor, |report| alone(report, 0)).await;
         assert_eq!(report.starts, 3);
         supervisor.stop();
@@ -321,7 +321,7 @@ async fn another_program_takes_over_if_its_hot_restart_version_is_the_same() {
     .await;
 }
 
-/// Answers every request as an Envoy of that version would. Runs for ever.
+/// Responds to every request like an Envoy of that version, forever.
 async fn says_version(listener: &TcpListener, version: &str) {
     let info =
         json!({ "state": "LIVE", "version": format!("abc/{version}/Clean/RELEASE/BoringSSL") });

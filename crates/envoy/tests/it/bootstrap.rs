@@ -1,4 +1,4 @@
-//! Golden bootstrap documents, each of which a real Envoy accepts.
+//! Golden bootstrap documents, all of which a real Envoy accepts.
 
 mod keys;
 mod template;
@@ -54,7 +54,7 @@ fn variable(name: &str) -> Option<String> {
     }
 }
 
-/// Every case that has a golden file.
+/// All cases with a golden file.
 fn cases() -> Vec<(&'static str, BootstrapInputs)> {
     let mut scrape_path = with_keys(json!({ "envoy_prometheus_bind_addr": "0.0.0.0:9102" }));
     scrape_path.prometheus.scrape_path = "scrape?usedonly".to_owned();
@@ -129,7 +129,7 @@ fn cases() -> Vec<(&'static str, BootstrapInputs)> {
     ]
 }
 
-/// Names that would break a document made of text.
+/// Names that would break a document generated as text.
 fn hostile() -> NodeInputs {
     NodeInputs {
         id: "web\"proxy\n\\ äöü \u{1F600} \t{{end}}".to_owned(),
@@ -217,7 +217,7 @@ fn telemetry() -> Value {
         "envoy_extra_stats_sinks_json": sink(10),
         "envoy_stats_flush_interval": "2.5s",
         "envoy_tracing_json": tracing(),
-        // A user's own `self_admin` takes the place of ours and hides no other cluster.
+        // A user's own `self_admin` replaces ours and hides no other cluster.
         "envoy_extra_static_clusters_json": format!("{},\n {}", cluster("zipkin", 9411), cluster("self_admin", 19000)),
         "envoy_extra_static_listeners_json": listener("own", 7000),
     })
@@ -247,7 +247,7 @@ fn a_real_envoy_accepts_every_document() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("ca.crt"), authority.ca_pem()).unwrap();
     for (name, mut inputs) in cases() {
-        // Envoy reads the files that a document names, also when it only validates.
+        // Envoy reads the files of a document even if it only validates.
         if inputs.prometheus.tls.is_some() {
             for ca in [authority.ca_file().as_path(), folder.path()] {
                 let tls = PrometheusTls::load(ca, server.cert.clone(), server.key.clone()).unwrap();
@@ -260,7 +260,7 @@ fn a_real_envoy_accepts_every_document() {
     }
 }
 
-/// Envoy accepts the document and finds nothing outdated in it.
+/// Checks that Envoy accepts the document and reports nothing deprecated.
 fn validate(name: &str, document: &Bootstrap) {
     let log = accepted(name, document);
     // The tracing key is Consul's and has no other place in the document.
@@ -268,7 +268,7 @@ fn validate(name: &str, document: &Bootstrap) {
     assert_eq!(log.lines().find(outdated), None, "{name}");
 }
 
-/// Envoy accepts the document; what it says about it.
+/// Checks that Envoy accepts the document. Returns its output.
 fn accepted(name: &str, document: &Bootstrap) -> String {
     let output = Command::new(legate_testkit::envoy::binary())
         .args(["--mode", "validate", "--config-yaml"])

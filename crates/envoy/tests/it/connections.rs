@@ -15,7 +15,7 @@ async fn connect(place: Place) -> TcpStream {
     stream
 }
 
-/// How many clients a process has; the supervisor's own questions are not from clients.
+/// Number of clients of a process, without the supervisor's admin requests.
 fn clients(pid: u32) -> u64 {
     let mut found = connections_by_port(pid).unwrap();
     found.remove(&ADMIN);

@@ -1,4 +1,4 @@
-//! The end of a drain with a real Envoy: which connections count, and what they hold up.
+//! The end of a drain with a real Envoy: which connections count and delay it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn document(place: Place, ready: SocketAddr) -> Value {
     document
 }
 
-/// Where readiness is served: over IPv6 where there is any, because Envoy writes that differently.
+/// The address for readiness: IPv6 if available, because Envoy formats it differently.
 async fn ready_address(place: Place) -> SocketAddr {
     match TcpListener::bind("[::1]:0").await {
         Ok(listener) => listener.local_addr().unwrap(),
@@ -60,7 +60,7 @@ async fn ready_address(place: Place) -> SocketAddr {
     }
 }
 
-/// A request over a connection that stays open, if Envoy leaves it open; answers the head.
+/// Sends a request and keeps the connection open if Envoy does. Returns the response head.
 async fn request(stream: &mut TcpStream, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -148,7 +148,7 @@ async fn an_envoy_that_does_not_count_is_not_taken_for_idle() {
     .await;
 }
 
-/// How many requests the admin interface has had, this one left out.
+/// Number of earlier requests to the admin interface.
 async fn asked(admin: AdminClient) -> u64 {
     let path = "/stats?filter=%5Ehttp.admin.downstream_rq_total%24";
     let answer = admin.get(path).await.unwrap();
@@ -156,7 +156,7 @@ async fn asked(admin: AdminClient) -> u64 {
     text.trim().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// For how many seconds Envoy has run, by its own clock. Its drain takes one here.
+/// Envoy's uptime in seconds, by its own clock. Its drain takes one second here.
 async fn uptime(admin: AdminClient) -> u64 {
     let answer = admin.get("/server_info").await.unwrap();
     let info: Value = serde_json::from_slice(&answer).unwrap();
@@ -164,7 +164,7 @@ async fn uptime(admin: AdminClient) -> u64 {
     text.trim_end_matches('s').parse().unwrap()
 }
 
-/// Waits until somebody else has looked for connections a few times.
+/// Waits until the supervisor has counted connections a few times.
 async fn until_looked(admin: AdminClient) {
     let (before, mut own) = (asked(admin).await, 1);
     while asked(admin).await < before + own + 6 {
@@ -179,7 +179,7 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
     let echo = TcpListener::bind(place.at(ECHO)).await.unwrap();
     let ready = ready_address(place).await;
     let host = EnvoyHost::new(place.admin(), None, None);
-    // The time of the test is far from either of these.
+    // The test takes neither as short nor as long.
     let policy = Policy {
         drain: true,
         min_drain: Some(Duration::from_millis(50)),
@@ -203,7 +203,8 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
             let report = supervisor.report();
             assert_eq!(report.epochs[0].state, EpochState::Draining);
 
-            // A client that is asked to close its connection does, and another one is still served.
+            // A client that is asked to close its connection does so, and another one is still
+            // served.
             let answer = request(&mut http, "/").await;
             assert!(answer.contains("connection: close"), "{answer}");
             drop(http);
@@ -255,7 +256,7 @@ async fn closed_inbound_listeners_refuse_and_everything_else_goes_on() {
                 load::echo(&mut another).await.unwrap();
                 drop((open, late));
                 until_active(admin, 2).await;
-                // Until the end of the drain, with which Envoy could end.
+                // Until the end of the drain, which could end Envoy.
                 let began = uptime(admin).await;
                 while uptime(admin).await < began + 3 {
                     sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,5 @@
-//! Envoys that end before they serve: their own words say why, and they leave nothing behind.
+//! Envoys that end before they serve: their output explains the reason, and they leave nothing
+//! behind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::place::{ADMIN, Place, hot, supervise, until};
 
-/// A real Envoy, of which the number that it chose is noted before its end is seen. One that only
+/// A real Envoy whose chosen base id is recorded before its end is observed. One that only
 /// validates a document chooses none.
 fn noting(place: Place, folder: &Path) -> EnvoyConfig {
     let mut launch = place.config().launch;
@@ -26,7 +27,7 @@ fn noting(place: Place, folder: &Path) -> EnvoyConfig {
 }
 
 #[tokio::test]
-async fn an_envoy_that_never_serves_says_why_and_leaves_no_shared_memory() {
+async fn an_envoy_that_never_serves_reports_the_reason_and_leaves_no_shared_memory() {
     for (test, outlives) in [(40, false), (41, true)] {
         let (place, folder) = (Place::new(test), tempfile::tempdir().unwrap());
         let folder = folder.path();
@@ -38,7 +39,7 @@ async fn an_envoy_that_never_serves_says_why_and_leaves_no_shared_memory() {
         );
         let config = noting(place, folder);
         supervise(host, config, Options::default(), async |supervisor| {
-            // Two ends are enough, whether Envoys are detached or not.
+            // Two exits are enough, whether Envoys are detached or not.
             let report = until(&supervisor, |report| report.exits.len() > 1).await;
             let refusal = report.refusal.unwrap();
             let address = place.at(ADMIN).to_string();

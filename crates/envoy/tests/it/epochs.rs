@@ -1,5 +1,5 @@
-//! The supervisor of epochs with real Envoys: hot restarts under load, crashes, and configurations
-//! that cannot work.
+//! The supervisor of epochs with real Envoys: hot restarts under load, crashes, and invalid
+//! configurations.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn echo(place: Place) -> TcpListener {
     TcpListener::bind(place.at(ECHO)).await.unwrap()
 }
 
-/// Restarts, one after another; each long connection has to live until its parent's deadline.
+/// Restarts, one after another. Each long connection has to live until its parent's deadline.
 async fn restart_often(supervisor: &Supervisor, place: Place, times: u32) {
     until(supervisor, |report| alone(report, 0)).await;
     for epoch in 1..=times {
@@ -44,7 +44,7 @@ async fn restart_often(supervisor: &Supervisor, place: Place, times: u32) {
             Instant::now()
         };
         let (ended, taken_over) = tokio::join!(long, restart);
-        // Envoy counts from a moment before the supervisor sees it.
+        // Envoy's time starts slightly before the supervisor observes the takeover.
         let lived = ended.duration_since(taken_over);
         assert!(
             lived > Duration::from_millis(600),
@@ -97,19 +97,20 @@ async fn fifty_hot_restarts_under_load_fail_no_request() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_leaves_the_running_epoch_alone() {
+async fn invalid_configurations_leave_the_running_epoch_alone() {
     let (place, folder) = (Place::new(2), tempfile::tempdir().unwrap());
     let host = EnvoyHost::new(place.admin(), Some(hot(folder.path())), None);
     let counts = Counts::default();
     supervise(host, place.config(), Options::default(), async |supervisor| {
         let pid = until(&supervisor, Report::ready).await.epochs[0].pid;
         let scenario = async {
-            // Envoy refuses the document.
+            // Envoy rejects the document.
             supervisor.update(config(&json!({ "no_such_field": 1 }))).unwrap();
             let report = until(&supervisor, |report| report.refusal.is_some()).await;
             assert!(report.refusal.unwrap().contains("no_such_field"));
             assert_eq!(report.starts, 1);
-            // The document is good, and the address is nobody's: the epoch dies while it starts.
+            // The document is valid, but its address does not exist: the epoch dies during its
+            // start.
             let mut document = place.document();
             document["static_resources"]["listeners"][1]["address"]["socket_address"]["address"] =
                 "192.0.2.1".into();
@@ -117,7 +118,7 @@ async fn what_cannot_work_leaves_the_running_epoch_alone() {
             let report = until(&supervisor, |report| report.exits.len() > 1).await;
             assert!(report.exits.iter().all(|exit| exit.epoch == 1 && !exit.expected));
             assert_eq!(supervisor.report().current().unwrap().pid, pid);
-            // Neither keeps a good one from taking over.
+            // Neither prevents a valid one from taking over.
             let mut document = place.document();
             document["node"]["id"] = "other".into();
             supervisor.update(config(&document)).unwrap();
@@ -134,7 +135,7 @@ async fn what_cannot_work_leaves_the_running_epoch_alone() {
     assert!(counts.good.get() > 100);
 }
 
-/// When the next request succeeds after Envoy was killed, a few times over.
+/// Times from killing Envoy to the next successful request, for several repetitions.
 async fn recoveries(hot: Option<HotRestart>, place: Place) -> Vec<Duration> {
     let host = EnvoyHost::new(place.admin(), hot, None);
     let mut taken = Vec::new();
@@ -220,7 +221,7 @@ async fn a_crash_in_the_middle_of_a_hand_over_is_survived() {
 }
 
 #[tokio::test]
-async fn without_shared_memory_a_restart_is_plain_and_says_why() {
+async fn without_shared_memory_a_restart_is_cold_with_a_reason() {
     let (place, folder) = (Place::new(6), tempfile::tempdir().unwrap());
     let nowhere = HotRestart {
         shared_memory: "/no/shared/memory".into(),

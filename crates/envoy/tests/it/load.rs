@@ -1,5 +1,5 @@
-//! Steady load on an Envoy, counted: HTTP/1.1 with keep-alive, HTTP/2, and raw TCP through a proxy
-//! to an echo server.
+//! Steady load on an Envoy, with counters: HTTP/1.1 with keep-alive, HTTP/2, and raw TCP through a
+//! proxy to an echo server.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a request may take.
+/// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two requests of one client.
+/// Pause between two requests of a client.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What became of the requests of one kind.
+/// Outcomes of requests of one kind.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) good: Cell<u64>,
@@ -50,7 +50,7 @@ fn request(target: SocketAddr) -> Request<Empty<Bytes>> {
         .unwrap()
 }
 
-/// Requests over connections that are kept until Envoy closes them. Runs for ever.
+/// Requests over connections that are kept open until Envoy closes them. Runs forever.
 pub(crate) async fn http1(target: SocketAddr, counts: &Counts) {
     loop {
         let Ok(stream) = connect(target, counts).await else {
@@ -99,13 +99,13 @@ pub(crate) async fn http2(target: SocketAddr, counts: &Counts) {
                 sleep(PAUSE).await;
             }
         };
-        // The requests may end a moment after the connection said that it goes.
+        // The requests may complete slightly after the end of the connection was announced.
         tokio::pin!(requests);
         tokio::select! { () = &mut requests => {}, _ = connection => requests.await }
     }
 }
 
-/// A connection for each exchange. Runs for ever.
+/// A new connection for each exchange. Runs forever.
 pub(crate) async fn tcp(target: SocketAddr, counts: &Counts) {
     loop {
         if let Ok(mut stream) = connect(target, counts).await {
@@ -119,7 +119,7 @@ pub(crate) async fn tcp(target: SocketAddr, counts: &Counts) {
     }
 }
 
-/// One connection for as long as it lives; answers when it ended, and marks when it works.
+/// Uses one connection as long as it lives. Returns when it ended, and sets `works` once it works.
 pub(crate) async fn long_tcp(target: SocketAddr, works: &Cell<bool>) -> Instant {
     let mut stream = TcpStream::connect(target).await.unwrap();
     while let Ok(Ok(())) = timeout(PATIENCE, echo(&mut stream)).await {
@@ -137,7 +137,7 @@ pub(crate) async fn echo(stream: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Answers every byte with the same byte. Runs for ever.
+/// Echoes every byte. Runs forever.
 pub(crate) async fn echo_server(listener: &TcpListener) {
     let mut connections = FuturesUnordered::new();
     loop {
@@ -168,7 +168,7 @@ async fn connect(target: SocketAddr, counts: &Counts) -> std::io::Result<TcpStre
 
 type Exchange = Result<hyper::Result<StatusCode>, tokio::time::error::Elapsed>;
 
-/// Whether the connection can go on.
+/// Whether the connection can be used again.
 fn judge(what: &str, exchange: Exchange, counts: &Counts) -> bool {
     match exchange {
         Ok(Ok(StatusCode::OK)) => {

@@ -1,7 +1,7 @@
 //! An Envoy does not outlive the process that started it, and does not see its secrets.
 //!
-//! The test runs its own executable again as the parent. Both that and what it starts write to
-//! one pipe, so that the end of the pipe is the end of both.
+//! The test runs its own executable again as the parent. Parent and child write to one pipe, so
+//! that the end of the pipe means that both have ended.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -13,14 +13,14 @@ use legate_runtime::logging::Level;
 use tokio::time::Instant;
 
 const PROGRAM: &str = "LEGATE_TEST_PROGRAM";
-/// How long the orphan would live.
+/// Lifetime of an orphan.
 const LIFE: Duration = Duration::from_secs(120);
 
 #[test]
 #[ignore = "only of use as the parent in the other test"]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the other test hands the program over this way"
+    reason = "the other test passes the program this way"
 )]
 fn parent() {
     let Some(program) = std::env::var_os(PROGRAM) else {

@@ -1,4 +1,4 @@
-//! Where the Envoys of a test are, what they run, and how they are supervised meanwhile.
+//! Addresses and configuration of the Envoys of a test, and their supervision.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Far above what anything here takes.
+/// Far longer than any step takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(110);
 pub(crate) const ADMIN: u16 = 19000;
 pub(crate) const HTTP: u16 = 18080;
 pub(crate) const TCP: u16 = 18081;
 pub(crate) const ECHO: u16 = 18082;
 
-/// Addresses of one test; two runs of the tests do not meet.
+/// Addresses of one test. Concurrent runs of the tests use different ones.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) third: u8,
@@ -52,7 +52,7 @@ impl Place {
         json!({ "socket_address": { "address": address, "port_value": port } })
     }
 
-    /// Answers HTTP directly and proxies TCP to the echo server.
+    /// Responds to HTTP directly and proxies TCP to the echo server.
     pub(crate) fn document(self) -> Value {
         let filter = |name: &str, kind: &str, mut config: Value| {
             config["@type"] = format!("type.googleapis.com/envoy.extensions.filters.{kind}").into();
@@ -107,7 +107,7 @@ pub(crate) fn config(document: &Value) -> EnvoyConfig {
     })
 }
 
-/// Parents that live for a second after they handed over. Every family has its own file.
+/// Parents live for a second after their handover. Every family has its own file.
 pub(crate) fn hot(folder: &Path) -> HotRestart {
     HotRestart {
         base_id: folder.join("base-id"),
@@ -118,7 +118,7 @@ pub(crate) fn hot(folder: &Path) -> HotRestart {
 
 pub(crate) type Supervisor = Handle<EnvoyConfig>;
 
-/// Supervises while `requests` run; they have to end it.
+/// Supervises concurrently with `requests`, which must end it.
 pub(crate) async fn supervise<F: Future<Output = ()>>(
     host: EnvoyHost,
     config: EnvoyConfig,
@@ -142,7 +142,7 @@ pub(crate) async fn until(supervisor: &Supervisor, wanted: impl FnMut(&Report) -
         .clone()
 }
 
-/// Only this epoch is left, and it serves.
+/// Whether this epoch is the only one left, and serves.
 pub(crate) fn alone(report: &Report, epoch: u32) -> bool {
     matches!(report.epochs.as_slice(), [only] if only.epoch == epoch && only.state.serves())
 }

@@ -1,4 +1,4 @@
-//! A single real Envoy: how it is started, asked, and brought to its end.
+//! A single real Envoy: its start, its admin interface, and its end.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Would end a string, a YAML scalar or a template somewhere.
+/// Contains characters that are special in a string, in YAML or in a template.
 const HOSTILE_ID: &str = "web\"proxy\n\\ äöü \u{1F600} \t{{end}} ': # \u{85}";
 
-/// Far above what anything here takes.
+/// Far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn launch(document: &Value) -> Launch {
@@ -38,7 +38,7 @@ fn launch(document: &Value) -> Launch {
     }
 }
 
-/// A document with an admin interface only, which makes Envoy ready by itself.
+/// A document with only an admin interface. Envoy becomes ready with it.
 fn admin_only(admin: u16, cluster: &str) -> Value {
     json!({
         "admin": { "address": { "socket_address": { "address": "127.0.0.1", "port_value": admin } } },
@@ -56,7 +56,7 @@ async fn until(handle: &Handle<EnvoyConfig>, wanted: impl FnMut(&Report) -> bool
     report.expect("the supervisor runs").clone()
 }
 
-/// Runs Envoy with `document`, without hot restart; `requests` have to end it.
+/// Runs Envoy with `document`, without hot restart; `requests` must end it.
 async fn supervise<F: Future<Output = ()>>(
     document: &Value,
     port: u16,
@@ -110,7 +110,7 @@ async fn drain_and_quit_end_with_code_0() {
         handle.stop();
         let drains = |report: &Report| report.epochs[0].state == EpochState::Draining;
         until(&handle, drains).await;
-        // A drain must not end Envoy: the application may still call out.
+        // A drain must not end Envoy: the application may still call others.
         assert!(client(port).get("/server_info").await.is_ok());
     })
     .await;
@@ -139,7 +139,7 @@ async fn the_generated_document_waits_for_configuration_and_still_quits() {
     };
     let document = build(&inputs).unwrap().document;
     let ended = supervise(&document, port, Duration::from_secs(3600), async |handle| {
-        // Not ready, because nobody serves it clusters and listeners.
+        // Not ready, because no server provides clusters and listeners.
         loop {
             match client(port).server_info().await {
                 Ok(info) => break assert!(!info.live()),
@@ -188,7 +188,7 @@ async fn a_document_that_envoy_refuses_ends_with_its_code() {
 }
 
 #[tokio::test]
-async fn a_first_document_that_envoy_refuses_ends_supervision_with_its_words() {
+async fn a_first_document_that_envoy_refuses_ends_supervision_with_its_message() {
     for json in [false, true] {
         let document = json!({ "no_such_field": true });
         let mut launch = launch(&document);
@@ -206,7 +206,7 @@ async fn a_first_document_that_envoy_refuses_ends_supervision_with_its_words() {
 }
 
 #[tokio::test]
-async fn an_argument_that_envoy_does_not_know_ends_supervision_with_its_words() {
+async fn an_unknown_argument_ends_supervision_with_envoys_message() {
     let port = free_port();
     let launch = Launch {
         extra_args: vec!["--no-such-option".into()],
@@ -240,7 +240,7 @@ async fn a_dropped_process_is_killed() {
     let pid = Pid::from_raw(i32::try_from(process.pid()).unwrap());
     drop(process);
     let gone = async {
-        // The runtime collects the dead child in the background.
+        // The runtime reaps the dead child in the background.
         while kill(pid, None).is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -249,7 +249,7 @@ async fn a_dropped_process_is_killed() {
 }
 
 #[tokio::test]
-async fn programs_that_cannot_start_say_what_to_look_at() {
+async fn programs_that_cannot_start_fail_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     for executable in [folder.path().join("none"), folder.path().to_path_buf()] {
         let launch = Launch {
@@ -265,18 +265,18 @@ async fn programs_that_cannot_start_say_what_to_look_at() {
 }
 
 #[tokio::test]
-async fn the_admin_client_is_bounded_and_says_what_failed() {
+async fn the_admin_client_is_bounded_and_names_the_failure() {
     let refused = client(free_port()).server_info().await.unwrap_err();
     assert!(refused.to_string().contains("refused"), "{refused}");
 
-    // Takes connections and never answers.
+    // Accepts connections and never responds.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let late = AdminClient::new(address).server_info().await.unwrap_err();
     assert!(late.to_string().contains("timed out"), "{late}");
     assert!(late.to_string().contains(&address.to_string()), "{late}");
 
-    // A wildcard is no destination.
+    // A wildcard address is not a valid destination.
     let wildcard = AdminClient::new(([0_u16; 8], free_port()).into());
     let error = wildcard.server_info().await.unwrap_err().to_string();
     assert!(error.contains("[::1]:"), "{error}");

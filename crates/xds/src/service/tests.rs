@@ -1,6 +1,6 @@
-//! One stream against a real manager and generator, with a paused clock and without a network.
+//! One stream with a real manager and generator, with a paused clock and without a network.
 
-mod doorman;
+mod authorizer;
 mod large;
 
 use std::num::NonZeroUsize;
@@ -24,14 +24,14 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use self::doorman::{Doorman, Order};
+use self::authorizer::{Reply, ScriptedAuthorizer};
 use super::*;
 
 const AUTH_CHECK: Duration = Duration::from_secs(300);
 
 struct World {
     service: XdsService,
-    doorman: Arc<Doorman>,
+    authorizer: Arc<ScriptedAuthorizer>,
     stop: CancellationToken,
     store: Store,
     manager: Manager,
@@ -53,7 +53,7 @@ impl World {
         let scope = Scope::new("test");
         let store = Store::new();
         let ca = Ca::initialise(&store, "dc1", Clock::system(), CaConfig::default());
-        // A store in memory never makes anybody wait.
+        // A store in memory never blocks.
         let ca = ca.now_or_never().unwrap().unwrap();
         let manager = Manager::new(
             store.reader(),
@@ -61,7 +61,7 @@ impl World {
             scope.spawner(),
             ManagerConfig::new("dc1", Action::Allow),
         );
-        let (doorman, registry) = (Arc::new(Doorman::default()), Registry::new());
+        let (authorizer, registry) = (Arc::new(ScriptedAuthorizer::default()), Registry::new());
         let stop = scope.token();
         let config = XdsConfig {
             auth_check: AUTH_CHECK,
@@ -74,13 +74,13 @@ impl World {
             manager.clone(),
             generator,
             pool.clone(),
-            doorman.clone(),
+            authorizer.clone(),
             config,
             &registry,
         );
         let world = Self {
             service: service.unwrap(),
-            doorman,
+            authorizer,
             stop,
             store,
             manager,
@@ -92,7 +92,7 @@ impl World {
         world
     }
 
-    /// The sidecar of `web`, on the server's own node.
+    /// Registers the sidecar of `web` on the server's own node.
     fn register(&self, port: u16) {
         self.register_with(port, |_| {});
     }
@@ -127,7 +127,8 @@ impl World {
         self.store.apply(command).now_or_never().unwrap().unwrap();
     }
 
-    /// Bad ciphers, which no listener for the mesh can be made with, or good ones.
+    /// Sets ciphers: invalid ones, with which no listener for the mesh can be generated, or valid
+    /// ones.
     fn set_ciphers(&self, ciphers: &[&str]) {
         let mesh = Mesh {
             tls: Some(MeshTls {
@@ -217,14 +218,14 @@ async fn a_stream_lives_as_long_as_its_client() {
     assert!(responses.next().await.is_none());
     drop(responses);
     assert!(world.streams(0));
-    // The watch went with the stream; its source follows.
+    // The watch has ended with the stream; its source ends afterwards.
     while !world.manager.proxies().is_empty() {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_ends_without_an_error() {
+async fn a_silent_client_ends_without_an_error() {
     let world = World::new();
     let (requests, mut responses) = world.open();
     drop(requests);
@@ -234,7 +235,7 @@ async fn a_client_that_says_nothing_ends_without_an_error() {
 #[tokio::test(start_paused = true)]
 async fn a_token_that_does_not_exist_opens_nothing() {
     let world = World::new();
-    world.doorman.order(Order::RefuseToken);
+    world.authorizer.set(Reply::RefuseToken);
     let refused = world
         .service
         .serve("secret".to_owned(), tokio_stream::pending());
@@ -242,10 +243,10 @@ async fn a_token_that_does_not_exist_opens_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_token_is_looked_at_again_when_nothing_happens() {
+async fn the_token_is_checked_again_when_nothing_happens() {
     let world = World::new();
     let (_requests, mut responses, _) = running(&world).await;
-    world.doorman.order(Order::RefuseProxy);
+    world.authorizer.set(Reply::RefuseProxy);
     let before = Instant::now();
     assert_eq!(end(&mut responses).await, Code::PermissionDenied);
     let waited = before.elapsed();
@@ -253,18 +254,18 @@ async fn the_token_is_looked_at_again_when_nothing_happens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_may_not_be_seen_gets_nothing() {
+async fn a_proxy_without_permission_gets_nothing() {
     let world = World::new();
-    world.doorman.order(Order::RefuseProxy);
+    world.authorizer.set(Reply::RefuseProxy);
     let (requests, mut responses) = world.open();
     requests.send(Ok(first())).await.unwrap();
     assert_eq!(end(&mut responses).await, Code::PermissionDenied);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_computed_for_a_proxy_that_may_not_be_seen() {
+async fn nothing_is_computed_for_a_proxy_without_permission() {
     let world = World::new();
-    world.doorman.order(Order::RefuseRegistered);
+    world.authorizer.set(Reply::RefuseRegistered);
     let before = world.store.state().index();
     let (requests, mut responses) = world.open();
     requests.send(Ok(first())).await.unwrap();
@@ -273,7 +274,7 @@ async fn nothing_is_computed_for_a_proxy_that_may_not_be_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_asks_is_not_waited_for() {
+async fn a_client_without_requests_times_out() {
     let world = World::new();
     let (requests, mut silent) = world.open();
     let (_requests, mut busy, _) = running(&world).await;
@@ -283,7 +284,10 @@ async fn a_client_that_never_asks_is_not_waited_for() {
     assert!(before.elapsed() <= FIRST_REQUEST + Duration::from_millis(1));
     drop((requests, silent));
     let more = tokio::time::timeout(FIRST_REQUEST * 4, busy.next());
-    assert!(more.await.is_err(), "who has asked may be silent");
+    assert!(
+        more.await.is_err(),
+        "a client may be silent after its first request"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -306,7 +310,7 @@ async fn endless_names_end_the_stream() {
 async fn requests_and_snapshots_are_authorised_too() {
     let world = World::new();
     let (requests, mut responses, _) = running(&world).await;
-    world.doorman.order(Order::RefuseToken);
+    world.authorizer.set(Reply::RefuseToken);
     let before = Instant::now();
     let listeners = DeltaDiscoveryRequest {
         type_url: LISTENER.to_owned(),
@@ -317,7 +321,7 @@ async fn requests_and_snapshots_are_authorised_too() {
 
     let world = World::new();
     let (_requests, mut responses, _) = running(&world).await;
-    world.doorman.order(Order::RefuseToken);
+    world.authorizer.set(Reply::RefuseToken);
     world.register(8_081);
     assert_eq!(end(&mut responses).await, Code::Unauthenticated);
     assert!(before.elapsed() < AUTH_CHECK);
@@ -338,12 +342,12 @@ async fn a_panic_ends_its_own_stream_only() {
     let world = World::new();
     let (requests, mut responses, _) = running(&world).await;
     let (other_requests, mut other, clusters) = running(&world).await;
-    world.doorman.order(Order::Panic);
+    world.authorizer.set(Reply::Panic);
     requests.send(Ok(first())).await.unwrap();
     assert_eq!(end(&mut responses).await, Code::Internal);
     drop(responses);
     assert!(world.streams(1));
-    world.doorman.order(Order::RefuseProxy);
+    world.authorizer.set(Reply::RefuseProxy);
     let ack = DeltaDiscoveryRequest {
         type_url: CLUSTER.to_owned(),
         response_nonce: clusters.nonce,
@@ -404,7 +408,7 @@ async fn one_bad_value_keeps_one_resource_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_nothing_can_be_made_for_is_not_sent_to_another_server() {
+async fn a_proxy_without_a_possible_configuration_is_not_sent_to_another_server() {
     let world = World::new();
     world.set_ciphers(&["ROT13"]);
     let (requests, mut responses) = world.open();
@@ -418,7 +422,7 @@ async fn a_proxy_that_nothing_can_be_made_for_is_not_sent_to_another_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_keeps_from_an_earlier_stream_what_cannot_be_made_now() {
+async fn a_client_keeps_resources_of_an_earlier_stream_that_cannot_be_made_now() {
     let world = World::new();
     world.set_ciphers(&["ROT13"]);
     world.register_with(8_080, |proxy| {

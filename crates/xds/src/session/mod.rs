@@ -1,5 +1,4 @@
-//! The state of one delta stream, without IO. It never waits, never reads a clock and never looks
-//! into a resource.
+//! The state machine of one delta stream. Pure: no IO, no clock, and it never decodes a resource.
 
 mod subscription;
 
@@ -18,12 +17,12 @@ use legate_resources::{EncodedResource, ResourceSet};
 use crate::ResourceType;
 use subscription::{Delta, Part, Subscription, Verdict};
 
-/// The order of one pass: additions go ahead of what refers to them, removals follow what referred
-/// to them.
+/// The order of one pass: additions before resources that refer to them, removals after resources that
+/// referred to them.
 const PASS: [(ResourceType, Part); 8] = [
     (ResourceType::Secret, Part::Upserts),
     (ResourceType::Cluster, Part::Upserts),
-    // Envoy acknowledges a cluster when it knows the endpoints, or that there are none.
+    // Envoy acknowledges a cluster once it has the endpoints, or knows that there are none.
     (ResourceType::Endpoint, Part::Awaited),
     (ResourceType::Listener, Part::Both),
     (ResourceType::Route, Part::Both),
@@ -32,90 +31,90 @@ const PASS: [(ResourceType, Part); 8] = [
     (ResourceType::Secret, Part::Removals),
 ];
 
-/// Names that one stream may ask for, all types together. A proxy that calls 10,000 services asks
-/// for three or so for each.
+/// Maximum number of names that one stream may subscribe to, all types together. A proxy that calls
+/// 10,000 services subscribes to about three for each.
 pub(crate) const MAX_NAMES: usize = 100_000;
 
-/// Bytes of those names, and of the versions that a client brings from an earlier stream.
+/// Maximum size of those names, and of the versions that a client holds from an earlier stream.
 pub(crate) const MAX_NAME_BYTES: usize = 16 * 1024 * 1024;
 
-/// What is kept of a client's reason for a refusal, in bytes. Envoy's are a few hundred.
+/// Maximum size of a stored error message of a client, in bytes. Envoy's have a few hundred.
 const MAX_REASON: usize = 4_096;
 
-/// What a request was.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A subscription, or the acceptance of a response.
+    /// A subscription or an ACK was recorded.
     Noted,
-    /// The client refused a response.
+    /// The client rejected a response.
     Refused(Nack),
-    /// The mesh has no resources of this type; the request changed nothing.
+    /// The mesh has no resources of this type; the request was ignored.
     UnknownType,
-    /// The client asks for more names than one stream may. The stream has to end.
+    /// The client exceeds the limits of a stream, which must be closed.
     TooManyNames(Asked),
 }
 
-/// What a client asks for on one stream.
+/// Subscriptions of a client on one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Names, all types together.
+    /// Number of names, all types together.
     pub names: usize,
-    /// Bytes of the names, and of the versions that the client brought.
+    /// Total size of the names, and of the versions that the client holds, in bytes.
     pub bytes: usize,
 }
 
-/// A response that the client refused. It keeps what it had.
+/// A response that the client rejected. It keeps its previous resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nack {
     /// The type of the resources.
     pub kind: ResourceType,
-    /// The names in the response, any of which may be the reason.
+    /// The names in the response. Any of them may be the cause.
     pub resources: Vec<Arc<str>>,
-    /// The gRPC status code the client gave.
+    /// The client's gRPC status code.
     pub code: i32,
-    /// What the client said; a long text is cut.
+    /// The client's error message, possibly truncated.
     pub message: String,
 }
 
-/// How far a client is with one type of resource.
+/// Progress of a client with one type of resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The client has asked for the type.
+    /// Whether the client has subscribed to the type.
     pub subscribed: bool,
-    /// The client has what it should have.
+    /// Whether there is nothing left to send, and nothing is rejected.
     pub settled: bool,
-    /// How many changes of the last response it has not answered yet.
+    /// Number of changes in the last response, if it is unanswered.
     pub unanswered: usize,
-    /// How many resources it has refused and not been given otherwise since.
+    /// Number of resources that it rejected and that were not replaced since.
     pub refused: usize,
-    /// The number of the last response; 0 when there was none. Nonces are these numbers in hexadecimal.
+    /// Number of the last response; 0 if there was none. Nonces are these numbers in hexadecimal.
     pub sent: u32,
-    /// The number of the last one that it accepted.
+    /// Number of the last accepted response.
     pub accepted: u32,
 }
 
 impl Progress {
-    /// Whether the client has what it should have, or asks for nothing.
+    /// Whether the client has all resources that it should have, or has no subscription.
     pub fn in_sync(&self) -> bool {
         !self.subscribed || (self.settled && self.unanswered == 0)
     }
 }
 
-/// One delta stream: what the client asked for, what it has, and what it is sent next.
+/// One delta stream: the client's subscriptions, its resources, and the next responses.
 ///
-/// [`Session::on_request`] and [`Session::on_snapshot`] take events, [`Session::poll`] says what to
-/// send because of them. The rules:
+/// [`Session::on_request`] and [`Session::on_snapshot`] handle events; [`Session::poll`] returns the
+/// resulting responses. The rules:
 ///
-/// - A type has one unanswered response at most.
-/// - Listeners and routes wait until clusters and endpoints are acknowledged, and clusters are
-///   removed only after the listeners and routes that used them were sent: no traffic is lost on
-///   the way from one snapshot to the next.
-/// - A cluster that is sent takes its endpoints with it, a listener its routes: Envoy drops them
-///   with the old parent.
-/// - What a client refused is not repeated; the next version of it is sent. Of several that it refused
-///   together it is not known which one is wrong: they are sent again in halves, until that one is alone.
-/// - A client that comes with versions from an earlier stream is sent what differs. It keeps what
-///   cannot be made now.
+/// - Each type has at most one unanswered response.
+/// - Listeners and routes wait until clusters and endpoints are acknowledged, and clusters are removed
+///   only after the listeners and routes that used them were sent: no traffic is lost between two
+///   snapshots.
+/// - Sending a cluster also sends its endpoints, and sending a listener its routes, because Envoy drops
+///   them with the old parent.
+/// - A rejected resource is not repeated; its next version is sent. If several were rejected together,
+///   the invalid one is unknown: they are sent again in halves until it is isolated.
+/// - A client that holds versions from an earlier stream is sent the differences. It keeps resources that
+///   cannot be generated now.
 #[derive(Debug, Default)]
 pub struct Session {
     subscriptions: [Subscription; ResourceType::ALL.len()],
@@ -124,12 +123,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// A stream on which nothing was said yet.
+    /// A stream without any messages.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a request of the client.
+    /// Handles a request of the client.
     pub fn on_request(&mut self, request: DeltaDiscoveryRequest) -> Received {
         let Some(kind) = ResourceType::from_url(&request.type_url) else {
             return Received::UnknownType;
@@ -168,12 +167,12 @@ impl Session {
         received
     }
 
-    /// How far the client is, in the order of [`ResourceType::ALL`].
+    /// The client's progress, in the order of [`ResourceType::ALL`].
     pub fn progress(&self) -> [Progress; ResourceType::ALL.len()] {
         ResourceType::ALL.map(|kind| self.subscriptions[kind as usize].progress())
     }
 
-    /// The names of this type that the client has refused and not been given otherwise since.
+    /// Names of this type that the client rejected and that were not replaced since.
     pub fn refused(&self, kind: ResourceType) -> impl Iterator<Item = &Arc<str>> {
         self.subscriptions[kind as usize].refused()
     }
@@ -186,7 +185,7 @@ impl Session {
         })
     }
 
-    /// Takes the resources that the client should have from now on.
+    /// Sets the resources that the client should have.
     pub fn on_snapshot(&mut self, resources: impl Into<Arc<ResourceSet>>) {
         let resources = resources.into();
         let last = self.resources.replace(Arc::clone(&resources));
@@ -197,14 +196,13 @@ impl Session {
         }
     }
 
-    /// What to send now, in this order. Empty until something happens when it was called just
-    /// before.
+    /// The responses to send now, in order. Empty if nothing has happened since the last call.
     pub fn poll(&mut self) -> Vec<DeltaDiscoveryResponse> {
         let Some(resources) = self.resources.clone() else {
             return Vec::new();
         };
         let mut responses = Vec::new();
-        // What was sent before may still bring in a user of what is removed now.
+        // An unanswered response may still contain a reference to a resource that is removed now.
         let mut users_behind = self.subscription(ResourceType::Listener).is_unanswered()
             || self.subscription(ResourceType::Route).is_unanswered();
         for (kind, part) in PASS {
@@ -229,7 +227,7 @@ impl Session {
         responses
     }
 
-    /// Whether an addition of clusters or endpoints is not acknowledged yet.
+    /// Whether an addition of clusters or endpoints is unacknowledged.
     fn awaits_clusters(&mut self) -> bool {
         self.subscription(ResourceType::Cluster).is_unanswered()
             || self.subscription(ResourceType::Endpoint).is_unanswered()
@@ -240,15 +238,15 @@ impl Session {
     }
 
     fn send(&mut self, kind: ResourceType, delta: &Delta) -> DeltaDiscoveryResponse {
-        // A stream that reaches the end of the counter has seen more than four thousand million
-        // responses; a nonce from the beginning is long answered.
+        // When the counter wraps after four billion responses, nonces from the beginning have long been
+        // answered.
         self.last_nonce = self.last_nonce.wrapping_add(1);
         let nonce = format!("{:08x}", self.last_nonce);
         let number = self.last_nonce;
         self.subscription(kind).sent(number, nonce.clone(), delta);
         if let Some(child) = kind.child() {
             let children = delta.upserts.iter().flat_map(|one| one.children.iter());
-            self.subscription(child).lost(children);
+            self.subscription(child).mark_dropped(children);
         }
         DeltaDiscoveryResponse {
             system_version_info: String::new(),
@@ -260,14 +258,14 @@ impl Session {
     }
 }
 
-/// The beginning of a text, `most` bytes of it or a little less.
+/// Truncates a text to at most `most` bytes, at a character boundary.
 fn cut(mut text: String, most: usize) -> String {
     text.truncate(text.floor_char_boundary(most));
     text.shrink_to_fit();
     text
 }
 
-/// The shared encoding goes out as it is: the body is not copied.
+/// Wraps the shared encoding without copying the body.
 fn envelope(resource: &EncodedResource) -> Resource {
     Resource {
         name: resource.name.to_string(),

@@ -1,7 +1,7 @@
-//! Generated histories: a model of Envoy's delta client against a session.
+//! Generated histories: a model of Envoy's delta client with a session.
 //!
-//! The model is stricter than Envoy: it refuses a response as a whole, and it drops the endpoints
-//! of an updated cluster and the routes of an updated listener without asking for them again.
+//! The model is stricter than Envoy: it rejects a response as a whole, and it drops the endpoints of an
+//! updated cluster and the routes of an updated listener without requesting them again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
@@ -13,11 +13,11 @@ use super::tests::{ack, nack, request, resource, set};
 use super::{Received, Session};
 use crate::ResourceType::{self, Cluster, Endpoint, Listener, Route, Secret};
 
-/// What a listener uses, by its version: the model's bodies say nothing.
+/// The clusters that a listener uses, by name and version, because the model's bodies are empty.
 type Uses = BTreeMap<(String, String), Vec<String>>;
 
-/// A snapshot as numbers. Clusters `c0..`, each with endpoints of the same name; listeners `l0..`,
-/// each with a route and the clusters it uses.
+/// A snapshot as numbers. Clusters `c0..`, each with endpoints of the same name; listeners `l0..`, each
+/// with a route and the clusters that it uses.
 #[derive(Clone, Debug)]
 struct Mesh {
     /// Cluster and endpoint version of each cluster that exists.
@@ -65,15 +65,15 @@ fn mesh() -> impl Strategy<Value = Mesh> {
 #[derive(Clone, Debug)]
 enum Step {
     Snapshot(Mesh),
-    /// The client reads one response; it may refuse it.
+    /// The client reads one response, and may reject it.
     Read {
         refuse: bool,
     },
     /// The server reads one request.
     Serve,
-    /// The stream breaks and the client comes back with what it has.
+    /// The stream breaks and the client reconnects with its resources.
     Reconnect,
-    /// The client has lost a resource that it subscribed to by name, and asks again.
+    /// The client has dropped a resource that it subscribed to by name, and subscribes again.
     Forget(u8),
 }
 
@@ -87,11 +87,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What Envoy keeps across streams.
+/// Envoy's state, which survives streams.
 #[derive(Default)]
 struct Client {
     has: BTreeMap<ResourceType, BTreeMap<String, String>>,
-    /// Names of the types that are not subscribed to by wildcard.
+    /// Subscribed names of types without a wildcard subscription.
     names: BTreeMap<ResourceType, BTreeSet<String>>,
 }
 
@@ -104,7 +104,7 @@ impl Client {
         self.names.entry(kind).or_default()
     }
 
-    /// The first requests of a stream, with the versions the client has.
+    /// The first requests of a stream, with the client's versions.
     fn first_requests(&mut self) -> Vec<DeltaDiscoveryRequest> {
         self.named(Secret).insert("leaf".to_owned());
         let mut requests = Vec::new();
@@ -123,11 +123,11 @@ impl Client {
         requests
     }
 
-    /// Applies a response; what the client asks for because of it comes back.
+    /// Applies a response. Returns the resulting requests.
     fn accept(&mut self, response: &DeltaDiscoveryResponse) -> Vec<DeltaDiscoveryRequest> {
         let kind = ResourceType::from_url(&response.type_url).unwrap();
         for one in &response.resources {
-            // Envoy ignores what it has unsubscribed from in the meantime.
+            // Envoy ignores resources that it has unsubscribed from in the meantime.
             if kind.child().is_some() || self.named(kind).contains(&one.name) {
                 self.held(kind)
                     .insert(one.name.clone(), one.version.clone());
@@ -165,7 +165,7 @@ impl Client {
     }
 }
 
-/// Both ends and the wire between them.
+/// Both ends and the messages in flight between them.
 struct World {
     session: Session,
     client: Client,
@@ -173,12 +173,12 @@ struct World {
     to_server: VecDeque<DeltaDiscoveryRequest>,
     current: Mesh,
     uses: Uses,
-    /// Clusters the client was sent, whatever it made of them.
+    /// Clusters that were sent to the client, whether accepted or not.
     known: BTreeSet<String>,
-    /// The version of each listener the client was sent last.
+    /// The last version of each listener that was sent to the client.
     listeners: BTreeMap<String, String>,
     nonces: HashSet<String>,
-    /// Types with a response that the server has not read an answer to.
+    /// Types with a response whose answer the server has not read yet.
     open: BTreeMap<ResourceType, String>,
     refused: bool,
 }
@@ -276,7 +276,7 @@ impl World {
         assert_eq!(self.session.poll(), [], "nothing happened in between");
     }
 
-    /// What must hold for every response at the moment it is sent.
+    /// Invariants of every response at the moment it is sent.
     fn check(&mut self, response: &DeltaDiscoveryResponse) {
         let kind = ResourceType::from_url(&response.type_url).unwrap();
         assert!(self.nonces.insert(response.nonce.clone()), "a nonce twice");
@@ -318,8 +318,8 @@ impl World {
         }
     }
 
-    /// Only what the snapshot does not have is removed. It takes nothing from a cluster that is in use:
-    /// Envoy keeps the endpoints that it has, and stops to wait for those that it has not.
+    /// Only endpoints that are not in the snapshot are removed. That does not affect a cluster in use:
+    /// Envoy keeps the endpoints that it has, and stops waiting for missing ones.
     fn check_endpoints(&mut self, response: &DeltaDiscoveryResponse) {
         let resources = self.current.resources(&mut self.uses);
         let endpoints = resources.get(Endpoint.url());
@@ -343,7 +343,7 @@ impl World {
         }
     }
 
-    /// Everything is read and accepted; how many messages that took is bounded.
+    /// Delivers and accepts everything, with a bounded number of messages.
     fn settle(&mut self) {
         for _ in 0..1_000 {
             if self.to_client.is_empty() && self.to_server.is_empty() {
@@ -355,8 +355,8 @@ impl World {
         panic!("client and server do not come to an end");
     }
 
-    /// The client has what the snapshot says: everything of what it takes by wildcard, and of the
-    /// rest what it named and exists.
+    /// Checks that the client has the snapshot's resources: all of those with a wildcard, and of the
+    /// others those that it named and that exist.
     fn check_converged(&mut self) {
         let resources = self.current.resources(&mut self.uses);
         for kind in ResourceType::ALL {
@@ -374,7 +374,7 @@ impl World {
     }
 }
 
-/// The same mesh in versions that no generated mesh has.
+/// The same mesh with versions that no generated mesh has.
 fn renewed(mesh: &Mesh) -> Mesh {
     let mut mesh = mesh.clone();
     mesh.secret += 100;
@@ -402,7 +402,7 @@ proptest! {
         }
         world.settle();
         if world.refused {
-            // What was refused is not repeated: the next version heals it.
+            // Rejected resources are not repeated; the next version replaces them.
             let next = renewed(&world.current);
             world.step(Step::Snapshot(next));
             world.settle();

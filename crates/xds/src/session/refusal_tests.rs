@@ -1,5 +1,5 @@
-//! Some resources are wrong and their client refuses every response that has one: the others arrive,
-//! and what is wrong is not repeated.
+//! Some resources are invalid, and the client rejects every response that contains one. The other
+//! resources must arrive, and invalid ones must not be repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::tests::{ack, nack, request, resource, set};
 use super::{Received, Session};
 use crate::ResourceType::{Cluster, Listener};
 
-/// Listeners by name: their version, and whether the client takes it.
+/// Listeners by name: version, and whether it is valid.
 type Listeners = BTreeMap<u8, (u8, bool)>;
 
 fn name(id: u8) -> String {
@@ -24,17 +24,17 @@ fn resources(listeners: &Listeners) -> ResourceSet {
     }))
 }
 
-/// A client that takes or refuses each response as a whole.
+/// A client that accepts or rejects each response as a whole.
 #[derive(Default)]
 struct Client {
     has: BTreeMap<String, String>,
-    /// How often each wrong version arrived, and whether it was alone then.
+    /// How often each invalid version arrived, and whether it was alone at the last time.
     wrong: BTreeMap<(String, String), (usize, bool)>,
     responses: usize,
 }
 
 impl Client {
-    /// Answers until nothing more comes.
+    /// Answers responses until there are no more.
     fn run(&mut self, session: &mut Session) {
         loop {
             let responses = session.poll();
@@ -80,7 +80,7 @@ fn listeners() -> impl Strategy<Value = Listeners> {
 
 proptest! {
     #[test]
-    fn the_good_arrive_and_the_wrong_are_not_repeated(
+    fn valid_resources_arrive_and_invalid_ones_are_not_repeated(
         snapshots in prop::collection::vec(listeners(), 1..6),
     ) {
         let mut session = Session::new();
@@ -89,7 +89,7 @@ proptest! {
         for listeners in &snapshots {
             session.on_snapshot(resources(listeners));
             client.responses = 0;
-            // What was gone or another version in between has changed.
+            // Listeners that were absent or had another version in between have changed.
             client.wrong.retain(|(name, version), _| {
                 let mut all = listeners.iter();
                 all.any(|(id, (number, good))| {
@@ -105,9 +105,9 @@ proptest! {
             }
             let wanted: BTreeSet<String> = listeners.keys().map(|id| name(*id)).collect();
             prop_assert!(client.has.keys().all(|name| wanted.contains(name)));
-            // Each response but one in two brings something or halves what is suspected.
+            // At least every second response delivers something or halves the suspects.
             prop_assert!(client.responses <= 2 * listeners.len() + 12, "{}", client.responses);
-            // The same snapshot again: a refused removal is tried again, what is wrong is not.
+            // The same snapshot again: a rejected removal is retried, invalid versions are not.
             let wrong = client.wrong.clone();
             session.on_snapshot(resources(listeners));
             client.run(&mut session);
@@ -117,7 +117,7 @@ proptest! {
 }
 
 #[test]
-fn one_wrong_listener_among_many_is_found_and_stays_alone() {
+fn one_invalid_listener_among_many_is_isolated() {
     let mut session = Session::new();
     let mut client = Client::default();
     session.on_request(request(Cluster));
@@ -128,9 +128,9 @@ fn one_wrong_listener_among_many_is_found_and_stays_alone() {
     assert_eq!(client.has.len(), 15);
     let (times, alone) = client.wrong[&(name(5), "1-false".to_owned())];
     assert_eq!((times, alone), (5, true), "16, 8, 4, 2, 1");
-    // Once it is found, the others do not come one by one.
+    // Once it is isolated, the others do not arrive one by one.
     assert!(client.responses < 14, "{}", client.responses);
-    // Another one changes: the wrong one does not come with it.
+    // Another listener changes: the invalid one is not sent with it.
     all.insert(0, (2, true));
     session.on_snapshot(resources(&all));
     client.run(&mut session);
@@ -139,7 +139,7 @@ fn one_wrong_listener_among_many_is_found_and_stays_alone() {
         client.wrong.values().map(|(times, _)| times).sum::<usize>(),
         5
     );
-    // It is mended.
+    // The listener is fixed.
     all.insert(5, (2, true));
     session.on_snapshot(resources(&all));
     client.run(&mut session);

@@ -1,5 +1,5 @@
-//! What one stream asked for and was sent of one type of resource. Pure bookkeeping: it does
-//! not know the other types, nor the order in which they are sent.
+//! Subscriptions, responses and client state of one type on one stream. Independent of other types and of
+//! the order in which they are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use litemap::LiteMap;
 
 use super::{Asked, Progress};
 
-/// The name with which a client asks for everything.
+/// The name that subscribes to all resources.
 const WILDCARD: &str = "*";
 
-/// What a response does to one name.
+/// The change of one name in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The client is given this version.
+    /// The client receives this version.
     Upsert(Arc<str>),
-    /// The resource is gone, which the response names.
+    /// The resource is removed.
     Remove,
 }
 
@@ -29,12 +29,12 @@ struct Unanswered {
     changes: BTreeMap<Arc<str>, Change>,
 }
 
-/// What differs between the client and a snapshot.
+/// The differences between the client and a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Delta {
     pub(super) upserts: Vec<Arc<EncodedResource>>,
     pub(super) removals: Vec<Arc<str>>,
-    /// Upserts were left out because the client refused them.
+    /// Whether upserts were omitted because the client rejected them.
     pub(super) incomplete: bool,
 }
 
@@ -59,19 +59,19 @@ impl Delta {
 /// Whether there is something to send, and whether it may be sent.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// The client has what it should have.
+    /// The client has everything that it should have.
     Settled,
-    /// The client lacks something, but it has to answer first, or rejected exactly this already.
+    /// There are differences, but the client has to answer first, or has rejected exactly these.
     Held,
     /// To be sent now.
     Send(Delta),
 }
 
-/// Which part of a difference is asked for.
+/// The part of the differences to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Upserts,
-    /// Upserts, and that what the client asked for by name and waits for is gone.
+    /// Upserts, and removals of names that the client subscribed to and is waiting for.
     Awaited,
     Removals,
     Both,
@@ -90,52 +90,52 @@ impl Part {
 /// One type of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Subscription {
-    /// The client has asked for this type at least once.
+    /// Whether the client has requested this type at least once.
     registered: bool,
-    /// The client wants every resource of the type.
+    /// Whether the client has a wildcard subscription.
     wildcard: bool,
-    /// The names the client asked for by name. This and the next one live as long as the stream, so
-    /// they are sorted lists: a tree takes several times their memory.
+    /// The names that the client subscribed to. This and the next field live as long as the stream, so
+    /// they are sorted lists; a tree needs several times the memory.
     names: LiteMap<Arc<str>, ()>,
-    /// What the client has: a version it accepted, or `None` where it must be sent again.
+    /// The client's resources: the accepted version, or `None` if it must be sent again.
     client: LiteMap<Arc<str>, Option<Arc<str>>>,
-    /// A type has one response on its way at most.
+    /// At most one response of a type is in flight.
     unanswered: Option<Unanswered>,
-    /// What the client refused and has not been given otherwise since.
+    /// Resources that the client rejected and that were not replaced since.
     rejected: BTreeMap<Arc<str>, Rejected>,
-    /// How many of several that were refused together are sent together at most.
-    together: usize,
-    /// What is wrong among those that were refused together was not found yet. Once it is, the others
-    /// are sent in parts that grow.
-    searching: bool,
-    /// The number of the last response that was sent on this stream; 0 when there was none.
+    /// Maximum number of resources, out of those rejected together, in one response.
+    batch_limit: usize,
+    /// Whether the invalid resource among those rejected together is still being searched. Once it is
+    /// found, the others are sent in growing batches.
+    bisecting: bool,
+    /// Number of the last response sent on this stream; 0 if there was none.
     sent: u32,
-    /// The number of the last one that was accepted.
+    /// Number of the last accepted response.
     accepted: u32,
-    /// Of which part it is known that the client has what it should have.
+    /// The parts for which the client is known to have everything.
     settled: Settled,
 }
 
-/// What the client refused under one name.
+/// A rejected change of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rejected {
     change: Change,
-    /// Nothing else was refused with it, of a removal nothing but removals: it is what is wrong.
+    /// Whether it was rejected alone, or together with nothing but removals: then it is the invalid one.
     alone: bool,
 }
 
-/// What is left to send, by what the client has said of it.
+/// The remaining upserts by the client's reaction to them.
 #[derive(Debug, Default)]
 struct Sorted {
-    /// It has said nothing.
+    /// Not rejected.
     fresh: Vec<Arc<EncodedResource>>,
-    /// It refused several together, one of which is wrong.
+    /// Rejected together with others, one of which is invalid.
     suspect: Vec<Arc<EncodedResource>>,
-    /// It refused just this.
+    /// Number of those rejected alone.
     wrong: usize,
 }
 
-/// Of which part nothing has changed since there was nothing to send.
+/// The parts that had no differences and have not changed since.
 #[derive(Clone, Copy, Debug, Default)]
 struct Settled {
     upserts: bool,
@@ -153,7 +153,7 @@ impl Settled {
     }
 }
 
-/// A name as the resources have it, so that it is in memory once.
+/// The name as shared with the resources, so that it is in memory only once.
 fn shared(name: &str, current: Option<&ByName>) -> Arc<str> {
     let known = current.and_then(|current| current.get(name));
     known.map_or_else(|| name.into(), |one| one.name.clone())
@@ -164,7 +164,7 @@ impl Subscription {
         self.registered
     }
 
-    /// How far the client is.
+    /// The client's progress.
     pub(super) fn progress(&self) -> Progress {
         let unanswered = self.unanswered.as_ref();
         Progress {
@@ -177,12 +177,12 @@ impl Subscription {
         }
     }
 
-    /// What the client has refused and not been given otherwise since.
+    /// Names that the client rejected and that were not replaced since.
     pub(super) fn refused(&self) -> impl Iterator<Item = &Arc<str>> {
         self.rejected.keys()
     }
 
-    /// What is kept because the client named it: names that it asked for, and what it has.
+    /// Memory used because of the client: subscribed names, and its resources.
     pub(super) fn asked(&self) -> Asked {
         let held = self.client.iter().map(|(name, version)| {
             let own = if self.names.contains_key(name) {
@@ -199,14 +199,14 @@ impl Subscription {
         }
     }
 
-    /// A response was sent and the client has not said what it thinks of it.
+    /// Whether a response was sent that the client has not answered yet.
     pub(super) fn is_unanswered(&self) -> bool {
         self.unanswered.is_some()
     }
 
-    /// The first request for the type on this stream.
+    /// Handles the first request for the type on this stream.
     ///
-    /// `held` are the versions a client brings from an earlier stream: it is sent what differs.
+    /// `held` are the versions that a client holds from an earlier stream: it is sent the differences.
     pub(super) fn register(
         &mut self,
         subscribe: &[String],
@@ -227,17 +227,17 @@ impl Subscription {
         for name in subscribe.iter().filter(|name| *name != WILDCARD) {
             let name = shared(name, current);
             names.insert(name.clone());
-            // Absent until now: this way it also gets an answer when the name does not exist.
+            // Without a version, so that the client gets an answer even if the name does not exist.
             client.entry(name).or_insert(None);
         }
-        // What the client has lost on this stream it may still have had when it wrote this.
+        // Resources that the client has dropped on this stream may still be listed in this request.
         client.retain(|name, _| !self.client.contains_key(name));
         self.names.extend(names.into_iter().map(|name| (name, ())));
         self.client.extend(client);
     }
 
-    /// Adds names in a later request. A name that is asked for again is sent again: the client may
-    /// have forgotten it.
+    /// Adds names in a later request. A name that is subscribed to again is sent again, because the
+    /// client may have dropped it.
     pub(super) fn subscribe(&mut self, subscribe: &[String], current: Option<&ByName>) {
         if subscribe.is_empty() {
             return;
@@ -255,7 +255,8 @@ impl Subscription {
             .extend(names.into_iter().map(|name| (name, None)));
     }
 
-    /// Drops names. Under a wildcard the client cannot know whether the name stays: the response says so.
+    /// Removes names. With a wildcard the client cannot know whether the name remains, so a response
+    /// reports it.
     pub(super) fn unsubscribe(&mut self, unsubscribe: &[String]) {
         if unsubscribe.is_empty() {
             return;
@@ -283,8 +284,8 @@ impl Subscription {
         }
     }
 
-    /// The client no longer has these, because it dropped them with their parent.
-    pub(super) fn lost<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
+    /// Records that the client has dropped these resources with their parent.
+    pub(super) fn mark_dropped<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
         self.settled = Settled::default();
         for name in names {
             self.forget_sent(name);
@@ -296,7 +297,7 @@ impl Subscription {
         }
     }
 
-    /// What is on its way, or was refused, says nothing about this name any more.
+    /// The response in flight, and earlier rejections, do not apply to this name any more.
     fn forget_sent(&mut self, name: &str) {
         if let Some(unanswered) = &mut self.unanswered {
             unanswered.changes.remove(name);
@@ -304,15 +305,15 @@ impl Subscription {
         self.rejected.remove(name);
     }
 
-    /// The client accepted the response with this nonce. An unknown nonce changes nothing.
+    /// Handles the client's acceptance of the response with this nonce. An unknown nonce is ignored.
     pub(super) fn ack(&mut self, nonce: &str) {
         let Some(accepted) = self.take_unanswered(nonce) else {
             return;
         };
         self.settled = Settled::default();
         self.accepted = accepted.number;
-        if !self.searching {
-            self.together = self.together.saturating_mul(2);
+        if !self.bisecting {
+            self.batch_limit = self.batch_limit.saturating_mul(2);
         }
         for (name, change) in accepted.changes {
             self.rejected.remove(&name);
@@ -327,19 +328,19 @@ impl Subscription {
         }
     }
 
-    /// The client refused the response with this nonce; the names it was about are returned.
+    /// Handles the client's rejection of the response with this nonce. Returns the names in it.
     ///
-    /// Envoy may have applied a part of it, so what it has under these names is unknown: whatever
-    /// comes next is sent, except exactly what was refused. Which of several is wrong is not known
-    /// either: they are sent again in halves, and what is refused alone is not sent again.
+    /// Envoy may have applied a part of it, so its resources under these names are unknown: any next
+    /// version is sent, except exactly the rejected one. The invalid one among several is unknown, too:
+    /// they are sent again in halves, and one that is rejected alone is not sent again.
     pub(super) fn nack(&mut self, nonce: &str) -> Option<Vec<Arc<str>>> {
         let refused = self.take_unanswered(nonce)?;
         self.settled = Settled::default();
         let names: Vec<Arc<str>> = refused.changes.keys().cloned().collect();
         let mut changes = refused.changes.values();
         let alone = names.len() == 1 || changes.all(|change| *change == Change::Remove);
-        self.together = (names.len() / 2).max(1);
-        self.searching = !alone;
+        self.batch_limit = (names.len() / 2).max(1);
+        self.bisecting = !alone;
         for (name, change) in refused.changes {
             if self.wants(&name) {
                 self.client.insert(name.clone(), None);
@@ -357,12 +358,11 @@ impl Subscription {
         self.wildcard || self.names.contains_key(name)
     }
 
-    /// What to do about the difference between the client and `current`.
+    /// Determines how to handle the difference between the client and `current`.
     ///
-    /// The first response of a type is sent even when it is empty: Envoy waits for one before it
-    /// goes on starting.
+    /// The first response of a type is sent even if it is empty: Envoy waits for one during its start.
     ///
-    /// What the client `keeps` is not removed although `current` lacks it.
+    /// Resources for which `keeps` returns true are not removed although `current` lacks them.
     pub(super) fn verdict(
         &mut self,
         current: &ByName,
@@ -395,7 +395,7 @@ impl Subscription {
         if !fresh.is_empty() || nothing {
             delta.upserts = fresh;
         } else if !suspect.is_empty() {
-            suspect.truncate(self.together.max(1));
+            suspect.truncate(self.batch_limit.max(1));
             delta.removals.clear();
             delta.upserts = suspect;
         } else if delta.removals.iter().all(refused) {
@@ -420,8 +420,8 @@ impl Subscription {
         sorted
     }
 
-    /// A removal has no versions: a refused one is tried again with every snapshot, also with one that
-    /// has not `changed` what there is of the type.
+    /// Handles a new snapshot. Removals have no version, so a rejected one is retried with every
+    /// snapshot, even if the snapshot has not `changed` for this type.
     pub(super) fn on_snapshot(&mut self, changed: bool) {
         if changed || !self.rejected.is_empty() {
             self.settled = Settled::default();
@@ -443,9 +443,10 @@ impl Subscription {
                     .extend(named.filter(|one| self.lacks(one)).cloned());
             }
         }
-        // Envoy drops what it asked for by name when it no longer needs it; a removal would only take
-        // routes from listeners that still use them. Endpoints it keeps, but it waits for those that it
-        // has not, and accepts no other cluster for as long, until it is sent that there are none.
+        // Envoy itself drops named resources that it no longer needs; a removal would only take routes
+        // away from listeners that still use them. Endpoints are an exception: Envoy keeps those that it
+        // has, but waits for missing ones, and accepts no other cluster until it is told that they do not
+        // exist.
         let is_gone = |name: &str| !current.contains_key(name) && !keeps(name);
         if part.has_removals() && self.wildcard {
             let gone = self.client.keys().filter(|name| is_gone(name));
@@ -459,8 +460,8 @@ impl Subscription {
         delta
     }
 
-    /// Whether the client has nothing under a name that it asked for. Of what it refused it may have a
-    /// part.
+    /// Whether the client has no resource under a name that it subscribed to. A rejected one may have
+    /// been applied in part.
     fn awaits(&self, name: &str, version: &Option<Arc<str>>) -> bool {
         version.is_none() && !self.rejected.contains_key(name)
     }
@@ -469,7 +470,7 @@ impl Subscription {
         self.client.get(&resource.name) != Some(&Some(resource.version.clone()))
     }
 
-    /// `delta` goes out under `nonce`.
+    /// Records that `delta` is sent with `nonce`.
     pub(super) fn sent(&mut self, number: u32, nonce: String, delta: &Delta) {
         self.sent = number;
         self.unanswered = Some(Unanswered {

@@ -1,4 +1,4 @@
-//! One test a rule of the protocol.
+//! One test for each rule of the protocol.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use legate_resources::{EncodedResource, ResourceSet};
 use super::{MAX_NAME_BYTES, MAX_NAMES, Received, Session};
 use crate::ResourceType::{self, Cluster, Endpoint, Listener, Route, Secret};
 
-/// A resource that is only a name and a version, for everything a session looks at.
+/// A resource with only a name and a version, and the names of its children, which is all that a
+/// session uses.
 pub(super) fn resource(name: &str, version: &str, children: &[&str]) -> EncodedResource {
     EncodedResource {
         name: name.into(),
@@ -85,7 +86,7 @@ pub(super) fn nack(response: &DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
     }
 }
 
-/// A response in one line: type, `name@version` of what it brings, `-name` of what it removes.
+/// A response in one line: its type, `name@version` for each upsert, `-name` for each removal.
 fn line(response: &DeltaDiscoveryResponse) -> String {
     let kind = ResourceType::from_url(&response.type_url).unwrap();
     let added = response
@@ -102,7 +103,7 @@ fn line(response: &DeltaDiscoveryResponse) -> String {
 
 struct Stream {
     session: Session,
-    /// Responses that were not answered yet.
+    /// Responses that are not answered yet.
     open: Vec<DeltaDiscoveryResponse>,
 }
 
@@ -133,7 +134,7 @@ impl Stream {
         self.poll()
     }
 
-    /// Accepts everything until nothing more comes.
+    /// Accepts all responses until there are no more.
     fn accept(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         while !self.open.is_empty() {
@@ -143,7 +144,7 @@ impl Stream {
         lines
     }
 
-    /// Refuses the oldest open response.
+    /// Rejects the oldest unanswered response.
     fn refuse(&mut self) -> (Received, Vec<String>) {
         let response = self.open.remove(0);
         let received = self.session.on_request(nack(&response));
@@ -153,7 +154,7 @@ impl Stream {
 
 const NOTHING: [&str; 0] = [];
 
-/// One cluster with endpoints, one listener with a route, one secret; all in one version.
+/// One cluster with endpoints, one listener with a route, one secret; all with the same version.
 fn mesh(version: &str) -> ResourceSet {
     set([
         (Secret, resource("leaf", version, &[])),
@@ -164,7 +165,7 @@ fn mesh(version: &str) -> ResourceSet {
     ])
 }
 
-/// A client that has everything of `mesh(version)`.
+/// A client that has all resources of `mesh(version)`.
 fn connected(version: &str) -> Stream {
     let mut stream = Stream::new(mesh(version));
     stream.request(request(Cluster));
@@ -204,7 +205,7 @@ fn a_request_for_another_type_changes_nothing() {
 }
 
 #[test]
-fn a_wildcard_brings_everything_and_names_bring_what_was_named() {
+fn a_wildcard_delivers_everything_and_names_deliver_those_resources() {
     let both = || {
         set([
             (Cluster, resource("api", "1", &[])),
@@ -226,7 +227,7 @@ fn a_wildcard_brings_everything_and_names_bring_what_was_named() {
 }
 
 #[test]
-fn an_empty_first_response_lets_the_client_go_on() {
+fn an_empty_first_response_lets_the_client_continue() {
     let mut stream = Stream::new(set([]));
     assert_eq!(stream.request(request(Cluster)), ["cluster:"]);
     assert_eq!(stream.accept(), NOTHING);
@@ -236,7 +237,7 @@ fn an_empty_first_response_lets_the_client_go_on() {
 }
 
 #[test]
-fn updates_go_from_what_is_referred_to_to_what_refers() {
+fn referenced_types_are_updated_first() {
     let mut stream = connected("1");
     assert_eq!(
         stream.snapshot(mesh("2")),
@@ -258,7 +259,7 @@ fn listeners_wait_for_endpoints_too() {
 }
 
 #[test]
-fn clusters_are_removed_after_what_used_them() {
+fn clusters_are_removed_after_their_users() {
     let mut stream = connected("1");
     let without_api = set([(Listener, resource("other", "1", &[]))]);
     assert_eq!(
@@ -283,7 +284,7 @@ fn clusters_stay_while_the_listeners_that_stop_using_them_wait() {
 }
 
 #[test]
-fn one_response_a_type_is_on_its_way() {
+fn one_response_per_type_is_in_flight() {
     let mut stream = connected("1");
     stream.snapshot(mesh("2"));
     assert_eq!(stream.snapshot(mesh("3")), NOTHING);
@@ -319,7 +320,7 @@ fn children_are_sent_again_with_their_parent() {
 }
 
 #[test]
-fn a_child_on_its_way_when_its_parent_is_sent_is_sent_again() {
+fn a_child_in_flight_is_sent_again_after_its_parent() {
     let mut stream = connected("1");
     let endpoints_changed = set([
         (Secret, resource("leaf", "1", &[])),
@@ -370,7 +371,7 @@ fn a_refused_response_is_reported_and_not_repeated() {
 }
 
 #[test]
-fn what_a_client_may_have_applied_of_a_refused_response_is_undone() {
+fn partially_applied_changes_of_a_refused_response_are_undone() {
     let mut stream = connected("1");
     let clusters = |api| {
         set([
@@ -387,7 +388,7 @@ fn what_a_client_may_have_applied_of_a_refused_response_is_undone() {
 }
 
 #[test]
-fn a_refused_update_and_a_refused_removal_do_not_take_turns_for_ever() {
+fn a_refused_update_and_a_refused_removal_do_not_alternate_endlessly() {
     let mut stream = Stream::new(set([
         (Cluster, resource("api", "1", &[])),
         (Cluster, resource("old", "1", &[])),
@@ -404,7 +405,7 @@ fn a_refused_update_and_a_refused_removal_do_not_take_turns_for_ever() {
 }
 
 #[test]
-fn a_refused_removal_is_tried_with_the_next_snapshot_without_what_was_refused_beside_it() {
+fn a_refused_removal_is_retried_with_the_next_snapshot_alone() {
     let mut stream = connected("1");
     let changed = || {
         set([
@@ -435,7 +436,7 @@ fn clusters_stay_while_a_listener_is_refused() {
         stream.snapshot(moved()),
         ["listener: out@2", "cluster: -api"]
     );
-    // The removal was on its way when the listener was refused; later ones wait.
+    // The removal was in flight when the listener was rejected; later ones wait.
     let mut stream = connected("1");
     let kept = set([
         (Cluster, resource("api", "1", &[])),
@@ -466,13 +467,13 @@ fn an_unknown_nonce_is_ignored() {
 }
 
 #[test]
-fn a_returning_client_is_sent_what_differs() {
+fn a_reconnecting_client_is_sent_the_differences() {
     let mut stream = Stream::new(mesh("2"));
     let held = [("api", "2"), ("gone", "1")];
     assert_eq!(
         stream.request(resume(Cluster, &[], &held)),
         ["cluster:"],
-        "the first response is sent, and says that nothing is new"
+        "the first response is sent, without changes"
     );
     assert_eq!(stream.accept(), ["cluster: -gone"]);
     stream.accept();
@@ -493,19 +494,19 @@ fn a_returning_client_is_sent_what_differs() {
 }
 
 #[test]
-fn a_parent_sent_before_its_children_are_asked_for_takes_them_along() {
+fn a_parent_sent_before_its_children_are_requested_resends_them() {
     let mut stream = Stream::new(mesh("2"));
     assert_eq!(
         stream.request(resume(Cluster, &[], &[("api", "1")])),
         ["cluster: api@2"]
     );
-    // Written before the client has read the cluster, which makes it drop the endpoints.
+    // Sent before the client has read the cluster, which makes it drop the endpoints.
     let endpoints = resume(Endpoint, &["api"], &[("api", "2")]);
     assert_eq!(stream.request(endpoints), ["endpoint: api@2"]);
 }
 
 #[test]
-fn removals_are_not_told_for_what_was_named() {
+fn removals_of_named_resources_are_not_sent() {
     let mut stream = connected("1");
     let without_endpoints = set([
         (Secret, resource("other", "1", &[])),
@@ -515,9 +516,9 @@ fn removals_are_not_told_for_what_was_named() {
     assert_eq!(stream.snapshot(without_endpoints), NOTHING);
 }
 
-/// Envoy acknowledges a cluster when it knows the endpoints: without this it waits for 15 s.
+/// Envoy acknowledges a cluster once it has the endpoints; without this rule it waits for 15 s.
 #[test]
-fn endpoints_that_are_gone_when_they_are_asked_for_are_removed() {
+fn missing_endpoints_are_removed_when_requested() {
     let mut stream = connected("1");
     let with_another = set([
         (Secret, resource("leaf", "1", &[])),
@@ -536,15 +537,15 @@ fn endpoints_that_are_gone_when_they_are_asked_for_are_removed() {
     );
     assert_eq!(stream.accept(), ["cluster: -new"]);
     assert_eq!(stream.accept(), NOTHING);
-    // Envoy ignores removals of routes, and refuses those of secrets.
+    // Envoy ignores removals of routes, and rejects those of secrets.
     for kind in [Route, Secret] {
         assert_eq!(stream.request(subscribe(kind, &["new"])), NOTHING);
     }
 }
 
-/// Envoy asks only once for endpoints that it goes on needing.
+/// Envoy subscribes only once to endpoints that it continues to need.
 #[test]
-fn endpoints_that_are_gone_when_their_cluster_is_sent_again_are_removed() {
+fn missing_endpoints_are_removed_when_their_cluster_is_sent_again() {
     let mut stream = connected("1");
     let with_api = |version, endpoints: bool| {
         let endpoints = endpoints.then(|| (Endpoint, resource("api", version, &[])));
@@ -571,7 +572,7 @@ fn endpoints_that_are_gone_when_their_cluster_is_sent_again_are_removed() {
 }
 
 #[test]
-fn a_name_asked_for_again_is_sent_again() {
+fn a_name_subscribed_to_again_is_sent_again() {
     let mut stream = connected("1");
     assert_eq!(
         stream.request(subscribe(Endpoint, &["api"])),
@@ -580,7 +581,7 @@ fn a_name_asked_for_again_is_sent_again() {
 }
 
 #[test]
-fn a_name_asked_for_again_while_it_is_on_its_way_is_sent_twice() {
+fn a_name_subscribed_to_again_while_in_flight_is_sent_twice() {
     let mut stream = connected("1");
     stream.snapshot(mesh("2"));
     assert_eq!(stream.request(subscribe(Secret, &["leaf"])), NOTHING);
@@ -588,7 +589,7 @@ fn a_name_asked_for_again_while_it_is_on_its_way_is_sent_twice() {
 }
 
 #[test]
-fn an_unsubscribed_name_is_not_sent_and_comes_back_when_asked_for() {
+fn an_unsubscribed_name_is_sent_only_after_a_new_subscription() {
     let mut stream = connected("1");
     assert_eq!(stream.request(unsubscribe(Secret, &["leaf"])), NOTHING);
     let rotated = set([
@@ -604,7 +605,7 @@ fn an_unsubscribed_name_is_not_sent_and_comes_back_when_asked_for() {
 }
 
 #[test]
-fn a_wildcard_can_be_added_and_taken_back() {
+fn a_wildcard_can_be_added_and_cancelled() {
     let three = || {
         set([
             (Cluster, resource("a", "1", &[])),
@@ -645,7 +646,7 @@ fn under_a_wildcard_every_name_gets_an_answer() {
 }
 
 #[test]
-fn a_stream_that_asks_for_endless_names_is_told_to_end() {
+fn a_stream_with_too_many_names_is_closed() {
     let ask = |session: &mut Session, name: String| {
         session.on_request(DeltaDiscoveryRequest {
             resource_names_subscribe: vec![name],
@@ -665,7 +666,7 @@ fn a_stream_that_asks_for_endless_names_is_told_to_end() {
         panic!("{one_more:?}");
     };
     assert_eq!(asked.names, MAX_NAMES + 1);
-    // Names that were given up do not count.
+    // Unsubscribed names do not count.
     session.on_request(unsubscribe(Endpoint, &["1", "2", "one more"]));
     assert_eq!(ask(&mut session, "another".to_owned()), Received::Noted);
 
@@ -687,7 +688,7 @@ fn a_stream_that_asks_for_endless_names_is_told_to_end() {
 }
 
 #[test]
-fn what_is_kept_of_a_refusal_is_short() {
+fn stored_error_messages_are_truncated() {
     let mut stream = Stream::new(mesh("1"));
     stream.request(request(Cluster));
     let mut refusal = nack(&stream.open.remove(0));

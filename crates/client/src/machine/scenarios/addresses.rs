@@ -1,4 +1,4 @@
-//! Load balancers, lists that lead nowhere, names that have become stale.
+//! Load balancers, lists of unreachable addresses, and stale names.
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn a_balancers_address_is_dialled_again_before_addresses_behind_it() {
 fn addresses_behind_a_balancer_are_not_tried_again_and_again() {
     let mut story = behind_a_balancer();
     story.event(lost(&story)).timer();
-    // Once, to find out.
+    // They are tried once.
     for _ in 0..3 {
         story
             .event(Event::Dialed(Err(failure(ErrorKind::Server))))
@@ -77,7 +77,7 @@ fn addresses_behind_a_balancer_are_not_tried_again_and_again() {
     story.event(Event::Resolved(Ok(vec![server(BALANCER)])));
     for _ in 0..5 {
         assert_eq!(story.dialed(), Some(server(BALANCER)));
-        // It leads somewhere, although not to a server that can serve.
+        // The balancer is reachable, but its server cannot serve.
         story.event(Event::Dialed(Ok(())));
         story
             .event(Event::Features(Err(failure(ErrorKind::Server))))
@@ -136,13 +136,13 @@ fn servers_that_know_each_other_by_the_configured_addresses_are_next_to_each_oth
 }
 
 #[test]
-fn configured_addresses_stand_in_for_a_list_that_leads_nowhere() {
+fn configured_addresses_replace_a_list_of_unreachable_servers() {
     let mut story = Story::begin(NO_LOGIN, 2);
     story.connect();
     let State::Connected { server: used, .. } = story.machine.state else {
         panic!("{:?}", story.machine.state);
     };
-    // The list holds the server in use and one that is not there.
+    // The list contains the server in use and an unreachable one.
     story.event(Event::Servers(vec![used, server(9)]));
     story.event(lost(&story)).timer();
     assert_eq!(story.dialed(), Some(server(9)));
@@ -173,13 +173,13 @@ fn names_that_were_looked_up_long_ago_are_looked_up_again() {
         .event(lost(&story))
         .timer()
         .did(|action| matches!(action, Action::Resolve));
-    // The name leads elsewhere by now.
+    // The name resolves to another address by now.
     story.event(Event::Resolved(Ok(vec![server(7)])));
     assert_eq!(story.dialed(), Some(server(7)));
 }
 
 #[test]
-fn a_server_that_goes_away_says_nothing_against_the_list() {
+fn the_loss_of_a_server_does_not_discredit_the_list() {
     for listed in [1, 3] {
         let mut story = Story::begin(NO_LOGIN, 1);
         story.connect();

@@ -1,15 +1,15 @@
-//! All servers away for minutes, with tokio's clock paused: what a driver would do, without IO.
+//! An outage of all servers for minutes, with tokio's clock paused: a simulated driver without IO.
 
 use tokio::time::{Instant, sleep_until};
 
 use super::*;
 
-/// How servers are away.
+/// Kind of outage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Away {
     /// Connections break and are refused.
     Refusing,
-    /// Nothing answers, and nothing breaks.
+    /// Nothing responds, but connections stay open.
     Silent,
 }
 
@@ -26,7 +26,7 @@ struct Network {
     operation: Option<(Instant, Action)>,
     timer: Option<Instant>,
     dials: Vec<Duration>,
-    /// When the session said that it is connected, and that it is not.
+    /// When the session became connected, and when it lost the connection.
     connected: Vec<Duration>,
     lost: Vec<Duration>,
 }
@@ -125,7 +125,7 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
         .into_iter()
         .flat_map(|away| [(away, true), (away, false)]);
     for (away, configured) in cases {
-        // The longest pause, and how many rounds fit into the outage.
+        // The longest pause, and the number of rounds that fit into the outage.
         let (pause, rounds) = match configured {
             true => (Duration::from_secs(90), 40),
             false => (Duration::from_millis(4_500), 300),
@@ -161,7 +161,7 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
                 panic!("{:?}", network.connected)
             };
             let over = *back - UNTIL;
-            // The longest delay, and a round that was under way.
+            // The longest delay, and the rest of a running round.
             let longest = pause + u32::from(SERVERS) * (DIAL + FAILOVER);
             assert!(
                 over <= longest,

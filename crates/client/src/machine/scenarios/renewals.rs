@@ -1,4 +1,4 @@
-//! Connections that are replaced while they are in use, and tokens that are rejected.
+//! Connections that are replaced while in use, and rejected tokens.
 
 use super::*;
 
@@ -47,10 +47,10 @@ fn changed_certificates_replace_the_connection_while_it_is_in_use() {
 #[test]
 fn certificates_that_change_before_there_is_a_connection_are_not_forgotten() {
     let mut story = Story::begin(NO_LOGIN, 1);
-    // Somebody dials with the old ones right now.
+    // The current dial uses the old files.
     story.event(TLS).connect();
     assert_eq!(story.delay(), SETTINGS.spread / 2);
-    // Whoever dials after the change has the new ones.
+    // A dial after the change uses the new ones.
     let mut story = Story::begin(NO_LOGIN, 2);
     story
         .event(Event::Dialed(Err(failure(ErrorKind::Untrusted))))
@@ -68,7 +68,7 @@ fn new_files_end_a_long_wait() {
         story.event(Event::Configured);
         story.now += CALM;
         if bearer {
-            // The token has ended, and no login succeeds any more.
+            // The token has expired, and every login fails.
             story.event(rejected());
             while story.machine.state != State::LoggingIn(server(1)) {
                 story
@@ -128,7 +128,7 @@ fn a_rejection_that_is_not_confirmed_costs_no_login() {
         .did(|action| matches!(action, Action::CheckFeatures));
     story.event(Event::Features(Ok(FEATURES)));
     story.did(|action| matches!(action, Action::PublishConnected { generation: 2 }));
-    // Somebody insists.
+    // Another call is rejected.
     story.now += Duration::from_secs(5);
     story.event(Event::CallFailed {
         generation: 2,
@@ -140,7 +140,7 @@ fn a_rejection_that_is_not_confirmed_costs_no_login() {
     ));
     story.timer().event(Event::LoggedIn(Ok(()))).timer();
     story.event(Event::Features(Ok(FEATURES)));
-    // And again: each login waits longer than the one before.
+    // And again: each login has a longer delay than the one before.
     let mut logins = 0;
     while story.now < CALM + Duration::from_secs(600) {
         match story.machine.state {

@@ -1,8 +1,8 @@
-//! Every kind of failure at every stage, and what follows.
+//! Every kind of failure at every stage, with its consequence.
 
 use super::*;
 
-/// Where a failure happens. The first group is before the first connection.
+/// The stage of a failure. The first group is before the first connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     FirstDial,
@@ -19,16 +19,16 @@ enum Stage {
     ReplacingCheck,
 }
 
-/// What follows.
+/// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Follows {
-    /// The session is over.
+    /// The session ends.
     Over,
-    /// The next server is dialled after a moment.
+    /// The next server is dialled after a short delay.
     NextServer,
     /// The same server is asked again whether it accepts the token.
     AskAgain,
-    /// The same server is asked for another token.
+    /// Another token is requested from the same server.
     LoginAgain,
     /// The connection stays in use.
     Stay,
@@ -57,18 +57,18 @@ const KINDS: [ErrorKind; 5] = [
     ErrorKind::Server,
 ];
 
-/// The rules, in one place.
+/// All rules in one place.
 fn rule(stage: Stage, kind: ErrorKind, login: bool) -> Follows {
     use ErrorKind::{Invalid, Rejected, Unsupported};
     match (stage, kind) {
         (Stage::FirstLogin, Invalid) => Follows::Over,
         (Stage::FirstLogin, Rejected) => Follows::LoginAgain,
-        // A proxy carries traffic: what was wrong with the login may be repaired.
+        // A proxy carries traffic, and the cause may be fixed.
         (Stage::LaterLogin, Invalid | Rejected) => Follows::LoginAgain,
         (Stage::Watch, Unsupported) => Follows::Stay,
         (Stage::ReplacingDial, _) => Follows::Stay,
         (Stage::ReplacingCheck, kind) if kind != Rejected => Follows::Stay,
-        // A token is given up only when it was rejected several times.
+        // A token is replaced only after several rejections.
         (
             Stage::FirstCheck
             | Stage::LaterCheck
@@ -83,7 +83,7 @@ fn rule(stage: Stage, kind: ErrorKind, login: bool) -> Follows {
     }
 }
 
-/// A session in the middle of this stage; `None` where there is no such stage.
+/// A session at this stage; `None` if the stage does not exist with these settings.
 fn reach(stage: Stage, login: bool) -> Option<Story> {
     let watch = stage != Stage::Poll;
     let settings = Settings {
@@ -117,7 +117,7 @@ fn reach(stage: Stage, login: bool) -> Option<Story> {
     Some(story)
 }
 
-/// From being connected to this server.
+/// Continues from a connection to this server.
 fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
     let lost = |kind| Event::CallFailed {
         generation: 1,
@@ -136,7 +136,7 @@ fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
             if stage == Stage::LaterCheck {
                 story.event(Event::Dialed(Ok(())));
             }
-            // There is somewhere to go.
+            // Another server is available.
             story.machine.servers.clear_round();
         }
         Stage::LaterLogin => {

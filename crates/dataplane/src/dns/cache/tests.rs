@@ -1,4 +1,4 @@
-//! What is kept, for whom and for how long.
+//! Which answers are cached, for which queries, and for how long.
 
 use std::net::Ipv4Addr;
 
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const NAME: &str = "web.service.consul.";
 
 fn name(text: &str) -> Name {
-    // Keeps the spelling.
+    // Preserves the spelling.
     Name::from_ascii(text).unwrap()
 }
 
@@ -37,7 +37,7 @@ fn key(message: &Message) -> Option<Key> {
     query(message).key
 }
 
-/// An answer to `asked` without records, but with EDNS.
+/// An answer to `asked` without records but with EDNS.
 fn nothing(asked: &Message, code: ResponseCode) -> Message {
     let mut message = Message::response(asked.metadata.id, OpCode::Query);
     message.metadata.recursion_desired = true;
@@ -109,7 +109,7 @@ fn ttls(message: &Message) -> Vec<u32> {
 }
 
 #[test]
-fn an_answer_ages_then_is_stale_then_is_gone() {
+fn an_answer_ages_becomes_stale_and_expires() {
     let mut setup = Setup::new();
     let asked = question(1, NAME);
     let mut answer = addresses(&asked, &[60, 20]);
@@ -142,7 +142,7 @@ fn an_answer_without_ttl_is_for_outages_only() {
 }
 
 #[test]
-fn the_last_answer_counts() {
+fn the_latest_answer_counts() {
     let mut setup = Setup::new();
     let asked = question(1, NAME);
     setup.store(&asked, &addresses(&asked, &[60]));
@@ -154,7 +154,7 @@ fn the_last_answer_counts() {
 }
 
 #[test]
-fn who_asks_gets_its_own_id_and_spelling() {
+fn replies_have_the_id_and_spelling_of_the_query() {
     let mut setup = Setup::new();
     let asked = question(0x1234, NAME);
     setup.store(&asked, &addresses(&asked, &[60]));
@@ -163,7 +163,7 @@ fn who_asks_gets_its_own_id_and_spelling() {
     assert_eq!(reply.metadata.id, 0x4321);
     let spelt = reply.queries[0].name().to_string();
     assert_eq!(spelt, "wEb.SERVICE.Consul.");
-    // The names of the records point to it.
+    // The names of the records are compressed pointers to the question.
     assert_eq!(reply.answers[0].name.to_string(), spelt);
 }
 
@@ -220,7 +220,7 @@ fn queries_that_may_have_other_answers_have_other_keys() {
 }
 
 #[test]
-fn what_is_no_plain_question_has_no_key() {
+fn only_plain_questions_have_a_key() {
     let plain = question(1, NAME).to_vec().unwrap();
     let of = |bytes: &[u8]| {
         let query = Query::parse(Bytes::copy_from_slice(bytes), Transport::Tcp).unwrap();
@@ -236,11 +236,11 @@ fn what_is_no_plain_question_has_no_key() {
         bytes[at] = to;
         of(&bytes)
     };
-    // Another operation, and counts that are not those of one question with EDNS.
+    // Another operation, and counts that do not match one question with EDNS.
     for (at, to) in [(2, 0x29), (5, 0), (5, 2), (7, 1), (9, 1), (11, 0), (11, 2)] {
         assert_eq!(changed(at, to), None, "byte {at} is {to}");
     }
-    // The record is a signature.
+    // The record becomes a signature.
     let kind = plain.len() - 10;
     assert_eq!(plain[kind..][..2], [0, 41]);
     assert_eq!(changed(kind + 1, 250), None);
@@ -250,7 +250,7 @@ fn what_is_no_plain_question_has_no_key() {
 }
 
 #[test]
-fn absences_are_kept_for_as_long_as_they_say() {
+fn negative_answers_are_kept_for_their_soa_time() {
     let asked = question(1, NAME);
     for code in [ResponseCode::NXDomain, ResponseCode::NoError] {
         for (ttl, minimum) in [(20, 300), (300, 20)] {
@@ -269,7 +269,7 @@ fn absences_are_kept_for_as_long_as_they_say() {
 }
 
 #[test]
-fn what_cannot_be_repeated_removes_what_was_known() {
+fn answers_that_cannot_be_cached_remove_the_entry() {
     let asked = question(1, NAME);
     let good = addresses(&asked, &[60]);
     let mut alias = nothing(&asked, ResponseCode::NXDomain);
@@ -319,7 +319,7 @@ fn what_cannot_be_repeated_removes_what_was_known() {
 }
 
 #[test]
-fn what_is_no_answer_changes_nothing() {
+fn messages_that_are_not_answers_are_ignored() {
     let asked = question(1, NAME);
     let good = addresses(&asked, &[60]);
     let mut other = good.clone();
@@ -350,7 +350,7 @@ fn no_answer_is_fresh_for_longer_than_the_limit() {
 }
 
 #[test]
-fn what_was_used_least_recently_goes_first() {
+fn the_least_recently_used_entry_is_evicted_first() {
     let questions = ["a.consul.", "b.consul.", "c.consul.", "d.consul."];
     let [a, b, c, d] = questions.map(|name| question(1, name));
     let answer = |asked: &Message| {
@@ -374,7 +374,7 @@ fn what_was_used_least_recently_goes_first() {
 }
 
 #[test]
-fn there_may_be_no_room_at_all() {
+fn the_capacity_may_be_zero() {
     let asked = question(1, NAME);
     for bytes in [0, OVERHEAD] {
         let mut setup = Setup::with(bytes);

@@ -67,7 +67,7 @@ fn asked(actions: &[Action]) -> Vec<&DeltaDiscoveryRequest> {
     asked.collect()
 }
 
-/// A server and an Envoy that is subscribed to endpoints by these names.
+/// A server, and an Envoy that is subscribed to endpoints with these names.
 fn subscribed(names: &[&str]) -> Core {
     let mut core = Core::new();
     core.handle(Event::ServerConnected(SERVER));
@@ -78,7 +78,7 @@ fn subscribed(names: &[&str]) -> Core {
 }
 
 #[test]
-fn a_name_that_does_not_exist_is_said_to_every_envoy() {
+fn a_missing_name_is_reported_to_every_envoy() {
     let mut core = subscribed(&["a", "b"]);
     let actions = serve(&mut core, &["a"], &["b"]);
     let response = sent(&actions, FIRST);
@@ -95,13 +95,13 @@ fn a_name_that_does_not_exist_is_said_to_every_envoy() {
     );
     let response = sent(&actions, SECOND);
     assert_eq!(response.resources.len(), 1);
-    // What goes follows what comes.
+    // Removals are sent after the upserts are acknowledged.
     let response = sent(&accept(&mut core, SECOND, &response), SECOND);
     assert_eq!(response.removed_resources, ["b"]);
 }
 
 #[test]
-fn subscribing_again_gets_it_again_from_the_cache() {
+fn subscribing_again_resends_from_the_cache() {
     let mut core = subscribed(&["a"]);
     let actions = serve(&mut core, &["a"], &[]);
     let response = sent(&actions, FIRST);
@@ -112,26 +112,26 @@ fn subscribing_again_gets_it_again_from_the_cache() {
 }
 
 #[test]
-fn each_envoy_gets_what_it_asked_for_and_the_rest_needs_no_answer() {
+fn each_envoy_gets_its_subscriptions_and_the_rest_needs_no_answer() {
     let mut core = subscribed(&["a"]);
     core.handle(Event::EnvoyConnected(SECOND));
     let actions = send(&mut core, SECOND, subscribe(ENDPOINT, &["b"]));
     assert_eq!(asked(&actions)[0].resource_names_subscribe, ["b"]);
-    // The newest Envoy that is concerned decides.
+    // The newest subscriber decides.
     let actions = serve(&mut core, &["a", "b"], &[]);
     let response = sent(&actions, SECOND);
     assert_eq!(response.resources.len(), 1);
     let actions = accept(&mut core, SECOND, &response);
     assert_eq!(asked(&actions)[0].response_nonce, "n1");
     assert_eq!(sent(&actions, FIRST).resources[0].name, "a");
-    // What nobody is subscribed to is acknowledged and forgotten.
+    // Resources without a subscriber are acknowledged and dropped.
     let actions = serve(&mut core, &["c"], &[]);
     assert_eq!(asked(&actions)[0].response_nonce, "n1");
     assert_eq!(core.cache[ResourceType::Endpoint].held(), (2, 8));
 }
 
 #[test]
-fn names_of_an_envoy_that_left_are_kept_until_the_next_has_asked() {
+fn names_of_a_disconnected_envoy_are_kept_until_the_next_has_subscribed() {
     let mut core = subscribed(&["a", "b"]);
     let actions = serve(&mut core, &["a", "b"], &[]);
     let response = sent(&actions, FIRST);
@@ -150,7 +150,7 @@ fn names_of_an_envoy_that_left_are_kept_until_the_next_has_asked() {
 }
 
 #[test]
-fn a_first_request_that_only_takes_back_the_wildcard_asks_for_nothing() {
+fn a_first_request_that_only_cancels_the_wildcard_subscribes_to_nothing() {
     let mut core = Core::new();
     core.handle(Event::ServerConnected(SERVER));
     core.handle(Event::EnvoyConnected(FIRST));
@@ -163,21 +163,25 @@ fn a_first_request_that_only_takes_back_the_wildcard_asks_for_nothing() {
     let requests = asked(&actions);
     assert!(
         requests[0].resource_names_subscribe.is_empty(),
-        "all, in the form every server knows"
+        "a wildcard in the form that every server supports"
     );
     assert_eq!(&requests[0].node[..], b"node");
 }
 
 #[test]
-fn of_a_node_that_comes_with_each_request_the_first_is_held() {
+fn the_first_node_of_a_stream_is_kept() {
     let mut core = subscribed(&["db"]);
-    // The same node may come as other bytes: maps have no order.
+    // The same node may be encoded differently, because maps are unordered.
     let node = Bytes::from(b"the same node".to_vec());
     let request = DeltaDiscoveryRequest {
         node: node.clone(),
         ..subscribe(LISTENER, &["web"])
     };
     let actions = send(&mut core, FIRST, request);
-    assert_eq!(asked(&actions)[0].node, Bytes::new(), "the server knows it");
+    assert_eq!(
+        asked(&actions)[0].node,
+        Bytes::new(),
+        "the server has it already"
+    );
     assert!(node.is_unique());
 }

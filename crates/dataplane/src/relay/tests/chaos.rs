@@ -1,4 +1,4 @@
-//! Any order of events ends with every Envoy holding what the server has.
+//! After any order of events, every Envoy holds the server's resources.
 
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use super::server::route_of;
 const CLUSTERS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 const LISTENERS: [&str; 3] = ["l0", "l1", "l2"];
 
-/// One thing that happens; the number chooses among its targets.
+/// One event; the number selects its target.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     EnvoyToRelay(usize),
@@ -109,7 +109,7 @@ fn apply(mesh: &mut Mesh, step: Step) {
     }
 }
 
-/// Lets everything that is wrong end, and all messages arrive.
+/// Ends all faults and delivers all messages.
 fn calm_down(mesh: &mut Mesh) {
     while !mesh.other_clients.is_empty() {
         mesh.other_client_leaves(0);
@@ -120,10 +120,10 @@ fn calm_down(mesh: &mut Mesh) {
     if mesh.server_streams.is_empty() {
         mesh.open_server_stream();
     }
-    // A server like Consul's offers a rejected resource again for as long as anything else moves.
+    // A server like Consul's resends a rejected resource whenever something else changes.
     mesh.change(|snapshot| snapshot.heal());
     mesh.run();
-    // After a rejection it sends nothing until something else happens.
+    // After a rejection it sends nothing until something else changes.
     mesh.change(|snapshot| {
         snapshot.add_cluster("c0");
         snapshot.add_listener("l0");
@@ -155,7 +155,7 @@ proptest! {
         mesh.assert_converged("after forgetting");
         mesh.assert_nothing_is_left();
 
-        // No server is left, and a new Envoy still gets everything.
+        // Without any server, a new Envoy still gets everything.
         mesh.lose_server_stream(0);
         mesh.stop_envoy(0);
         mesh.start_envoy();
@@ -165,8 +165,8 @@ proptest! {
     }
 }
 
-/// Found by the test above: after a restart of the relay, Envoy had not answered its routes when the
-/// listener that uses them followed, and waited for them for ever.
+/// Found by the test above: after a restart of the relay, Envoy had not acknowledged its routes when
+/// the listener that uses them was sent, and waited for them forever.
 #[test]
 fn routes_that_envoy_has_not_acknowledged_are_sent_again_after_their_listener() {
     let mut mesh = Mesh::new();

@@ -1,4 +1,4 @@
-//! An Envoy as far as xDS goes: what it holds, what it subscribes to, what it waits for.
+//! A model of Envoy's xDS client: its resources, its subscriptions, and the resources it waits for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,9 +18,9 @@ pub(super) struct Envoy {
     pub(super) stream_id: Option<EnvoyStreamId>,
     pub(super) held: BTreeMap<String, BTreeMap<String, String>>,
     names: BTreeMap<&'static str, BTreeSet<String>>,
-    /// Endpoints and routes that something was changed for and that have not arrived since.
+    /// Endpoints and routes that have not arrived since a resource that refers to them changed.
     warming: BTreeMap<&'static str, BTreeSet<String>>,
-    /// Types this stream has asked for.
+    /// Types requested on this stream.
     asked: BTreeSet<String>,
     introduced: bool,
     pub(super) rejections: usize,
@@ -28,12 +28,12 @@ pub(super) struct Envoy {
     pub(super) from_relay: VecDeque<DeltaDiscoveryResponse>,
     /// Types in the order in which their responses arrived.
     pub(super) received: Vec<String>,
-    /// What it was asked to drop.
+    /// Names that it was asked to remove.
     pub(super) removed: Vec<String>,
 }
 
 impl Envoy {
-    /// Opens a stream, with what is held from an earlier one.
+    /// Opens a stream with the resources of an earlier one.
     pub(super) fn connect(&mut self, stream_id: EnvoyStreamId) {
         self.stream_id = Some(stream_id);
         self.asked.clear();
@@ -73,7 +73,7 @@ impl Envoy {
         });
     }
 
-    /// Takes in one response from the relay.
+    /// Processes one response from the relay.
     pub(super) fn receive(&mut self, snapshot: &Snapshot) {
         let Some(response) = self.from_relay.pop_front() else {
             return;
@@ -129,7 +129,7 @@ impl Envoy {
             if let Some(names) = self.names.get(url)
                 && !names.contains(&resource.name)
             {
-                // It was on its way when Envoy lost interest.
+                // It was in flight when Envoy unsubscribed.
                 continue;
             }
             held.insert(resource.name.clone(), resource.version.clone());
@@ -142,7 +142,7 @@ impl Envoy {
         }
     }
 
-    /// Subscribes to what changed resources refer to, and waits for it.
+    /// Subscribes to the resources that changed ones refer to, and waits for them.
     fn follow(
         &mut self,
         child: &'static str,
@@ -173,7 +173,7 @@ impl Envoy {
         }
     }
 
-    /// Panics unless Envoy holds what the snapshot says and waits for nothing.
+    /// Panics unless Envoy holds the snapshot's resources and waits for nothing.
     pub(super) fn assert_holds(&self, snapshot: &Snapshot, when: &str) {
         for url in [CLUSTER, ENDPOINT, LISTENER, ROUTE] {
             let expected: BTreeMap<String, String> = snapshot

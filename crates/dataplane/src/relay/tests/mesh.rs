@@ -1,4 +1,4 @@
-//! Envoys, the relay's core and a server, joined by queues that deliver one message at a time.
+//! Envoys, the relay's core and a server, connected by queues that deliver one message at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -28,18 +28,18 @@ pub(super) struct Mesh {
     pub(super) other_clients: Vec<OtherClient>,
     pub(super) server_streams: Vec<ServerStream>,
     pub(super) resends_children: bool,
-    /// Whether the server sends one resource in a response.
+    /// Whether the server sends only one resource per response.
     pub(super) splits: bool,
     pub(super) debug: bool,
     next: u64,
-    /// Types of which a response is with a stream of an Envoy's.
+    /// Types with an unanswered response, for each stream of an Envoy.
     unanswered: BTreeMap<EnvoyStreamId, BTreeSet<String>>,
     pub(super) rejected: Vec<String>,
-    /// Streams that the relay refused.
+    /// Streams that the relay closed because of limits.
     pub(super) refused: Vec<(EnvoyStreamId, Status)>,
 }
 
-/// Enough for an Envoy of this mesh, and not for much more.
+/// Limits that suffice for an Envoy of this mesh, with little to spare.
 pub(super) const LIMITS: Limits = Limits {
     types: 6,
     names: 12,
@@ -122,7 +122,7 @@ impl Mesh {
                     .iter_mut()
                     .find(|envoy| envoy.stream_id == Some(id));
                 envoy
-                    .expect("a response to nobody")
+                    .expect("a response without a recipient")
                     .from_relay
                     .push_back(response);
             }
@@ -132,7 +132,7 @@ impl Mesh {
                     .iter_mut()
                     .find(|stream| stream.id == id);
                 stream
-                    .expect("a request to nobody")
+                    .expect("a request without a recipient")
                     .to_server
                     .push_back(request);
             }
@@ -194,7 +194,7 @@ impl Mesh {
         }
     }
 
-    /// The dataplane ends and starts again, and Envoys come back with what they hold.
+    /// Restarts the dataplane. Envoys reconnect with their resources.
     pub(super) fn restart_relay(&mut self) {
         self.core = Core::with_limits(LIMITS);
         self.server_streams.clear();
@@ -205,7 +205,7 @@ impl Mesh {
         }
     }
 
-    /// The server's resources change, and its streams hear of it.
+    /// Changes the server's resources and notifies its streams.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Snapshot)) {
         change(&mut self.snapshot);
         for stream in &mut self.server_streams {
@@ -252,8 +252,8 @@ impl Mesh {
         true
     }
 
-    /// Only the newest stream is read, and only when the relay has room. A server that answers has
-    /// taken over: the earlier streams end.
+    /// Only the newest stream is read, and only while the relay has room. Once a server responds it
+    /// has taken over, and earlier streams end.
     pub(super) fn server_to_relay(&mut self) -> bool {
         if !self.core.wants_upstream() {
             return false;
@@ -272,7 +272,7 @@ impl Mesh {
         true
     }
 
-    /// Delivers everything until nothing is on its way.
+    /// Delivers messages until none is in flight.
     pub(super) fn run(&mut self) {
         for _ in 0..100_000 {
             let mut busy = self.server_to_relay();
@@ -296,7 +296,7 @@ impl Mesh {
         }
     }
 
-    /// Panics unless every stream keeps to the limits, and nothing is kept for nobody.
+    /// Panics unless every stream is within the limits, and nothing is stored without a subscriber.
     fn assert_bounded(&self) {
         for stream in self.core.downstream.streams() {
             let (types, asked, resumed) = stream.usage();
@@ -312,16 +312,16 @@ impl Mesh {
             for name in cached.names() {
                 let mut subscriptions = self.core.downstream.subscriptions(kind);
                 let asked = subscriptions.any(|one| one.names().contains(name));
-                assert!(asked || holds(name), "{name} is asked for by nobody");
+                assert!(asked || holds(name), "{name} has no subscriber");
             }
             for name in cached.entries().keys() {
                 let known = cached.names().contains(name) || (cached.is_wildcard() && holds(name));
-                assert!(known, "{name} is held for nobody");
+                assert!(known, "{name} is cached without a subscriber");
             }
         }
     }
 
-    /// Panics unless the relay and the server know of what Envoys ask for and nothing else.
+    /// Panics unless relay and server hold exactly the subscriptions of Envoys.
     pub(super) fn assert_nothing_is_left(&self) {
         for (kind, cached) in self.core.cache.iter() {
             let mut names: Vec<&str> = Vec::new();

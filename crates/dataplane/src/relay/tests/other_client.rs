@@ -1,5 +1,5 @@
-//! A process of the pod that is no Envoy and opens a stream to the relay: it asks for what it likes,
-//! for too much as well, and answers as it likes.
+//! A process of the pod other than Envoy that opens a stream to the relay, with arbitrary requests,
+//! some beyond the limits, and arbitrary answers.
 
 use std::collections::VecDeque;
 
@@ -17,14 +17,14 @@ pub(super) struct OtherClient {
     pub(super) from_relay: VecDeque<DeltaDiscoveryResponse>,
 }
 
-// Some of the requests.
+// Indices of some requests.
 pub(super) const INVENTED_NAMES: usize = 0;
 pub(super) const ONE_ENDPOINT: usize = 1;
 pub(super) const ALL_CLUSTERS: usize = 5;
 pub(super) const INVENTED_TYPE: usize = 6;
 pub(super) const TOO_MANY_NAMES: usize = 9;
 
-/// How many different requests there are.
+/// Number of different requests.
 pub(super) const REQUESTS: usize = 10;
 
 fn request(what: usize, which: usize) -> DeltaDiscoveryRequest {

@@ -1,4 +1,4 @@
-//! Single rules, each with the events that show it.
+//! Single rules, each with a sequence of events that demonstrates it.
 
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
@@ -41,7 +41,7 @@ fn a_cold_start_configures_envoy() {
 }
 
 #[test]
-fn says_what_is_missing() {
+fn the_missing_part_is_reported() {
     let mut mesh = Mesh::new();
     let missing = |mesh: &Mesh| mesh.core.missing().expect("something is missing");
     assert_eq!(missing(&mesh), "Envoy has not asked for its configuration");
@@ -54,7 +54,7 @@ fn says_what_is_missing() {
 }
 
 #[test]
-fn a_new_server_hears_what_envoy_has_and_sends_nothing_again() {
+fn a_new_server_gets_the_versions_and_resends_nothing() {
     let mut mesh = running();
     mesh.lose_server_stream(0);
     mesh.open_server_stream();
@@ -75,12 +75,12 @@ fn a_new_server_hears_what_envoy_has_and_sends_nothing_again() {
     assert_eq!(
         mesh.envoys[0].received.len(),
         received,
-        "Envoy was sent something it knows"
+        "Envoy was sent something that it has"
     );
 }
 
 #[test]
-fn a_rejected_response_goes_back_with_its_reason_and_the_last_good_stays() {
+fn a_rejection_reaches_the_server_and_the_last_good_version_stays() {
     let mut mesh = running();
     let good = mesh.snapshot.get(LISTENER)["l0"];
     mesh.change(|snapshot| snapshot.invalid(LISTENER, "l0"));
@@ -93,7 +93,7 @@ fn a_rejected_response_goes_back_with_its_reason_and_the_last_good_stays() {
         .expect("a rejection for the server");
     assert_eq!(nack.error_detail.expect("a reason").message, "invalid");
     assert_eq!(mesh.rejected, [LISTENER]);
-    // A restarted Envoy is served the good version while the server is away.
+    // A restarted Envoy gets the accepted version while the server is down.
     mesh.lose_server_stream(0);
     mesh.stop_envoy(0);
     mesh.start_envoy();
@@ -105,7 +105,7 @@ fn a_rejected_response_goes_back_with_its_reason_and_the_last_good_stays() {
 }
 
 #[test]
-fn an_answer_for_a_lost_server_is_not_given_to_the_next() {
+fn an_answer_for_a_lost_server_is_not_sent_to_the_next() {
     let mut mesh = running();
     mesh.change(|snapshot| {
         snapshot.bump(ENDPOINT, "c0");
@@ -113,7 +113,7 @@ fn an_answer_for_a_lost_server_is_not_given_to_the_next() {
     mesh.server_to_relay();
     mesh.lose_server_stream(0);
     mesh.open_server_stream();
-    // Envoy's answer is open, so the new server is not asked for endpoints yet.
+    // Envoy has not answered yet, so endpoints are not requested from the new server yet.
     let asked = |mesh: &Mesh| {
         mesh.server_streams[0]
             .to_server
@@ -134,7 +134,7 @@ fn an_answer_for_a_lost_server_is_not_given_to_the_next() {
 }
 
 #[test]
-fn a_response_is_kept_for_the_envoy_that_comes_back() {
+fn a_response_is_kept_for_a_reconnecting_envoy() {
     let mut mesh = running();
     mesh.stop_envoy(0);
     mesh.change(|snapshot| {
@@ -152,7 +152,7 @@ fn a_response_is_kept_for_the_envoy_that_comes_back() {
 }
 
 #[test]
-fn a_server_that_waits_for_no_answer_is_not_read_for_ever() {
+fn a_server_that_ignores_answers_is_not_read_endlessly() {
     let mut mesh = running();
     mesh.stop_envoy(0);
     let server = mesh.server_streams[0].id;
@@ -199,7 +199,7 @@ fn listeners_wait_for_clusters_and_endpoints_from_the_cache() {
 }
 
 #[test]
-fn names_are_unsubscribed_when_no_envoy_wants_them() {
+fn names_without_subscribers_are_unsubscribed() {
     let mut mesh = running();
     mesh.start_envoy();
     mesh.run();
@@ -220,7 +220,7 @@ fn names_are_unsubscribed_when_no_envoy_wants_them() {
 }
 
 #[test]
-fn every_envoy_hears_of_listeners_before_their_clusters_go() {
+fn every_envoy_gets_listeners_before_their_clusters_are_removed() {
     let mut mesh = running();
     mesh.start_envoy();
     mesh.run();
@@ -248,7 +248,7 @@ fn every_envoy_hears_of_listeners_before_their_clusters_go() {
 }
 
 #[test]
-fn an_envoy_that_is_new_sees_again_what_an_earlier_one_rejected() {
+fn a_new_envoy_gets_what_an_earlier_one_rejected() {
     let mut mesh = running();
     mesh.change(|snapshot| snapshot.invalid(CLUSTER, "c0"));
     mesh.run();
@@ -256,7 +256,7 @@ fn an_envoy_that_is_new_sees_again_what_an_earlier_one_rejected() {
     let before = mesh.server_streams[0].id;
     mesh.stop_envoy(0);
     mesh.start_envoy();
-    // The new Envoy knows how to read it.
+    // The new Envoy accepts it.
     mesh.snapshot.invalid.clear();
     mesh.run();
     assert_ne!(mesh.server_streams[0].id, before);
@@ -281,7 +281,7 @@ fn a_server_that_answers_takes_over_and_one_that_does_not_changes_nothing() {
 }
 
 #[test]
-fn a_client_that_invents_types_is_ended() {
+fn a_client_with_too_many_types_is_closed() {
     let mut core = Core::new();
     core.handle(Event::EnvoyConnected(EnvoyStreamId(1)));
     let mut closed = false;
@@ -316,7 +316,7 @@ fn bodies_are_held_once() {
 }
 
 #[test]
-fn a_server_that_splits_its_state_takes_nothing_from_an_envoy_that_has_it() {
+fn a_server_that_splits_its_state_removes_nothing_from_an_envoy() {
     let mut mesh = running();
     mesh.splits = true;
     mesh.restart_relay();
@@ -327,7 +327,7 @@ fn a_server_that_splits_its_state_takes_nothing_from_an_envoy_that_has_it() {
 }
 
 #[test]
-fn what_went_while_the_relay_was_away_is_taken_from_envoy() {
+fn resources_removed_during_a_relay_restart_are_removed_from_envoy() {
     for splits in [false, true] {
         let mut mesh = running();
         mesh.splits = splits;
@@ -342,12 +342,12 @@ fn what_went_while_the_relay_was_away_is_taken_from_envoy() {
 }
 
 #[test]
-fn an_envoy_that_comes_back_after_another_keeps_what_the_server_has_not_sent_yet() {
+fn an_envoy_that_reconnects_after_another_keeps_resources_not_sent_yet() {
     let mut mesh = running();
     mesh.splits = true;
     mesh.restart_relay();
     mesh.disconnect_envoy(0);
-    // Another client's stream makes the server send its first part.
+    // The stream of another client makes the server send its first part.
     mesh.other_client_connects();
     mesh.other_client_asks(0, ALL_CLUSTERS, 0);
     mesh.open_server_stream();
@@ -362,7 +362,7 @@ fn an_envoy_that_comes_back_after_another_keeps_what_the_server_has_not_sent_yet
 }
 
 #[test]
-fn a_stream_that_asks_for_too_much_is_refused_alone() {
+fn only_a_stream_that_exceeds_its_limits_is_closed() {
     let mut mesh = running();
     mesh.other_client_connects();
     mesh.other_client_asks(0, INVENTED_NAMES, 0);
@@ -372,7 +372,7 @@ fn a_stream_that_asks_for_too_much_is_refused_alone() {
     let [(_, refusal)] = &mesh.refused[..] else {
         panic!("{:?}", mesh.refused)
     };
-    let limit = format!("may name {} resources", LIMITS.names);
+    let limit = format!("may name at most {} resources", LIMITS.names);
     assert!(refusal.message().contains(&limit), "{refusal}");
     assert_eq!(names(&mesh), 2);
     let requests = mesh.server_streams[0].to_server.iter();
@@ -384,7 +384,7 @@ fn a_stream_that_asks_for_too_much_is_refused_alone() {
 }
 
 #[test]
-fn what_a_stream_asked_for_in_place_of_envoy_is_not_kept() {
+fn subscriptions_of_another_client_are_dropped() {
     let mut mesh = Mesh::new();
     mesh.disconnect_envoy(0);
     mesh.other_client_connects();
@@ -404,7 +404,7 @@ fn what_a_stream_asked_for_in_place_of_envoy_is_not_kept() {
 }
 
 #[test]
-fn what_another_stream_rejected_reaches_envoy_when_that_one_ends() {
+fn resources_rejected_by_another_client_reach_envoy_when_it_disconnects() {
     let mut mesh = running();
     mesh.other_client_connects();
     mesh.other_client_asks(0, ALL_CLUSTERS, 0);
@@ -419,7 +419,7 @@ fn what_another_stream_rejected_reaches_envoy_when_that_one_ends() {
 }
 
 #[test]
-fn an_envoy_that_is_away_loses_nothing_to_one_that_asks_for_little() {
+fn a_client_with_few_subscriptions_does_not_empty_the_cache() {
     let mut mesh = running();
     mesh.disconnect_envoy(0);
     mesh.other_client_connects();
@@ -434,7 +434,7 @@ fn an_envoy_that_is_away_loses_nothing_to_one_that_asks_for_little() {
 }
 
 #[test]
-fn places_of_types_that_nobody_asks_for_are_free_again() {
+fn unused_types_make_room_for_new_ones() {
     let mut mesh = running();
     for number in 0..2 * LIMITS.all_types() {
         mesh.other_client_connects();

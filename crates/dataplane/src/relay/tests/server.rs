@@ -1,5 +1,5 @@
-//! A server as Consul's behaves: delta responses against what a stream has acknowledged, nothing
-//! new of a type that has an unanswered response, listeners after clusters and endpoints.
+//! A model of Consul's xDS server: sends the differences to what a stream has acknowledged, nothing
+//! further of a type with an unanswered response, and listeners after clusters and endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
 
-/// Resources by type and name; a body follows from type, name and version.
+/// Resources by type and name; a body is derived from type, name and version.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Snapshot {
     pub(super) types: BTreeMap<&'static str, BTreeMap<String, u64>>,
@@ -107,7 +107,7 @@ fn resource(url: &str, name: &str, number: u64) -> Resource {
     }
 }
 
-/// Names with the version that was sent, or none for a removal.
+/// Names with the sent version; `None` for a removal.
 type Items = Vec<(String, Option<String>)>;
 
 #[derive(Debug, Default)]
@@ -119,17 +119,18 @@ struct Tracked {
     responded: bool,
 }
 
-/// One stream that a server holds for the relay.
+/// A server's end of a stream to the relay.
 #[derive(Debug)]
 pub(super) struct Stream {
     id: u64,
     types: BTreeMap<String, Tracked>,
     next_nonce: u64,
-    /// Who the stream said that it is.
+    /// The node in the first request.
     node: Bytes,
-    /// Consul sends endpoints and routes again after what refers to them; others do not.
+    /// Consul resends endpoints and routes after the resources that refer to them; other servers do
+    /// not.
     resends_children: bool,
-    /// One resource in a response.
+    /// Whether to send only one resource per response.
     pub(super) splits: bool,
 }
 
@@ -152,13 +153,13 @@ impl Stream {
         &self.node
     }
 
-    /// What the stream is subscribed to by name, if it was asked for this type.
+    /// The names that the stream is subscribed to; `None` if this type was not requested.
     pub(super) fn names(&self, url: &str) -> Option<Vec<&str>> {
         let tracked = self.types.get(url)?;
         Some(tracked.names.iter().map(String::as_str).collect())
     }
 
-    /// Takes in a request; panics when the relay breaks the protocol.
+    /// Processes a request; panics if the relay violates the protocol.
     pub(super) fn request(
         &mut self,
         snapshot: &Snapshot,
@@ -197,7 +198,7 @@ impl Stream {
         }
         for name in request.resource_names_subscribe {
             let again = !tracked.names.insert(name.clone()) || !first;
-            // To a wildcard a name adds nothing.
+            // For a wildcard subscription a name adds nothing.
             if again && !tracked.wildcard {
                 tracked.acked.remove(&name);
             }

@@ -10,7 +10,7 @@ fn kind(name: &str, resources: u64, accepted: u64) -> Value {
     })
 }
 
-/// A proxy to which nothing ever happened.
+/// A proxy without any incidents.
 fn ready() -> Value {
     json!({
         "version": "0.1.0",

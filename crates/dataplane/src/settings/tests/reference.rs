@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::table::{Item, Kind, SETTINGS, Setting};
 
-/// What a reader looks for, and the setting at which its part of the table begins.
+/// Headings, each with the first setting of its part of the table.
 const SECTIONS: [(&str, Item); 9] = [
     ("The program", Item::Version),
     ("Servers", Item::Addresses),
@@ -23,24 +23,25 @@ const INTRODUCTION: &str = r#"# Settings of `legate-dataplane`
      UPDATE_GOLDEN=1 cargo test -p legate-dataplane --lib the_page_of_all_settings -->
 
 Every setting can come from a flag, most from an environment variable or a configuration file too.
-A flag wins over a variable, a variable over the file, and the file over the default.
+A flag takes precedence over a variable, a variable over the file, and the file over the default.
 
 - **Flags** take one dash or two: `-name value` or `-name=value`. A boolean flag takes no separate
-  value: `-name` or `-name=false`. Flags end at `--` or at the first argument that is none; what
-  follows goes to Envoy. An empty value counts as given.
-- **Variables** that are set and empty count as not set. Each of `DP_CREDENTIAL_LOGIN_META1` to `META9`
+  value: `-name` or `-name=false`. Flags end at `--` or at the first argument that is not a flag; the
+  remaining arguments are passed to Envoy. An empty value counts as set.
+- **Variables** that are empty count as unset. Each of `DP_CREDENTIAL_LOGIN_META1` to `META9`
   holds one `key=value`.
-- **The file** (`-config-file`) holds one JSON object. A dot in the key column stands for an object
-  within an object, keys match in any case, `null` is like absent, and a key that is not in this
-  list is an error.
-- Metadata (`-login-meta`) from several sources is joined; the stronger source wins for each key.
+- **The file** (`-config-file`) holds one JSON object. A dot in the key column means an object
+  within an object. Keys are case-insensitive, `null` counts as absent, and a key that is not in
+  this list is an error.
+- Metadata (`-login-meta`) from several sources is merged; for each key the stronger source takes
+  precedence.
 - **Durations** are numbers with units, such as `90s`, `1h30m` or `250ms`. A bare number in the file
   is nanoseconds.
-- **IP addresses** may stand in brackets.
-- **Secrets** are shown nowhere: logs, errors and status have `***` in their place. Other users of the
-  machine can see command lines: give secrets in variables or files.
-- The deprecated `-service-*` and `-proxy-service-*` settings count only when none of the `-proxy-*`
-  settings comes from any source.
+- **IP addresses** may be in brackets.
+- **Secrets** are never shown: logs, errors and status print `***` instead. Other users of the
+  machine can see command lines: pass secrets in variables or files.
+- The deprecated `-service-*` and `-proxy-service-*` settings are ignored if any of the `-proxy-*`
+  settings is set by any source.
 
 ```json
 {
@@ -59,7 +60,7 @@ A flag wins over a variable, a variable over the file, and the file over the def
 ```
 "#;
 
-/// The page, as `docs/settings.md` has it.
+/// The content of `docs/settings.md`.
 pub(super) fn reference() -> String {
     let mut text = INTRODUCTION.to_owned();
     for setting in SETTINGS {

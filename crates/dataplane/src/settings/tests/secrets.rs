@@ -1,4 +1,4 @@
-//! No secret is ever shown, whatever else is wrong.
+//! No secret is ever shown, even in errors.
 
 use std::os::unix::ffi::OsStringExt;
 
@@ -59,7 +59,7 @@ fn errors_show_no_secret() {
             assert!(error.contains(key), "{error}");
             assert!(!error.contains("4711"), "{error}");
         }
-        // Not JSON at all, and the secret where it breaks.
+        // Invalid JSON with the secret at the position of the error.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
         std::fs::write(&path, format!("{{\"consul\": {HUSH}")).unwrap();

@@ -1,5 +1,5 @@
-//! Every setting from every source, against a table of Consul's dataplane that is written down
-//! here independently of the declarations.
+//! Every setting from every source, compared with a table of the settings of Consul's dataplane.
+//! The table is independent of the declarations.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use serde_json::{Map, Value as Json};
 use super::super::table::{Kind, SETTINGS, Setting};
 use super::*;
 
-/// Flag, type (text, integer, boolean, duration, map), default, variable, key in the file. Empty
-/// where there is none.
+/// Flag, type (text, integer, boolean, duration, map), default, variable, key in the file. Empty if
+/// there is none.
 type Row = (&'static str, char, &'static str, &'static str, &'static str);
 
-/// What Consul's dataplane takes.
+/// The settings of Consul's dataplane.
 #[rustfmt::skip]
 const ORIGINAL: [Row; 64] = [
     ("version", 'b', "false", "", ""),
@@ -82,7 +82,7 @@ const ORIGINAL: [Row; 64] = [
     ("dump-envoy-config-on-exit", 'b', "false", "DP_DUMP_ENVOY_CONFIG_ON_EXIT", "envoy.dumpEnvoyConfigOnExitEnabled"),
 ];
 
-/// What this dataplane takes beyond that.
+/// Additional settings of this dataplane.
 #[rustfmt::skip]
 const OWN: [Row; 9] = [
     ("status", 'b', "false", "", ""),
@@ -119,7 +119,7 @@ fn every_declaration_is_a_row_and_every_row_a_declaration() {
             Kind::Duration => 'd',
             Kind::Pairs => 'm',
         };
-        // No default is the zero value.
+        // A missing default is the zero value.
         let zero = if letter == 'b' { "false" } else { "" };
         let declared = (
             flag,
@@ -139,13 +139,13 @@ fn every_declaration_is_a_row_and_every_row_a_declaration() {
     );
 }
 
-/// How a setting is tried.
+/// How to test a setting.
 struct Case {
-    /// Three values that it takes; of each, what must be seen in the end.
+    /// Three valid values, each with the expected result.
     values: [(&'static str, &'static str); 3],
-    /// Other flags without which it has no effect.
+    /// Other flags that it needs to take effect.
     together: &'static [&'static str],
-    /// What became of it.
+    /// Extracts the result from the settings.
     seen: fn(&Settings) -> String,
 }
 
@@ -177,7 +177,7 @@ fn case(
     }
 }
 
-/// `None` for what has no variable and no key, and decides what happens before there are settings.
+/// `None` for flags that have neither variable nor key and are evaluated before there are settings.
 fn trial_of(flag: &str) -> Option<Case> {
     let asked = [
         "version",
@@ -270,7 +270,7 @@ fn credentials(flag: &str) -> Option<Case> {
     })
 }
 
-/// The ids in files are in a folder of which the values are names.
+/// The values are the names of id files in a folder.
 fn proxy(flag: &str) -> Option<Case> {
     Some(match flag {
         "proxy-node-name" | "service-node-name" => case(TEXTS, &[], |s| s.proxy.node_name.clone()),
@@ -455,11 +455,11 @@ fn port(address: Option<SocketAddr>) -> String {
         .unwrap_or_default()
 }
 
-/// One way to run, given piece by piece.
+/// One invocation, built step by step.
 struct Given<'a> {
     row: Row,
     case: &'a Case,
-    /// Files that are called like their content.
+    /// A folder of files whose content is their name.
     ids: &'a Path,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
@@ -467,7 +467,7 @@ struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// What a sidecar cannot do without, unless that is what is tried.
+    /// Contains all required settings except the one under test.
     fn new(row: Row, case: &'a Case, ids: &'a Path) -> Self {
         let flag = row.0;
         let deprecated = flag.starts_with("service-") || flag.starts_with("proxy-service-");
@@ -491,7 +491,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The value as it is given.
+    /// The value in the form in which it is passed.
     fn value(&self, value: &str) -> String {
         match self.row.0 {
             "proxy-id-path" | "proxy-service-id-path" if !value.is_empty() => {
@@ -531,7 +531,7 @@ impl<'a> Given<'a> {
         self.arguments.push(format!("-{}={value}", self.row.0));
     }
 
-    /// What is seen, or why nothing is.
+    /// The result, or the error.
     fn seen(&self) -> Result<String, String> {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         let variables = self.variables.iter();
@@ -542,7 +542,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// A source and how to give it a value.
+/// The name of a source, and how to set a value there.
 type Source = (&'static str, fn(&mut Given));
 
 fn ids() -> TempDir {
@@ -581,7 +581,7 @@ fn without_any_source_there_is_the_default() {
         };
         let absent = Given::new(row, &case, ids.path()).seen();
         let mut given = Given::new(row, &case, ids.path());
-        // A map has no empty value that could be given.
+        // A map has no empty value to pass.
         if row.1 != 'm' {
             given.in_flag(row.2);
         }
@@ -590,7 +590,7 @@ fn without_any_source_there_is_the_default() {
 }
 
 #[test]
-fn an_empty_variable_is_none() {
+fn an_empty_variable_counts_as_unset() {
     let ids = ids();
     for row in rows() {
         let Some(case) = trial_of(row.0) else {
@@ -651,7 +651,7 @@ fn metadata_has_nine_variables_and_joins_with_the_rest() {
     assert_eq!(meta, expected);
 }
 
-/// One current name, from wherever, puts all six deprecated ones out of force.
+/// One current name from any source disables all six deprecated ones.
 #[test]
 fn deprecated_names_yield_to_any_current_one_from_any_source() {
     let ids = ids();

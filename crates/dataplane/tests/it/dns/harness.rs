@@ -17,16 +17,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// Far above what anything here takes.
+/// Far longer than any step takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often to look for what has no event to wait for.
+/// Polling interval for conditions without an event.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The token that the server wants.
+/// The token that the server requires.
 pub(super) const TOKEN: &str = "dns-token";
 
-/// Limits under which nothing happens for lack of time: tests lower the one that they are about.
+/// Limits without short timeouts. Tests lower the one that they are about.
 pub(super) fn limits() -> Limits {
     Limits {
         idle: PATIENCE,
@@ -47,7 +47,7 @@ pub(super) fn options(limits: Limits) -> DnsOptions {
     }
 }
 
-/// The session lives in a scope of its own, which ends after the proxy's.
+/// The session has its own scope, which ends after the proxy's.
 pub(super) struct Setup {
     pub(super) server: FakeServer,
     pub(super) session: Session,
@@ -67,7 +67,7 @@ pub(super) async fn start_with(options: DnsOptions) -> Setup {
     start_at(server, address, options).await
 }
 
-/// `address` leads to the server.
+/// `address` is how the session reaches the server.
 pub(super) async fn start_at(
     server: FakeServer,
     address: SocketAddr,
@@ -117,7 +117,7 @@ impl Setup {
         TcpClient(TcpStream::connect(self.proxy.tcp).await.unwrap())
     }
 
-    /// Queries that arrived at the server, in the order of their arrival.
+    /// Queries that the server received, in order.
     pub(super) fn forwarded(&self) -> Vec<QueryRequest> {
         let calls = self.server.script().calls(Call::Dns).into_iter();
         calls
@@ -128,7 +128,7 @@ impl Setup {
             .collect()
     }
 
-    /// Waits until the session has noticed that the server is gone.
+    /// Waits until the session has detected that the server is gone.
     pub(super) async fn disconnected(&self) {
         let mut states = self.session.subscribe();
         let gone = states.wait_for(|state| !matches!(state, SessionState::Connected(_)));
@@ -164,7 +164,7 @@ impl Setup {
     }
 }
 
-/// Waits for what has no event to wait for.
+/// Polls a condition without an event.
 pub(super) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let reached = async {
         while !condition() {
@@ -220,7 +220,7 @@ impl TcpClient {
         self.0.write_all(bytes).await.unwrap();
     }
 
-    /// `None` when the proxy has closed the connection, in an orderly way or not.
+    /// `None` once the proxy has closed the connection, orderly or not.
     pub(super) async fn receive(&mut self) -> Option<Vec<u8>> {
         let reply = async {
             let length = self.0.read_u16().await.ok()?;
@@ -247,11 +247,11 @@ pub(super) fn query(id: u16, name: &str) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
-/// A query of this length, 32 bytes or more, with bytes in it that mean something to nobody.
+/// A query of this length, at least 32 bytes, with meaningless padding.
 pub(super) fn long_query(id: u16, length: usize) -> Vec<u8> {
     let mut query = Vec::with_capacity(length);
     query.extend(id.to_be_bytes());
-    // One question, for the root's addresses, and one additional record: EDNS with one option.
+    // One question for the root's addresses, and one additional record: EDNS with one option.
     query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1]);
     query.extend([0, 0, 41, 0x10, 0, 0, 0, 0, 0]);
     let padding = u16::try_from(length - query.len() - 6).unwrap();
@@ -262,12 +262,12 @@ pub(super) fn long_query(id: u16, length: usize) -> Vec<u8> {
     query
 }
 
-/// Queries that have nothing to do with each other.
+/// Unrelated queries.
 pub(super) fn queries<const COUNT: usize>() -> [Vec<u8>; COUNT] {
     std::array::from_fn(|id| query(id as u16, &format!("web-{id}.service.consul.")))
 }
 
-/// A message that begins like a query with this id and goes on as no DNS message does.
+/// Bytes that start like a query with this id but are not a DNS message.
 pub(super) fn noise(id: u16, length: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..length)
         .map(|index| (index * 31 + index / 251) as u8)
@@ -277,7 +277,7 @@ pub(super) fn noise(id: u16, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What the fake server answers by default.
+/// The default answer of the fake server.
 pub(super) fn answer_to(query: &[u8]) -> Vec<u8> {
     let mut answer = query.to_vec();
     answer[2] |= 0x80;
@@ -299,7 +299,7 @@ pub(super) fn declined(reply: &[u8], query: &[u8]) -> u16 {
     }
 }
 
-// Info codes of explanations.
+// Info codes of extended errors.
 pub(super) const OVERLOADED: u16 = 0;
 pub(super) const STOPPING: u16 = 14;
 pub(super) const NO_SERVER: u16 = 22;

@@ -1,4 +1,4 @@
-//! Answers that are given again: within their time, and while servers are away.
+//! Cached answers: within their TTL, and during outages.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::harness::*;
 
 const SOON: Duration = Duration::from_millis(50);
 
-/// Limits under which an outage is noticed at once.
+/// Limits under which an outage is detected at once.
 fn brief() -> Limits {
     Limits {
         connection: SOON,
@@ -25,12 +25,12 @@ fn brief() -> Limits {
     }
 }
 
-/// From now on, the server answers so.
+/// Sets the server's answer.
 fn serve(script: &Script, ttl: u32, last: u8) {
     script.dns(move |asked| Ok(answer(&asked.msg, ttl, last)));
 }
 
-/// An answer with one address, whose last byte tells it from others.
+/// An answer with one address, whose last byte identifies it.
 fn answer(query: &[u8], ttl: u32, last: u8) -> Bytes {
     let query = Message::from_vec(query).unwrap();
     let mut message = Message::response(query.metadata.id, query.metadata.op_code);
@@ -45,7 +45,7 @@ fn answer(query: &[u8], ttl: u32, last: u8) -> Bytes {
     message.to_vec().unwrap().into()
 }
 
-/// Id, TTL and last byte of the address.
+/// Id, TTL, and last byte of the address.
 fn read(reply: &[u8]) -> (u16, u32, u8) {
     let message = Message::from_vec(reply).unwrap();
     assert_eq!(message.metadata.response_code, ResponseCode::NoError);
@@ -62,7 +62,7 @@ async fn an_outage_is_bridged_and_over_when_there_is_a_server_again() {
     let mut setup = start(brief()).await;
     let (udp, mut tcp) = (setup.udp().await, setup.tcp().await);
     let [first, second, third] = [1, 2, 3].map(|id| query(id, "web.service.consul."));
-    // Nothing is given again while the server answers.
+    // No cached answer is used while the server responds.
     for last in [1, 2, 3] {
         serve(setup.server.script(), 0, last);
         assert_eq!(read(&udp.ask(&first).await), (1, 0, last));
@@ -75,7 +75,7 @@ async fn an_outage_is_bridged_and_over_when_there_is_a_server_again() {
         assert_eq!(read(&udp.ask(&second).await), (2, STALE_TTL, 3));
         assert_eq!(read(&tcp.ask(&second).await.unwrap()), (2, STALE_TTL, 3));
     }
-    // What has not been asked before is not known.
+    // A name without an earlier query is unknown.
     let unknown = query(4, "db.service.consul.");
     assert_eq!(declined(&udp.ask(&unknown).await, &unknown), NO_SERVER);
     serve(setup.server.script(), 0, 4);
@@ -91,7 +91,7 @@ async fn an_outage_is_bridged_and_over_when_there_is_a_server_again() {
 }
 
 #[tokio::test]
-async fn an_answer_with_a_ttl_is_given_again_within_it() {
+async fn an_answer_is_cached_for_its_ttl() {
     let mut setup = start(brief()).await;
     let client = setup.udp().await;
     serve(setup.server.script(), 3600, 1);
@@ -110,7 +110,7 @@ async fn an_answer_with_a_ttl_is_given_again_within_it() {
     assert_eq!(name, "Web.SERVICE.consul.");
     assert_eq!(setup.forwarded().len(), 1);
     assert_eq!(setup.count("udp", "cached"), 1);
-    // It is as good without a server.
+    // The TTL is valid without a server, too.
     setup.server.stop().await;
     setup.disconnected().await;
     let (id, ttl, _) = read(&client.ask(&first).await);
@@ -120,7 +120,7 @@ async fn an_answer_with_a_ttl_is_given_again_within_it() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_is_never_replaced() {
+async fn answers_of_a_server_are_never_replaced() {
     let setup = start(brief()).await;
     let client = setup.udp().await;
     let query = query(1, "web.service.consul.");
@@ -163,7 +163,7 @@ async fn a_session_that_is_refused_is_no_outage() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_serve_is_as_good_as_none() {
+async fn a_server_that_cannot_serve_counts_as_an_outage() {
     let setup = start(brief()).await;
     let client = setup.udp().await;
     let query = query(1, "web.service.consul.");
@@ -190,7 +190,7 @@ async fn a_server_that_is_too_slow_answers_the_next_query() {
     serve(setup.server.script(), 3600, 2);
     network.freeze();
     assert_eq!(read(&client.ask(&asked).await), (1, STALE_TTL, 1));
-    // All wait for one call, and one place is enough to wait for its end.
+    // All wait for one call, which occupies one slot.
     for id in 2..6 {
         let again = query(id, "web.service.consul.");
         assert_eq!(read(&client.ask(&again).await), (id, STALE_TTL, 1));
@@ -272,7 +272,7 @@ async fn the_same_question_at_the_same_time_is_one_call() {
         setup.in_flight("udp") == 20 && setup.in_flight("tcp") == 2
     })
     .await;
-    // It goes on when who asked first goes away.
+    // The call continues when its first client disconnects.
     gone.0.set_zero_linger().unwrap();
     drop(gone);
     until("one has gone", || setup.in_flight("tcp") == 1).await;
@@ -286,9 +286,9 @@ async fn the_same_question_at_the_same_time_is_one_call() {
     ids.sort_unstable();
     assert_eq!(ids, (0..20).collect::<Vec<_>>());
     assert_eq!(read(&stays.receive().await.unwrap()), (8, 0, 1));
-    // One for each transport: their answers may differ.
+    // One for each transport, because their answers may differ.
     assert_eq!(setup.forwarded().len(), 2);
-    // Afterwards it is asked anew.
+    // Later queries start a new call.
     client.ask(&query(21, "web.service.consul.")).await;
     assert_eq!(setup.forwarded().len(), 3);
 }
@@ -303,13 +303,13 @@ async fn answers_are_as_long_as_the_server_makes_them() {
         edns.set_max_payload(size);
         message.set_edns(edns);
         let asked = message.to_vec().unwrap();
-        // What follows the answer only matters to whom it is for.
+        // The trailing bytes concern the client only.
         let mut said = answer(&asked, 0, 1).to_vec();
         said.resize(length, 0);
         let served = Bytes::from(said.clone());
         setup.server.script().dns(move |_| Ok(served.clone()));
         assert_eq!(client.ask(&asked).await, said);
-        // The server sees what the client takes.
+        // The server gets the size that the client accepts.
         assert_eq!(setup.forwarded().last().unwrap().msg, asked);
     }
     assert_eq!(setup.count("udp", "answered"), 4);

@@ -1,4 +1,4 @@
-//! The end: nobody is left without a reply, and the ports are free.
+//! Shutdown: every query gets a reply, and the ports are freed.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn ports_are_free_after_the_stop() {
     let (udp, mut tcp) = (setup.udp().await, setup.tcp().await);
     assert_eq!(udp.ask(&query).await, answer_to(&query));
     assert_eq!(tcp.ask(&query).await, Some(answer_to(&query)));
-    // An idle connection does not hold up the stop.
+    // An idle connection does not delay the stop.
     setup.scope.stop(PATIENCE).await.unwrap();
     assert_eq!(tcp.receive().await, None);
     UdpSocket::bind(setup.proxy.udp).await.unwrap();
@@ -51,7 +51,7 @@ async fn queries_in_flight_are_answered() {
 }
 
 #[tokio::test]
-async fn queries_that_take_too_long_are_told() {
+async fn queries_that_take_too_long_get_errors() {
     let setup = start(Limits {
         drain: Duration::from_millis(50),
         ..limits()
@@ -102,7 +102,7 @@ async fn a_client_that_does_not_read_does_not_hold_up_the_stop() {
     let served = Bytes::from(noise(5, 65_000));
     setup.server.script().dns(move |_| Ok(served.clone()));
     let mut deaf = setup.tcp().await;
-    // More than all buffers between here and there.
+    // More than all buffers on the path hold.
     deaf.send(&[&query[..]; 500]).await;
     let mut before = 0;
     until("nothing moves any more", || {

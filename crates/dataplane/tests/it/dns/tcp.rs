@@ -1,4 +1,4 @@
-//! What is special about TCP: framing, pipelining, and clients that misbehave.
+//! Specifics of TCP: framing, pipelining, and misbehaving clients.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn pipelined_queries_do_not_wait_for_each_other() {
     for _ in 0..3 {
         replies.push(client.receive().await.unwrap());
     }
-    // Which query hangs is the network's choice.
+    // The network determines which query hangs.
     let hung = client.receive().await.unwrap();
     let hung = queries
         .iter()
@@ -93,7 +93,7 @@ async fn one_connection_cannot_take_all_slots() {
 }
 
 #[tokio::test]
-async fn queries_of_a_client_that_is_gone_are_given_up() {
+async fn queries_of_a_disconnected_client_are_cancelled() {
     let setup = start(limits()).await;
     let mut client = setup.tcp().await;
     setup.server.script().hang(Call::Dns);
@@ -102,7 +102,7 @@ async fn queries_of_a_client_that_is_gone_are_given_up() {
         .await;
     setup.server.script().wait_for_calls(Call::Dns, 2).await;
     assert_eq!(setup.in_flight("tcp"), 2);
-    // An orderly end would only say that there are no further queries.
+    // An orderly shutdown would only announce the end of the queries.
     client.0.set_zero_linger().unwrap();
     drop(client);
     until("its queries are given up", || setup.in_flight("tcp") == 0).await;
@@ -125,7 +125,7 @@ async fn queries_behind_a_full_pipeline_are_answered_in_time() {
 }
 
 #[tokio::test]
-async fn too_many_queries_are_told_at_once_and_harm_nobody_else() {
+async fn too_many_queries_fail_at_once_and_affect_no_others() {
     let setup = start(Limits {
         tcp_queries: 1,
         ..limits()
@@ -164,7 +164,7 @@ async fn too_many_connections_are_closed_at_once() {
     until_served(&setup, &query).await;
 }
 
-/// Connects again and again until there is a place.
+/// Reconnects until the connection is accepted.
 async fn until_served(setup: &Setup, query: &[u8]) {
     let served = async {
         loop {
@@ -197,7 +197,7 @@ async fn an_answer_without_a_length_is_a_failure_of_the_server() {
 }
 
 #[tokio::test]
-async fn what_is_no_query_ends_the_connection_after_the_replies_before_it() {
+async fn a_message_that_is_not_a_query_ends_the_connection_after_earlier_replies() {
     let setup = start(limits()).await;
     let query = query(8, "web.service.consul.");
     for garbage in [&b""[..], b"GET / HTTP", &answer_to(&query)] {
@@ -216,7 +216,7 @@ async fn a_client_that_has_sent_everything_gets_everything() {
     let queries = queries::<2>();
     let mut client = setup.tcp().await;
     client.send(&queries.each_ref().map(Vec::as_slice)).await;
-    // The beginning of a third one, which will never come.
+    // The beginning of a third query that is never completed.
     client.send_raw(&[0, 40, 1, 2, 3]).await;
     client.0.shutdown().await.unwrap();
     let mut replies = Vec::new();
@@ -230,7 +230,7 @@ async fn a_client_that_has_sent_everything_gets_everything() {
 }
 
 #[tokio::test]
-async fn silent_clients_are_let_go() {
+async fn idle_clients_are_disconnected() {
     let setup = start(Limits {
         idle: Duration::from_millis(100),
         ..limits()
@@ -243,7 +243,7 @@ async fn silent_clients_are_let_go() {
     assert_eq!(mute.receive().await, None);
     assert_eq!(halting.receive().await, None);
     assert!(setup.forwarded().is_empty());
-    // Not while they wait for the server.
+    // The idle timeout does not apply while they wait for the server.
     let mut waiting = setup.tcp().await;
     setup.server.script().hang_next(Call::Dns);
     waiting.send(&[&query]).await;
@@ -254,7 +254,7 @@ async fn silent_clients_are_let_go() {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_read_are_let_go() {
+async fn clients_that_do_not_read_are_disconnected() {
     let limits = Limits {
         idle: Duration::from_millis(200),
         tcp_connections: 1,
@@ -265,7 +265,7 @@ async fn clients_that_do_not_read_are_let_go() {
     let served = Bytes::from(noise(11, 65_000));
     setup.server.script().dns(move |_| Ok(served.clone()));
     let mut deaf = setup.tcp().await;
-    // More than all buffers between here and there.
+    // More than all buffers on the path hold.
     deaf.send(&[&query[..]; 500]).await;
     setup.server.script().wait_for_calls(Call::Dns, 1).await;
     until_served(&setup, &query).await;

@@ -1,4 +1,4 @@
-//! Over UDP, and what holds over TCP as well: who is asked, how often, and what clients get.
+//! Over UDP, and rules for both transports: which server is queried, how often, and the reply.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn messages_pass_unchanged_with_token_and_tenancy() {
     let answer = noise(0x1234, 9_216);
     let served = Bytes::from(answer.clone());
     setup.server.script().dns(move |_| Ok(served.clone()));
-    // Longer than what fits without EDNS.
+    // Longer than the limit without EDNS.
     let query = long_query(0x4321, 4_096);
     assert_eq!(setup.udp().await.ask(&query).await, answer);
     let forwarded = setup.forwarded();
@@ -51,7 +51,7 @@ async fn an_empty_tenancy_is_sent_too() {
 }
 
 #[tokio::test]
-async fn replies_go_to_who_asked() {
+async fn replies_are_sent_to_their_clients() {
     let setup = start(limits()).await;
     let clients = [setup.udp().await, setup.udp().await, setup.udp().await];
     let queries = [1, 2, 3].map(|id| query(id, "web.service.consul."));
@@ -64,7 +64,7 @@ async fn replies_go_to_who_asked() {
 }
 
 #[tokio::test]
-async fn what_fits_no_datagram_is_asked_for_over_tcp() {
+async fn answers_too_large_for_a_datagram_are_truncated() {
     let setup = start(limits()).await;
     let client = setup.udp().await;
     let largest = noise(7, 65_507);
@@ -82,7 +82,7 @@ async fn what_fits_no_datagram_is_asked_for_over_tcp() {
 }
 
 #[tokio::test]
-async fn what_is_no_query_is_neither_forwarded_nor_answered() {
+async fn messages_that_are_not_queries_are_neither_forwarded_nor_answered() {
     let setup = start(limits()).await;
     let client = setup.udp().await;
     client.send(b"").await;
@@ -97,7 +97,7 @@ async fn what_is_no_query_is_neither_forwarded_nor_answered() {
 }
 
 #[tokio::test]
-async fn errors_of_the_server_are_told_and_change_nothing() {
+async fn errors_of_the_server_are_reported_and_change_nothing() {
     let setup = start(limits()).await;
     let client = setup.udp().await;
     let generation = setup.generation();
@@ -129,14 +129,14 @@ async fn a_query_that_cannot_be_read_gets_a_format_error() {
             assert_eq!(reply.metadata.response_code, ResponseCode::FormErr);
         }
     }
-    assert!(setup.forwarded().is_empty(), "a server was asked");
+    assert!(setup.forwarded().is_empty(), "a query was forwarded");
     for transport in ["udp", "tcp"] {
         assert_eq!(setup.count(transport, "malformed"), 3);
     }
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_is_not_noticed() {
+async fn the_loss_of_a_server_is_not_noticed() {
     let setup = start(limits()).await;
     let generation = setup.generation();
     for status in [
@@ -172,7 +172,7 @@ async fn a_broken_connection_costs_no_query() {
 }
 
 #[tokio::test]
-async fn a_query_is_asked_twice_at_most() {
+async fn a_query_is_sent_at_most_twice() {
     let setup = start(limits()).await;
     setup
         .server
@@ -187,7 +187,7 @@ async fn a_query_is_asked_twice_at_most() {
 }
 
 #[tokio::test]
-async fn without_servers_clients_are_told_until_there_is_one_again() {
+async fn without_servers_clients_get_errors_until_there_is_one_again() {
     let patience = Duration::from_millis(100);
     let mut setup = start(Limits {
         connection: patience,
@@ -240,12 +240,12 @@ async fn a_server_that_does_not_answer_is_not_waited_for_longer_than_the_deadlin
     assert_eq!(declined(&client.ask(&query).await, &query), SERVER_FAILED);
     assert_eq!(setup.count("udp", "timeout"), 1);
     assert_eq!(setup.in_flight("udp"), 0);
-    // One slow name says nothing about the server.
+    // One slow name does not mean that the server is down.
     assert_eq!(setup.generation(), generation);
 }
 
 #[tokio::test]
-async fn too_many_queries_are_told_at_once_and_harm_nobody_else() {
+async fn too_many_queries_fail_at_once_and_affect_no_others() {
     let setup = start(Limits {
         udp_queries: 2,
         query: Duration::from_secs(5),
@@ -269,7 +269,7 @@ async fn too_many_queries_are_told_at_once_and_harm_nobody_else() {
     // TCP has its own slots.
     assert_eq!(setup.tcp().await.ask(&query).await, Some(answer_to(&query)));
     assert_eq!(setup.forwarded().len(), 3);
-    // The slots come back.
+    // The slots are released.
     let mut replies = [patient.receive().await, patient.receive().await];
     replies.sort();
     for (reply, query) in replies.iter().zip(&hanging) {
@@ -279,7 +279,7 @@ async fn too_many_queries_are_told_at_once_and_harm_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_closed_session_is_told() {
+async fn a_closed_session_is_reported() {
     let setup = start(limits()).await;
     setup.session.close(PATIENCE).await;
     let query = query(12, "web.service.consul.");

@@ -1,4 +1,4 @@
-//! Secrets stay out of everything that a running dataplane shows: its log at the lowest level, its
+//! Secrets do not appear in any output of a running dataplane: its log at the lowest level, its
 //! status, its metrics, and the environment of its Envoy.
 
 use std::fs;
@@ -22,10 +22,10 @@ use crate::envoy_side::PATIENCE;
 
 const HUSH: &str = "hush-4711";
 
-/// How often to look for what has no event to wait for.
+/// Polling interval for conditions without an event.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What says in Envoy's place that it runs, after showing its environment.
+/// A script in Envoy's place that prints its environment and then reports that it runs.
 const ENVOY: &str = "#!/bin/sh\n/usr/bin/env >&2\necho envoy-runs >&2\nexec sleep 1000\n";
 
 struct Dataplane {
@@ -69,7 +69,7 @@ impl Dataplane {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// Everything it shows, from its start to its end.
+    /// All of its output, from start to end.
     async fn shown(mut self) -> String {
         let running = async {
             while !self.log().contains("envoy-runs") {
@@ -104,7 +104,7 @@ impl Dataplane {
     }
 }
 
-/// How a dataplane gets its credentials; files go into the folder.
+/// Configures the credentials of a dataplane; files are created in the folder.
 type Give = fn(&Path, &mut Command);
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn the_bearer_token_and_the_token_of_a_login() {
     })
     .shown()
     .await;
-    // The logout names the token that the login had made.
+    // The logout is for the token that the login created.
     let logouts = server.script().logouts();
     let token = &logouts.first().expect("a logout").token;
     assert!(!token.is_empty());

@@ -1,5 +1,5 @@
-//! The timers that the machine waits for. There are never more than it can wait for: one that means
-//! nothing any more is dropped at once, however long it would still have run.
+//! The timers of the machine. Obsolete timers are dropped at once, so there are never more than the
+//! machine can wait for.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::machine::Timer;
 
-/// What stands in for a time that no clock reaches.
+/// Replaces durations beyond the range of the clock.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// In the order in which they were armed.
+/// The armed timers, in the order in which they were armed.
 #[derive(Debug, Default)]
 pub(super) struct Timers(Vec<(Instant, Timer)>);
 
 impl Timers {
-    /// Has `timer` run out after `wait`, or earlier when it was armed before.
+    /// Arms `timer` to fire after `wait`. If it is armed already, the earlier time counts.
     pub(super) fn arm(&mut self, timer: Timer, wait: Duration) {
         let at = Instant::now() + wait.min(NEVER);
         match self.0.iter_mut().find(|(_, armed)| *armed == timer) {
@@ -24,12 +24,12 @@ impl Timers {
         }
     }
 
-    /// Drops the timers that nobody waits for.
+    /// Drops the timers that the machine no longer waits for.
     pub(super) fn retain(&mut self, waited_for: impl Fn(Timer) -> bool) {
         self.0.retain(|(_, timer)| waited_for(*timer));
     }
 
-    /// The next one that runs out. Cancel safe.
+    /// The next timer to fire. Cancel safe.
     pub(super) async fn next(&mut self) -> Timer {
         let next = (0..self.0.len()).min_by_key(|&index| self.0[index].0);
         let Some(next) = next else {

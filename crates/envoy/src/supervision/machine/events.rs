@@ -1,22 +1,22 @@
-//! What the machine takes and gives: events, timers, actions, and the states of an epoch.
+//! Interface of the machine: events, timers, actions, and the states of an epoch.
 
 use std::time::Duration;
 
 use crate::process::ExitReason;
 
-/// One start of a process; never used twice, other than the number of an epoch.
+/// Identifies one start of a process. Unlike the number of an epoch it is never reused.
 pub(crate) type Run = u64;
 
-/// Where an epoch is in its life.
+/// State of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EpochState {
-    /// Started, and not ready yet.
+    /// Started, but not ready yet.
     Starting,
-    /// Ready; it serves.
+    /// Ready and serving.
     Serving,
-    /// Serves, and has lived long enough for earlier failures to be forgotten.
+    /// Serving, and old enough for earlier failures to be forgotten.
     Healthy,
-    /// No longer serves what is new; connections that it has may end.
+    /// No longer serves new connections; existing ones may end.
     Draining,
     /// Asked to end.
     Stopping,
@@ -25,7 +25,7 @@ pub enum EpochState {
 }
 
 impl EpochState {
-    /// Whether it serves what is new.
+    /// Whether it serves new connections.
     pub fn serves(self) -> bool {
         matches!(self, Self::Serving | Self::Healthy)
     }
@@ -35,7 +35,7 @@ impl EpochState {
         matches!(self, Self::Draining | Self::Stopping | Self::Killed)
     }
 
-    /// The word for people.
+    /// The state in words.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -53,120 +53,120 @@ impl EpochState {
 pub enum RestartMode {
     /// By an epoch that takes over its sockets.
     Hot,
-    /// By ending it first.
+    /// By ending it before the new one is started.
     Cold,
-    /// Not now: it could only be ended first, which this configuration does not allow.
+    /// Not now: only a cold restart is possible, which this configuration does not allow.
     Deferred,
 }
 
-/// What happens to processes or to their supervision.
+/// An event of a process or a request to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event<D> {
-    /// This configuration shall run from now on.
+    /// Run this configuration from now on.
     Update(D),
-    /// The same configuration shall run in a new process.
+    /// Run the same configuration in a new process.
     Restart,
-    /// Everything shall end in order. Final.
+    /// End all processes gracefully. Final.
     Stop,
-    /// Everything shall end now. Final.
+    /// Kill all processes. Final.
     Kill,
-    /// Supervision ends and the processes live on. Final.
+    /// End supervision without ending the processes. Final.
     Release,
-    /// A configuration was checked while another process runs: how that can be replaced, or why the
-    /// configuration is refused.
+    /// Result of checking a configuration while another process is running: how that can be
+    /// replaced, or why the configuration is refused.
     Checked(u64, Result<RestartMode, String>),
     /// A process could not be started.
     SpawnFailed(Run),
-    /// A process says that it serves.
+    /// A process reports that it serves.
     Ready(Run),
     /// A process has ended.
     Exited(Run, ExitReason),
-    /// Why Envoy does not take a configuration, unless it does or that cannot be known.
+    /// Result of validating a configuration: an error only if Envoy rejects it.
     Validated(u64, Result<(), String>),
-    /// A process did not confirm that it quits.
+    /// A process did not confirm the request to quit.
     QuitFailed(Run),
-    /// Nobody is connected any more to a process that drains.
+    /// A draining process has no client connections left.
     Idle(Run),
-    /// A timer has run out.
+    /// A timer has fired.
     Elapsed(Timer),
 }
 
-/// Timers that the machine asks for, and can tell when they mean nothing any more, see
-/// [`super::Machine::waits_for`].
+/// Timers that the machine arms. [`super::Machine::waits_for`] tells whether one is still relevant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// The process has lived long enough.
+    /// The process is old enough to be healthy.
     Healthy(Run),
-    /// The process has been in this state for as long as it may.
+    /// The process has been in this state for the maximum time.
     Over(Run, EpochState),
-    /// The wait after a crash is over.
+    /// The wait after a crash has ended.
     Crash,
-    /// The wait after a failed replacement is over.
+    /// The wait after a failed replacement has ended.
     Retry,
-    /// Clients had the time to hear that the process goes away.
+    /// Clients have had time to learn that the process is about to end.
     MinDrain,
-    /// The grace period of the stop is over.
+    /// The grace period of the stop has ended.
     Grace,
-    /// Grace period and time to quit are both over.
+    /// Grace period and time to quit have both ended.
     Deadline,
-    /// The kernel had its time to end everything.
+    /// The kernel has had time to end everything.
     Last,
 }
 
-/// What has to be done.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action<D> {
-    /// Check the configuration without touching what runs; brings [`Event::Checked`] with this
-    /// number. Only the last check that was asked for matters.
+    /// Check the configuration without affecting the running process. Results in [`Event::Checked`]
+    /// with this number. Only the last requested check counts.
     Check(u64, D),
-    /// Ask Envoy whether it takes the configuration, while nothing serves; brings
+    /// Make Envoy validate the configuration while no process serves. Results in
     /// [`Event::Validated`] with this number.
     Validate(u64, D),
-    /// Start a process as this epoch, one above the highest that runs or 0; brings
+    /// Start a process as this epoch, one above the highest that is running, or 0. Results in
     /// [`Event::SpawnFailed`], [`Event::Ready`], [`Event::Exited`].
     Start(Run, u32, D),
-    /// Ask the process that serves to drain its inbound listeners. A failure changes nothing.
+    /// Request the serving process to drain its inbound listeners. A failure is ignored.
     Drain(Run),
-    /// Watch for the moment when nobody is connected any more; brings [`Event::Idle`].
+    /// Watch for the end of the last client connection. Results in [`Event::Idle`].
     AwaitIdle(Run),
-    /// Ask the process that serves to quit; may bring [`Event::QuitFailed`].
+    /// Request the serving process to quit. May result in [`Event::QuitFailed`].
     Quit(Run),
     /// Send SIGTERM.
     Terminate(Run),
     /// Send SIGKILL.
     Kill(Run),
-    /// Clean up behind an epoch that has ended.
+    /// Clean up after an epoch that has ended.
     CleanUp(u32),
-    /// Bring [`Event::Elapsed`] after this time. A timer that is armed twice runs out once, at the
+    /// Deliver [`Event::Elapsed`] after this time. A timer that is armed twice fires once, at the
     /// earlier time.
     Arm(Timer, Duration),
-    /// Say that all retries are spent: what serves goes on; where nothing does, supervision ends.
+    /// Report that all retries are exhausted. A serving process continues; without one, supervision
+    /// ends.
     Spent,
 }
 
 /// How supervision ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// As asked.
+    /// On request.
     Stopped {
         /// Whether a process had to be killed.
         forced: bool,
     },
-    /// The process ended by itself with code 0.
+    /// The process exited by itself with code 0.
     Ended,
-    /// All retries are spent.
+    /// All retries were exhausted.
     Spent,
-    /// The processes live on without supervision.
+    /// The processes continue without supervision.
     Released,
-    /// A process is still there after SIGKILL and stands in the way.
+    /// A process that survives SIGKILL prevents further starts.
     Unkillable,
 }
 
-/// A process that a former supervisor left behind.
+/// A process that a former supervisor left running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Adopted {
     /// Its epoch.
     pub epoch: u32,
-    /// Whether it runs what is wanted.
+    /// Whether it runs the wanted configuration.
     pub current: bool,
 }

@@ -1,5 +1,5 @@
-//! Generated orders of events against a world of processes that do what processes may do: die,
-//! hang, ignore signals, never start. Whatever the order, some things never happen.
+//! Generated sequences of events with simulated processes that die, hang, ignore signals, or never
+//! start. Checks invariants that hold for any sequence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::options::{Policy, REAP_WAIT};
 use super::*;
 
-/// How many orders are tried.
+/// Number of generated sequences.
 const ORDERS: u32 = 100_000;
 
 const POLICY: Policy = Policy {
@@ -21,16 +21,16 @@ const POLICY: Policy = Policy {
     cold_restart_grace: Duration::from_secs(2),
 };
 
-/// How long a stop may take by the policy.
+/// Time limit of a stop according to the policy.
 const STOP_BOUND: Duration = Duration::from_secs(3 + 10 + REAP_WAIT.as_secs());
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Process {
     epoch: u32,
     ready: bool,
-    /// The only signal that it heeds besides SIGKILL.
+    /// Whether it reacts to SIGTERM.
     heeds_term: bool,
-    /// Held by the kernel, so that not even SIGKILL ends it.
+    /// Blocked in the kernel, so that not even SIGKILL ends it.
     stuck: bool,
 }
 
@@ -46,9 +46,10 @@ struct World {
     validated: BTreeSet<u64>,
     runs: BTreeSet<Run>,
     asked: Option<Duration>,
-    /// When the machine began to stop, whoever wanted that.
+    /// When the machine began to stop, for whatever reason.
     began: Option<Duration>,
-    /// Whose connections are watched, and whether that was asked for after a stop began.
+    /// The process whose connections are watched, and whether that was requested after the stop
+    /// began.
     awaited: Option<(Run, bool)>,
     finished: Duration,
     wild: u8,
@@ -107,7 +108,7 @@ impl World {
             self.began.get_or_insert(self.now);
         }
         if let (Some(run), false) = (idle, actions.is_empty()) {
-            let (asked, after_stop) = self.awaited.expect("nobody asked for that");
+            let (asked, after_stop) = self.awaited.expect("connections were not watched");
             assert_eq!((asked, after_stop), (run, self.began.is_some()));
             let minimum = self
                 .began
@@ -153,7 +154,7 @@ impl World {
                 Action::AwaitIdle(run) => {
                     assert_eq!(self.machine.state(run), Some(EpochState::Draining));
                     let asked = (run, self.machine.stopping());
-                    assert_ne!(self.awaited.replace(asked), Some(asked), "asked twice");
+                    assert_ne!(self.awaited.replace(asked), Some(asked), "watched twice");
                 }
                 Action::Quit(run) | Action::Terminate(run) => {
                     if self
@@ -178,7 +179,7 @@ impl World {
         }
     }
 
-    /// As the driver does: once each, at the earlier time.
+    /// Like the driver: a timer fires once, at the earlier time.
     fn arm(&mut self, timer: Timer, wait: Duration) {
         let at = self.now + wait;
         let same = |(_, _, key): &&(Duration, u64, TimerKey)| self.armed[key] == timer;
@@ -195,7 +196,7 @@ impl World {
         self.timers.insert((at, self.order, self.order));
     }
 
-    /// As the driver does: those that mean nothing any more are not kept.
+    /// Like the driver: obsolete timers are dropped.
     fn forget_timers(&mut self) {
         let (machine, armed) = (&self.machine, &mut self.armed);
         armed.retain(|_, timer| *timer == DEATH || machine.waits_for(*timer));
@@ -210,7 +211,7 @@ impl World {
 
     fn start(&mut self, run: Run, epoch: u32) {
         assert!(self.runs.insert(run), "a run's number is used twice");
-        // What has ended but was not reported counts as running.
+        // A process whose end was not reported yet counts as running.
         let others = self.machine.epochs().iter().filter(|one| one.run != run);
         let highest = others.map(|one| one.epoch).max();
         let expected = highest.map_or(0, |highest| highest + 1);
@@ -232,7 +233,7 @@ impl World {
         self.alive.insert(run, process);
     }
 
-    /// The end is reported later, as in life.
+    /// The end is reported later, as in reality.
     fn dies(&mut self, run: Run, exit: usize) {
         if self.alive.remove(&run).is_some() {
             self.order += 1;
@@ -258,7 +259,7 @@ impl World {
         true
     }
 
-    /// What must hold at any time.
+    /// Invariants that hold at any time.
     fn look(&self) {
         let mut numbers: Vec<u32> = self.alive.values().map(|process| process.epoch).collect();
         numbers.sort_unstable();
@@ -369,9 +370,10 @@ impl World {
         }
     }
 
-    /// From now on all is well: does what is wanted come to run?
+    /// Without further faults, the wanted configuration must come to run.
     fn recovers(&mut self) {
-        // What the kernel held was sent SIGKILL before, and that works as soon as it lets go.
+        // Blocked processes have been sent SIGKILL, which takes effect once the kernel releases
+        // them.
         let killed = |run: &Run| self.machine.state(*run) == Some(EpochState::Killed);
         let freed: Vec<Run> = self.alive.keys().copied().filter(killed).collect();
         for run in freed {
@@ -441,10 +443,10 @@ impl World {
     }
 }
 
-/// Stands among the timers for an end that has not been reported yet.
+/// A pseudo timer for an end that has not been reported yet.
 const DEATH: Timer = Timer::Healthy(Run::MAX);
 
-/// How processes end.
+/// Exit reasons of processes.
 const ENDS: [ExitReason; 3] = [tests::CLEAN, tests::FAILED, tests::KILLED];
 const CLEAN: usize = 0;
 const FAILED: usize = 1;
@@ -454,7 +456,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: ORDERS, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_order_of_events_reaches_what_must_not_be(
+    fn no_sequence_of_events_violates_the_invariants(
         steps in prop::collection::vec(any::<u16>(), 0..48),
         adopted in 0_u8..8,
         stops in any::<bool>(),

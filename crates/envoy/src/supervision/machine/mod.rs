@@ -1,13 +1,12 @@
-//! The supervisor without IO: events come in, actions go out. It knows no clock, no process and
-//! no network; the same events always bring the same actions.
+//! The supervisor's state machine. Pure: events in, actions out; no IO or clock, and deterministic.
 //!
-//! A configuration is wanted; the newest epoch runs it, or is being replaced by one that will.
-//! Two kinds of failure are kept apart. When nothing else serves, a process that ends has crashed
-//! and is started again after [`crash_wait`]. When an older epoch serves, a replacement that ends
-//! before it took over has failed, and is tried again after [`retry_wait`]; nobody notices but the
-//! log. Either has [`RETRIES`] retries.
+//! One configuration is wanted. The newest epoch runs it, or is being replaced by one that will.
+//! Two kinds of failure are distinguished. If no other process serves, a process that ends has
+//! crashed and is started again after [`crash_wait`]. If an older epoch serves, a replacement that
+//! ends before it took over has failed and is retried after [`retry_wait`], which affects no
+//! client. Each kind has [`RETRIES`] retries.
 //!
-//! Every process is brought to its end in bounded time: SIGTERM, a wait, SIGKILL, a last wait.
+//! The end of every process is bounded in time: SIGTERM, a wait, SIGKILL, a last wait.
 
 mod events;
 #[cfg(test)]
@@ -28,97 +27,97 @@ use crate::process::ExitReason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// On the way to an end; with whether something was killed for it.
+    /// All processes are being ended; contains the outcome so far.
     Stopping(Outcome),
     Finished(Outcome),
 }
 
-/// Whether the connections of a process that drains are watched: their end ends the drain.
+/// Whether the connections of a draining process are watched. The drain ends with the last of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdleWatch {
     /// Not wanted, or not yet.
     Off,
-    /// Wanted, as soon as there is but one process.
+    /// Wanted as soon as only one process is left.
     Due,
-    /// Those to this process.
+    /// Watching the connections of this process.
     On(Run),
 }
 
-/// What is known of whether Envoy accepts a configuration.
+/// Whether Envoy accepts a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Validation {
-    /// Nothing.
+    /// Not known.
     Unknown,
-    /// Envoy is being asked.
+    /// The validation is running.
     Running,
-    /// It does, or that can only be found out by running it.
+    /// Envoy accepts it, or only running it will show.
     Passed,
-    /// It does not.
+    /// Envoy rejects it.
     Refused,
 }
 
-/// The configuration that shall run.
+/// The configuration that should run.
 #[derive(Debug)]
 struct Wanted<D> {
     serial: u64,
     config: D,
-    /// How often it failed since it was asked for.
+    /// Failures since it was requested.
     failures: u32,
-    /// Whether a wait has to end before it is tried again.
+    /// Whether a wait must end before the next attempt.
     retry_waits: bool,
     validation: Validation,
 }
 
-/// A process and its number among those that hand over to one another.
+/// A process and its number in a hot restart family.
 #[derive(Debug)]
 pub(super) struct Epoch<D> {
-    /// Names its start.
+    /// Identifies its start.
     pub(super) run: Run,
-    /// Its number.
+    /// Its epoch number.
     pub(super) epoch: u32,
-    /// Where it is in its life.
+    /// Its state.
     pub(super) state: EpochState,
-    /// Serial of the configuration that it was started for; 0 for what a former supervisor started
-    /// with something else.
+    /// Serial of the configuration that it was started with; 0 for one that a former supervisor
+    /// started with another configuration.
     serial: u64,
-    /// What it runs, where that is known.
+    /// Its configuration, if known.
     config: Option<D>,
-    /// Whether it drains because another took its sockets over, rather than for a cold restart.
+    /// Whether it drains because another process took over its sockets, not for a cold restart.
     handed_over: bool,
-    /// Whether it has lived long enough for earlier failures to be forgotten.
+    /// Whether it is old enough for earlier failures to be forgotten.
     aged: bool,
-    /// Whether the kernel did not end it in time.
+    /// Whether SIGKILL did not end it in time.
     lost: bool,
 }
 
-/// The supervisor's state.
+/// State of the supervisor.
 #[derive(Debug)]
 pub(super) struct Machine<D> {
     policy: Policy,
     phase: Phase,
     wanted: Wanted<D>,
-    /// What was ready last, to fall back to.
-    good: Option<(u64, D)>,
-    /// In the order of their numbers.
+    /// The last configuration that became ready, with its serial; used to roll back.
+    last_ready: Option<(u64, D)>,
+    /// Running epochs in ascending order.
     epochs: Vec<Epoch<D>>,
     /// Starts since a process was last healthy.
     starts: u32,
     /// Crashes since a process was last healthy.
     crashes: u32,
-    /// Whether a wait has to end before the next start.
+    /// Whether a wait must end before the next start.
     crash_waits: bool,
-    /// Serial of the configuration that is being checked.
+    /// Serial of the configuration that is being checked, if any.
     checking: Option<u64>,
     idle: IdleWatch,
     last_run: Run,
     last_serial: u64,
-    /// What the present event brings.
+    /// Actions for the current event.
     actions: Vec<Action<D>>,
 }
 
 impl<D: Clone + PartialEq> Machine<D> {
-    /// A supervisor that wants `config` and has `adopted` processes, in the order of the epochs.
-    /// The last of those serves, the others have handed over.
+    /// A supervisor that wants `config` and has `adopted` processes, in order of their epochs. The
+    /// last one serves, the others have handed over.
     pub(super) fn new(policy: Policy, config: D, adopted: &[Adopted]) -> Self {
         let mut machine = Self {
             policy,
@@ -130,7 +129,7 @@ impl<D: Clone + PartialEq> Machine<D> {
                 retry_waits: false,
                 validation: Validation::Unknown,
             },
-            good: None,
+            last_ready: None,
             epochs: Vec::new(),
             starts: 0,
             crashes: 0,
@@ -152,19 +151,19 @@ impl<D: Clone + PartialEq> Machine<D> {
         machine
     }
 
-    /// What has to be done first. Where the first event ends supervision, leave this out: then
-    /// nothing is started.
+    /// The first actions. Skip this call if the first event ends supervision, so that nothing is
+    /// started.
     pub(super) fn begin(&mut self) -> Vec<Action<D>> {
         self.reconcile();
         std::mem::take(&mut self.actions)
     }
 
-    /// The living epochs, the newest last.
+    /// Running epochs, newest last.
     pub(super) fn epochs(&self) -> &[Epoch<D>] {
         &self.epochs
     }
 
-    /// How supervision ended, once it has.
+    /// How supervision ended; `None` while it is active.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         match self.phase {
             Phase::Finished(outcome) => Some(outcome),
@@ -172,18 +171,18 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// Whether it is on the way to an end, or has ended.
+    /// Whether supervision is ending or has ended.
     pub(super) fn stopping(&self) -> bool {
         self.phase != Phase::Running
     }
 
-    /// Whether Envoy says that it will never accept what is wanted, and nothing else can run.
+    /// Whether Envoy rejects the wanted configuration, and there is no other one to run.
     pub(super) fn refused(&self) -> bool {
         self.wanted.validation == Validation::Refused
     }
 
-    /// Takes an event and answers what has to be done, in this order. An event that means nothing
-    /// in the present state is ignored; after the end every one is.
+    /// Handles an event and returns actions to be performed in order. Events that are irrelevant in
+    /// the current state are ignored; after the end, all events are.
     pub(super) fn on(&mut self, event: Event<D>) -> Vec<Action<D>> {
         if self.outcome().is_some() {
             return Vec::new();
@@ -200,7 +199,7 @@ impl<D: Clone + PartialEq> Machine<D> {
             Event::Exited(run, reason) => self.ended(run, Some(&reason)),
             Event::Validated(serial, result) => self.validated(serial, result.is_ok()),
             Event::QuitFailed(run) => {
-                // It was asked to quit in this state, so that SIGTERM is all that is missing.
+                // It is still in this state, so only SIGTERM is missing.
                 if self.state(run) == Some(EpochState::Stopping) {
                     self.actions.push(Action::Terminate(run));
                 }
@@ -212,13 +211,13 @@ impl<D: Clone + PartialEq> Machine<D> {
         std::mem::take(&mut self.actions)
     }
 
-    // What shall run.
+    // Configuration changes.
 
     fn update(&mut self, config: D) {
         if config == self.wanted.config {
             return;
         }
-        // Back to what still serves: then there is nothing to start.
+        // The serving process already runs it: nothing has to be started.
         let running = self
             .serving()
             .filter(|epoch| epoch.config.as_ref() == Some(&config))
@@ -227,20 +226,21 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     fn restart(&mut self) {
-        // One that is on its way to replace what serves has not been started yet.
+        // A pending replacement of the serving process, which has not been started yet, fulfils the
+        // request.
         let wanted = self.wanted.serial;
         let runs = self.epochs.iter().any(|epoch| epoch.serial == wanted);
         if !runs && self.wanted.failures == 0 && self.serving().is_some() {
             return;
         }
-        // A process that only just starts is as fresh as one can be.
+        // So does a process that is only starting.
         let newest = self.epochs.last().map(|newest| newest.serial);
         if self.starting().is_none() || newest != Some(wanted) {
             self.want(self.wanted.config.clone(), None);
         }
     }
 
-    /// Sets the configuration to run. Earlier failures do not count against it.
+    /// Sets the wanted configuration. Failures of earlier ones do not count.
     fn want(&mut self, config: D, running: Option<u64>) {
         let validation = running.map_or(Validation::Unknown, |_| Validation::Passed);
         let serial = running.unwrap_or_else(|| {
@@ -259,7 +259,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.forget_failures();
     }
 
-    /// Wants what serves already, and not what should have replaced it.
+    /// Wants the configuration of the serving process again, instead of its failed replacement.
     fn keep_serving(&mut self) {
         let serving = self.serving();
         if let Some((serial, config)) = serving.map(|epoch| (epoch.serial, epoch.config.clone())) {
@@ -271,7 +271,7 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     // Starts and replacements.
 
-    /// Does what is missing for the newest epoch to run what is wanted.
+    /// Takes the next step towards the newest epoch running the wanted configuration.
     fn reconcile(&mut self) {
         self.watch_connections();
         if self.phase != Phase::Running {
@@ -291,13 +291,13 @@ impl<D: Clone + PartialEq> Machine<D> {
             EpochState::Killed if newest.lost && !serving => {
                 self.phase = Phase::Finished(Outcome::Unkillable);
             }
-            // Either all is well or the end of a process has to be waited for, which is bounded.
+            // Either nothing is to be done, or a process is ending, which takes a bounded time.
             _ => {}
         }
     }
 
     fn replace(&mut self) {
-        // Envoy ends its parent's parent at once, and with it the connections that drain there.
+        // Envoy would terminate its parent's parent at once, with the connections that drain there.
         let hand_over = self.epochs.iter().filter(|epoch| !epoch.lost).count() > 1;
         if !hand_over && !self.wanted.retry_waits && self.checking.is_none() {
             let Wanted { serial, config, .. } = &self.wanted;
@@ -315,19 +315,19 @@ impl<D: Clone + PartialEq> Machine<D> {
             self.wanted.validation = Validation::Passed;
         }
         let Some(serving) = self.serving().map(|epoch| epoch.run) else {
-            // What served is gone, so that there is nothing to be careful with.
+            // The serving process has ended, so nothing has to be taken over.
             return;
         };
         match mode {
             None => self.replacement_failed(),
             Some(RestartMode::Hot) => self.start(),
-            Some(RestartMode::Cold) => self.make_way(serving),
+            Some(RestartMode::Cold) => self.end_for_cold_restart(serving),
             Some(RestartMode::Deferred) => self.keep_serving(),
         }
     }
 
-    /// Ends a process for a cold restart, after a drain where the policy has one.
-    fn make_way(&mut self, run: Run) {
+    /// Ends a process for a cold restart, after a drain if the policy has one.
+    fn end_for_cold_restart(&mut self, run: Run) {
         let grace = self.policy.cold_restart_grace;
         if grace.is_zero() {
             return self.terminate(run);
@@ -335,13 +335,14 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.set(run, EpochState::Draining);
         self.actions.push(Action::Drain(run));
         self.arm(Timer::Over(run, EpochState::Draining), grace);
-        // The next process comes at once, so that no client has to hear first that it goes.
+        // The new process follows at once, so there is no minimum time for clients to learn about
+        // the end.
         self.idle = IdleWatch::Due;
     }
 
     fn start_unless_paused(&mut self) {
         if self.refused() {
-            self.give_up();
+            self.end_as_spent();
         } else if !self.crash_waits {
             self.start();
         }
@@ -349,9 +350,9 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     fn start(&mut self) {
         let serving = self.serving().is_some();
-        // With nothing that serves, what has worked comes before what has failed.
-        let (serial, config) = match &self.good {
-            Some(good) if !serving && self.wanted.failures > 0 => good.clone(),
+        // If no process serves, the last ready configuration is preferred to one that has failed.
+        let (serial, config) = match &self.last_ready {
+            Some(ready) if !serving && self.wanted.failures > 0 => ready.clone(),
             _ => (self.wanted.serial, self.wanted.config.clone()),
         };
         let newest = self.epochs.last();
@@ -400,7 +401,7 @@ impl<D: Clone + PartialEq> Machine<D> {
             return;
         }
         epoch.state = EpochState::Serving;
-        self.good = epoch.config.clone().map(|config| (epoch.serial, config));
+        self.last_ready = epoch.config.clone().map(|config| (epoch.serial, config));
         if epoch.serial == self.wanted.serial {
             self.wanted.failures = 0;
             self.wanted.retry_waits = false;
@@ -419,16 +420,16 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    // Ends that nobody asked for, and what they cost.
+    // Unexpected ends and their consequences.
 
-    /// Has Envoy asked, once, whether the process that has just failed could ever have run. The
-    /// table of waits goes on meanwhile. With something to fall back to that is not the question.
+    /// Requests one validation of the configuration of a process that has just failed. The retries
+    /// continue meanwhile. Not needed if there is a configuration to roll back to.
     fn validate(&mut self, failed: &Epoch<D>) {
         if failed.state == EpochState::Starting
             && failed.serial == self.wanted.serial
             && self.phase == Phase::Running
             && self.wanted.validation == Validation::Unknown
-            && self.good.is_none()
+            && self.last_ready.is_none()
             && self.serving().is_none()
         {
             let Wanted { serial, config, .. } = &self.wanted;
@@ -437,7 +438,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// A process that runs already goes on: it knows better, or ends by itself.
+    /// A process that is already running is left alone: it may become ready, or ends by itself.
     fn validated(&mut self, serial: u64, passed: bool) {
         if self.wanted.serial == serial && self.wanted.validation == Validation::Running {
             self.wanted.validation = match passed {
@@ -447,7 +448,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// Without a reason it has not even been started.
+    /// Handles the end of a process; `None` if it could not be started.
     fn ended(&mut self, run: Run, reason: Option<&ExitReason>) {
         let Some(index) = self.epochs.iter().position(|epoch| epoch.run == run) else {
             return;
@@ -456,7 +457,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         let clean = reason.is_some_and(ExitReason::success);
         if let Some(reason) = reason {
             self.actions.push(Action::CleanUp(epoch.epoch));
-            // Whoever sent a signal was no judge of the configuration.
+            // A signal does not mean that the configuration is bad.
             if !clean && !matches!(reason, ExitReason::Signal(_)) {
                 self.validate(&epoch);
             }
@@ -466,33 +467,34 @@ impl<D: Clone + PartialEq> Machine<D> {
                 self.phase = Phase::Finished(outcome);
             }
         } else if epoch.state.leaves() {
-            // Expected: whatever waited for it goes on.
+            // Expected: the next step follows in `reconcile`.
         } else if epoch.state == EpochState::Starting && self.serving().is_some() {
             if epoch.serial == self.wanted.serial {
                 self.replacement_failed();
             }
         } else if clean && self.starting().is_some() {
-            // Its child asked it to go, which just has not been seen to be ready yet.
+            // Its child has taken over and terminated it, but is not known to be ready yet.
         } else if clean {
-            // Somebody asked it to quit and means the whole, as sidecars of batch jobs rely on.
+            // An operator requested it to quit, which means the whole sidecar; batch jobs rely on
+            // that.
             self.stop(Outcome::Ended);
         } else {
             self.crashed(&epoch);
         }
     }
 
-    /// Nothing serves any more.
+    /// Handles a crash: no process serves any more.
     fn crashed(&mut self, epoch: &Epoch<D>) {
         if epoch.state == EpochState::Starting && epoch.serial == self.wanted.serial {
             self.wanted.failures = self.wanted.failures.saturating_add(1);
         }
-        // A replacement that has lost its parent half-way never gets its sockets.
+        // A replacement that lost its parent during the takeover never gets its sockets.
         if let Some(child) = self.starting() {
             self.kill(child);
         }
         self.crashes += 1;
         if self.crashes > RETRIES || self.refused() {
-            return self.give_up();
+            return self.end_as_spent();
         }
         let wait = crash_wait(self.starts.saturating_add(1));
         self.crash_waits = !wait.is_zero();
@@ -501,7 +503,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// An older epoch serves on.
+    /// Handles a failed replacement: an older epoch keeps serving.
     fn replacement_failed(&mut self) {
         self.wanted.failures = self.wanted.failures.saturating_add(1);
         if self.wanted.failures > RETRIES {
@@ -512,8 +514,8 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.arm(Timer::Retry, retry_wait(self.wanted.failures));
     }
 
-    /// Nothing serves, and nothing is tried any more.
-    fn give_up(&mut self) {
+    /// Ends supervision: no process serves, and the retries are exhausted.
+    fn end_as_spent(&mut self) {
         self.actions.push(Action::Spent);
         self.stop(Outcome::Spent);
     }
@@ -523,23 +525,23 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.crashes = 0;
     }
 
-    // The end of everything.
+    // End of supervision.
 
-    /// Leaves everything that runs to a successor.
+    /// Leaves all processes to a successor.
     fn release(&mut self) {
         if self.phase == Phase::Running {
             self.phase = Phase::Finished(Outcome::Released);
         }
     }
 
-    /// Begins the end of everything, with `outcome` when it is done.
+    /// Starts to end all processes; `outcome` is the result if that succeeds.
     fn stop(&mut self, outcome: Outcome) {
         if !self.begin_end(outcome) {
             return;
         }
         self.idle = IdleWatch::Off;
-        let drains_already = self.makes_way();
-        // What is not ready carries no traffic that a grace period could save.
+        let drains_already = self.draining_for_cold_restart();
+        // A process that is not ready has no traffic to drain.
         let serving = self.serving().map(|epoch| epoch.run).or(drains_already);
         let grace = serving.map_or(Duration::ZERO, |_| self.policy.grace);
         let deadline = grace.saturating_add(self.policy.kill_after);
@@ -562,9 +564,9 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// Asks everything that runs to end. The one with the admin interface may finish what it
-    /// writes; a signal has to do for others. The newest has it, and while that one only starts
-    /// nobody knows who would be asked.
+    /// Requests all processes to end. The one with the admin interface is asked to quit, so that it
+    /// can finish writing; others get SIGTERM. The newest process has the admin interface, but
+    /// while it is starting it is unknown which process would answer.
     fn quit_all(&mut self) {
         let alone = self.epochs.len() == 1;
         let has_admin = |epoch: &&Epoch<D>| {
@@ -582,13 +584,14 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// Kills everything. Also after a stop that is not fast enough for someone.
+    /// Kills all processes, even during a graceful stop.
     fn kill_all(&mut self) {
         self.begin_end(Outcome::Stopped { forced: false });
         self.force();
     }
 
-    /// Answers whether this is the beginning, and something has to be ended.
+    /// Starts the end of supervision. Returns whether it had not been started before and there are
+    /// processes to end.
     fn begin_end(&mut self, outcome: Outcome) -> bool {
         let begins = self.phase == Phase::Running;
         if begins {
@@ -613,10 +616,10 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.arm(Timer::Last, REAP_WAIT);
     }
 
-    /// Watches for the end of the connections, once that may end the drain.
+    /// Starts to watch connections once their end may end the drain.
     fn watch_connections(&mut self) {
         let mut left = self.epochs.iter().filter(|epoch| !epoch.lost);
-        // Who took over cannot tell what is still connected to the one before it.
+        // A process that took over cannot count the connections of its parent.
         if let (IdleWatch::Due, Some(only), None) = (self.idle, left.next(), left.next())
             && only.state == EpochState::Draining
             && !only.handed_over
@@ -626,7 +629,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    /// Nobody would notice if the drain ended now.
+    /// Ends the drain early: no client is affected.
     fn connections_ended(&mut self, run: Run) {
         if self.idle != IdleWatch::On(run) || self.state(run) != Some(EpochState::Draining) {
             return;
@@ -634,13 +637,13 @@ impl<D: Clone + PartialEq> Machine<D> {
         if self.phase == Phase::Running {
             self.terminate(run);
         } else {
-            // The time to quit runs from now on; the one of the whole stop would be too long.
+            // The time to quit starts now; the deadline of the whole stop would be too late.
             self.arm(Timer::Deadline, self.policy.kill_after);
             self.quit_all();
         }
     }
 
-    // The end of one process.
+    // End of a single process.
 
     fn terminate(&mut self, run: Run) {
         if self.set(run, EpochState::Stopping) {
@@ -658,17 +661,17 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     // Timers.
 
-    /// Whether anything would come of it if this timer ran out. One of which nothing would come now
-    /// will not mean anything later either, unless it is armed again.
+    /// Whether this timer is still relevant. One that is not relevant now will not become so,
+    /// unless it is armed again.
     pub(super) fn waits_for(&self, timer: Timer) -> bool {
         match timer {
             Timer::Healthy(run) => self.epoch(run).is_some_and(|epoch| !epoch.aged),
-            // A stop has its own times for what starts, and for the drain of what served.
+            // A stop has its own timers for starting processes and for drains.
             Timer::Over(run, state) => self.epoch(run).is_some_and(|epoch| {
                 let stops = matches!(state, EpochState::Stopping | EpochState::Killed);
                 epoch.state == state && (stops || epoch.handed_over || self.phase == Phase::Running)
             }),
-            // Nothing is started again once everything comes to its end.
+            // No process is started once supervision is ending.
             Timer::Crash => self.phase == Phase::Running && self.crash_waits,
             Timer::Retry => self.phase == Phase::Running && self.wanted.retry_waits,
             Timer::MinDrain | Timer::Grace | Timer::Deadline | Timer::Last => {
@@ -717,7 +720,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         epoch.aged = true;
         match epoch.state {
             EpochState::Serving => epoch.state = EpochState::Healthy,
-            // It may wait for its configuration for as long as servers are down.
+            // It may wait for its configuration while servers are down.
             EpochState::Starting if alone => {}
             _ => return,
         }
@@ -730,14 +733,14 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     // Epochs.
 
-    /// The newest epoch, if it only just starts.
+    /// The newest epoch, if it is starting.
     fn starting(&self) -> Option<Run> {
         let newest = self.epochs.last()?;
         (newest.state == EpochState::Starting).then_some(newest.run)
     }
 
     /// The newest epoch, if it drains for a cold restart.
-    fn makes_way(&self) -> Option<Run> {
+    fn draining_for_cold_restart(&self) -> Option<Run> {
         let newest = self.epochs.last()?;
         (newest.state == EpochState::Draining && !newest.handed_over).then_some(newest.run)
     }
@@ -759,7 +762,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.epoch(run).map(|epoch| epoch.state)
     }
 
-    /// Answers whether the state changed.
+    /// Sets the state of a process. Returns whether it has changed.
     fn set(&mut self, run: Run, state: EpochState) -> bool {
         match self.epoch_mut(run) {
             Some(epoch) if epoch.state != state => {

@@ -1,4 +1,4 @@
-//! Single courses of events, each as a table says it.
+//! Single sequences of events, written as tables.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ pub(super) const CLEAN: ExitReason = ExitReason::Code(0);
 pub(super) const FAILED: ExitReason = ExitReason::Code(1);
 pub(super) const KILLED: ExitReason = ExitReason::Signal(String::new());
 
-/// What a check says of a configuration that Envoy does not take.
+/// Result of a check of a configuration that Envoy rejects.
 pub(super) fn refused<T>() -> Result<T, String> {
     Err("no such field".to_owned())
 }
 
 impl<D: Clone + PartialEq> Machine<D> {
-    /// Whether the only epoch serves what is wanted, and nothing is left to be done.
+    /// Whether the only epoch serves the wanted configuration, and nothing remains to be done.
     pub(super) fn settled(&self) -> bool {
         matches!(self.epochs.as_slice(), [only] if only.state.serves() && only.serial == self.wanted.serial)
     }
 }
 
-/// A machine, and what it does first.
+/// A machine, and its first actions.
 fn begun<D: Clone + PartialEq>(
     policy: Policy,
     config: D,
@@ -47,14 +47,14 @@ fn machine(policy: Policy) -> Machine<&'static str> {
     machine
 }
 
-/// One that serves "a" as epoch 0.
+/// A machine that serves "a" as epoch 0.
 fn serving() -> Machine<&'static str> {
     let mut machine = machine(Policy::default());
     machine.on(Event::Ready(1));
     machine
 }
 
-/// One where epoch 1 with "b" starts while epoch 0 runs.
+/// A machine where epoch 1 with "b" starts while epoch 0 is running.
 fn replacing() -> Machine<&'static str> {
     let mut machine = serving();
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);
@@ -127,7 +127,7 @@ fn an_old_epoch_that_stays_is_ended() {
 }
 
 #[test]
-fn a_further_wish_waits_until_the_hand_over_is_done() {
+fn a_further_update_waits_until_the_handover_is_done() {
     let mut machine = replacing();
     machine.on(Event::Ready(2));
     assert_eq!(machine.on(Event::Update("c")), []);
@@ -147,11 +147,14 @@ fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
         assert_eq!(actions, [Action::Check(2, "b")]);
     }
     assert_eq!(machine.on(Event::Checked(2, refused())), [Action::Spent]);
-    assert!(machine.settled(), "what serves is what is wanted now");
+    assert!(
+        machine.settled(),
+        "the serving configuration is wanted again"
+    );
     assert_eq!(
         machine.on(Event::Update("b")),
         [Action::Check(3, "b")],
-        "asked for anew"
+        "requested again"
     );
 }
 
@@ -168,7 +171,7 @@ fn a_replacement_that_dies_reuses_its_number() {
 }
 
 #[test]
-fn a_replacement_that_never_gets_ready_is_given_up() {
+fn a_replacement_that_never_becomes_ready_is_ended() {
     let mut machine = replacing();
     let actions = machine.on(Event::Elapsed(Timer::Over(2, EpochState::Starting)));
     assert_eq!(actions[0], Action::Terminate(2));
@@ -178,12 +181,12 @@ fn a_replacement_that_never_gets_ready_is_given_up() {
 }
 
 #[test]
-fn a_newer_wish_ends_the_replacement_that_only_just_starts() {
+fn a_newer_update_ends_a_replacement_that_is_starting() {
     let mut machine = replacing();
     assert_eq!(machine.on(Event::Update("c"))[0], Action::Terminate(2));
     let actions = machine.on(Event::Exited(2, FAILED));
     assert_eq!(actions, [Action::CleanUp(1), Action::Check(3, "c")]);
-    // Back to what serves: nothing is left to be done.
+    // Back to the serving configuration: nothing remains to be done.
     machine.on(Event::Checked(3, Ok(RestartMode::Hot)));
     machine.on(Event::Update("a"));
     machine.on(Event::Exited(3, FAILED));
@@ -191,7 +194,7 @@ fn a_newer_wish_ends_the_replacement_that_only_just_starts() {
 }
 
 #[test]
-fn a_crash_under_a_replacement_starts_over_with_what_worked() {
+fn a_crash_during_a_replacement_rolls_back_to_the_last_ready_configuration() {
     let mut machine = replacing();
     let actions = machine.on(Event::Exited(1, FAILED));
     assert_eq!(actions[..2], [Action::CleanUp(0), Action::Kill(2)]);
@@ -207,7 +210,7 @@ fn a_crash_under_a_replacement_starts_over_with_what_worked() {
 }
 
 #[test]
-fn what_took_over_and_crashed_starts_again_from_the_parent_that_drains() {
+fn an_epoch_that_took_over_and_crashed_restarts_from_the_draining_parent() {
     let mut machine = replacing();
     machine.on(Event::Ready(2));
     let actions = machine.on(Event::Exited(2, FAILED));
@@ -237,7 +240,7 @@ fn a_stop_drains_quits_and_is_final() {
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: false }));
 }
 
-/// One that serves and then drains for at most 30 s, and what the stop brought.
+/// A machine that serves and then drains for at most 30 s, and the actions of the stop.
 fn draining(policy: Policy) -> (Machine<&'static str>, Vec<Action>) {
     let mut machine = machine(Policy {
         grace: 30 * SECOND,
@@ -258,14 +261,14 @@ const DRAIN: Policy = Policy {
 };
 
 #[test]
-fn a_drain_ends_when_nobody_is_connected_and_not_before_its_minimum() {
+fn a_drain_ends_without_connections_but_not_before_its_minimum() {
     let (mut machine, _) = draining(DRAIN);
-    assert_eq!(machine.on(Event::Idle(1)), [], "nobody was asked yet");
+    assert_eq!(machine.on(Event::Idle(1)), [], "not watched yet");
     assert_eq!(
         machine.on(Event::Elapsed(Timer::MinDrain)),
         [Action::AwaitIdle(1)]
     );
-    assert_eq!(machine.on(Event::Idle(2)), [], "somebody else");
+    assert_eq!(machine.on(Event::Idle(2)), [], "another process");
     let expected = [
         Action::Arm(Timer::Deadline, DRAIN.kill_after),
         Action::Quit(1),
@@ -282,7 +285,7 @@ fn a_drain_ends_when_nobody_is_connected_and_not_before_its_minimum() {
 }
 
 #[test]
-fn who_is_connected_matters_only_where_it_may_end_a_drain_early() {
+fn connections_are_watched_only_if_they_may_end_a_drain_early() {
     let minimum = |actions: &[Action]| {
         let is = |action: &Action| matches!(action, Action::Arm(Timer::MinDrain, _));
         actions.iter().any(is)
@@ -318,8 +321,9 @@ fn a_drain_is_not_cut_short_while_an_older_epoch_has_connections() {
 }
 
 #[test]
-fn nobody_is_asked_to_quit_over_the_admin_interface_of_another() {
-    // A child has it as soon as it starts, and would confirm what its parent never hears of.
+fn no_process_is_asked_to_quit_over_the_admin_interface_of_another() {
+    // A child has the admin interface as soon as it starts. It would confirm a request meant for
+    // its parent.
     let mut machine = replacing();
     let actions = machine.on(Event::Stop);
     assert!(actions.contains(&Action::Terminate(1)) && actions.contains(&Action::Terminate(2)));
@@ -342,7 +346,7 @@ fn a_stop_in_the_middle_of_a_hand_over_ends_both() {
 }
 
 #[test]
-fn what_not_even_a_kill_ends_is_told() {
+fn a_process_that_survives_a_kill_is_reported() {
     let mut machine = serving();
     machine.on(Event::Kill);
     assert_eq!(
@@ -354,7 +358,7 @@ fn what_not_even_a_kill_ends_is_told() {
 }
 
 #[test]
-fn a_clean_end_that_nobody_asked_for_is_the_end() {
+fn an_unrequested_clean_exit_ends_supervision() {
     let mut machine = serving();
     machine.on(Event::Exited(1, CLEAN));
     assert_eq!(machine.outcome(), Some(Outcome::Ended));

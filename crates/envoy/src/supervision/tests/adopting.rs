@@ -1,4 +1,4 @@
-//! Snapshots: what is left for a successor, and what it makes of that.
+//! Snapshots: their content, and adoption by a successor.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ async fn a_released_process_is_adopted_and_a_stopped_one_leaves_nothing() {
     assert_eq!(ended.outcome, Outcome::Released);
     assert_eq!(record.all().last().unwrap(), "detach 100");
 
-    // A successor that wants something else replaces it, hot.
+    // A successor with another configuration replaces it with a hot restart.
     let (fake_two, record) = fake();
     supervise(
         fake_two,
@@ -58,7 +58,7 @@ async fn a_released_process_is_adopted_and_a_stopped_one_leaves_nothing() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Leaves a process and its snapshot.
+/// Leaves a running process and its snapshot.
 async fn release(folder: &Path) {
     let (fake, _) = fake();
     supervise(fake, (1, None), with_files(folder), async |handle| {
@@ -88,10 +88,10 @@ async fn a_stranger_is_not_adopted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_that_cannot_be_replaced_harms_nobody() {
+async fn a_snapshot_that_cannot_be_replaced_affects_no_process() {
     let folder = tempfile::tempdir().unwrap();
     release(folder.path()).await;
-    // In the way of the new file, also for root.
+    // Blocks the creation of the new file, even for root.
     std::fs::create_dir(folder.path().join("snapshot.json.new")).unwrap();
     let (fake, record) = fake();
     let (_handle, controls) = handle();
@@ -104,7 +104,7 @@ async fn a_snapshot_that_cannot_be_replaced_harms_nobody() {
 }
 
 #[tokio::test]
-async fn supervision_that_cannot_begin_says_why() {
+async fn supervision_that_cannot_start_reports_the_reason() {
     let bad = with_files(Path::new("/proc/no-such-folder"));
     let (fake_one, record) = fake();
     let (_handle, controls) = handle();

@@ -1,13 +1,13 @@
-//! When the drain of a stop ends, on a paused clock.
+//! The end of the drain of a stop, on a paused clock.
 
 use super::*;
 
-/// When the stop is asked for, and how long it may take.
+/// Time of the stop.
 const ASKED: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long after the request to stop Envoy has to quit, when its last connection ends `connected`
-/// after that request, and what clients saw.
+/// The time from the stop until Envoy has to quit, if its last connection ends `connected` after
+/// the stop, and the calls until then.
 async fn quits(policy: Policy, connected: Option<Duration>) -> (Duration, Vec<String>) {
     let (mut fake, record) = fake();
     fake.connected = connected.map(|connected| ASKED + connected);
@@ -83,7 +83,7 @@ async fn the_minimum_is_the_policy_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_drain_or_time_for_its_minimum_nobody_looks_at_connections() {
+async fn without_a_drain_or_time_for_its_minimum_connections_are_not_watched() {
     let no_drain = Policy {
         drain: false,
         ..drain()

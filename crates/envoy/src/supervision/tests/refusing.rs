@@ -1,10 +1,11 @@
-//! First configurations that cannot work, on a paused clock.
+//! First configurations that are invalid, on a paused clock.
 
 use super::*;
 
 const WORDS: &str = "no such field: 'admn'";
 
-/// One whose processes fail after `life`, and are found to be wrong `after` their first failure.
+/// Processes fail after `life`, and the validation rejects the configuration `after` their first
+/// failure.
 async fn refused(life: Duration, after: Duration) -> (Record, Ended) {
     let (mut fake, record) = fake();
     fake.ready_after = 100 * SECOND;
@@ -14,13 +15,13 @@ async fn refused(life: Duration, after: Duration) -> (Record, Ended) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_ends_supervision_with_its_words() {
+async fn a_refusal_ends_supervision_with_its_message() {
     let millis = Duration::from_millis;
     for (life, after, ended_at, starts) in [
-        // The second process had been started at once, and ends by itself.
+        // The second process is started at once, and ends by itself.
         (millis(100), millis(90), 200, 2),
         (millis(100), millis(150), 300, 3),
-        // The answer comes in the middle of a wait.
+        // The result comes during a wait.
         (millis(100), millis(1_000), 1_100, 3),
         (12 * SECOND, SECOND, 24_000, 2),
     ] {
@@ -44,7 +45,7 @@ async fn a_check_that_takes_long_delays_no_restart() {
     let starts = record.times("start");
     assert_eq!(starts[..7], [0, 0, 0, 2_000, 6_000, 14_000, 30_000]);
     assert_eq!(starts.len(), 11);
-    assert_eq!(record.times("validate"), [0], "asked once");
+    assert_eq!(record.times("validate"), [0], "validated once");
     assert_eq!(ended.outcome, Outcome::Spent);
     assert!(!ended.refused);
     assert!(ended.refusal.unwrap().contains("exited with code 1"));
@@ -57,7 +58,7 @@ async fn a_process_that_serves_outweighs_the_check() {
     fake.validation = (SECOND, Err(WORDS.to_owned()));
     supervise(fake, (1, Some(SECOND)), options(), async |handle| {
         sleep(Duration::from_millis(1_500)).await;
-        // This one is not doomed.
+        // This one works.
         handle.update((2, None)).unwrap();
         sleep(10 * SECOND).await;
         let report = handle.report();

@@ -1,4 +1,4 @@
-//! What a successor makes of processes that were left at an odd moment.
+//! Adoption of processes that were left in an intermediate state.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn entry(epoch: u32, stage: Stage) -> Entry {
     }
 }
 
-/// A folder with a snapshot of these.
+/// A folder with a snapshot of these processes.
 fn left(processes: &[(u32, Stage)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let entries = processes.iter().map(|&(epoch, stage)| entry(epoch, stage));
@@ -34,7 +34,7 @@ fn snapshot(folder: &Path) -> Vec<(u32, Stage)> {
     processes.map(|entry| (entry.epoch, entry.stage)).collect()
 }
 
-/// The epochs that a successor has, and what it did until then.
+/// The epochs of a successor, and its calls so far.
 async fn succeeded(folder: &Path, serving: Option<u32>) -> (Vec<(u32, EpochState)>, Vec<String>) {
     let (mut fake, record) = fake();
     fake.serving = serving;
@@ -59,7 +59,7 @@ async fn a_hand_over_that_went_on_without_supervisor_is_seen() {
         !done.iter().any(|what| what.starts_with("start")),
         "{done:?}"
     );
-    // It came to serve before that was noted.
+    // It became ready before that was recorded.
     let folder = left(&[(0, Stage::Starting)]);
     let (epochs, done) = succeeded(folder.path(), Some(0)).await;
     assert_eq!(epochs, [(0, Serving)]);
@@ -70,7 +70,7 @@ async fn a_hand_over_that_went_on_without_supervisor_is_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_did_not_come_to_serve_is_not_adopted() {
+async fn a_process_that_never_became_ready_is_not_adopted() {
     for answering in [None, Some(0)] {
         let folder = left(&[(0, Stage::Serving), (1, Stage::Starting)]);
         let (epochs, _) = succeeded(folder.path(), answering).await;
@@ -102,7 +102,7 @@ async fn a_snapshot_has_every_process_as_soon_as_it_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_pid_is_told_while_nothing_runs() {
+async fn there_is_no_pid_file_while_nothing_runs() {
     let folder = tempfile::tempdir().unwrap();
     let (fake, _) = fake();
     let pid_file = folder.path().join("envoy.pid");
@@ -110,7 +110,7 @@ async fn no_pid_is_told_while_nothing_runs() {
     supervise(fake, (1, life), with_files(folder.path()), async |handle| {
         sleep(SECOND).await;
         assert_eq!(fs::read_to_string(&pid_file).unwrap(), "100\n");
-        // Three at once, then a wait of two seconds.
+        // Three starts at once, then a wait of two seconds.
         sleep(6 * SECOND).await;
         assert!(handle.report().epochs.is_empty() && !pid_file.exists());
         sleep(2 * SECOND).await;
@@ -122,13 +122,13 @@ async fn no_pid_is_told_while_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_before_the_beginning_ends_what_was_left_and_starts_nothing() {
+async fn a_stop_before_the_start_ends_leftovers_and_starts_nothing() {
     let folder = left(&[(3, Stage::Serving)]);
     for expected in [&["adopted Some(7)", "quit", "term 103", "clean 3"][..], &[]] {
         let (fake, record) = fake();
         let (handle, controls) = handle();
         handle.stop();
-        // Something else than what runs.
+        // Another configuration than the running one.
         let ended = run(fake, (2, None), with_files(folder.path()), controls).await;
         assert_eq!(ended.unwrap().outcome, Outcome::Stopped { forced: false });
         assert_eq!(record.all(), expected);

@@ -1,5 +1,5 @@
-//! Every key of the proxy's configuration by itself: what it adds to the basic document, and how
-//! it is refused.
+//! Every key of the proxy's configuration by itself: its effect on the basic document, and its
+//! errors.
 
 use legate_envoy::bootstrap::{BootstrapInputs, PrometheusTls, build};
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use super::{
     access_logs, cluster, decode, document, inputs, listener, sink, tracing, validate, with_keys,
 };
 
-/// Cases with a golden file: where metrics go and are fetched.
+/// Cases with a golden file: addresses of metrics sinks and listeners.
 fn addresses() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -59,7 +59,7 @@ fn addresses() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Cases with a golden file: what metrics are like.
+/// Cases with a golden file: statistics.
 fn statistics() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -86,7 +86,7 @@ fn statistics() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Cases with a golden file: what users bring along, and keys together.
+/// Cases with a golden file: users' own resources, and combinations of keys.
 fn resources() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -178,7 +178,7 @@ fn access_logs_are_taken_over_in_order() {
     validate("access_logs", &document);
 }
 
-/// What `other` has and `basic` has not. Of lists, the items.
+/// The parts of `other` that are not in `basic`. For lists, the additional items.
 fn added(basic: &Value, other: &Value) -> Option<Value> {
     match (basic, other) {
         (one, other) if one == other => None,

@@ -1,12 +1,11 @@
-//! `envoy_bootstrap_json_tpl`: templates that make the document.
+//! `envoy_bootstrap_json_tpl`: templates for the whole document.
 
 use legate_envoy::bootstrap::{BootstrapInputs, XdsAddress, build};
 use serde_json::{Value, json};
 
 use super::{accepted, cases, document, inputs, prometheus_tls, with_keys};
 
-/// A template that keeps what the dataplane would write and adds to it, as users do who need one
-/// thing more.
+/// A template that reproduces the generated document with one addition, which is a common use.
 const CUSTOM: &str = r#"{
   "admin": { "address": { "socket_address": { "address": "{{ .AdminBindAddress }}", "port_value": {{ .AdminBindPort }} } } },
   "node": {
@@ -72,7 +71,7 @@ fn a_template_can_make_the_document_that_is_used_without_one() {
 #[test]
 fn a_real_envoy_accepts_templates_of_the_older_style() {
     for (name, mut inputs) in cases() {
-        // Plain quotes do not hold every id, and files of certificates would have to exist.
+        // Plain quotes do not suit every id, and certificate files would have to exist.
         if name == "hostile_values" || inputs.prometheus.tls.is_some() {
             continue;
         }
@@ -89,7 +88,7 @@ fn values_enter_a_template_as_they_are() {
     assert!(error.contains("bootstrap:1:11"), "{error}");
 }
 
-/// What a template that writes the field, as text, makes of it.
+/// The output of a template that writes the field as text.
 fn field(inputs: &BootstrapInputs, name: &str) -> Value {
     let mut inputs = inputs.clone();
     let template = format!("{{\"value\": {{{{ printf \"%q\" (print .{name}) }}}}}}");
@@ -200,7 +199,7 @@ fn a_message_is_short_however_long_the_output_is() {
 }
 
 #[test]
-fn what_is_no_json_object_is_traced_to_the_template() {
+fn output_that_is_not_a_json_object_is_traced_to_the_template() {
     for (template, position, expected) in [
         (
             "{{/**/}}",
@@ -208,13 +207,13 @@ fn what_is_no_json_object_is_traced_to_the_template() {
             "EOF while parsing a value at line 1 column 0",
         ),
         ("[]", "1:0", "invalid type: sequence"),
-        // A text of the template itself.
+        // An error in the template's own text.
         (
             "{\n  \"ä\": 1,,\n}",
             "2:10",
             "key must be a string at line 2 column",
         ),
-        // The value of an action.
+        // An error in the value of an action.
         (
             "{\n\n  {{- if true }}\n  \"id\": {{ .ProxyID }}\n{{ end }}}",
             "4:11",

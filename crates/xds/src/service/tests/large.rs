@@ -1,5 +1,5 @@
-//! Large configurations: they are made in a pool, here one whose threads the tests hold, and nobody
-//! waits for them but the proxy itself.
+//! Large configurations: they are generated in a pool, here with threads controlled by the tests,
+//! and block nothing but the proxy itself.
 
 use std::sync::mpsc as channel;
 
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::configuration::LARGE;
 
-/// The sidecar of a service with so many upstreams.
+/// The sidecar of a service with this number of upstreams.
 fn sidecar(service: &str, upstreams: usize) -> ServiceInstance {
     let upstream = |number: usize| Upstream {
         destination_name: format!("upstream-{number}"),
@@ -31,7 +31,7 @@ fn sidecar(service: &str, upstreams: usize) -> ServiceInstance {
     }
 }
 
-/// A thread of the pool, or a share, that is busy.
+/// A busy thread of the pool, or a busy share.
 struct Held {
     running: Pin<Box<dyn Future<Output = Option<()>> + Send>>,
     release: channel::Sender<()>,
@@ -59,19 +59,19 @@ impl Held {
     }
 }
 
-/// A stream of this proxy that has asked.
+/// A stream of this proxy after its first request.
 async fn asked(world: &World, proxy: &str) -> (Requests, Responses) {
     let (requests, responses) = world.open();
     requests.send(Ok(first_of(proxy))).await.unwrap();
     (requests, responses)
 }
 
-/// Time does not go on by itself while a thread of the pool is busy.
+/// The paused time does not advance automatically while a thread of the pool is busy.
 async fn pass() {
     tokio::time::advance(Duration::from_secs(1)).await;
 }
 
-/// Lets everything happen that can happen without the pool.
+/// Lets everything happen that does not need the pool.
 async fn settle(responses: &mut Responses) {
     for _ in 0..100 {
         assert!(responses.next().now_or_never().is_none(), "no response");
@@ -80,14 +80,14 @@ async fn settle(responses: &mut Responses) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn others_go_on_while_a_large_configuration_is_made() {
+async fn other_streams_continue_while_a_large_configuration_is_made() {
     let world = World::new();
     let held = Held::hold(&world, &Share::default()).await;
     world.put(sidecar("large", LARGE));
     let (_large, mut large) = asked(&world, "large-sidecar-proxy").await;
     settle(&mut large).await;
 
-    // A first configuration, an acknowledgement and a change of a small one.
+    // A first configuration, an ACK, and a change of a small configuration.
     let (requests, mut responses, clusters) = running(&world).await;
     requests.send(Ok(ack(&clusters))).await.unwrap();
     world.register(9_090);
@@ -102,7 +102,7 @@ async fn others_go_on_while_a_large_configuration_is_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_stream_itself_goes_on_with_what_it_has() {
+async fn the_stream_itself_continues_with_its_resources() {
     let world = World::new();
     let (requests, mut responses, clusters) = running(&world).await;
     assert_eq!(clusters.resources.len(), 1);
@@ -118,7 +118,7 @@ async fn the_stream_itself_goes_on_with_what_it_has() {
     requests.send(Ok(listeners)).await.unwrap();
     let before = next(&mut responses).await;
     assert_eq!((&*before.type_url, before.resources.len()), (LISTENER, 1));
-    // Two changes while it waits: the last one is what counts.
+    // Two changes while it waits: only the last one counts.
     world.put(sidecar("web", LARGE + 1));
     pass().await;
     settle(&mut responses).await;
@@ -138,19 +138,19 @@ async fn the_stream_itself_goes_on_with_what_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_token_is_looked_at_again_when_it_is_made() {
+async fn the_token_is_checked_again_when_it_is_made() {
     let world = World::new();
     world.put(sidecar("large", LARGE));
     let held = Held::hold(&world, &Share::default()).await;
     let (_requests, mut responses) = asked(&world, "large-sidecar-proxy").await;
     settle(&mut responses).await;
-    world.doorman.order(Order::RefuseProxy);
+    world.authorizer.set(Reply::RefuseProxy);
     held.release().await;
     assert_eq!(end(&mut responses).await, Code::PermissionDenied);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_made_for_a_stream_that_has_gone() {
+async fn nothing_is_made_for_a_closed_stream() {
     let world = World::new();
     world.put(sidecar("large", LARGE));
     let held = Held::hold(&world, &Share::default()).await;
@@ -183,7 +183,7 @@ async fn the_streams_of_one_proxy_have_one_place_together() {
     let (_second, mut second) = asked(&world, "greedy-sidecar-proxy").await;
     settle(&mut first).await;
     settle(&mut second).await;
-    // The other thread is free for everybody else.
+    // The other thread is free for other proxies.
     let (_large, mut large) = asked(&world, "large-sidecar-proxy").await;
     assert_eq!(next(&mut large).await.resources.len(), LARGE + 1);
     held.release().await;

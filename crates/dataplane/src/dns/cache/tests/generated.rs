@@ -1,10 +1,10 @@
-//! The cache between arbitrary bytes, broken messages and generated ones.
+//! The cache with arbitrary bytes, broken messages and generated ones.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What comes out, if anything does, is what came in.
+/// Any reply equals the stored answer.
 fn exchange(mut asked: Vec<u8>, answer: &[u8], after: u32) -> Result<(), TestCaseError> {
     asked[2] &= 0x7f;
     for transport in Transport::ALL {

@@ -1,4 +1,5 @@
-//! Replacements that cannot run at the same time as what serves: it drains and ends first, or stays.
+//! Replacements that cannot run at the same time as the serving process, which drains and ends
+//! first, or stays.
 
 use super::*;
 
@@ -9,7 +10,7 @@ const POLICY: Policy = Policy {
     ..DRAIN
 };
 
-/// One that drains to make room for a fresh process, and what that brought.
+/// A machine whose process drains for a cold restart, and the resulting actions.
 fn retiring() -> (Machine<&'static str>, Vec<Action>) {
     let mut machine = machine(POLICY);
     machine.on(Event::Ready(1));
@@ -19,7 +20,7 @@ fn retiring() -> (Machine<&'static str>, Vec<Action>) {
 }
 
 #[test]
-fn a_plain_restart_drains_and_ends_the_old_process_first() {
+fn a_cold_restart_drains_and_ends_the_old_process_first() {
     let (mut machine, actions) = retiring();
     let expected = [
         Action::Drain(1),
@@ -34,12 +35,12 @@ fn a_plain_restart_drains_and_ends_the_old_process_first() {
 }
 
 #[test]
-fn nobody_connected_ends_that_drain() {
+fn the_end_of_all_connections_ends_that_drain() {
     let (mut machine, _) = retiring();
     assert_eq!(machine.on(Event::Idle(1))[0], Action::Terminate(1));
     let actions = machine.on(Event::Exited(1, CLEAN));
     assert_eq!(started(&actions), Some((2, 0, "a")));
-    // The next stop has a drain of its own, with its minimum.
+    // A later stop has its own drain, with its minimum.
     machine.on(Event::Ready(2));
     let actions = machine.on(Event::Stop);
     assert!(!actions.contains(&Action::AwaitIdle(2)), "{actions:?}");
@@ -67,14 +68,14 @@ fn a_stop_meanwhile_has_its_own_grace_period() {
 }
 
 #[test]
-fn what_may_not_end_it_leaves_what_serves_until_somebody_asks() {
+fn a_hot_only_configuration_keeps_the_serving_process() {
     let mut machine = machine(POLICY);
     machine.on(Event::Ready(1));
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);
     assert_eq!(machine.on(Event::Checked(2, Ok(RestartMode::Deferred))), []);
-    assert!(machine.settled(), "what serves is what is wanted");
+    assert!(machine.settled(), "the serving configuration is wanted");
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(3, "b")]);
-    // Also what was adopted, of which nobody knows what it runs.
+    // The same holds for an adopted process, whose configuration is unknown.
     let adopted = [Adopted {
         epoch: 4,
         current: false,

@@ -1,8 +1,8 @@
-//! First configurations that Envoy may refuse.
+//! First configurations that Envoy may reject.
 
 use super::*;
 
-/// One whose first process has failed, and what that brought.
+/// A machine whose first process has failed, and the resulting actions.
 fn failed() -> (Machine<&'static str>, Vec<Action>) {
     let mut machine = machine(Policy::default());
     let actions = machine.on(Event::Exited(1, FAILED));
@@ -12,10 +12,14 @@ fn failed() -> (Machine<&'static str>, Vec<Action>) {
 const SPENT: [Action; 1] = [Action::Spent];
 
 #[test]
-fn a_first_configuration_that_is_refused_is_given_up_when_its_last_process_ends() {
+fn a_refused_first_configuration_ends_supervision_when_its_last_process_ends() {
     let (mut machine, actions) = failed();
     assert_eq!(actions[..2], [Action::CleanUp(0), Action::Validate(1, "a")]);
-    assert_eq!(started(&actions), Some((2, 0, "a")), "nobody waits for it");
+    assert_eq!(
+        started(&actions),
+        Some((2, 0, "a")),
+        "the retry does not wait for it"
+    );
     assert_eq!(machine.on(Event::Validated(1, refused())), []);
     assert!(machine.refused());
     let actions = machine.on(Event::Exited(2, FAILED));
@@ -34,7 +38,7 @@ fn a_refusal_while_nothing_runs_ends_the_wait() {
 }
 
 #[test]
-fn what_runs_knows_better_than_the_check() {
+fn a_running_process_overrides_the_validation() {
     let (mut machine, _) = failed();
     machine.on(Event::Validated(1, refused()));
     machine.on(Event::Ready(2));
@@ -54,12 +58,12 @@ fn a_configuration_is_checked_once_and_only_when_that_can_explain_the_end() {
         let is = |action: &Action| matches!(action, Action::Validate(..));
         actions.iter().any(is)
     };
-    // It passes, and the table goes on.
+    // The validation passes, and the retries continue.
     let (mut machine, actions) = failed();
     assert!(asks(&actions));
     assert_eq!(machine.on(Event::Validated(1, Ok(()))), []);
     assert!(!asks(&machine.on(Event::Exited(2, FAILED))));
-    // A new one is checked anew, and the answer about the last one means nothing.
+    // A new configuration is validated separately, and the result of the previous one is ignored.
     machine.on(Event::Update("b"));
     machine.on(Event::Exited(3, FAILED));
     let actions = machine.on(Event::Exited(4, FAILED));
@@ -71,9 +75,9 @@ fn a_configuration_is_checked_once_and_only_when_that_can_explain_the_end() {
     assert!(!asks(&killed.on(Event::Exited(1, KILLED))));
     assert!(!asks(&killed.on(Event::SpawnFailed(2))));
     assert!(asks(&killed.on(Event::Exited(3, FAILED))));
-    // It has served.
+    // The process has served.
     assert!(!asks(&serving().on(Event::Exited(1, FAILED))));
-    // An older one serves, or can.
+    // An older process serves, or its configuration can be restored.
     assert!(!asks(&replacing().on(Event::Exited(2, FAILED))));
     let mut machine = serving();
     machine.on(Event::Exited(1, KILLED));

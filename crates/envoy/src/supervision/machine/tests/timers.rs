@@ -1,8 +1,8 @@
-//! Which timers are waited for.
+//! Which timers are relevant.
 
 use super::*;
 
-/// The timers that a driver keeps.
+/// The timers that a driver retains.
 fn kept(machine: &Machine<&'static str>, armed: &mut Vec<Timer>, actions: &[Action]) {
     armed.extend(actions.iter().filter_map(|action| match action {
         Action::Arm(timer, _) => Some(*timer),
@@ -17,7 +17,7 @@ fn a_process_that_has_ended_leaves_no_timer() {
     let mut armed = Vec::new();
     kept(&machine, &mut armed, &actions);
     assert_eq!(armed, [Timer::Healthy(1)]);
-    // A day of replacements, each of them faster than any timer.
+    // A day of replacements, each faster than any timer.
     for restart in 0..10_000 {
         let run = restart + 1;
         for event in [
@@ -36,7 +36,7 @@ fn a_process_that_has_ended_leaves_no_timer() {
 }
 
 #[test]
-fn a_wait_for_what_nobody_wants_any_more_ends() {
+fn obsolete_waits_end() {
     let mut machine = serving();
     machine.on(Event::Update("b"));
     machine.on(Event::Checked(2, refused()));

@@ -1,37 +1,37 @@
-//! Who decides about tokens in the tests.
+//! A stream authorizer controlled by the tests.
 
 use std::sync::Mutex;
 
 use super::*;
 
-/// Answers as the test last said.
+/// Gives the reply that the test has set.
 #[derive(Default)]
-pub(super) struct Doorman {
-    orders: Mutex<Option<Order>>,
+pub(super) struct ScriptedAuthorizer {
+    reply: Mutex<Option<Reply>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Order {
+pub(super) enum Reply {
     RefuseToken,
     RefuseRegistered,
     RefuseProxy,
     Panic,
 }
 
-impl Doorman {
-    pub(super) fn order(&self, order: Order) {
-        *self.orders.lock().unwrap() = Some(order);
+impl ScriptedAuthorizer {
+    pub(super) fn set(&self, reply: Reply) {
+        *self.reply.lock().unwrap() = Some(reply);
     }
 
-    fn ordered(&self, order: Order) -> bool {
-        *self.orders.lock().unwrap() == Some(order)
+    fn is_set(&self, reply: Reply) -> bool {
+        *self.reply.lock().unwrap() == Some(reply)
     }
 }
 
-impl StreamAuthorizer for Doorman {
+impl StreamAuthorizer for ScriptedAuthorizer {
     fn authenticate(&self, token: &str) -> Result<(), Status> {
         assert_eq!(token, "secret");
-        match self.ordered(Order::RefuseToken) {
+        match self.is_set(Reply::RefuseToken) {
             true => Err(Status::unauthenticated("ACL not found")),
             false => Ok(()),
         }
@@ -39,16 +39,16 @@ impl StreamAuthorizer for Doorman {
 
     fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
         self.authenticate(token)?;
-        match self.ordered(Order::RefuseRegistered) {
+        match self.is_set(Reply::RefuseRegistered) {
             true => Err(Status::permission_denied(proxy.to_string())),
             false => Ok(()),
         }
     }
 
     fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status> {
-        assert!(!self.ordered(Order::Panic), "as ordered");
+        assert!(!self.is_set(Reply::Panic), "requested by the test");
         self.authenticate(token)?;
-        match self.ordered(Order::RefuseProxy) {
+        match self.is_set(Reply::RefuseProxy) {
             true => Err(Status::permission_denied(snapshot.instance.identity())),
             false => Ok(()),
         }
