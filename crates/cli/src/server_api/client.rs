@@ -1,9 +1,4 @@
-//! Questions to the HTTP API of a server, wherever it is: with the flags, the variables and the texts of
-//! errors that Consul's command line has. One connection a request; it follows no redirect and repeats
-//! nothing.
-
-mod address;
-mod flags;
+//! A server that is asked, the questions to it, and its answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use self::address::{Address, Place};
-pub(crate) use self::flags::{ApiFlags, ServerApi, environment};
+use super::address::{Address, Place};
 
 /// How long an answer may take, connecting included, unless the question says otherwise.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -33,13 +27,13 @@ const NOT_SERVED: &str = "x-legate-not-served";
 
 /// A server, and as whom it is asked.
 pub(crate) struct Api {
-    address: Address,
-    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    token: Option<Secret>,
+    pub(super) address: Address,
+    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub(super) token: Option<Secret>,
     /// `user:password` of a proxy in front of the server.
-    basic: Option<Secret>,
+    pub(super) basic: Option<Secret>,
     /// What every question carries: datacenter and tenant.
-    parameters: Vec<(&'static str, String)>,
+    pub(super) parameters: Vec<(&'static str, String)>,
 }
 
 /// A status that is no success. Its text is the one that scripts look for.
@@ -390,6 +384,7 @@ pub(crate) fn encoded_path(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server_api::ApiFlags;
 
     #[test]
     fn parts_of_urls() {
