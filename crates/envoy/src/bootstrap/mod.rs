@@ -5,33 +5,33 @@
 //! Field names are Envoy's own (snake case, v3). Values from users enter as parsed JSON, never as
 //! text.
 
+mod endpoint;
+mod error;
+mod inputs;
 mod listeners;
+mod object;
 mod prometheus_tls;
 mod proxy_config;
 mod rendered;
 mod sink_address;
 mod stats;
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use serde_json::{Value, json};
 
-use serde_json::{Map, Value, json};
-
+pub use endpoint::LOCAL_AGENT_CLUSTER;
+use endpoint::{cluster, pipe, socket_address};
+pub use error::BootstrapError;
+pub use inputs::{BootstrapInputs, NodeInputs, PrometheusInputs, XdsAddress};
 pub(crate) use listeners::is_own;
 pub use listeners::reachable;
+use object::{parse_object, without_empty};
 pub use prometheus_tls::PrometheusTls;
 pub use proxy_config::ProxyConfig;
 pub use sink_address::SinkAddress;
 
-/// The cluster through which Envoy reaches the dataplane's xDS relay. Servers expect this name in
-/// the resources they send.
-pub const LOCAL_AGENT_CLUSTER: &str = "consul-dataplane";
-
 /// RE2 programs above this size are refused; Consul's stats tags and intentions need more than
 /// Envoy's default of 100.
 const REGEX_SIZE_LIMIT: u32 = 1_048_576;
-
-const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
 /// A complete bootstrap document.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,89 +40,6 @@ pub struct Bootstrap {
     pub document: Value,
     /// What was put right in the user's values and should be put right by the user.
     pub warnings: Vec<String>,
-}
-
-/// Why there is no bootstrap document. The message names the key of the proxy's configuration, or
-/// the setting, that has to change.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BootstrapError(String);
-
-impl BootstrapError {
-    /// About a key of the proxy's configuration.
-    fn key(key: &str, reason: impl std::fmt::Display) -> Self {
-        Self(format!("proxy config key {key}: {reason}"))
-    }
-}
-
-/// Everything a bootstrap document is made of.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BootstrapInputs {
-    /// Who the proxy is.
-    pub node: NodeInputs,
-    /// Where Envoy's admin interface binds.
-    pub admin: SocketAddr,
-    /// Admin access logs: one JSON object each, as the server sent them. None means no log.
-    pub access_logs: Vec<String>,
-    /// Where the xDS relay listens.
-    pub xds: XdsAddress,
-    /// Where the ready listener binds, when one is wanted.
-    pub ready: Option<SocketAddr>,
-    /// The Prometheus listener, which exists when `envoy_prometheus_bind_addr` is set.
-    pub prometheus: PrometheusInputs,
-    /// The proxy's telemetry keys; default when central configuration is off.
-    pub proxy_config: ProxyConfig,
-}
-
-/// Who the proxy is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NodeInputs {
-    /// The proxy's service id.
-    pub id: String,
-    /// The identity, or else the service, that the proxy stands for.
-    pub cluster: String,
-    /// The name of its node; empty when unknown.
-    pub node_name: String,
-    /// Empty means `default`.
-    pub namespace: String,
-    /// Empty means `default`.
-    pub partition: String,
-    /// The datacenter; empty when unknown.
-    pub datacenter: String,
-}
-
-impl NodeInputs {
-    fn namespace(&self) -> &str {
-        or_default(&self.namespace)
-    }
-
-    fn partition(&self) -> &str {
-        or_default(&self.partition)
-    }
-}
-
-fn or_default(name: &str) -> &str {
-    if name.is_empty() { "default" } else { name }
-}
-
-/// Where the xDS relay listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum XdsAddress {
-    /// A loopback address. In settings port 0 asks for a free one; in a bootstrap it is the real one.
-    Tcp(SocketAddr),
-    /// A unix socket (`unix://PATH` in settings).
-    Unix(PathBuf),
-}
-
-/// The Prometheus listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrometheusInputs {
-    /// The path that Prometheus asks for.
-    pub scrape_path: String,
-    /// Where the dataplane serves merged metrics.
-    pub backend: SocketAddr,
-    /// TLS of the listener.
-    pub tls: Option<PrometheusTls>,
 }
 
 /// Builds the document.
@@ -189,32 +106,6 @@ fn static_resources(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Val
     }))
 }
 
-/// A cluster with one fixed endpoint on this host.
-fn cluster(name: &str, connect_timeout: &str, protocol: &str, address: &Value) -> Value {
-    json!({
-        "name": name,
-        "connect_timeout": connect_timeout,
-        "type": "STATIC",
-        "typed_extension_protocol_options": { HTTP_OPTIONS: {
-            "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
-            "explicit_http_config": { protocol: {} },
-        } },
-        "load_assignment": {
-            "cluster_name": name,
-            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
-        },
-    })
-}
-
-fn socket_address(address: SocketAddr) -> Value {
-    json!({ "socket_address": { "address": address.ip(), "port_value": address.port() } })
-}
-
-/// A unix socket. Settings are UTF-8, so that nothing of the path is lost here.
-fn pipe(path: &Path) -> Value {
-    json!({ "pipe": { "path": path.to_string_lossy() } })
-}
-
 /// Clusters and listeners over the relay's delta stream. Without a fetch timeout Envoy is not
 /// ready before both have arrived, so that ready never means empty.
 fn dynamic_resources() -> Value {
@@ -230,14 +121,6 @@ fn dynamic_resources() -> Value {
     })
 }
 
-/// The object without entries that say nothing: `null`, `""` and `[]`.
-fn without_empty(mut object: Value) -> Value {
-    if let Value::Object(entries) = &mut object {
-        entries.retain(|_, value| ![Value::Null, json!(""), json!([])].contains(value));
-    }
-    object
-}
-
 fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
     let logs = (1..).zip(logs).map(|(position, text)| {
         parse_object(text).map_err(|source| {
@@ -248,8 +131,4 @@ fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
         })
     });
     logs.collect()
-}
-
-fn parse_object(text: &str) -> Result<Value, serde_json::Error> {
-    serde_json::from_str::<Map<String, Value>>(text).map(Value::Object)
 }

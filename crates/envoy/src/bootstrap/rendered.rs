@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use legate_go_template::{Output, Value};
 use serde_json::{Map, Value as Json};
 
-use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, PrometheusTls, XdsAddress};
+use super::endpoint::LOCAL_AGENT_CLUSTER;
+use super::error::BootstrapError;
+use super::inputs::{BootstrapInputs, XdsAddress};
+use super::prometheus_tls::PrometheusTls;
 
 /// The key of the proxy's configuration that holds the template.
 const KEY: &str = "envoy_bootstrap_json_tpl";

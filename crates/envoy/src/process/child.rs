@@ -15,12 +15,18 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::exit::{ExitReason, oom_kills};
+use super::identity::Identity;
+use super::launch::{Launch, Place, SpawnError};
+use super::running::{Process, gone_is_fine, number};
 use super::words::{self, PassedOn};
-use super::{
-    Identity, Launch, Place, Process, SECRET_VARIABLES, SpawnError, arguments, gone_is_fine,
-    number, parent_death,
-};
+use super::{arguments, parent_death};
 use crate::executable::refuse_foreign;
+
+/// Variables that hold secrets of the dataplane and never reach Envoy.
+const SECRET_VARIABLES: [&str; 2] = [
+    "DP_CREDENTIAL_STATIC_TOKEN",
+    "DP_CREDENTIAL_LOGIN_BEARER_TOKEN",
+];
 
 /// A started Envoy, leader of its own process group.
 #[derive(Debug)]

@@ -15,11 +15,12 @@ use rustix::process::{
 };
 use tokio::time::sleep;
 
-use super::identity::start_time;
+use super::exit::ExitReason;
+use super::identity::{Identity, start_time};
+use super::launch::{Launch, Place, SpawnError};
+use super::parent_death;
+use super::running::{Process, gone_is_fine, number};
 use super::words::LogTail;
-use super::{
-    ExitReason, Identity, Launch, Place, Process, SpawnError, gone_is_fine, number, parent_death,
-};
 
 /// How often is looked whether a process still runs.
 const POLL: Duration = Duration::from_millis(200);

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::SpawnError;
+use super::launch::SpawnError;
 
 /// Linux takes 128 KiB for one argument, its end marker included; this leaves room.
 const ARGUMENT_LIMIT: usize = 120 * 1024;
