@@ -16,6 +16,9 @@ use crate::error::ErrorKind;
 /// Configured addresses that were resolved longer ago are resolved again before they are relied on.
 pub(super) const NAMES: Duration = Duration::from_secs(60);
 
+/// Longest delay before the next server of a round is tried.
+pub(super) const FAILOVER: Duration = Duration::from_millis(250);
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// When it was last tried; `None` for never.
