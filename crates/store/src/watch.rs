@@ -80,6 +80,7 @@ impl Mark {
         }
     }
 
+    /// Whether something has changed.
     pub(crate) fn is_set(&self) -> bool {
         self.stale.load(Ordering::Acquire)
     }
