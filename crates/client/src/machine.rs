@@ -19,7 +19,7 @@ use legate_runtime::{Backoff, BackoffPolicy};
 
 pub(crate) use self::event::{Action, Event, Features, Settings, State};
 use self::event::{Activity, Then};
-use self::servers::Servers;
+use self::servers::{FAILOVER, Servers};
 use self::token::{SETTLE, TokenState};
 use crate::error::{ErrorKind, SessionError};
 
@@ -30,8 +30,6 @@ const WORKING: Duration = Duration::from_secs(5);
 pub(crate) const LOGOUT: Duration = Duration::from_secs(5);
 /// Number of servers to try for the logout if the session has no connection.
 const LOGOUT_SERVERS: usize = 3;
-/// Longest delay before the next server of a round is tried.
-const FAILOVER: Duration = Duration::from_millis(250);
 /// Backoff between attempts to replace a working connection.
 const REPLACEMENTS: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_secs(15),

@@ -1,12 +1,13 @@
 //! Executes the nodes of a template. Steps and text are counted, so that no template runs or grows
 //! without end.
 
-use crate::error::{Source, excerpt};
+use crate::error::{Source, TemplateError, excerpt};
+use crate::format;
 use crate::functions::{Function, Name};
+use crate::limits::{MAX_STEPS, MAX_TEXT, MAX_VARIABLES};
 use crate::output::Output;
 use crate::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
 use crate::value::Value;
-use crate::{MAX_STEPS, MAX_TEXT, MAX_VARIABLES, TemplateError, format};
 
 /// How many bytes a function looks at for the price of one step.
 const BYTES_A_STEP: usize = 128;

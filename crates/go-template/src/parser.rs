@@ -1,12 +1,13 @@
 //! Tokens into nodes: the grammar of actions, the scopes of variables, and the refusal of what is
 //! not supported. Nesting is bounded.
 
-use crate::error::{Source, excerpt};
+use crate::error::{Source, TemplateError, excerpt};
 use crate::functions::Function;
 use crate::lexer::{self, Kind, Token};
+use crate::limits::{MAX_DEPTH, MAX_VARIABLES};
+use crate::literal;
 use crate::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
 use crate::value::Value;
-use crate::{MAX_DEPTH, MAX_VARIABLES, TemplateError, literal};
 
 /// What actions there are, for those who look for others.
 const SUPPORTED: &str = "supported are fields, variables, pipelines, functions, if, else, range, with, end and comments";

@@ -3,22 +3,25 @@
 //! Files are read once, when a configuration is made. The cryptography is passed explicitly: no
 //! process-wide default is needed or set.
 
+mod error;
 mod insecure;
 mod named;
+mod pem;
 mod trust;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+pub use self::error::TlsError;
 use self::named::NamedVerifier;
+use self::pem::Source;
 
 /// The ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";
@@ -37,83 +40,6 @@ pub struct ClientTls {
     pub insecure_skip_verify: bool,
     /// Offers HTTP/2 in the handshake. A server that does not answer the offer is accepted.
     pub alpn_h2: bool,
-}
-
-/// A TLS configuration cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file or directory cannot be read.
-    #[error("cannot read {}: {source}; check that it exists and is readable", path.display())]
-    Read {
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// Malformed PEM.
-    #[error("{origin} is not PEM: {reason}")]
-    BadPem {
-        /// The file, or which text.
-        origin: String,
-        /// What the parser found.
-        reason: String,
-    },
-    /// PEM without a certificate where one is needed.
-    #[error("{origin} holds no certificate: give a file with CERTIFICATE sections in PEM form")]
-    NoCertificate {
-        /// The file or directory, or which text.
-        origin: String,
-    },
-    /// A certificate that cannot be used as a root.
-    #[error("{origin} holds a certificate that cannot be trusted as a root: {reason}")]
-    BadCertificate {
-        /// The file, or which text.
-        origin: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// PEM without a usable private key.
-    #[error("{origin} holds no usable private key: give one in PEM form (PKCS#8, SEC1 or PKCS#1)")]
-    NoKey {
-        /// The file, or which text.
-        origin: String,
-    },
-    /// Certificate and key are not a pair, or of an unsupported kind.
-    #[error(
-        "the certificate of {certificate} and the key of {key} cannot be used together: {source}"
-    )]
-    BadPair {
-        /// Origin of the certificate.
-        certificate: String,
-        /// Origin of the key.
-        key: String,
-        /// What the TLS library says.
-        source: rustls::Error,
-    },
-    /// The machine has no trust store.
-    #[error("the system has no root certificates ({reason}): install them or name a CA file")]
-    NoSystemRoots {
-        /// What was found out on the way.
-        reason: String,
-    },
-    /// Neither a DNS name nor an IP address.
-    #[error("{name:?} is not a TLS server name: give a DNS name or an IP address")]
-    ServerName {
-        /// The text.
-        name: String,
-    },
-    /// A server's certificates that a client would not accept.
-    #[error("{0}")]
-    Refused(rustls::Error),
-    /// A cipher suite that is not spoken.
-    #[error("the cipher suite {name:?} is not served: those with ECDHE and GCM or ChaCha20 are")]
-    UnknownSuite {
-        /// Its name.
-        name: String,
-    },
-    /// The TLS library refused the rest.
-    #[error("TLS cannot be set up: {0}")]
-    Library(#[source] rustls::Error),
 }
 
 /// The cryptography of every TLS configuration here.
@@ -344,52 +270,6 @@ fn bad_pair(certificate: Source, key: Source, source: rustls::Error) -> TlsError
         certificate: certificate.origin,
         key: key.origin,
         source,
-    }
-}
-
-/// A PEM text and what to call it in errors. It may hold a key, so it has no `Debug`.
-struct Source {
-    origin: String,
-    pem: Vec<u8>,
-}
-
-impl Source {
-    fn file(path: &Path) -> Result<Source, TlsError> {
-        let pem = std::fs::read(path).map_err(|source| TlsError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let origin = path.display().to_string();
-        Ok(Source { origin, pem })
-    }
-
-    fn text(pem: &str, origin: &str) -> Source {
-        Source {
-            origin: origin.to_owned(),
-            pem: pem.into(),
-        }
-    }
-
-    /// All certificates, at least one.
-    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.pem).collect();
-        let certificates = parsed.map_err(|error| TlsError::BadPem {
-            origin: self.origin.clone(),
-            reason: error.to_string(),
-        })?;
-        if certificates.is_empty() {
-            return Err(TlsError::NoCertificate {
-                origin: self.origin.clone(),
-            });
-        }
-        Ok(certificates)
-    }
-
-    /// The first private key. The parser's reason is left out: it could repeat a part of the key.
-    fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
-        PrivateKeyDer::from_pem_slice(&self.pem).map_err(|_| TlsError::NoKey {
-            origin: self.origin.clone(),
-        })
     }
 }
 

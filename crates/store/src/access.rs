@@ -1,14 +1,34 @@
 //! Tokens, auth methods and binding rules. What they allow is decided elsewhere.
 
+use std::fmt;
 use std::sync::Arc;
 
+use legate_model::Secret;
 use legate_model::acl::{AuthMethod, BindingRule, ContentHash, PolicyLink, Token};
 
-use crate::command::{Rejected, TokenKey};
 use crate::key::{Key, Table, fold};
 use crate::read::ReadTxn;
+use crate::rejected::Rejected;
 use crate::rows::ManagementRow;
 use crate::write::WriteTxn;
+
+/// How a token is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenKey {
+    /// By the public half.
+    Accessor(String),
+    /// By the secret half.
+    Secret(Secret),
+}
+
+impl fmt::Display for TokenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accessor(id) => f.write_str(id),
+            Self::Secret(_) => f.write_str("***"),
+        }
+    }
+}
 
 impl ReadTxn<'_> {
     /// A token, by its public half.

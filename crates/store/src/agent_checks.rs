@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use legate_model::{CheckStatus, CheckType, DefinedCheck, HealthCheck, Tenancy, sidecar_id};
-use serde::{Deserialize, Serialize};
 
-use crate::command::{Deregistration, Rejected};
 use crate::read::ReadTxn;
-use crate::rows::{AgentCheckRow, FileServiceRow};
+use crate::registration::Deregistration;
+use crate::rejected::Rejected;
+use crate::rows::{AgentCheckRow, FileServiceRow, Source};
 use crate::write::WriteTxn;
 
 /// How the agent of a node runs one check.
@@ -22,17 +22,6 @@ pub struct AgentCheck {
     pub definition: Arc<CheckType>,
     /// Who defined it.
     pub source: Source,
-}
-
-/// Where a definition of an agent comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// The API: it stays until the API takes it back.
-    #[default]
-    Api,
-    /// The agent's configuration files: it goes with the file.
-    Files,
 }
 
 impl ReadTxn<'_> {
@@ -196,17 +185,5 @@ impl WriteTxn {
             }
             Source::Files | Source::Api => {}
         }
-    }
-
-    /// Removes a check, and how it is run.
-    pub(crate) fn remove_check(&mut self, node: &str, check_id: &str) {
-        let home = self.read().home_of_check(node, check_id);
-        self.in_tenancy(&home, |txn| {
-            if let Some(check) = txn.read().check(node, check_id) {
-                txn.remove::<HealthCheck>(&[node, check_id]);
-                txn.end_sessions_of_check(&check);
-            }
-            txn.remove::<AgentCheckRow>(&[node, check_id]);
-        });
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use legate_model::{CaConfiguration, CaRoots};
 
-use crate::command::CaState;
+use crate::ca_state::CaState;
 use crate::read::ReadTxn;
 use crate::rows::CaRow;
 use crate::write::WriteTxn;

@@ -8,11 +8,11 @@ use legate_model::{
     CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, Tenancy,
 };
 
-use crate::agent_checks::Source;
-use crate::command::{Deregistration, Registration, Rejected};
 use crate::key::{Table, fold};
 use crate::read::ReadTxn;
-use crate::rows::InstanceRow;
+use crate::registration::{Deregistration, Registration};
+use crate::rejected::Rejected;
+use crate::rows::{AgentCheckRow, FileServiceRow, InstanceRow};
 use crate::write::WriteTxn;
 
 /// The check of a node that an agent keeps for as long as the node is there.
@@ -470,11 +470,23 @@ impl WriteTxn {
             return;
         };
         self.remove::<InstanceRow>(&[node, id]);
-        self.set_service_source(node, id, Source::Api);
+        self.remove::<FileServiceRow>(&[node, id]);
         for check in self.checks_of(node, id) {
             self.remove_check(node, &check.check_id);
         }
         self.left_by(&row.instance);
+    }
+
+    /// Removes a check, and how it is run.
+    pub(crate) fn remove_check(&mut self, node: &str, check_id: &str) {
+        let home = self.read().home_of_check(node, check_id);
+        self.in_tenancy(&home, |txn| {
+            if let Some(check) = txn.read().check(node, check_id) {
+                txn.remove::<HealthCheck>(&[node, check_id]);
+                txn.end_sessions_of_check(&check);
+            }
+            txn.remove::<AgentCheckRow>(&[node, check_id]);
+        });
     }
 
     fn remove_node(&mut self, node: &str) {

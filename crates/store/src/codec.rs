@@ -6,8 +6,10 @@ use legate_identity::SealingKey;
 use serde::{Deserialize, Serialize};
 
 use crate::key::Key;
-use crate::row::{BadRow, Stored, decode, is_secret};
-use crate::{State, Unavailable};
+use crate::outcome::Unavailable;
+use crate::row::Stored;
+use crate::state::State;
+use crate::stored_tables::{BadRow, decode, is_secret};
 
 /// The format of everything that is stored. A server refuses a newer one than it knows, and rewrites
 /// an older one ([`crate::upgrade`]). It grows when a server that knows the number before would not

@@ -1,19 +1,12 @@
-//! Changes as values, for those who pass them on, and what comes of a change.
-
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+//! Changes as values, for those who pass them on.
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
-use legate_model::{
-    CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, PreparedQuery, Secret,
-    ServiceInstance, ServiceName, virtual_ip,
-};
-use serde::{Deserialize, Serialize};
+use legate_model::{ConfigEntry, ConfigKind, Intention, PreparedQuery, ServiceName};
 
-use crate::prepared_queries::QueryConflict;
-use crate::tenants::TenantConflict;
+use crate::access::TokenKey;
+use crate::ca_state::CaState;
+use crate::registration::{Deregistration, Registration};
+use crate::rejected::Rejected;
 use crate::write::WriteTxn;
 
 /// One change of the tables. Applied completely or not at all.
@@ -94,66 +87,6 @@ pub enum Command {
     All(Vec<Command>),
 }
 
-/// A node, and what is registered on it in the same step.
-#[derive(Debug, Clone)]
-pub struct Registration {
-    /// The node. Its indexes are ignored.
-    pub node: Node,
-    /// An instance on the node. Its indexes are ignored; an empty id means the service's name.
-    pub service: Option<ServiceInstance>,
-    /// Checks of the node (without a service id) or of an instance on it. An empty check id means
-    /// the check's name.
-    pub checks: Vec<HealthCheck>,
-    /// Leaves a node that exists as it is, and refuses one that does not exist.
-    pub skip_node_update: bool,
-}
-
-/// What to remove: the instance when it is named, else the check when it is named, else the node
-/// with everything on it. What does not exist is no error.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deregistration {
-    /// The node's name.
-    pub node: String,
-    /// The instance's id.
-    pub service_id: Option<String>,
-    /// The check's id.
-    pub check_id: Option<String>,
-}
-
-/// How a token is named.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TokenKey {
-    /// By the public half.
-    Accessor(String),
-    /// By the secret half.
-    Secret(Secret),
-}
-
-/// The CA's state: what is public, and the key that signs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CaState {
-    /// The root certificates, of which one is active. Their indexes are ignored.
-    pub roots: Arc<CaRoots>,
-    /// The PEM of the active root's private key.
-    pub signing_key: Secret,
-    /// The UUID at the front of the trust domain, chosen once.
-    pub cluster_id: String,
-    /// By id, what has to be known about roots until nobody needs them any more. A root that is not
-    /// here became active before this was kept.
-    #[serde(default)]
-    pub lives: BTreeMap<String, RootLife>,
-}
-
-/// How long a root is needed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct RootLife {
-    /// When another root became active instead.
-    #[serde(default)]
-    pub rotated_out: Option<SystemTime>,
-    /// The longest lifetime of any leaf that it may have signed.
-    pub longest_leaf: Duration,
-}
-
 impl WriteTxn {
     /// Applies a command.
     ///
@@ -195,152 +128,5 @@ impl WriteTxn {
             }
         }
         Ok(())
-    }
-}
-
-/// What a transaction did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Applied {
-    /// The index of the tables afterwards.
-    pub index: u64,
-    /// Whether anything changed. A write of what is there already changes nothing, takes no index
-    /// and wakes nobody.
-    pub changed: bool,
-}
-
-/// Why a command was refused. The tables are as they were before.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Rejected {
-    /// The registration names a node that does not exist and does not describe it.
-    #[error(
-        "node {node:?} is not registered: register it first, or send its address with this \
-         registration"
-    )]
-    MissingNode {
-        /// The node's name.
-        node: String,
-    },
-    /// The check belongs to an instance that is not on its node.
-    #[error(
-        "check {check:?} belongs to service {service_id:?}, which is not registered on node \
-         {node:?}: register the service first, or together with the check"
-    )]
-    MissingService {
-        /// The check's id.
-        check: String,
-        /// The id that was looked for.
-        service_id: String,
-        /// The node that was looked at.
-        node: String,
-    },
-    /// The check is for another node than the one of the registration.
-    #[error(
-        "check {check:?} is for node {check_node:?}, but the registration is for node {node:?}: \
-         register it with its own node"
-    )]
-    CheckOnOtherNode {
-        /// The check's id.
-        check: String,
-        /// The node the check names.
-        check_node: String,
-        /// The node of the registration.
-        node: String,
-    },
-    /// Another node has the name, and an agent watches over it. What stands first is Consul's.
-    #[error(
-        "Node name {node} is reserved by node {held} with name {node} ({address}), so that a node with \
-         id {asked} cannot have it: choose another name, send that id or none, or deregister that \
-         node first"
-    )]
-    NodeNameTaken {
-        /// The node's name.
-        node: String,
-        /// The id it has.
-        held: String,
-        /// The address it has.
-        address: String,
-        /// The id that was sent.
-        asked: String,
-    },
-    /// A value that must not be empty is empty.
-    #[error("{field} is missing: {hint}")]
-    Missing {
-        /// The field, as the API calls it.
-        field: &'static str,
-        /// What to send.
-        hint: &'static str,
-    },
-    /// The stored object is not the one the caller has seen.
-    #[error(
-        "{object} has modify index {actual} and not {expected}: somebody changed it in between; \
-         read it again and repeat"
-    )]
-    CasMismatch {
-        /// What was to be changed.
-        object: String,
-        /// The index the caller sent; 0: it must not exist.
-        expected: u64,
-        /// The index it has; 0: it does not exist.
-        actual: u64,
-    },
-    /// The result would not be a valid config entry.
-    #[error("{entry} would become invalid: {reason}")]
-    InvalidEntry {
-        /// The entry, as `kind/name`.
-        entry: String,
-        /// What is wrong, and what to do.
-        reason: String,
-    },
-    /// A binding rule speaks of an auth method that does not exist.
-    #[error("auth method {name:?} does not exist: create it before its binding rules")]
-    MissingAuthMethod {
-        /// The name that was looked for.
-        name: String,
-    },
-    /// All virtual IPs are in use.
-    #[error(
-        "service {service:?} needs a virtual IP and all {count} are in use: remove services or \
-         config entries of services that are not used any more",
-        count = virtual_ip::COUNT
-    )]
-    NoVirtualIpLeft {
-        /// The service that needs one.
-        service: String,
-    },
-    /// Another policy or role has this name. Consul's text, which its clients look for.
-    #[error("Invalid {kind}: A {kind} with Name {name:?} already exists")]
-    NameTaken {
-        /// What has the name: `Policy` or `Role`.
-        kind: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// A token or role is linked to a policy or role that does not exist. Consul's text.
-    #[error("No such ACL {kind} with {by} {value:?}")]
-    MissingLink {
-        /// What is missing: `policy` or `role`.
-        kind: &'static str,
-        /// What it was looked for by: `ID` or `name`.
-        by: &'static str,
-        /// The id or name.
-        value: String,
-    },
-    /// The prepared query conflicts with those that are stored, or is one too many.
-    #[error(transparent)]
-    PreparedQuery(#[from] QueryConflict),
-    /// The namespace or partition does not permit it.
-    #[error(transparent)]
-    Tenant(#[from] TenantConflict),
-    /// Another token has this secret.
-    #[error("this secret id belongs to another token already: choose another, or leave it out")]
-    SecretTaken,
-}
-
-impl fmt::Display for TokenKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Accessor(id) => f.write_str(id),
-            Self::Secret(_) => f.write_str("***"),
-        }
     }
 }

@@ -8,41 +8,20 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::State;
-use crate::command::Applied;
+use crate::outcome::{Applied, Unavailable};
 use crate::reader::Tables;
 use crate::snapshot::Snapshot;
-use crate::write::{Changes, WriteTxn};
+use crate::state::{Changes, State};
+use crate::write::WriteTxn;
 
 /// How many transactions wait at most; who comes later waits to be let in.
 const QUEUE: usize = 4096;
 
 /// How many transactions are stored in one step at most.
 const GROUP: usize = 512;
-
-/// A write that could not be stored. Reads go on.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the change could not be stored: {reason}")]
-pub struct Unavailable {
-    /// Why, and what to do.
-    pub reason: Arc<str>,
-}
-
-impl Unavailable {
-    pub(crate) fn new(reason: impl Into<Arc<str>>) -> Self {
-        Self {
-            reason: reason.into(),
-        }
-    }
-
-    pub(crate) fn gone() -> Self {
-        Self::new("the server is stopping; ask another one")
-    }
-}
 
 /// What waits for the committer.
 pub(crate) struct Waiting {

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use legate_runtime::CancellationToken;
 
-use crate::Unavailable;
 use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted};
 use crate::codec::{Codec, FORMAT, Header};
-use crate::command::Applied;
 use crate::commit::{Attempt, Group, Restore, Waiting, Work};
-use crate::open::{OpenError, Origin};
+use crate::key::Key;
+use crate::open_error::OpenError;
+use crate::origin::Origin;
+use crate::outcome::{Applied, Unavailable};
 use crate::reader::Tables;
-use crate::row::BadRow;
+use crate::stored_tables::BadRow;
 use crate::upgrade::upgraded;
 use crate::write::replay;
 
@@ -220,7 +221,7 @@ impl<B: Backend> Committer<B> {
                         let (key, row) = self.codec.decode(Arc::clone(key), value)?;
                         Ok((key, Some(row)))
                     }
-                    None => Ok((crate::key::Key::from_bytes(Arc::clone(key)), None)),
+                    None => Ok((Key::from_bytes(Arc::clone(key)), None)),
                 });
                 let rows: Vec<_> = rows.collect::<Result<_, BadRow>>()?;
                 replay(&state, batch.index, rows)

@@ -9,9 +9,9 @@ use legate_model::{
     ServiceName, SourceIntention, Tenancy, WILDCARD,
 };
 
-use crate::command::Rejected;
 use crate::key::{Table, fold};
 use crate::read::ReadTxn;
+use crate::rejected::Rejected;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {

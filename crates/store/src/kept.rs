@@ -6,12 +6,11 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
 use crate::read::ReadTxn;
-use crate::watch::Place;
+use crate::watch::{Mark, Place};
 
 /// Waits for changes of the values that are kept for it.
 #[derive(Clone, Debug, Default)]
@@ -42,20 +41,6 @@ struct Held<T> {
     _place: Place,
 }
 
-/// Says that something has changed that a kept value was read from.
-#[derive(Debug)]
-pub(crate) struct Mark {
-    stale: AtomicBool,
-    bell: Arc<Notify>,
-}
-
-impl Mark {
-    pub(crate) fn set(&self) {
-        self.stale.store(true, Ordering::Release);
-        self.bell.notify_one();
-    }
-}
-
 impl<T> Default for Kept<T> {
     fn default() -> Self {
         Self { held: None }
@@ -81,16 +66,13 @@ impl<T: Clone> Kept<T> {
         let Some(follower) = follower.filter(|_| txn.committed) else {
             return read(txn);
         };
-        let fresh = |held: &&Held<T>| !held.mark.stale.load(Ordering::Acquire);
+        let fresh = |held: &&Held<T>| !held.mark.is_set();
         if let Some(held) = self.held.as_ref().filter(fresh) {
             return held.value.clone();
         }
         let inner = txn.apart();
         let value = read(&inner);
-        let mark = Arc::new(Mark {
-            stale: AtomicBool::new(false),
-            bell: Arc::clone(&follower.bell),
-        });
+        let mark = Arc::new(Mark::new(&follower.bell));
         let registry = &txn.state.queries.registry;
         // The new place is taken before the old one is given up: nobody else sees a result without
         // anyone who holds it.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use legate_identity::SealingKey;
 
 use crate::backend::disk::sync_directory;
-use crate::open::OpenError;
+use crate::open_error::OpenError;
 
 /// The name of the key file that is made in the store's folder when none is configured.
 const FILE: &str = "store.key";

@@ -1,6 +1,5 @@
 //! Opening a store that keeps its rows.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,10 +9,14 @@ use legate_runtime::Spawner;
 use crate::backend::disk::{Directory, Disk};
 use crate::backend::etcd::{Etcd, EtcdConfig};
 use crate::backend::{Backend, Loaded, NotCommitted, blocking};
-use crate::codec::{Codec, FORMAT, Header};
+use crate::codec::{Codec, Header};
 use crate::commit::Queue;
 use crate::committer::Committer;
-use crate::{State, Store, key_file};
+use crate::key_file;
+use crate::open_error::OpenError;
+use crate::origin::Origin;
+use crate::state::State;
+use crate::store::Store;
 
 /// Where a store keeps its rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,118 +33,6 @@ pub enum StoreConfig {
     },
     /// In etcd, for several servers.
     Etcd(EtcdConfig),
-}
-
-/// Why a store cannot be opened. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The directory cannot be made or used.
-    #[error("cannot use the data directory {path}: {source}", path = path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Another server has it.
-    #[error(
-        "the data directory {directory} is in use by {by}: stop that server, or give this one \
-         another directory",
-        directory = directory.display()
-    )]
-    InUse {
-        /// The directory.
-        directory: PathBuf,
-        /// Who has it.
-        by: String,
-    },
-    /// The database file cannot be read or written.
-    #[error("cannot open {path}: {source}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// What is in the file is not what was written.
-    #[error(
-        "{store} is damaged ({reason}) and was left as it is: move it away, start the server with \
-         an empty store and restore the last snapshot; check the disk"
-    )]
-    Damaged {
-        /// The file, or the place.
-        store: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A newer server wrote it.
-    #[error(
-        "this store was written by a newer Legate: its format is {found}, and this server knows \
-         {known}: start the newer server again"
-    )]
-    Newer {
-        /// The format of the store.
-        found: u32,
-        /// The newest format that this server knows.
-        known: u32,
-    },
-    /// The key file cannot be used.
-    #[error("cannot use the key file {path}: {reason}", path = path.display())]
-    KeyFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The key that was made with the store is gone.
-    #[error(
-        "the key file {path} is missing, and the store has secrets that were encrypted with it: \
-         put it back from your backup, or name the file that has it",
-        path = path.display()
-    )]
-    MissingKey {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// Another key.
-    #[error(
-        "the store was encrypted with another key than the one in {path}: name the key file that \
-         it was made with",
-        path = path.display()
-    )]
-    WrongKey {
-        /// The key file that was read.
-        path: PathBuf,
-    },
-    /// A setting of etcd cannot be used.
-    #[error("the settings of etcd cannot be used: {reason}")]
-    EtcdSetting {
-        /// What is wrong, and what to do.
-        reason: String,
-    },
-    /// etcd cannot be read.
-    #[error("cannot read the store in etcd ({members}): {reason}")]
-    Etcd {
-        /// The members that were asked.
-        members: String,
-        /// What the last one answered.
-        reason: String,
-    },
-    /// The store has an older format and cannot be rewritten.
-    #[error(
-        "the store was written by an older Legate and cannot be brought to the format of this \
-         server: {reason}"
-    )]
-    NotUpgraded {
-        /// Why, and what to do.
-        reason: String,
-    },
-    /// A new store cannot be written, or the server failed at it.
-    #[error("the store cannot be made or opened: {reason}")]
-    NotMade {
-        /// Why, and what to do.
-        reason: String,
-    },
 }
 
 impl Store {
@@ -220,14 +111,6 @@ impl Store {
     }
 }
 
-/// What errors name, and the key.
-pub(crate) struct Origin {
-    /// The file, or the place, that keeps the rows.
-    pub(crate) store: String,
-    pub(crate) key: SealingKey,
-    pub(crate) key_file: PathBuf,
-}
-
 fn panicked() -> OpenError {
     OpenError::NotMade {
         reason: "opening it panicked; this is a defect of the server".to_owned(),
@@ -274,33 +157,6 @@ async fn make_new(backend: &mut impl Backend, key: &SealingKey) -> Result<Loaded
         },
         Err(NotCommitted::Unavailable(error) | NotCommitted::TooLarge(error)) => {
             Err(failed(error.reason.to_string()))
-        }
-    }
-}
-
-impl Origin {
-    /// The format of rows with such a header, when this server can read them.
-    pub(crate) fn check(&self, header: &[u8]) -> Result<u32, OpenError> {
-        let header: Header = serde_json::from_slice(header)
-            .map_err(|error| self.damaged(format!("its header cannot be read: {error}")))?;
-        if header.format > FORMAT {
-            return Err(OpenError::Newer {
-                found: header.format,
-                known: FORMAT,
-            });
-        }
-        if !header.is_sealed_with(&self.key) {
-            return Err(OpenError::WrongKey {
-                path: self.key_file.clone(),
-            });
-        }
-        Ok(header.format)
-    }
-
-    fn damaged(&self, reason: String) -> OpenError {
-        OpenError::Damaged {
-            store: self.store.clone(),
-            reason,
         }
     }
 }

@@ -10,9 +10,9 @@ use legate_model::acl::{
     ContentHash, GLOBAL_MANAGEMENT_ID, Policy, PolicyLink, Role, RoleLink, Token,
 };
 
-use crate::command::Rejected;
 use crate::key::{Table, fold};
 use crate::read::ReadTxn;
+use crate::rejected::Rejected;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {

@@ -5,51 +5,10 @@ use std::sync::Arc;
 
 use legate_model::{MAX_QUERY_NAME, PreparedQuery, UnusableQuery};
 
-use crate::command::Rejected;
 use crate::key::{Table, fold};
 use crate::read::ReadTxn;
+use crate::rejected::{MAX_QUERIES, MAX_TOTAL_MIB, QueryConflict, Rejected};
 use crate::write::WriteTxn;
-
-/// How many there may be.
-const MAX_QUERIES: usize = 10_000;
-
-/// How large all of them may be together, in MiB of their JSON.
-const MAX_TOTAL_MIB: usize = 64;
-
-/// Why a query cannot be stored. Consul's texts, which its clients look for.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum QueryConflict {
-    /// Another query has the name.
-    #[error("name '{name}' aliases an existing query name")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// The name is the id of a query, by which that one is found.
-    #[error("name '{name}' aliases an existing query ID")]
-    Id {
-        /// The name.
-        name: String,
-    },
-    /// The session that it is bound to does not exist.
-    #[error("invalid session {id:?}")]
-    Session {
-        /// The id that was given.
-        id: String,
-    },
-    /// There is a template for every name already.
-    #[error("a query template with an empty name already exists")]
-    EmptyTemplate,
-    /// No more fit.
-    #[error("there are {MAX_QUERIES} prepared queries, and no more are allowed: delete some")]
-    TooMany,
-    /// They are too large together.
-    #[error(
-        "all prepared queries together would have more than {MAX_TOTAL_MIB} MiB: delete some, or make \
-         them smaller"
-    )]
-    TooLarge,
-}
 
 impl ReadTxn<'_> {
     /// A query, by its id.

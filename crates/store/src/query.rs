@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::key::Key;
-use crate::read::Reads;
+use crate::reads::Reads;
 use crate::watch::{Place, Registry};
 
 /// Below this many results nothing is swept.

@@ -5,36 +5,15 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use legate_model::Tenancy;
 
 use crate::key::{Key, Table};
 use crate::query::DependsOn;
+use crate::reads::Reads;
 use crate::row::{Row, Stored};
 use crate::state::State;
-
-/// What was looked at, and when that changed last.
-#[derive(Debug, Clone, Default)]
-pub struct Reads {
-    pub(crate) keys: HashSet<Key>,
-    /// The shared results among it. A result is forgotten when nobody holds it, and then no change
-    /// reaches those who depend on it; so they hold it.
-    pub(crate) results: Vec<Arc<dyn Any + Send + Sync>>,
-    /// The index of the last change of anything that was looked at.
-    pub(crate) newest: u64,
-    /// The index of the state that was read.
-    pub(crate) at: u64,
-}
-
-impl Reads {
-    /// The index of the last change of what was read, at least 1. It never goes back; after
-    /// removals it may move forward without a change.
-    pub fn index(&self) -> u64 {
-        self.newest.max(1)
-    }
-}
 
 /// A look at one state. Names are compared without regard to case.
 #[derive(Debug)]
@@ -44,6 +23,13 @@ pub struct ReadTxn<'s> {
     reads: RefCell<Reads>,
     /// Whether the state is one that all readers see; a transaction's own is not.
     pub(crate) committed: bool,
+}
+
+impl State {
+    /// Reads this state; what is read is noted.
+    pub fn read(&self) -> ReadTxn<'_> {
+        ReadTxn::new(self, true)
+    }
 }
 
 impl<'s> ReadTxn<'s> {

@@ -9,10 +9,10 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
-use crate::read::{ReadTxn, Reads};
-use crate::state::State;
+use crate::read::ReadTxn;
+use crate::reads::Reads;
+use crate::state::{Changes, State};
 use crate::watch::Watch;
-use crate::write::Changes;
 
 /// No query waits longer than a day, so that adding the wait to the time cannot overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);

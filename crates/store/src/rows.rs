@@ -14,8 +14,7 @@ use legate_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::agent_checks::Source;
-use crate::command::CaState;
+use crate::ca_state::CaState;
 use crate::key::{Key, Table};
 use crate::row::Row;
 
@@ -35,6 +34,17 @@ pub(crate) struct AgentCheckRow {
     #[serde(default)]
     pub(crate) source: Source,
     pub(crate) modify_index: u64,
+}
+
+/// Where a definition of an agent comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// The API: it stays until the API takes it back.
+    #[default]
+    Api,
+    /// The agent's configuration files: it goes with the file.
+    Files,
 }
 
 /// An instance that the configuration files of its node's agent define.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use legate_model::{AutopilotConfiguration, Peering};
 
-use crate::command::Rejected;
 use crate::read::ReadTxn;
+use crate::rejected::Rejected;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {

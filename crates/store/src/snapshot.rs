@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use crate::codec::{Codec, FORMAT, Header, StoredRow};
 use crate::key::Key;
 use crate::row::Stored;
+use crate::state::State;
 use crate::upgrade::upgraded;
-use crate::{State, Store};
 
 const MAGIC: &[u8; 16] = b"legate snapshot\n";
 
@@ -77,7 +77,51 @@ pub enum SnapshotError {
     WrongKey,
 }
 
+/// Writes a state.
+pub(crate) fn save(state: &State, codec: &Codec, to: impl Write) -> Result<(), SnapshotError> {
+    let mut to = Digesting::new(to);
+    let header = Header::new(&codec.key).map_err(io::Error::other)?;
+    let about = About {
+        header,
+        index: state.index(),
+        rows: state.rows() as u64,
+    };
+    to.write_all(MAGIC)?;
+    write_part(
+        &mut to,
+        &serde_json::to_vec(&about).map_err(io::Error::other)?,
+    )?;
+    for (key, row) in state.all() {
+        write_part(&mut to, &key.to_bytes())?;
+        write_part(&mut to, &codec.encode(key, row).map_err(io::Error::other)?)?;
+    }
+    let (mut to, digest) = to.finish();
+    to.write_all(&digest)?;
+    Ok(to.flush()?)
+}
+
 impl Snapshot {
+    /// Reads a snapshot that was sealed with the key of this codec.
+    pub(crate) fn read(from: impl Read, codec: &Codec) -> Result<Self, SnapshotError> {
+        let mut stored: Vec<StoredRow> = Vec::new();
+        let is_ours = |about: &About| {
+            let format = about.header.format;
+            match format > FORMAT {
+                true => Err(SnapshotError::Newer { found: format }),
+                false if !about.header.is_sealed_with(&codec.key) => Err(SnapshotError::WrongKey),
+                false => Ok(()),
+            }
+        };
+        let about = walk(from, is_ours, |key, value| {
+            stored.push((Arc::from(key), value));
+        })?;
+        let snapshot = Self::decoded(about.index, stored, codec)?;
+        if about.header.format < FORMAT {
+            return snapshot.upgraded(codec);
+        }
+        Ok(snapshot)
+    }
+
     /// The index of the state that was saved.
     pub fn index(&self) -> u64 {
         self.index
@@ -95,68 +139,6 @@ impl std::fmt::Debug for Snapshot {
             .field("index", &self.index)
             .field("rows", &self.rows.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl Store {
-    /// Writes everything at one index, and returns that index. The store goes on meanwhile.
-    ///
-    /// It blocks as `to` does, and works for as long as there are rows: call it on a thread that
-    /// may be blocked.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
-    pub fn save(&self, to: impl Write) -> Result<u64, SnapshotError> {
-        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
-        let state = self.state();
-        let mut to = Digesting::new(to);
-        let header = Header::new(&codec.key).map_err(io::Error::other)?;
-        let about = About {
-            header,
-            index: state.index(),
-            rows: state.rows() as u64,
-        };
-        to.write_all(MAGIC)?;
-        write_part(
-            &mut to,
-            &serde_json::to_vec(&about).map_err(io::Error::other)?,
-        )?;
-        for (key, row) in state.all() {
-            write_part(&mut to, &key.to_bytes())?;
-            write_part(&mut to, &codec.encode(key, row).map_err(io::Error::other)?)?;
-        }
-        let (mut to, digest) = to.finish();
-        to.write_all(&digest)?;
-        to.flush()?;
-        Ok(state.index())
-    }
-
-    /// Reads a snapshot wholly, so that it can be restored ([`Store::restore`]). Nothing changes.
-    ///
-    /// It blocks as `from` does: call it on a thread that may be blocked. What is read is held in
-    /// memory: limit `from` where its length is not trusted.
-    ///
-    /// # Errors
-    /// [`SnapshotError`].
-    pub fn read_snapshot(&self, from: impl Read) -> Result<Snapshot, SnapshotError> {
-        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
-        let mut stored: Vec<StoredRow> = Vec::new();
-        let is_ours = |about: &About| {
-            let format = about.header.format;
-            match format > FORMAT {
-                true => Err(SnapshotError::Newer { found: format }),
-                false if !about.header.is_sealed_with(&codec.key) => Err(SnapshotError::WrongKey),
-                false => Ok(()),
-            }
-        };
-        let about = walk(from, is_ours, |key, value| {
-            stored.push((Arc::from(key), value));
-        })?;
-        let snapshot = Snapshot::decoded(about.index, stored, codec)?;
-        if about.header.format < FORMAT {
-            return snapshot.upgraded(codec);
-        }
-        Ok(snapshot)
     }
 }
 

@@ -3,6 +3,7 @@
 //! It knows rows, index entries and when something below a prefix changed. What rows mean is the
 //! business of [`crate::ReadTxn`] and [`crate::WriteTxn`].
 
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,9 +11,7 @@ use imbl::OrdMap;
 
 use crate::key::Key;
 use crate::query::Queries;
-use crate::read::ReadTxn;
 use crate::row::Stored;
-use crate::write::{Changes, WriteTxn};
 
 /// The index of the empty tables. The first write must be newer than what a client has seen, and
 /// clients never see an index below 1.
@@ -40,6 +39,27 @@ struct Graves {
     by_age: OrdMap<(u64, Key), ()>,
     /// Stands for every removal that is not remembered any more.
     floor: u64,
+}
+
+/// What transactions changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Keys of the rows that were put or deleted.
+    pub(crate) rows: BTreeMap<Key, ()>,
+    /// The same and the index entries that lead or led to them.
+    pub(crate) touched: HashSet<Key>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Adds what a later transaction changed.
+    pub(crate) fn extend(&mut self, later: Changes) {
+        self.rows.extend(later.rows);
+        self.touched.extend(later.touched);
+    }
 }
 
 impl State {
@@ -90,28 +110,6 @@ impl State {
     /// The index of the last change of anything, at least 1.
     pub fn index(&self) -> u64 {
         self.index
-    }
-
-    /// Reads this state; what is read is noted.
-    pub fn read(&self) -> ReadTxn<'_> {
-        ReadTxn::new(self, true)
-    }
-
-    /// The state as it would be after a transaction, for those who only look. Nothing is stored,
-    /// nobody hears of it, and results that readers of it share are shared with nobody else.
-    ///
-    /// # Errors
-    ///
-    /// That of the transaction.
-    pub fn after<T, E>(
-        &self,
-        transaction: impl FnOnce(&mut WriteTxn) -> Result<T, E>,
-    ) -> Result<(State, T), E> {
-        let mut txn = WriteTxn::on(self);
-        let value = transaction(&mut txn)?;
-        let (mut state, _) = txn.into_parts();
-        state.queries = Arc::default();
-        Ok((state, value))
     }
 
     /// How many rows there are.

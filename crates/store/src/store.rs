@@ -1,17 +1,19 @@
 //! The store as its owner has it, and the handle of those who may only run transactions.
 
+use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codec::Codec;
-use crate::command::{Applied, Command, Rejected};
-use crate::commit::{self, Attempt, Job, Unavailable};
+use crate::command::Command;
+use crate::commit::{self, Attempt, Job};
 use crate::leadership::Leadership;
-use crate::read::Reads;
+use crate::outcome::{Applied, Unavailable, WriteError};
 use crate::reader::{Reader, Tables};
-use crate::snapshot::Snapshot;
-use crate::state::State;
+use crate::reads::Reads;
+use crate::snapshot::{self, Snapshot, SnapshotError};
+use crate::state::{Changes, State};
 use crate::watch::Watch;
-use crate::write::{Changes, WriteTxn};
+use crate::write::WriteTxn;
 
 /// The tables of a control plane, with all that can be done to them. Clones are handles to the same
 /// tables.
@@ -33,7 +35,7 @@ pub(crate) struct Inner {
     pub(crate) tables: Arc<Tables>,
     commits: Commits,
     /// How rows are stored. `None` in memory.
-    pub(crate) codec: Option<Codec>,
+    codec: Option<Codec>,
 }
 
 /// Who applies transactions.
@@ -42,17 +44,6 @@ enum Commits {
     Memory(Mutex<()>),
     /// A task that commits many at once.
     Committer(commit::Queue),
-}
-
-/// Why a write was not made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WriteError {
-    /// The tables do not allow it.
-    #[error(transparent)]
-    Rejected(#[from] Rejected),
-    /// It could not be stored.
-    #[error(transparent)]
-    Unavailable(#[from] Unavailable),
 }
 
 impl Store {
@@ -130,6 +121,32 @@ impl Store {
     /// As there.
     pub async fn apply(&self, command: Command) -> Result<Applied, WriteError> {
         self.inner.apply(command).await
+    }
+
+    /// Writes everything at one index, and returns that index. The store goes on meanwhile.
+    ///
+    /// It blocks as `to` does, and works for as long as there are rows: call it on a thread that
+    /// may be blocked.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
+    pub fn save(&self, to: impl Write) -> Result<u64, SnapshotError> {
+        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
+        let state = self.state();
+        snapshot::save(&state, codec, to)?;
+        Ok(state.index())
+    }
+
+    /// Reads a snapshot wholly, so that it can be restored ([`Store::restore`]). Nothing changes.
+    ///
+    /// It blocks as `from` does: call it on a thread that may be blocked. What is read is held in
+    /// memory: limit `from` where its length is not trusted.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn read_snapshot(&self, from: impl Read) -> Result<Snapshot, SnapshotError> {
+        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
+        Snapshot::read(from, codec)
     }
 
     /// Replaces everything with what a snapshot holds, in one step and at an index that is higher

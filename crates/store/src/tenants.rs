@@ -10,51 +10,12 @@ use std::time::SystemTime;
 use legate_model::acl::{PolicyLink, RoleLink};
 use legate_model::{HealthCheck, Namespace, Partition, Tenancy, TenancyName};
 
-use crate::command::Rejected;
 use crate::key::{Key, Scope};
 use crate::read::ReadTxn;
-use crate::row::tables;
+use crate::rejected::{MAX_TENANTS, Rejected, TenantConflict};
 use crate::rows::{FreedVirtualIpRow, InstanceRow, SessionRow, VirtualIpRow};
+use crate::stored_tables::tables;
 use crate::write::WriteTxn;
-
-/// How many partitions there may be, and how many namespaces in each.
-const MAX_TENANTS: usize = 4096;
-
-/// Why something cannot be written for a tenant, or a tenant cannot be written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TenantConflict {
-    /// There is no such partition.
-    #[error("Partition {0:?} does not exist: create it first")]
-    NoPartition(String),
-    /// There is no such namespace.
-    #[error("Namespace {namespace:?} does not exist in partition {partition:?}: create it first")]
-    NoNamespace {
-        /// What was asked for.
-        namespace: String,
-        /// Where it was looked for.
-        partition: String,
-    },
-    /// Nothing is added to what goes.
-    #[error("{kind} {name:?} is being deleted: wait until it is gone")]
-    Deleting {
-        /// `Namespace` or `Partition`.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-    },
-    /// It is always there.
-    #[error("{kind} \"default\" cannot be deleted")]
-    Builtin {
-        /// `Namespace` or `Partition`.
-        kind: &'static str,
-    },
-    /// No more fit.
-    #[error("there are {MAX_TENANTS} {kind}s, and no more are allowed: delete some")]
-    TooMany {
-        /// `namespace` or `partition`.
-        kind: &'static str,
-    },
-}
 
 impl ReadTxn<'_> {
     /// A partition. The default one is there also when nobody has written it.

@@ -10,8 +10,8 @@
 //! | 6 | keys and values, sessions, lock delays, coordinates of nodes, more kinds of config entries, the autopilot configuration, peerings; older rows have none, and services of older rows count as registered over the API, not by an agent's files; a server that starts makes the first configuration of the CA |
 //! | 7 | namespaces and partitions; older rows are of the default ones |
 
-use crate::state::State;
-use crate::write::{Changes, WriteTxn};
+use crate::state::{Changes, State};
+use crate::write::WriteTxn;
 
 /// What a store of an older format holds in the format of this server, one index later, and what
 /// that changes.

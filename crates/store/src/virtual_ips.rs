@@ -13,9 +13,9 @@ use std::sync::Arc;
 use legate_model::virtual_ip::{VirtualIp, is_given_for};
 use legate_model::{ConfigKind, ServiceAddress, ServiceInstance, ServiceName, Tenancy, virtual_ip};
 
-use crate::command::Rejected;
 use crate::key::{Key, Table};
 use crate::read::ReadTxn;
+use crate::rejected::Rejected;
 use crate::rows::{FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, VirtualIpRow};
 use crate::write::WriteTxn;
 

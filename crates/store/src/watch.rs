@@ -12,9 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::kept::Mark;
 use crate::key::Key;
-use crate::read::Reads;
+use crate::reads::Reads;
 
 /// How many keys of the latest commits are remembered. Whoever read before that wakes at once.
 const REMEMBERED: usize = 16 * 1024;
@@ -63,6 +62,33 @@ enum Waiter {
 struct Query {
     key: Key,
     fresh: Arc<AtomicBool>,
+}
+
+/// Says that something has changed that a kept value was read from.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    stale: AtomicBool,
+    bell: Arc<Notify>,
+}
+
+impl Mark {
+    /// Not set; setting it rings the bell.
+    pub(crate) fn new(bell: &Arc<Notify>) -> Self {
+        Self {
+            stale: AtomicBool::new(false),
+            bell: Arc::clone(bell),
+        }
+    }
+
+    /// Whether something has changed.
+    pub(crate) fn is_set(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    fn set(&self) {
+        self.stale.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
 }
 
 impl Registry {

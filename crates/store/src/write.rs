@@ -4,7 +4,6 @@
 //! may run more than once, each time on a newer state; rules that span rows therefore hold for the
 //! state that is really changed.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use legate_model::Tenancy;
@@ -12,7 +11,7 @@ use legate_model::Tenancy;
 use crate::key::Key;
 use crate::read::ReadTxn;
 use crate::row::{Row, Stored};
-use crate::state::State;
+use crate::state::{Changes, State};
 
 /// A state that is being changed.
 #[derive(Debug)]
@@ -23,24 +22,22 @@ pub struct WriteTxn {
     changes: Changes,
 }
 
-/// What transactions changed.
-#[derive(Debug, Default)]
-pub(crate) struct Changes {
-    /// Keys of the rows that were put or deleted.
-    pub(crate) rows: BTreeMap<Key, ()>,
-    /// The same and the index entries that lead or led to them.
-    pub(crate) touched: HashSet<Key>,
-}
-
-impl Changes {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// Adds what a later transaction changed.
-    pub(crate) fn extend(&mut self, later: Changes) {
-        self.rows.extend(later.rows);
-        self.touched.extend(later.touched);
+impl State {
+    /// The state as it would be after a transaction, for those who only look. Nothing is stored,
+    /// nobody hears of it, and results that readers of it share are shared with nobody else.
+    ///
+    /// # Errors
+    ///
+    /// That of the transaction.
+    pub fn after<T, E>(
+        &self,
+        transaction: impl FnOnce(&mut WriteTxn) -> Result<T, E>,
+    ) -> Result<(State, T), E> {
+        let mut txn = WriteTxn::on(self);
+        let value = transaction(&mut txn)?;
+        let (mut state, _) = txn.into_parts();
+        state.queries = Arc::default();
+        Ok((state, value))
     }
 }
 

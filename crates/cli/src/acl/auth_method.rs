@@ -8,7 +8,8 @@ use legate_model::{Secret, duration};
 use serde_json::{Value, json};
 
 use super::noun::{Asked, Delete, List, Noun, Read};
-use super::{Printed, shown};
+use super::printed::Printed;
+use super::shown;
 use crate::input;
 use crate::output::text;
 

@@ -4,8 +4,10 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::ids::rule_id;
 use super::noun::{Asked, Delete, Noun, Read};
-use super::{Printed, rule_id, shown};
+use super::printed::Printed;
+use super::shown;
 use crate::input;
 use crate::server_api::Api;
 

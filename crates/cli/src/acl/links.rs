@@ -5,7 +5,7 @@ use clap::Args;
 use legate_model::hcl;
 use serde_json::{Value, json};
 
-use super::{policy_id, role_id};
+use super::ids::{policy_id, role_id};
 use crate::input;
 use crate::output::text;
 use crate::server_api::Api;

@@ -2,9 +2,11 @@
 
 mod auth_method;
 mod binding_rule;
+mod ids;
 mod links;
 mod noun;
 mod policy;
+mod printed;
 mod role;
 mod shown;
 mod templated_policy;
@@ -13,13 +15,14 @@ mod token_update;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::printed::Printed;
 use crate::input;
-use crate::output::{Format, line, print_json, quoted, text};
-use crate::server_api::{Api, ApiFlags};
+use crate::output::{Format, line, quoted};
+use crate::server_api::ApiFlags;
 
 /// What is done with access rights.
 #[derive(Subcommand)]
@@ -65,69 +68,6 @@ pub(crate) struct SetAgentToken {
     arguments: Vec<String>,
     #[command(flatten)]
     api: ApiFlags,
-}
-
-/// In which form results are printed.
-#[derive(Args)]
-pub(crate) struct Printed {
-    /// Print hashes and indexes, too
-    #[arg(long)]
-    pub(crate) meta: bool,
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Pretty)]
-    pub(crate) format: Format,
-}
-
-impl Printed {
-    /// Prints a value, as text by `pretty`.
-    fn print(&self, value: &Value, pretty: impl Fn(&Value, bool) -> String) -> anyhow::Result<()> {
-        if self.format == Format::Json {
-            return print_json(&with_names(value.clone()));
-        }
-        match pretty(value, self.meta) {
-            text if text.is_empty() => Ok(()),
-            text => line(&text),
-        }
-    }
-
-    /// Prints a list, each element by `pretty`, with `between` two of them.
-    fn print_list(
-        &self,
-        values: &Value,
-        between: &str,
-        pretty: impl Fn(&Value, bool) -> String,
-    ) -> anyhow::Result<()> {
-        let all = |values: &Value, meta| {
-            let values = values.as_array().into_iter().flatten();
-            let texts: Vec<String> = values.map(|value| pretty(value, meta)).collect();
-            texts.join(between)
-        };
-        self.print(values, all)
-    }
-}
-
-/// Variables with the names that Consul's command line prints; servers write them in small letters.
-fn with_names(mut value: Value) -> Value {
-    match &mut value {
-        Value::Array(values) => values
-            .iter_mut()
-            .for_each(|one| *one = with_names(one.take())),
-        Value::Object(fields) => {
-            // The id of a template is made by servers, and no command prints it.
-            fields.remove("TemplateID");
-            for (key, field) in fields.iter_mut() {
-                *field = with_names(field.take());
-                let variables = matches!(key.as_str(), "TemplateVariables" | "BindVars");
-                if let Some(variables) = field.as_object_mut().filter(|_| variables)
-                    && let Some(name) = variables.remove("name")
-                {
-                    variables.insert("Name".to_owned(), name);
-                }
-            }
-        }
-        _ => {}
-    }
-    value
 }
 
 /// Does it.
@@ -190,59 +130,4 @@ async fn set_agent_token(options: SetAgentToken) -> anyhow::Result<()> {
     let done = ask.json(&json!({"Token": token.trim()})).ok().await;
     done.with_context(|| format!("Failed to set ACL token {}", quoted(kind)))?;
     line(&format!("ACL token {} set successfully", quoted(kind)))
-}
-
-/// The one of a list whose `field` begins with `partial`. A whole id is not looked up.
-async fn whole_id(
-    api: &Api,
-    list: &str,
-    field: &str,
-    partial: &str,
-    what: &str,
-) -> anyhow::Result<String> {
-    if partial.len() == 36 {
-        return Ok(partial.to_owned());
-    }
-    let all = api.get(list).value().await?;
-    let ids = all
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|one| text(one, field));
-    let matching: Vec<&str> = ids.filter(|id| id.starts_with(partial)).collect();
-    match matching.as_slice() {
-        [] => bail!("No such {what} ID with prefix: {partial}"),
-        [id] => Ok((*id).to_owned()),
-        _ => bail!("Partial {what} ID is not unique"),
-    }
-}
-
-async fn token_id(api: &Api, partial: &str) -> anyhow::Result<String> {
-    match partial {
-        "anonymous" => Ok("00000000-0000-0000-0000-000000000002".to_owned()),
-        _ => whole_id(api, "/v1/acl/tokens", "AccessorID", partial, "token").await,
-    }
-}
-
-async fn policy_id(api: &Api, partial: &str) -> anyhow::Result<String> {
-    match partial {
-        "global-management" => Ok("00000000-0000-0000-0000-000000000001".to_owned()),
-        "builtin/global-read-only" => Ok("00000000-0000-0000-0000-000000000002".to_owned()),
-        _ => whole_id(api, "/v1/acl/policies", "ID", partial, "policy").await,
-    }
-}
-
-async fn role_id(api: &Api, partial: &str) -> anyhow::Result<String> {
-    whole_id(api, "/v1/acl/roles", "ID", partial, "role").await
-}
-
-async fn rule_id(api: &Api, partial: &str) -> anyhow::Result<String> {
-    let found = whole_id(api, "/v1/acl/binding-rules", "ID", partial, "rule").await;
-    // Consul says it in other words for these.
-    found.map_err(
-        |error| match error.to_string().strip_prefix("No such rule ID") {
-            Some(rest) => anyhow!("no such rule ID{rest}: ACL not found"),
-            None => error,
-        },
-    )
 }

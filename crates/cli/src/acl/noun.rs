@@ -5,7 +5,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
-use super::Printed;
+use super::printed::Printed;
 use crate::output::{line, quoted};
 use crate::server_api::{Api, ApiFlags, encoded};
 

@@ -4,8 +4,10 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::ids::policy_id;
 use super::noun::{Asked, Delete, List, Noun, Read};
-use super::{Printed, policy_id, shown};
+use super::printed::Printed;
+use super::shown;
 use crate::input;
 use crate::output::{quoted, text};
 use crate::server_api::{Api, encoded};

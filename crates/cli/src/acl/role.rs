@@ -4,9 +4,11 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::ids::role_id;
 use super::links::{self, ChangedTemplates, Links, Templates, push};
 use super::noun::{Asked, Delete, List, Noun, Read};
-use super::{Printed, role_id, shown};
+use super::printed::Printed;
+use super::shown;
 use crate::output::{list, text};
 use crate::server_api::encoded;
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::links::templated_policies;
 use super::noun::Asked;
-use super::{Printed, shown};
+use super::printed::Printed;
+use super::shown;
 use crate::output::{Format, quoted, text};
 use crate::server_api::encoded_path;
 

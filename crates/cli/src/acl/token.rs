@@ -7,10 +7,12 @@ use clap::{Args, Subcommand};
 use legate_model::{Secret, duration};
 use serde_json::json;
 
+use super::ids::token_id;
 use super::links::{self, Links, Templates};
 use super::noun::{Asked, Delete, List, Noun};
+use super::printed::Printed;
+use super::shown;
 use super::token_update::{Update, Which};
-use super::{Printed, shown, token_id};
 use crate::input;
 use crate::output::{Format, quoted};
 use crate::server_api::encoded;

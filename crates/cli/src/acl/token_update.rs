@@ -4,9 +4,11 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::ids::token_id;
 use super::links::{self, ChangedTemplates, Links, push};
 use super::noun::Asked;
-use super::{Printed, shown, token_id};
+use super::printed::Printed;
+use super::shown;
 use crate::output::{list, warn};
 use crate::server_api::{Api, encoded};
 

@@ -2,9 +2,10 @@
 //! is refused.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::bail;
-use legate_model::{CheckType, Secret, ServiceDefinition};
+use legate_model::{CheckType, Secret, ServiceDefinition, duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -249,4 +250,11 @@ pub(super) fn merge(into: &mut Value, later: Value) {
         }
         (into, later) => *into = later,
     }
+}
+
+/// A time, which files have in Go's notation.
+pub(super) fn time(key: &str, text: Option<&str>) -> anyhow::Result<Option<Duration>> {
+    let text = text.filter(|text| !text.is_empty());
+    text.map(|text| duration::parse(text).map_err(|error| anyhow::anyhow!("{key}: {error}")))
+        .transpose()
 }

@@ -10,10 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use legate_model::Secret;
 use legate_model::json::same_key;
-use legate_model::{Secret, duration};
 use legate_runtime::logging::LogOptions;
-use legate_runtime::rotating_file::Rotation;
 use legate_server::{
     AclConfig, AgentConfig, ApiLimit, CaConfig, CheckSettings, ConnectionLimits, DefaultPolicy,
     IntentionAction, Scripts, ServerConfig, StoreConfig, TokenSet,
@@ -21,7 +20,8 @@ use legate_server::{
 use uuid::Uuid;
 
 use self::listeners::Listeners;
-use super::config::{Acl, Connect, Settings};
+use self::operations::LogFile;
+use super::config::{Acl, Connect, Settings, time};
 use super::sockaddr;
 use super::sources::Sources;
 use crate::server_api::environment;
@@ -44,13 +44,6 @@ pub(super) struct Resolved {
 pub(super) struct Leave {
     pub(super) on_terminate: bool,
     pub(super) on_interrupt: bool,
-}
-
-/// A file that gets the log, too.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LogFile {
-    pub(super) path: PathBuf,
-    pub(super) rotation: Rotation,
 }
 
 /// # Errors
@@ -171,13 +164,6 @@ fn tagged_addresses(settings: &Settings) -> anyhow::Result<BTreeMap<String, Stri
             Ok((tag, ip.to_string()))
         })
         .collect()
-}
-
-/// A time in Go's notation.
-fn time(key: &str, text: Option<&str>) -> anyhow::Result<Option<Duration>> {
-    let text = text.filter(|text| !text.is_empty());
-    text.map(|text| duration::parse(text).map_err(|error| anyhow::anyhow!("{key}: {error}")))
-        .transpose()
 }
 
 /// Programs may be run for all checks, or for those of the files; `-dev` changes nothing about it.

@@ -6,19 +6,37 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 use http::Method;
 use legate_intentions::Action;
 use legate_runtime::file_limit;
 use legate_server::{Parts, Server, ServerConfig, StoreConfig};
 use serde_json::{Value, json};
 
-use super::Options;
 use super::folder::Folder;
 use super::service::Service;
 use crate::http_client::expect_success;
 
 /// The catalog node on which everything of the demo is registered.
 pub(crate) const NODE: &str = "dev";
+
+/// Options of the control plane.
+#[derive(Args)]
+pub(crate) struct ControlPlaneOptions {
+    /// Port of the HTTP API, 0 for a free one
+    #[arg(long, default_value_t = 8500)]
+    http_port: u16,
+
+    /// Directory that keeps the control plane's data. Default: in memory, gone with the process.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Port of the gRPC API with TLS, 0 for a free one
+    #[arg(long, default_value_t = 8503)]
+    grpc_tls_port: u16,
+    /// Port of DNS, 0 for a free one
+    #[arg(long, default_value_t = 8600)]
+    dns_port: u16,
+}
 
 /// A running server and the folder for what sidecars need as files.
 pub(crate) struct ControlPlane {
@@ -40,7 +58,7 @@ pub(crate) struct Proxy {
 
 impl ControlPlane {
     /// Starts the server: intentions deny by default, so that what passes was allowed by name.
-    pub(crate) async fn start(options: &Options) -> anyhow::Result<Self> {
+    pub(crate) async fn start(options: &ControlPlaneOptions) -> anyhow::Result<Self> {
         file_limit::raise().context("cannot raise the limit of open files")?;
         let loopback = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let config = ServerConfig {

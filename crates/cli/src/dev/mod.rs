@@ -19,7 +19,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use legate_runtime::Scope;
 
 use crate::signals::Interrupt;
-use control_plane::ControlPlane;
+use control_plane::{ControlPlane, ControlPlaneOptions};
 use service::Service;
 use sidecar::{Programs, Sidecar};
 
@@ -36,19 +36,8 @@ pub(crate) struct Options {
     /// `legate-dataplane` binary; default: the one in this program's folder
     #[arg(long)]
     dataplane: Option<PathBuf>,
-    /// Port of the HTTP API, 0 for a free one
-    #[arg(long, default_value_t = 8500)]
-    http_port: u16,
-
-    /// Directory that keeps the control plane's data. Default: in memory, gone with the process.
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
-    /// Port of the gRPC API with TLS, 0 for a free one
-    #[arg(long, default_value_t = 8503)]
-    grpc_tls_port: u16,
-    /// Port of DNS, 0 for a free one
-    #[arg(long, default_value_t = 8600)]
-    dns_port: u16,
+    #[command(flatten)]
+    control_plane: ControlPlaneOptions,
     /// End after the proof instead of waiting for Ctrl-C
     #[arg(long)]
     once: bool,
@@ -62,8 +51,8 @@ pub(crate) struct Options {
 /// When a part cannot be started, ends by itself, or the proof fails; the error says which.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mut interrupt = Interrupt::listen()?;
-    let programs = Programs::find(&options)?;
-    let control_plane = ControlPlane::start(&options).await?;
+    let programs = Programs::find(options.envoy.as_deref(), options.dataplane.as_deref())?;
+    let control_plane = ControlPlane::start(&options.control_plane).await?;
     let services = Scope::new("demo services");
     let mut sidecars = Vec::new();
     let mut outcome = tokio::select! {

@@ -14,7 +14,6 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Options;
 use super::control_plane::{ControlPlane, NODE, Proxy, free_address};
 use crate::http_client;
 
@@ -31,15 +30,15 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// The programs that the options name, or the usual ones.
+    /// The programs that are named, or the usual ones.
     ///
     /// # Errors
     ///
     /// When one is not there; the error names the option.
-    pub(crate) fn find(options: &Options) -> anyhow::Result<Self> {
+    pub(crate) fn find(envoy: Option<&Path>, dataplane: Option<&Path>) -> anyhow::Result<Self> {
         Ok(Self {
-            envoy: envoy(options)?,
-            dataplane: dataplane(options)?,
+            envoy: find_envoy(envoy)?,
+            dataplane: find_dataplane(dataplane)?,
         })
     }
 }
@@ -204,8 +203,7 @@ pub(crate) async fn first_exit(sidecars: &mut [Sidecar]) -> anyhow::Result<()> {
     clippy::disallowed_methods,
     reason = "PATH is where programs are looked for when no option names them"
 )]
-fn envoy(options: &Options) -> anyhow::Result<PathBuf> {
-    let named = options.envoy.as_deref();
+fn find_envoy(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let named = named.filter(|path| !path.as_os_str().is_empty());
     // What the library says names a setting of the sidecar, which this program's users do not give.
     find_executable(named, std::env::var_os("PATH").as_deref()).map_err(|error| match error {
@@ -220,9 +218,9 @@ fn envoy(options: &Options) -> anyhow::Result<PathBuf> {
 }
 
 /// The dataplane in this program's folder unless another is named.
-fn dataplane(options: &Options) -> anyhow::Result<PathBuf> {
-    if let Some(path) = &options.dataplane {
-        return Ok(path.clone());
+fn find_dataplane(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
     }
     let path = std::env::current_exe()
         .context("cannot find this program")?

@@ -8,7 +8,6 @@ use clap::{Args, Subcommand};
 use legate_model::duration;
 use serde_json::Value;
 
-use super::Plain;
 use crate::input;
 use crate::output::{Format, line, list, number, print_json, quoted, text};
 use crate::server_api::ApiFlags;
@@ -18,11 +17,19 @@ const CONFIGURATION: &str = "/v1/operator/autopilot/configuration";
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Print the configuration
-    GetConfig(Plain),
+    GetConfig(GetConfig),
     /// Change the configuration
     SetConfig(SetConfig),
     /// Print how the servers are
     State(State),
+}
+
+#[derive(Args)]
+pub(crate) struct GetConfig {
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
 }
 
 #[derive(Args)]

@@ -32,7 +32,7 @@ pub(crate) enum Command {
 #[derive(Subcommand)]
 pub(crate) enum Raft {
     /// Print the servers
-    ListPeers(Plain),
+    ListPeers(ListPeers),
     /// Remove a server
     RemovePeer(RemovePeer),
     /// Have another server lead
@@ -40,7 +40,7 @@ pub(crate) enum Raft {
 }
 
 #[derive(Args)]
-pub(crate) struct Plain {
+pub(crate) struct ListPeers {
     #[arg(hide = true)]
     arguments: Vec<String>,
     #[command(flatten)]

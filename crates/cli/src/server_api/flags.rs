@@ -10,8 +10,8 @@ use legate_identity::tls::{self, ClientTls};
 use legate_model::Secret;
 use serde_json::Value;
 
-use super::Api;
 use super::address::{Address, Place};
+use super::client::Api;
 
 /// Where a server is when nothing is said.
 const DEFAULT: &str = "127.0.0.1:8500";

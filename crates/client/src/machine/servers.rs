@@ -16,6 +16,9 @@ use crate::error::ErrorKind;
 /// Age at which resolved addresses are resolved again before they are used.
 pub(super) const NAMES: Duration = Duration::from_secs(60);
 
+/// Longest delay before the next server of a round is tried.
+pub(super) const FAILOVER: Duration = Duration::from_millis(250);
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// Counter value of the last attempt; `None` for never.

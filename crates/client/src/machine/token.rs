@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-use super::FAILOVER;
+use super::servers::FAILOVER;
 
 /// Delay between a login and the first use of its token: servers need a moment to replicate it.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);

@@ -11,12 +11,12 @@ use legate_runtime::{Spawner, Throttle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Limits;
 use super::cache::Cache;
 use super::calls::{Call, Calls};
 use super::forward::{ForwardError, Forwarder};
 use super::message::{HEADER, Query, Reason, Transport};
 use super::metrics::{DnsMetrics, Outcome};
+use super::options::Limits;
 
 /// Approximate memory for cached answers, in bytes.
 const CACHE: usize = 1024 * 1024;

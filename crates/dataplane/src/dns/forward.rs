@@ -15,7 +15,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 
 use super::message::{Query, Reason, Transport};
-use super::{DnsError, DnsOptions, Limits};
+use super::options::{DnsError, DnsOptions, Limits};
 
 /// Why there is no answer from a server.
 #[derive(Debug)]

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{BootstrapInputs, cluster, socket_address, without_empty};
+use super::endpoint::{cluster, socket_address};
+use super::inputs::BootstrapInputs;
+use super::object::without_empty;
 
 const SELF_ADMIN: &str = "self_admin";
 const PROMETHEUS_BACKEND: &str = "prometheus_backend";

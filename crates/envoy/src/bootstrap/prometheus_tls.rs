@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::BootstrapError;
+use super::error::BootstrapError;
 
 /// TLS of the Prometheus listener. Certificate and key remain in their files.
 #[derive(Debug, Clone, PartialEq, Eq)]

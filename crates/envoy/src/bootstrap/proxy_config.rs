@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 
 use serde_json::{Map, Value};
 
-use super::{BootstrapError, SinkAddress, parse_object};
+use super::error::BootstrapError;
+use super::object::parse_object;
+use super::sink_address::SinkAddress;
 
 /// The keys of a proxy's `Config` that the bootstrap document depends on. Absent, empty and `null`
 /// are equivalent.

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use legate_go_template::{Output, Value};
 use serde_json::{Map, Value as Json};
 
-use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, PrometheusTls, XdsAddress};
+use super::endpoint::LOCAL_AGENT_CLUSTER;
+use super::error::BootstrapError;
+use super::inputs::{BootstrapInputs, XdsAddress};
+use super::prometheus_tls::PrometheusTls;
 
 /// The proxy configuration key of the template.
 const KEY: &str = "envoy_bootstrap_json_tpl";

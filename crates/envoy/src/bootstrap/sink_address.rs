@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{pipe, socket_address};
+use super::endpoint::{pipe, socket_address};
 
 /// The only variable that is expanded within a text.
 const HOST_IP: &str = "HOST_IP";

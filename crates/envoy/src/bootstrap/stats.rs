@@ -7,7 +7,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
-use super::{BootstrapInputs, NodeInputs, ProxyConfig, cluster, pipe};
+use super::endpoint::{cluster, pipe};
+use super::inputs::{BootstrapInputs, NodeInputs};
+use super::proxy_config::ProxyConfig;
 
 /// Tags that Consul's dashboards rely on, with their patterns, in the order in which Envoy tries them.
 /// Cluster names have the form

@@ -4,7 +4,8 @@
 use std::ffi::OsString;
 use std::fs::File;
 
-use super::{Launch, Place, SpawnError, document};
+use super::document;
+use super::launch::{Launch, Place, SpawnError};
 
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
@@ -102,7 +103,7 @@ fn given<'a>(extra: &[OsString], names: &[&'a str]) -> Option<&'a str> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{DrainStrategy, EnvoyLog};
+    use super::super::launch::{DrainStrategy, EnvoyLog};
     use super::*;
     use legate_runtime::logging::Level;
 

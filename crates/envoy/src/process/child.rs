@@ -15,12 +15,18 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::exit::{ExitReason, oom_kills};
+use super::identity::Identity;
+use super::launch::{Launch, Place, SpawnError};
 use super::messages::{self, ForwardedStderr};
-use super::{
-    Identity, Launch, Place, Process, SECRET_VARIABLES, SpawnError, arguments, ignore_missing,
-    number, parent_death,
-};
+use super::running::{Process, ignore_missing, number};
+use super::{arguments, parent_death};
 use crate::executable::reject_foreign;
+
+/// Environment variables with secrets of the dataplane, which are never passed to Envoy.
+const SECRET_VARIABLES: [&str; 2] = [
+    "DP_CREDENTIAL_STATIC_TOKEN",
+    "DP_CREDENTIAL_LOGIN_BEARER_TOKEN",
+];
 
 /// A running Envoy, leader of its own process group.
 #[derive(Debug)]

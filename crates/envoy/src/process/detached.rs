@@ -15,11 +15,12 @@ use rustix::process::{
 };
 use tokio::time::sleep;
 
-use super::identity::start_time;
+use super::exit::ExitReason;
+use super::identity::{Identity, start_time};
+use super::launch::{Launch, Place, SpawnError};
 use super::messages::LogTail;
-use super::{
-    ExitReason, Identity, Launch, Place, Process, SpawnError, ignore_missing, number, parent_death,
-};
+use super::parent_death;
+use super::running::{Process, ignore_missing, number};
 
 /// Polling interval for the end of the process.
 const POLL: Duration = Duration::from_millis(200);

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::SpawnError;
+use super::launch::SpawnError;
 
 /// Linux limits an argument to 128 KiB including its terminator; this leaves a margin.
 const ARGUMENT_LIMIT: usize = 120 * 1024;

@@ -15,7 +15,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::TlsError;
+use super::error::TlsError;
 use super::trust::NamedRoots;
 
 /// Accepts what the roots have signed, and the roots' own certificates, byte for byte. Name, time

@@ -3,9 +3,11 @@
 mod own;
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustls::ProtocolVersion;
+use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};

@@ -8,7 +8,8 @@ use std::path::Path;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 
-use super::{Source, TlsError};
+use super::error::TlsError;
+use super::pem::Source;
 
 /// How many directories deep a CA directory is read. Real trees have one or two levels.
 const MAX_DEPTH: usize = 16;

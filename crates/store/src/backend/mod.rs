@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::Unavailable;
+use crate::outcome::Unavailable;
 
 /// Keys of rows in their stored form (`Key::to_bytes`).
 pub(crate) type KeyBytes = Arc<[u8]>;

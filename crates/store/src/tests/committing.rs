@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::durable::Opened;
 use super::{instance, node, register, rows, upgrade};
 use crate::backend::{Backend, Batch, Change, KeyBytes, Loaded, NotCommitted};
-use crate::open::Origin;
+use crate::origin::Origin;
 use crate::{OpenError, Rejected, Store, Unavailable, WriteError, WriteTxn};
 
 /// What the servers share.

@@ -5,9 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context, bail};
 use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTtls};
 
-use super::super::config::{Settings, Soa};
+use super::super::config::{Settings, Soa, time};
 use super::super::sockaddr;
-use super::time;
 
 /// The port of servers that are named without one.
 const PORT: u16 = 53;

@@ -13,8 +13,9 @@ use legate_server::{
     TelemetryConfig, TlsPolicy, TlsVersion,
 };
 
-use super::super::config::{Audit, Limits, Protocol, RequestRates, Settings, Sink, Telemetry, Tls};
-use super::{LogFile, time};
+use super::super::config::{
+    Audit, Limits, Protocol, RequestRates, Settings, Sink, Telemetry, Tls, time,
+};
 
 /// The largest head of a request that can be asked for.
 const MAX_HEADER: i64 = 16 * 1024 * 1024;
@@ -24,6 +25,13 @@ const MAX_STORED: u64 = 64 * 1024 * 1024;
 
 /// Files of a certificate and its key.
 type Pair = Option<(PathBuf, PathBuf)>;
+
+/// A file that gets the log, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogFile {
+    pub(crate) path: PathBuf,
+    pub(crate) rotation: Rotation,
+}
 
 /// A server's settings with those of its operation.
 pub(super) fn with(

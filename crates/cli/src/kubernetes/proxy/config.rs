@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::Target;
+use super::target::Target;
 use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::{Output, dump};
 

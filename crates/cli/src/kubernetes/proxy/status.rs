@@ -7,7 +7,8 @@ use clap::Args;
 use legate_dataplane::running;
 use serde_json::{Value, json};
 
-use super::{Target, connected, server};
+use super::target::Target;
+use super::{connected, server};
 use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::sidecar::{Leaf, leaves};
 use crate::kubernetes::table::{duration, table, time};

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::open::OpenError;
+use crate::open_error::OpenError;
 
 /// The file that the lock is on. It holds the process id of the server that has it.
 const LOCK: &str = "store.lock";

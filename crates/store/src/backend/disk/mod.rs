@@ -15,9 +15,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::Unavailable;
 use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted, blocking};
-use crate::open::OpenError;
+use crate::open_error::OpenError;
+use crate::outcome::Unavailable;
 use file::{File, Unopened};
 
 pub(crate) use directory::{Directory, sync_directory};

@@ -23,7 +23,7 @@ use super::api::watch_client::WatchClient;
 use super::api::{self, AuthenticateRequest};
 use super::config::{EtcdConfig, Member};
 use super::dial;
-use crate::open::OpenError;
+use crate::open_error::OpenError;
 
 /// How long one member may take for one call.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use legate_identity::tls::ClientTls;
 use legate_model::Secret;
 
-use crate::open::OpenError;
+use crate::open_error::OpenError;
 
 /// Where rows are kept when no prefix is given.
 pub(crate) const PREFIX: &str = "legate";

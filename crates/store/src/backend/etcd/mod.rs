@@ -33,10 +33,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use crate::Unavailable;
 use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted};
 use crate::leadership::Leadership;
-use crate::open::OpenError;
+use crate::open_error::OpenError;
+use crate::outcome::Unavailable;
 use client::{Client, Failed};
 pub use config::EtcdConfig;
 use follow::{Follower, Health, Seen, mark_away, read};

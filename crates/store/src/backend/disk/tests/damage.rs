@@ -10,7 +10,7 @@ use super::written;
 use crate::backend::Loaded;
 use crate::backend::disk::file::{File, Unopened};
 use crate::backend::disk::{Directory, Disk};
-use crate::open::OpenError;
+use crate::open_error::OpenError;
 
 /// Opens a file with these bytes. `true`: it was refused, and is as it was.
 fn refused(path: &Path, bytes: &[u8], contents: &Loaded) -> bool {

@@ -1,0 +1,94 @@
+//! Which sidecar a command is about: the pod that is named, and what is found in it.
+
+use anyhow::{Context, bail};
+use clap::Args;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+
+use crate::kubernetes::sidecar::Sidecar;
+use crate::kubernetes::{Cluster, answer};
+
+/// Which pod.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// The pod: NAME, or NAMESPACE/NAME. Of `status --http-addr` the proxy: PROXY-ID, or NODE/PROXY-ID
+    #[arg(value_name = "POD")]
+    pub(super) pod: String,
+    /// Namespace of the pod; default: that of the kubeconfig's context. With --http-addr that of the proxy in
+    /// the mesh
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(super) namespace: Option<String>,
+}
+
+/// A sidecar that was found.
+pub(super) struct Found {
+    pub(super) client: Client,
+    pub(super) sidecar: Sidecar,
+}
+
+impl Target {
+    /// The pod's sidecar.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such pod, or none with a sidecar.
+    pub(super) async fn find(&self) -> anyhow::Result<Found> {
+        let (namespace, name) = parse(&self.pod, self.namespace.as_deref())?;
+        let client = self.cluster.client().await?;
+        let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let pod = answer(pods.get(&name)).await.map_err(anyhow::Error::msg)?;
+        let sidecar = Sidecar::of(&pod).with_context(|| {
+            format!(
+                "pod {name} in {namespace} has no sidecar: give it the annotation \
+                 consul.hashicorp.com/connect-inject=true and create it again"
+            )
+        })?;
+        Ok(Found { client, sidecar })
+    }
+}
+
+/// Namespace, where it is given, and name of a pod: `NAME`, `pod/NAME` as kubectl prints it, or
+/// `NAMESPACE/NAME` as `legate check` does.
+fn parse(pod: &str, namespace: Option<&str>) -> anyhow::Result<(Option<String>, String)> {
+    let own = |text: &str| text.to_owned();
+    match pod.split_once('/') {
+        None => Ok((namespace.map(own), own(pod))),
+        Some(("pod" | "pods", name)) => Ok((namespace.map(own), own(name))),
+        Some((named, name)) if namespace.is_none_or(|given| given == named) => {
+            Ok((Some(own(named)), own(name)))
+        }
+        Some((named, _)) => bail!(
+            "{pod} is a pod of {named}, and --namespace names {}: leave one of them out",
+            namespace.unwrap_or_default()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_named_with_or_without_its_namespace() {
+        let of = |pod: &str, namespace: Option<&str>| parse(pod, namespace).unwrap();
+        assert_eq!(of("web", None), (None, "web".to_owned()));
+        assert_eq!(
+            of("web", Some("shop")),
+            (Some("shop".to_owned()), "web".to_owned())
+        );
+        assert_eq!(of("pod/web", None), (None, "web".to_owned()));
+        assert_eq!(
+            of("shop/web", None),
+            (Some("shop".to_owned()), "web".to_owned())
+        );
+        assert_eq!(of("shop/web", Some("shop")).1, "web");
+        let error = parse("shop/web", Some("other")).unwrap_err();
+        assert!(
+            error.to_string().contains("--namespace names other"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! Every table that is stored, and its rows from their stored form.
+//!
+//! A new kind of row is one `impl Row` and one line in `READERS`.
+
+use std::sync::Arc;
+
+use legate_identity::IdentityError;
+use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
+use legate_model::{
+    AutopilotConfiguration, CaConfiguration, ConfigEntry, ConfigKind, HealthCheck, KvEntry,
+    Namespace, Node, Partition, Peering, PreparedQuery, Tenancy,
+};
+
+use crate::key::{Key, Scope, Table};
+use crate::row::{Row, Stored};
+use crate::rows::{
+    AgentCheckRow, CaRow, CoordinateRow, FileServiceRow, FreedVirtualIpRow, InstanceRow,
+    LastVirtualIpRow, LockDelayRow, ManagementRow, SessionRow, VirtualIpRow,
+};
+
+/// A stored row that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadRow {
+    #[error("its key is malformed")]
+    Key,
+    #[error("table {0} is not known")]
+    Table(u8),
+    #[error("its text cannot be read: {0}")]
+    Text(#[from] serde_json::Error),
+    #[error(transparent)]
+    Sealed(#[from] IdentityError),
+}
+
+/// The numbers of all tables that are stored, which are the first bytes of the keys in a snapshot.
+pub fn stored_tables() -> impl Iterator<Item = u8> {
+    READERS.iter().map(|table| table.number)
+}
+
+/// The row behind a key, from its stored form.
+pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
+    let tenancy = key.tenancy().ok_or(BadRow::Key)?;
+    let table = key.table();
+    let known = READERS.iter().find(|known| known.number == table);
+    let known = known.ok_or(BadRow::Table(table))?;
+    Ok((known.read)(bytes, &tenancy)?)
+}
+
+/// Whether a row is sealed when it is stored: all those of some tables, and certificates with their
+/// keys among the config entries.
+pub(crate) fn is_secret(key: &Key) -> bool {
+    let table = READERS.iter().find(|table| table.number == key.table());
+    if table.is_some_and(|table| table.secret) {
+        return true;
+    }
+    let is_key = || {
+        let kind = key.parts().and_then(|parts| parts.into_iter().nth(TENANCY));
+        kind.as_deref() == Some(ConfigKind::InlineCertificate.as_str())
+    };
+    key.table() == Table::ConfigEntries as u8 && is_key()
+}
+
+/// How many parts of a key are its tenancy; the names of the row stand after them.
+const TENANCY: usize = 3;
+
+/// A table that is stored.
+struct StoredTable {
+    table: Table,
+    number: u8,
+    secret: bool,
+    read: fn(&[u8], &Tenancy) -> serde_json::Result<Stored>,
+}
+
+/// Every table that is stored.
+const READERS: &[StoredTable] = &[
+    stored::<Node>(),
+    stored::<InstanceRow>(),
+    stored::<HealthCheck>(),
+    stored::<ConfigEntry>(),
+    stored::<Token>(),
+    stored::<AuthMethod>(),
+    stored::<BindingRule>(),
+    stored::<CaRow>(),
+    stored::<ManagementRow>(),
+    stored::<VirtualIpRow>(),
+    stored::<FreedVirtualIpRow>(),
+    stored::<LastVirtualIpRow>(),
+    stored::<Policy>(),
+    stored::<Role>(),
+    stored::<AgentCheckRow>(),
+    stored::<PreparedQuery>(),
+    stored::<KvEntry>(),
+    stored::<SessionRow>(),
+    stored::<LockDelayRow>(),
+    stored::<CoordinateRow>(),
+    stored::<AutopilotConfiguration>(),
+    stored::<Peering>(),
+    stored::<FileServiceRow>(),
+    stored::<CaConfiguration>(),
+    stored::<Namespace>(),
+    stored::<Partition>(),
+];
+
+/// The stored tables whose rows are of a namespace, or of a partition.
+pub(crate) fn tables(scope: Scope) -> impl Iterator<Item = Table> {
+    let tables = READERS.iter().map(|stored| stored.table);
+    tables.filter(move |table| table.scope() == scope)
+}
+
+const fn stored<R: Row>() -> StoredTable {
+    StoredTable {
+        table: R::TABLE,
+        number: R::TABLE as u8,
+        secret: R::SECRET,
+        read: read::<R>,
+    }
+}
+
+fn read<R: Row>(bytes: &[u8], tenancy: &Tenancy) -> serde_json::Result<Stored> {
+    let row: R = serde_json::from_slice(bytes)?;
+    Ok(Stored::new(Arc::new(row), tenancy))
+}
