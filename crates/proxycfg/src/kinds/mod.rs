@@ -2,8 +2,8 @@
 //! look at the store to the snapshot.
 //!
 //! A kind reads what it needs in the order in which it needs it. What it reads is what it is
-//! computed from again; nothing is listed a second time. A new kind is a file with these functions, and
-//! a [`Kind`].
+//! computed from again; nothing is listed a second time. A new kind is a file with its `check` and its
+//! `snapshot`, and a [`Kind`] that leads to them.
 
 pub(crate) mod leaves;
 mod sidecar;
