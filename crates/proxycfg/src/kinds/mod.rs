@@ -96,8 +96,8 @@ fn own_snapshot(
     };
     let snapshot = match kind(proxy, &found.service)? {
         Kind::Sidecar => {
-            let parts = &mut parts.sidecar;
-            sidecar::snapshot(txn, proxy, &found, config, leaves, follower, parts)
+            let parts = (follower, &mut parts.sidecar);
+            sidecar::snapshot(txn, proxy, &found, config, leaves, parts)
         }
     };
     Ok(snapshot.map_or(Outcome::Pending, |snapshot| {

@@ -64,8 +64,7 @@ pub(super) fn snapshot(
     registered: &Arc<CheckServiceNode>,
     config: &ManagerConfig,
     leaves: &mut dyn Leaves,
-    follower: Option<&Follower>,
-    parts: &mut Parts,
+    (follower, parts): (Option<&Follower>, &mut Parts),
 ) -> Option<Snapshot> {
     if !is_same(parts.registered.as_ref(), registered) {
         *parts = Parts {
