@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use legate_identity::{CsrProfile, IssuedCertificate, LeafRequest, csr_names};
 use legate_model::{CaConfiguration, CaRoot, Secret, ServiceName, SpiffeId, TrustDomain};
-use legate_runtime::{Clock, Spawner};
+use legate_runtime::Clock;
 use legate_store::{CaState, Reader, Store, Watch};
 
-use crate::leaves::{Leaf, LeafStore};
+use crate::leaf::Leaf;
 use crate::limit::SigningLimit;
 use crate::provider::{self, Mesh, Provider};
 use crate::settings::{ProviderSettings, Settings};
@@ -175,12 +175,6 @@ impl Ca {
             || self.inner.trust_domain.clone(),
             |ca| TrustDomain::of_cluster(&ca.cluster_id),
         )
-    }
-
-    /// Certificates of services, kept and renewed by tasks of the spawner's scope.
-    #[must_use]
-    pub fn leaves(&self, spawner: &Spawner) -> LeafStore {
-        LeafStore::new(self.clone(), spawner.clone())
     }
 
     /// A certificate for a server of this datacenter, followed by its intermediates.

@@ -6,8 +6,6 @@ use legate_identity::IdentityError;
 use legate_model::InvalidSpiffeId;
 use legate_store::Unavailable;
 
-use crate::provider::VaultError;
-
 /// The CA cannot start or cannot sign.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
@@ -104,14 +102,6 @@ impl CaError {
 
     pub(crate) fn configure(error: CaError) -> CaError {
         CaError::Configure(Box::new(error))
-    }
-}
-
-impl From<VaultError> for CaError {
-    fn from(error: VaultError) -> CaError {
-        CaError::Vault {
-            reason: error.to_string(),
-        }
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use legate_model::ServiceName;
 use tokio::time::{Instant, timeout_at};
 
-use crate::leaves::{Leaf, LeafStore, LeafWatch};
+use crate::leaf::Leaf;
+use crate::leaves::{LeafStore, LeafWatch};
 use crate::{Ca, CaError};
 
 /// A leaf is kept this long after somebody has asked for it. Consul's.

@@ -7,42 +7,20 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use legate_model::{Secret, ServiceName};
+use legate_model::ServiceName;
 use legate_runtime::{CancellationToken, Spawner};
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
+use crate::leaf::Leaf;
 use crate::renewal::{Action, Event, Renewal};
 use crate::{Ca, LeafEnded};
 
 /// The wall clock is looked at this often at least: it can be set, and it goes on while a machine
 /// sleeps, which timers do not see.
 const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
-
-/// The certificate of a service with its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaf {
-    /// The service.
-    pub service: ServiceName,
-    /// Its SPIFFE ID.
-    pub uri: String,
-    /// The certificate, followed by the intermediates that link it to the root.
-    pub cert_pem: String,
-    /// Its private key.
-    pub key_pem: Secret,
-    /// Serial number, lower-case hex bytes joined by colons.
-    pub serial: String,
-    /// Beginning of its validity.
-    pub valid_after: SystemTime,
-    /// End of its validity.
-    pub valid_before: SystemTime,
-    /// Identifier of the key that signed it: the active root's `SigningKeyID` at that time.
-    pub authority_key_id: String,
-    /// Grows with each leaf that this server issues.
-    pub index: u64,
-}
 
 /// What the task of a service and its watchers share.
 struct Published {
@@ -64,8 +42,16 @@ struct Shared {
     services: Mutex<HashMap<ServiceName, Weak<Published>>>,
 }
 
+impl Ca {
+    /// Certificates of services, kept and renewed by tasks of the spawner's scope.
+    #[must_use]
+    pub fn leaves(&self, spawner: &Spawner) -> LeafStore {
+        LeafStore::new(self.clone(), spawner.clone())
+    }
+}
+
 impl LeafStore {
-    pub(crate) fn new(ca: Ca, spawner: Spawner) -> LeafStore {
+    fn new(ca: Ca, spawner: Spawner) -> LeafStore {
         LeafStore {
             shared: Arc::new(Shared {
                 ca,

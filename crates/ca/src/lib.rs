@@ -15,6 +15,7 @@ mod config;
 mod error;
 mod first;
 mod kept;
+mod leaf;
 mod leaves;
 mod limit;
 mod manager;
@@ -27,7 +28,8 @@ pub use authority::{Ca, CheckedRequest};
 pub use config::{CaConfig, ProviderKeys};
 pub use error::{CaError, LeafEnded};
 pub use kept::ServiceLeaves;
-pub use leaves::{Leaf, LeafStore, LeafWatch};
+pub use leaf::Leaf;
+pub use leaves::{LeafStore, LeafWatch};
 pub use manager::CaManager;
 pub use renewal::renewal_time;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use legate_model::{CheckStatus, CheckType, HealthCheck};
 use legate_store::ReadTxn;
 
-use crate::probe;
+use crate::probe::output::{cut, size};
 use crate::settings::Settings;
 
 /// Names as the store compares them.
@@ -72,7 +72,7 @@ impl<'a, 's> Nodes<'a, 's> {
             |check: &&Arc<HealthCheck>| (Reverse(check.status), check.check_id.to_lowercase());
         let (status, mut output) = shown(others.min_by_key(order));
         // Two aliases of each other show each other's output.
-        probe::cut(&mut output, probe::size(of, self.settings));
+        cut(&mut output, size(of, self.settings));
         (status, output)
     }
 }

@@ -15,6 +15,6 @@ mod runner;
 mod runs;
 mod settings;
 
-pub use probe::shortened;
+pub use probe::output::shortened;
 pub use runner::{ExposesChecks, Gone, Reports, Runner};
 pub use settings::{Scripts, Settings};

@@ -11,7 +11,8 @@ use futures_util::stream::FuturesUnordered;
 use legate_model::CheckType;
 
 use crate::machine::Run;
-use crate::probe::{Found, Prober};
+use crate::probe::Prober;
+use crate::probe::output::Found;
 use crate::settings::Settings;
 
 /// One that was given up has found nothing.

@@ -13,14 +13,15 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
+use crate::config::ManagerConfig;
 use crate::error::Ended;
-use crate::kinds::{self, Leaves, Outcome, Parts};
+use crate::kinds::leaves::Leaves;
+use crate::kinds::{self, Outcome, Parts};
+use crate::lease::Published;
 use crate::limiter::Limiter;
-use crate::manager::ManagerConfig;
-use crate::same::{self, Compare};
+use crate::same::Compare;
 use crate::schedule::Schedule;
 use crate::snapshot::{ProxyId, Snapshot};
-use crate::watch::Published;
 
 /// What all proxies of a manager share.
 #[derive(Debug)]
@@ -158,10 +159,10 @@ impl Driver {
             return;
         };
         if let Some(last) = self.last.as_deref() {
-            if same::snapshots(last, &snapshot, Compare::Addresses) {
+            if last.is_same(&snapshot, Compare::Addresses) {
                 return;
             }
-            same::adopt(last, &mut snapshot, Compare::Addresses);
+            snapshot.adopt(last, Compare::Addresses);
         }
         debug!(proxy = %self.proxy, "new snapshot");
         self.schedule.published(now);

@@ -12,7 +12,6 @@ use legate_model::{
 use legate_store::ReadTxn;
 
 use crate::chain::Instances;
-use crate::manager::ManagerConfig;
 use crate::queries::{self, CONTROL_PLANE};
 use crate::same;
 
@@ -109,12 +108,7 @@ pub(crate) fn only_outside(txn: &ReadTxn<'_>) -> impl Fn(&ServiceIntentions) -> 
 }
 
 /// The services outside the mesh, of the tenancy that is read, that `source` of the same may call.
-pub(crate) fn destinations(
-    txn: &ReadTxn<'_>,
-    source: &str,
-    config: &ManagerConfig,
-) -> Arc<Destinations> {
-    let default = config.default_intention;
+pub(crate) fn destinations(txn: &ReadTxn<'_>, source: &str, default: Action) -> Arc<Destinations> {
     let name = match default {
         Action::Allow => "destinations unless denied",
         Action::Deny => "destinations if allowed",

@@ -1,23 +1,15 @@
 //! What many proxies read alike. Each is computed once for all of them, and stays the same `Arc`
 //! until it says something else to a proxy.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use legate_intentions::{Action, Reach};
 use legate_model::{
     CaRoots, ConfigEntry, ConfigKind, EVERY_TENANCY, Intention, JwtProvider, JwtRequirement, Mesh,
-    ServiceIntentions, ServiceName, Tenancy, TrustDomain, Upstream, UpstreamType,
+    ServiceIntentions, Tenancy, TrustDomain,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
-
-use crate::chain::{self, Callers, ResolvedChain};
-use crate::egress;
-use crate::manager::ManagerConfig;
-use crate::merge::{self, Central};
-use crate::prepared_query;
-use crate::transparent::{self, ImplicitUpstream, ImplicitUpstreams};
 
 /// The servers' own service, which nobody calls through the mesh. Consul's.
 pub(crate) const CONTROL_PLANE: &str = "consul";
@@ -62,35 +54,6 @@ fn jwt_provider(txn: &ReadTxn<'_>, name: &str) -> Option<JwtProvider> {
     }
 }
 
-/// What becomes of what is sent to an upstream. `local` is the datacenter whose catalog this is.
-pub(crate) fn upstream(
-    txn: &ReadTxn<'_>,
-    upstream: &Upstream,
-    local: &str,
-    trust_domain: &TrustDomain,
-) -> Arc<ResolvedChain> {
-    let datacenter = match upstream.datacenter.as_str() {
-        "" => local,
-        other => other,
-    };
-    let own = txn.tenancy();
-    let callers = Callers {
-        partition: &own.partition,
-        datacenter,
-        local,
-        trust_domain,
-        overrides: merge::overrides(upstream),
-    };
-    let name = &upstream.destination_name;
-    match upstream.destination_type {
-        UpstreamType::Unset | UpstreamType::Service => {
-            let service = ServiceName::new(&upstream.tenancy(own), name);
-            chain::resolved(txn, &service, callers)
-        }
-        UpstreamType::PreparedQuery => prepared_query::resolved(txn, name, callers),
-    }
-}
-
 /// The `service-intentions` for destinations of a tenancy, and of every namespace.
 pub(crate) fn intention_entries(txn: &ReadTxn<'_>, of: &Tenancy) -> Vec<Arc<ConfigEntry>> {
     let every = Tenancy {
@@ -110,88 +73,6 @@ pub(crate) fn intentions_in(
     entries.iter().filter_map(|entry| match &**entry {
         ConfigEntry::ServiceIntentions(entry) => Some(entry),
         _ => None,
-    })
-}
-
-/// The services that `source`, of the tenancy that is read, may call by their virtual IPs: those that
-/// have one, of its own partition or exported to it, and that intentions, or else the default, let it
-/// call. Consul's.
-pub(crate) fn implicit_upstreams(
-    txn: &ReadTxn<'_>,
-    source: &str,
-    config: &ManagerConfig,
-    trust_domain: &TrustDomain,
-) -> Arc<ImplicitUpstreams> {
-    let default = config.default_intention;
-    let name = match default {
-        Action::Allow => "upstreams unless denied",
-        Action::Deny => "upstreams if allowed",
-    };
-    txn.shared(name, source, |txn| {
-        let own = txn.tenancy();
-        let source_name = ServiceName::new(own, source);
-        let mut services = txn.services_with_virtual_ips();
-        services.retain(|service| txn.is_exported(service, &own.partition));
-        let tenancies: BTreeSet<&Tenancy> = services.iter().map(|one| &one.tenancy).collect();
-        let mut entries = Vec::new();
-        for tenancy in tenancies {
-            // Intentions for a place outside the mesh give nobody a service in it.
-            let outside = txn.in_tenancy(tenancy, egress::only_outside);
-            let mut found = intention_entries(txn, tenancy);
-            found.retain(|entry| !intentions_in(std::slice::from_ref(entry)).any(&outside));
-            entries.extend(found);
-        }
-        let reach = Reach::new(intentions_in(&entries), &source_name, default);
-        let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
-        let central = Central {
-            proxy_defaults: None,
-            service_defaults: service_defaults.as_deref(),
-        };
-        let configured = merge::has_upstream_config(&central);
-        let callable = services.into_iter().filter(|service| {
-            let is_own = service.tenancy == *own && service.name.eq_ignore_ascii_case(source);
-            !is_own && *service.name != *CONTROL_PLANE && reach.allows(service)
-        });
-        let local = &*config.datacenter;
-        let upstream = |service: ServiceName| match configured {
-            false => implicit_upstream(txn, &service, local, trust_domain),
-            true => configured_upstream(txn, source, &service, local, trust_domain),
-        };
-        ImplicitUpstreams(callable.map(upstream).collect())
-    })
-}
-
-/// A service as an upstream of those who have no settings for it.
-fn implicit_upstream(
-    txn: &ReadTxn<'_>,
-    service: &ServiceName,
-    local: &str,
-    trust_domain: &TrustDomain,
-) -> Arc<ImplicitUpstream> {
-    txn.shared("implicit upstream", &service.to_string(), |txn| {
-        let upstream = merge::plain_upstream(service, txn.tenancy());
-        transparent::resolve(txn, upstream, local, trust_domain)
-    })
-}
-
-/// A service as an upstream of one whose `service-defaults` have settings for upstreams.
-fn configured_upstream(
-    txn: &ReadTxn<'_>,
-    source: &str,
-    service: &ServiceName,
-    local: &str,
-    trust_domain: &TrustDomain,
-) -> Arc<ImplicitUpstream> {
-    // No name of a service has a slash in it.
-    let argument = format!("{source}/{service}");
-    txn.shared("implicit upstream with settings", &argument, |txn| {
-        let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
-        let central = Central {
-            proxy_defaults: None,
-            service_defaults: service_defaults.as_deref(),
-        };
-        let upstream = merge::unregistered_upstream(service, txn.tenancy(), &central);
-        transparent::resolve(txn, upstream, local, trust_domain)
     })
 }
 

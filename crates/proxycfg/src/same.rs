@@ -8,8 +8,6 @@ use std::sync::Arc;
 use legate_ca::Leaf;
 use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
 
-use crate::snapshot::{Snapshot, UpstreamSnapshot};
-
 /// How values are compared that readers of a store share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
@@ -21,72 +19,15 @@ pub(crate) enum Compare {
 }
 
 impl Compare {
-    fn same<T: PartialEq>(self, a: &Arc<T>, b: &Arc<T>) -> bool {
+    pub(crate) fn same<T: PartialEq>(self, a: &Arc<T>, b: &Arc<T>) -> bool {
         Arc::ptr_eq(a, b) || (self == Self::Values && a == b)
     }
 
-    pub(crate) fn upstream(self, a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
-        shared(&a.upstream, &b.upstream) && self.same(&a.resolved, &b.resolved)
-    }
-
-    fn adopt<T: PartialEq>(self, last: &Arc<T>, now: &mut Arc<T>) {
+    /// Takes over the value of before where it is the same.
+    pub(crate) fn adopt<T: PartialEq>(self, last: &Arc<T>, now: &mut Arc<T>) {
         if self.same(last, now) {
             *now = Arc::clone(last);
         }
-    }
-}
-
-/// Whether two snapshots of a proxy give it the same configuration.
-pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot, by: Compare) -> bool {
-    a.trust_domain == b.trust_domain
-        && a.node_address == b.node_address
-        && (Arc::ptr_eq(&a.instance, &b.instance) || registration(&a.instance, &b.instance))
-        && shared(&a.roots, &b.roots)
-        && leaf(&a.leaf, &b.leaf)
-        && by.same(&a.intentions, &b.intentions)
-        && by.same(&a.jwt_providers, &b.jwt_providers)
-        && by.same(&a.mesh, &b.mesh)
-        && a.upstreams.len() == b.upstreams.len()
-        && a.upstreams
-            .iter()
-            .zip(&b.upstreams)
-            .all(|(a, b)| by.upstream(a, b))
-        && by.same(&a.destinations, &b.destinations)
-        && match (&a.implicit, &b.implicit) {
-            (Some(a), Some(b)) => by.same(a, b),
-            (None, None) => true,
-            _ => false,
-        }
-}
-
-/// Takes over the parts of the last snapshot of the proxy that make no difference, so that they are
-/// the same `Arc`s: who makes something of a snapshot sees what has changed without a comparison.
-pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot, by: Compare) {
-    let (instance, now) = (&last.instance, &snapshot.instance);
-    if Arc::ptr_eq(instance, now) || registration(instance, now) {
-        snapshot.instance = Arc::clone(instance);
-    }
-    if leaf(&last.leaf, &snapshot.leaf) {
-        snapshot.leaf = Arc::clone(&last.leaf);
-    }
-    if shared(&last.roots, &snapshot.roots) {
-        snapshot.roots = Arc::clone(&last.roots);
-    }
-    by.adopt(&last.intentions, &mut snapshot.intentions);
-    by.adopt(&last.jwt_providers, &mut snapshot.jwt_providers);
-    by.adopt(&last.mesh, &mut snapshot.mesh);
-    by.adopt(&last.destinations, &mut snapshot.destinations);
-    if let (Some(last), Some(now)) = (&last.implicit, &mut snapshot.implicit) {
-        by.adopt(last, now);
-    }
-    for (place, upstream) in snapshot.upstreams.iter_mut().enumerate() {
-        let is = |before: &&UpstreamSnapshot| shared(&before.upstream, &upstream.upstream);
-        let in_place = last.upstreams.get(place).filter(is);
-        let Some(before) = in_place.or_else(|| last.upstreams.iter().find(is)) else {
-            continue;
-        };
-        upstream.upstream = Arc::clone(&before.upstream);
-        by.adopt(&before.resolved, &mut upstream.resolved);
     }
 }
 
@@ -96,13 +37,13 @@ pub(crate) fn shared<T: PartialEq>(a: &Arc<T>, b: &Arc<T>) -> bool {
 }
 
 /// The same certificate.
-fn leaf(a: &Arc<Leaf>, b: &Arc<Leaf>) -> bool {
+pub(crate) fn leaf(a: &Arc<Leaf>, b: &Arc<Leaf>) -> bool {
     Arc::ptr_eq(a, b) || (a.cert_pem == b.cert_pem && a.service == b.service)
 }
 
 /// The same as far as the proxy of this registration is concerned. Tags, meta and weights are for
 /// those who look the proxy up.
-fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
+pub(crate) fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
     a.kind == b.kind
         && a.id == b.id
         && a.service == b.service

@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use legate_ca::Leaf;
 use legate_intentions::Action;
-use legate_model::{
-    CaRoots, Intention, Mesh, Protocol, ServiceInstance, Tenancy, TrustDomain, Upstream,
-};
+use legate_model::{CaRoots, Intention, Mesh, Protocol, ServiceInstance, Tenancy, TrustDomain};
 
-use crate::chain::ResolvedChain;
 use crate::egress::Destinations;
 use crate::queries::JwtProviders;
+use crate::same::{self, Compare};
 use crate::transparent::ImplicitUpstreams;
+use crate::upstream::UpstreamSnapshot;
 
 /// Names one proxy: whose it is, the node it is registered on, and the ID of its registration there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,14 +104,61 @@ impl Snapshot {
             + self.jwt_providers.len()
             + listed
     }
-}
 
-/// One upstream of a proxy.
-#[derive(Clone, Debug)]
-pub struct UpstreamSnapshot {
-    /// The registration's upstream, its config filled up from `service-defaults`. Without a local
-    /// port or socket where nobody registered it.
-    pub upstream: Arc<Upstream>,
-    /// What becomes of what is sent to it, shared by all who want nothing otherwise.
-    pub resolved: Arc<ResolvedChain>,
+    /// Whether two snapshots of a proxy give it the same configuration.
+    pub(crate) fn is_same(&self, other: &Self, by: Compare) -> bool {
+        self.trust_domain == other.trust_domain
+            && self.node_address == other.node_address
+            && (Arc::ptr_eq(&self.instance, &other.instance)
+                || same::registration(&self.instance, &other.instance))
+            && same::shared(&self.roots, &other.roots)
+            && same::leaf(&self.leaf, &other.leaf)
+            && by.same(&self.intentions, &other.intentions)
+            && by.same(&self.jwt_providers, &other.jwt_providers)
+            && by.same(&self.mesh, &other.mesh)
+            && self.upstreams.len() == other.upstreams.len()
+            && self
+                .upstreams
+                .iter()
+                .zip(&other.upstreams)
+                .all(|(a, b)| a.is_same(b, by))
+            && by.same(&self.destinations, &other.destinations)
+            && match (&self.implicit, &other.implicit) {
+                (Some(a), Some(b)) => by.same(a, b),
+                (None, None) => true,
+                _ => false,
+            }
+    }
+
+    /// Takes over the parts of the last snapshot of the proxy that make no difference, so that they are
+    /// the same `Arc`s: who makes something of a snapshot sees what has changed without a comparison.
+    pub(crate) fn adopt(&mut self, last: &Self, by: Compare) {
+        let (instance, now) = (&last.instance, &self.instance);
+        if Arc::ptr_eq(instance, now) || same::registration(instance, now) {
+            self.instance = Arc::clone(instance);
+        }
+        if same::leaf(&last.leaf, &self.leaf) {
+            self.leaf = Arc::clone(&last.leaf);
+        }
+        if same::shared(&last.roots, &self.roots) {
+            self.roots = Arc::clone(&last.roots);
+        }
+        by.adopt(&last.intentions, &mut self.intentions);
+        by.adopt(&last.jwt_providers, &mut self.jwt_providers);
+        by.adopt(&last.mesh, &mut self.mesh);
+        by.adopt(&last.destinations, &mut self.destinations);
+        if let (Some(last), Some(now)) = (&last.implicit, &mut self.implicit) {
+            by.adopt(last, now);
+        }
+        for (place, upstream) in self.upstreams.iter_mut().enumerate() {
+            let is =
+                |before: &&UpstreamSnapshot| same::shared(&before.upstream, &upstream.upstream);
+            let in_place = last.upstreams.get(place).filter(is);
+            let Some(before) = in_place.or_else(|| last.upstreams.iter().find(is)) else {
+                continue;
+            };
+            upstream.upstream = Arc::clone(&before.upstream);
+            by.adopt(&before.resolved, &mut upstream.resolved);
+        }
+    }
 }

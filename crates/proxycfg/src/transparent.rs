@@ -8,15 +8,19 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use legate_intentions::{Action, Reach};
 use legate_model::virtual_ip::EXTERNAL_TAGGED_ADDRESS;
-use legate_model::{CheckServiceNode, ConfigKind, ProxyDefaults, TrustDomain, Upstream};
+use legate_model::{
+    CheckServiceNode, ConfigKind, ProxyDefaults, ServiceName, Tenancy, TrustDomain, Upstream,
+};
 use legate_store::ReadTxn;
 
 use crate::chain;
+use crate::egress;
 use crate::merge::{self, Central};
 use crate::queries;
 use crate::same::{self, Compare};
-use crate::snapshot::UpstreamSnapshot;
+use crate::upstream::{self, UpstreamSnapshot};
 
 /// A service that the proxy's service may call by its virtual IPs.
 #[derive(Clone, Debug)]
@@ -64,20 +68,101 @@ impl PartialEq for ImplicitUpstreams {
 
 impl PartialEq for ImplicitUpstream {
     fn eq(&self, other: &Self) -> bool {
-        self.addresses == other.addresses
-            && Compare::Values.upstream(&self.upstream, &other.upstream)
+        self.addresses == other.addresses && self.upstream.is_same(&other.upstream, Compare::Values)
     }
+}
+
+/// The services that `source`, of the tenancy that is read, may call by their virtual IPs: those that
+/// have one, of its own partition or exported to it, and that intentions, or else the default, let it
+/// call. `local` is the datacenter whose catalog this is. Consul's.
+pub(crate) fn implicit_upstreams(
+    txn: &ReadTxn<'_>,
+    source: &str,
+    default: Action,
+    local: &str,
+    trust_domain: &TrustDomain,
+) -> Arc<ImplicitUpstreams> {
+    let name = match default {
+        Action::Allow => "upstreams unless denied",
+        Action::Deny => "upstreams if allowed",
+    };
+    txn.shared(name, source, |txn| {
+        let own = txn.tenancy();
+        let source_name = ServiceName::new(own, source);
+        let mut services = txn.services_with_virtual_ips();
+        services.retain(|service| txn.is_exported(service, &own.partition));
+        let tenancies: BTreeSet<&Tenancy> = services.iter().map(|one| &one.tenancy).collect();
+        let mut entries = Vec::new();
+        for tenancy in tenancies {
+            // Intentions for a place outside the mesh give nobody a service in it.
+            let outside = txn.in_tenancy(tenancy, egress::only_outside);
+            let mut found = queries::intention_entries(txn, tenancy);
+            found
+                .retain(|entry| !queries::intentions_in(std::slice::from_ref(entry)).any(&outside));
+            entries.extend(found);
+        }
+        let reach = Reach::new(queries::intentions_in(&entries), &source_name, default);
+        let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
+        let central = Central {
+            proxy_defaults: None,
+            service_defaults: service_defaults.as_deref(),
+        };
+        let configured = merge::has_upstream_config(&central);
+        let callable = services.into_iter().filter(|service| {
+            let is_own = service.tenancy == *own && service.name.eq_ignore_ascii_case(source);
+            !is_own && *service.name != *queries::CONTROL_PLANE && reach.allows(service)
+        });
+        let upstream = |service: ServiceName| match configured {
+            false => implicit_upstream(txn, &service, local, trust_domain),
+            true => configured_upstream(txn, source, &service, local, trust_domain),
+        };
+        ImplicitUpstreams(callable.map(upstream).collect())
+    })
+}
+
+/// A service as an upstream of those who have no settings for it.
+fn implicit_upstream(
+    txn: &ReadTxn<'_>,
+    service: &ServiceName,
+    local: &str,
+    trust_domain: &TrustDomain,
+) -> Arc<ImplicitUpstream> {
+    txn.shared("implicit upstream", &service.to_string(), |txn| {
+        let upstream = merge::plain_upstream(service, txn.tenancy());
+        resolve(txn, upstream, local, trust_domain)
+    })
+}
+
+/// A service as an upstream of one whose `service-defaults` have settings for upstreams.
+fn configured_upstream(
+    txn: &ReadTxn<'_>,
+    source: &str,
+    service: &ServiceName,
+    local: &str,
+    trust_domain: &TrustDomain,
+) -> Arc<ImplicitUpstream> {
+    // No name of a service has a slash in it.
+    let argument = format!("{source}/{service}");
+    txn.shared("implicit upstream with settings", &argument, |txn| {
+        let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
+        let central = Central {
+            proxy_defaults: None,
+            service_defaults: service_defaults.as_deref(),
+        };
+        let upstream = merge::unregistered_upstream(service, txn.tenancy(), &central);
+        resolve(txn, upstream, local, trust_domain)
+    })
 }
 
 /// The service of an upstream that nobody registered. `local` is the datacenter whose catalog this
 /// is. The service's own instances say by which addresses it is dialled, wherever its chain leads.
-pub(crate) fn resolve(
+fn resolve(
     txn: &ReadTxn<'_>,
     upstream: Upstream,
     local: &str,
     trust_domain: &TrustDomain,
 ) -> ImplicitUpstream {
-    let resolved = queries::upstream(txn, &upstream, local, trust_domain);
+    let resolved = upstream::resolved(txn, &upstream, local, trust_domain);
     let (own, callee) = (txn.tenancy(), upstream.tenancy(txn.tenancy()));
     let is_near = own.partition == callee.partition;
     ImplicitUpstream {

@@ -8,17 +8,8 @@ use legate_runtime::Share;
 use tokio::sync::watch;
 
 use crate::error::Ended;
-use crate::manager::Lease;
+use crate::lease::{Lease, Published};
 use crate::snapshot::{ProxyId, Snapshot};
-
-/// What a source tells its watchers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Published {
-    /// The latest snapshot. `None` until the first complete one.
-    pub(crate) snapshot: Option<Arc<Snapshot>>,
-    /// Set when there will be no more.
-    pub(crate) ended: Option<Ended>,
-}
 
 /// Watches one proxy's snapshots. The source runs for as long as somebody holds one of these.
 #[derive(Debug)]

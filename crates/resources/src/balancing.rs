@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::config::route::v3::route_action::{HashPolicy, hash_p
 use envoy_types::pb::google::protobuf::{UInt32Value, UInt64Value};
 use legate_model::{HashField, HashPolicy as Hashed, LoadBalancer, LoadBalancerPolicy};
 
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 
 /// What a load balancer makes of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -24,7 +24,7 @@ use legate_model::duration::GoDuration;
 use legate_model::{HeaderMatch, HeaderModifiers, HttpMatch, QueryParamMatch, RouteDestination};
 
 use crate::balancing;
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;

@@ -12,13 +12,14 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
     HttpProtocolOptions, http_protocol_options,
 };
 use envoy_types::pb::envoy::r#type::v3::Percent;
-use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
+use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_discovery_chain::Target;
 use legate_model::{ServiceInstance, ServiceName, SpiffeId};
 use legate_proxycfg::{Destination, Snapshot};
 
 use crate::balancing::Balancing;
 use crate::custom;
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::{GenerateError, MAX_SERVER_NAME};
@@ -481,15 +482,4 @@ fn outliers(outliers: &Outliers) -> OutlierDetection {
 
 fn number(value: Option<u32>) -> Option<UInt32Value> {
     value.map(|value| UInt32Value { value })
-}
-
-/// A duration as messages have it; what is longer than they can say becomes the longest.
-pub(crate) fn proto_duration(duration: Duration) -> ProtoDuration {
-    // The longest that protobuf allows: 10 000 years.
-    const MAX_SECONDS: u64 = 315_576_000_000;
-    let seconds = duration.as_secs().min(MAX_SECONDS);
-    ProtoDuration {
-        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
-    }
 }

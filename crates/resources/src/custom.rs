@@ -1,24 +1,13 @@
-//! Resources that users write themselves, as Envoy's own messages in JSON with their `@type`, and what
-//! is put into them: nobody's listener for the mesh is without TLS and access rules, and nobody's
-//! upstream without TLS.
+//! Resources that users write themselves, as Envoy's own messages in JSON with their `@type`.
 //!
-//! Their bytes depend on their content only, however the maps in them are held.
+//! Their bytes depend on their content only, however the maps in them are held. What they may do is
+//! decided where they are used.
 
-use envoy_types::pb::envoy::config::core::v3::{
-    TrafficDirection, TransportSocket, address, socket_address,
-};
-use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener, filter};
-use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, HttpFilter, http_connection_manager::RouteSpecifier,
-};
 use envoy_types::pb::google::protobuf::Any;
 use prost::{Message, Name};
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
-use crate::listener;
-use crate::listener::normalization::Normalization;
-use crate::names::NETWORK_RBAC;
 
 /// Reads a message of one type. `setting` is what an error names.
 pub(crate) fn read<M: Message + Name + Default>(
@@ -70,112 +59,4 @@ pub(crate) fn resource<M: Message + Name>(
         value: legate_envoy_json::canonical(&M::type_url(), &message.encode_to_vec()),
     };
     encode::resource_of(name, &any, children)
-}
-
-/// What guards a listener for the mesh.
-pub(crate) struct Guards {
-    /// The socket that lets nobody in but the mesh.
-    pub(crate) tls: TransportSocket,
-    /// The rules about connections.
-    pub(crate) connections: Any,
-    /// What requests pass before everything else, where there are rules about requests.
-    pub(crate) requests: Option<Vec<HttpFilter>>,
-    /// How requests are brought into one form where the listener does not say.
-    pub(crate) normalization: Normalization,
-}
-
-/// Puts the guards into every filter chain. A chain whose requests cannot be looked into gets the rules
-/// about connections, which refuse whom rules about requests are for.
-pub(crate) fn guard(
-    setting: &str,
-    listener: &mut Listener,
-    guards: &Guards,
-) -> Result<(), GenerateError> {
-    if is_udp(listener) {
-        return Err(GenerateError::Custom {
-            setting: setting.to_owned(),
-            reason: "it listens for UDP, which has neither TLS nor access rules".to_owned(),
-        });
-    }
-    if listener.traffic_direction() == TrafficDirection::Unspecified {
-        listener.set_traffic_direction(TrafficDirection::Inbound);
-    }
-    let chains = listener.filter_chains.iter_mut();
-    for chain in chains.chain(&mut listener.default_filter_chain) {
-        chain.transport_socket = Some(guards.tls.clone());
-        let guarded = match &guards.requests {
-            Some(filters) => guard_requests(setting, chain, filters, guards.normalization)?,
-            None => false,
-        };
-        if !guarded {
-            let rules = listener::network_filter(NETWORK_RBAC, guards.connections.clone());
-            chain.filters.insert(0, rules);
-        }
-    }
-    Ok(())
-}
-
-fn is_udp(listener: &Listener) -> bool {
-    let additional = listener.additional_addresses.iter();
-    let additional = additional.filter_map(|one| one.address.as_ref());
-    let mut addresses = listener.address.iter().chain(additional);
-    listener.udp_listener_config.is_some()
-        || addresses.any(|address| match &address.address {
-            Some(address::Address::SocketAddress(socket)) => {
-                socket.protocol() == socket_address::Protocol::Udp
-            }
-            _ => false,
-        })
-}
-
-/// Whether all routes are in the document, where they were looked at.
-fn has_own_routes(manager: &HttpConnectionManager) -> bool {
-    match &manager.route_specifier {
-        Some(RouteSpecifier::RouteConfig(routes)) => routes.vhds.is_none(),
-        Some(RouteSpecifier::Rds(_) | RouteSpecifier::ScopedRoutes(_)) => false,
-        None => true,
-    }
-}
-
-/// Whether there is a connection manager.
-fn guard_requests(
-    setting: &str,
-    chain: &mut FilterChain,
-    filters: &[HttpFilter],
-    normalization: Normalization,
-) -> Result<bool, GenerateError> {
-    let mut guarded = false;
-    for filter in &mut chain.filters {
-        let Some(filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else {
-            continue;
-        };
-        if config.type_url != HttpConnectionManager::type_url() {
-            continue;
-        }
-        let manager = HttpConnectionManager::decode(&*config.value);
-        let mut manager = manager.map_err(|reason| GenerateError::Custom {
-            setting: setting.to_owned(),
-            reason: reason.to_string(),
-        })?;
-        if !has_own_routes(&manager) {
-            return Err(GenerateError::Custom {
-                setting: setting.to_owned(),
-                reason:
-                    "routes from elsewhere can turn off the rules of intentions; write them in \
-                         routeConfig"
-                        .to_owned(),
-            });
-        }
-        manager.http_filters.splice(0..0, filters.iter().cloned());
-        for upgrade in &mut manager.upgrade_configs {
-            // A list of its own takes the place of the others for requests that upgrade.
-            if !upgrade.filters.is_empty() {
-                upgrade.filters.splice(0..0, filters.iter().cloned());
-            }
-        }
-        normalization.fill(&mut manager);
-        *config = encode::any(&manager);
-        guarded = true;
-    }
-    Ok(guarded)
 }

@@ -1,6 +1,8 @@
-//! Why a resource cannot be made from a snapshot.
+//! Which resource cannot be made from a snapshot, and why.
 
 use legate_discovery_chain::ChainError;
+
+use crate::resource_type::Type;
 
 /// The longest server name that Envoy takes, in bytes: `UpstreamTlsContext.sni` in its API.
 pub(crate) const MAX_SERVER_NAME: usize = 255;
@@ -119,5 +121,45 @@ impl GenerateError {
     /// Whether it is the access rules themselves that cannot be made.
     pub(crate) fn is_about_access(&self) -> bool {
         matches!(self, Self::EmptyHeaderCondition { .. } | Self::JwtKeys(_))
+    }
+}
+
+/// A resource that cannot be made from what is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    kind: Type,
+    /// The resource's name; of a listener the part of the name that stands before its address.
+    pub resource: String,
+    /// What is wrong.
+    pub reason: GenerateError,
+    /// The proxy keeps the last good version. Otherwise it never had one.
+    pub kept: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Type, resource: String, reason: GenerateError) -> Self {
+        Self {
+            kind,
+            resource,
+            reason,
+            kept: false,
+        }
+    }
+
+    /// The type of the resource.
+    pub fn type_url(&self) -> &'static str {
+        self.kind.url()
+    }
+
+    pub(crate) fn kind(&self) -> Type {
+        self.kind
+    }
+
+    /// Whether it is about the resource of this type and name.
+    pub(crate) fn is_about(&self, kind: Type, name: &str) -> bool {
+        let rest = name.strip_prefix(self.resource.as_str());
+        let named = rest
+            .is_some_and(|rest| rest.is_empty() || kind == Type::Listener && rest.starts_with(':'));
+        named && kind == self.kind
     }
 }

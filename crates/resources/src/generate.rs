@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use legate_proxycfg::Snapshot;
 
+use crate::composer::Composer;
 use crate::extension::Extensions;
 use crate::kinds;
 use crate::memo::Memo;
-use crate::part::Composer;
 use crate::set::ResourceSet;
 
 /// Makes resources, and remembers those that proxies hold. Shared by all streams.

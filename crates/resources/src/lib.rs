@@ -20,7 +20,9 @@
 mod balancing;
 mod chain_route;
 mod cluster;
+mod composer;
 mod custom;
+mod duration;
 mod encode;
 mod endpoint;
 mod error;
@@ -34,6 +36,7 @@ mod names;
 mod part;
 mod rate_limit;
 mod rbac;
+mod resource_type;
 mod retry;
 mod route;
 mod secret;
@@ -44,8 +47,8 @@ mod tls;
 mod upstream;
 
 pub use encode::EncodedResource;
-pub use error::GenerateError;
+pub use error::{Failure, GenerateError};
 pub use extension::check as check_extension;
 pub use generate::{Generator, Work};
 pub use names::{LEAF, ROOTS};
-pub use set::{ByName, Failure, ResourceSet};
+pub use set::{ByName, ResourceSet};

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use legate_model::Protocol;
 
 use crate::encode::EncodedResource;
-use crate::error::GenerateError;
-use crate::extension::{Extensions, Place};
+use crate::error::{Failure, GenerateError};
+use crate::extension::Extensions;
+use crate::extension::place::Place;
 use crate::listener::Bind;
 use crate::memo::Memo;
 use crate::names;
-use crate::set::{Failure, ResourceSet, Type};
+use crate::resource_type::Type;
 use crate::upstream::Leads;
 
 /// A resource that could be made.
@@ -41,6 +42,13 @@ impl From<Arc<EncodedResource>> for Made {
             bind: None,
         }
     }
+}
+
+/// A resource alone, where it could be made.
+pub(crate) fn made(
+    resource: Result<Arc<EncodedResource>, GenerateError>,
+) -> Result<Option<Made>, GenerateError> {
+    resource.map(|resource| Some(resource.into()))
 }
 
 /// What came of one part.
@@ -170,94 +178,6 @@ impl Kept {
     }
 }
 
-/// Collects the units of one proxy.
-pub(crate) struct Composer<'a> {
-    pub(crate) memo: &'a Memo,
-    computed: &'a AtomicU64,
-    previous: Option<&'a ResourceSet>,
-    units: Vec<Arc<Unit>>,
-    extensions: Option<Arc<Extensions>>,
-    /// Whether the extensions are those of the previous set.
-    same_extensions: bool,
-}
-
-impl<'a> Composer<'a> {
-    pub(crate) fn new(
-        memo: &'a Memo,
-        computed: &'a AtomicU64,
-        previous: Option<&'a ResourceSet>,
-        extensions: Option<Arc<Extensions>>,
-    ) -> Self {
-        let before = previous.and_then(|set| set.extensions.as_ref());
-        let same_extensions = match (before, &extensions) {
-            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
-            (before, now) => before.is_none() && now.is_none(),
-        };
-        Self {
-            memo,
-            computed,
-            previous,
-            units: Vec::new(),
-            extensions,
-            same_extensions,
-        }
-    }
-
-    /// Begins a unit. `before` is its place among the units of the previous set.
-    pub(crate) fn unit(&self, before: Option<usize>) -> UnitBuilder<'a> {
-        let previous = self.previous.zip(before);
-        UnitBuilder {
-            computed: self.computed,
-            previous: previous.and_then(|(set, place)| set.units.get(place)),
-            parts: Vec::new(),
-            taken_over: false,
-            changed: false,
-            memo: self.memo,
-            extensions: self.extensions.clone(),
-            same_extensions: self.same_extensions,
-            upstream: None,
-            led: None,
-        }
-    }
-
-    pub(crate) fn add(&mut self, unit: UnitBuilder<'a>) {
-        self.units.push(unit.finish());
-    }
-
-    /// The set of all units; the previous one where each of them is as it was.
-    pub(crate) fn finish(mut self) -> ResourceSet {
-        self.add_clusters_of_extensions();
-        match self.previous {
-            Some(previous) if same_units(&previous.units, &self.units) => previous.clone(),
-            previous => ResourceSet::of(self.units, self.extensions, previous),
-        }
-    }
-
-    /// What extensions add is the last unit, where there are extensions.
-    fn add_clusters_of_extensions(&mut self) {
-        let Some(extensions) = self.extensions.clone() else {
-            return;
-        };
-        let before = self.previous.filter(|set| set.extensions.is_some());
-        let mut unit = self.unit(before.and_then(|set| set.units.len().checked_sub(1)));
-        // They are made with the extensions that are for them; their number changes with those.
-        unit.extensions = None;
-        unit.changed = !self.same_extensions;
-        for (at, name) in extensions.with_cluster() {
-            let name = || name.to_owned();
-            unit.part(Type::Cluster, name, true, |warnings| {
-                let made = extensions.cluster(at, self.memo, warnings)?;
-                Ok(made.map(Made::from))
-            });
-        }
-        self.add(unit);
-    }
-}
-
-fn same_units(a: &[Arc<Unit>], b: &[Arc<Unit>]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
-}
-
 /// Collects the parts of one unit.
 pub(crate) struct UnitBuilder<'a> {
     computed: &'a AtomicU64,
@@ -273,7 +193,39 @@ pub(crate) struct UnitBuilder<'a> {
     led: Option<Box<Led>>,
 }
 
-impl UnitBuilder<'_> {
+impl<'a> UnitBuilder<'a> {
+    /// A unit without extensions. `previous` is what it was in the last set.
+    pub(crate) fn new(
+        memo: &'a Memo,
+        computed: &'a AtomicU64,
+        previous: Option<&'a Arc<Unit>>,
+    ) -> Self {
+        Self {
+            computed,
+            previous,
+            parts: Vec::new(),
+            taken_over: false,
+            changed: false,
+            memo,
+            extensions: None,
+            same_extensions: true,
+            upstream: None,
+            led: None,
+        }
+    }
+
+    /// Says which extensions are applied to the parts, and whether they are those of before.
+    pub(crate) fn extend_with(&mut self, extensions: Option<Arc<Extensions>>, same: bool) {
+        self.extensions = extensions;
+        self.same_extensions = same;
+    }
+
+    /// Says that the parts come with what extensions change in them: none is applied to them again.
+    pub(crate) fn without_extensions(&mut self) {
+        self.extensions = None;
+        self.changed = !self.same_extensions;
+    }
+
     fn parts(&self) -> &[Part] {
         match self.previous {
             Some(previous) if self.taken_over => &previous.parts,
@@ -440,7 +392,7 @@ impl UnitBuilder<'_> {
         parts.into_iter().any(|part| part.failure.is_some())
     }
 
-    fn finish(mut self) -> Arc<Unit> {
+    pub(crate) fn finish(mut self) -> Arc<Unit> {
         if let Some(previous) = self.previous
             && !self.changed
             && previous.parts.len() == self.parts().len()

@@ -17,7 +17,7 @@ use legate_model::InstanceRateLimits;
 use legate_proxycfg::Snapshot;
 
 use crate::chain_route;
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 use crate::encode;
 use crate::listener;
 use crate::names::LOCAL_RATE_LIMIT;

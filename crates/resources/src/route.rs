@@ -18,7 +18,7 @@ use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use legate_model::InstanceRateLimits;
 use legate_proxycfg::Snapshot;
 
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;

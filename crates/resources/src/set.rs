@@ -5,95 +5,11 @@ use std::ops::Index;
 use std::sync::Arc;
 
 use crate::encode::EncodedResource;
-use crate::error::GenerateError;
+use crate::error::{Failure, GenerateError};
 use crate::extension::Extensions;
 use crate::names::EXPOSED_LISTENER;
 use crate::part::{Kept, Made, Unit};
-
-/// The types of resources that are made here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Type {
-    Cluster,
-    Endpoints,
-    Listener,
-    Routes,
-    Secret,
-}
-
-impl Type {
-    const ALL: [Self; 5] = [
-        Self::Cluster,
-        Self::Endpoints,
-        Self::Listener,
-        Self::Routes,
-        Self::Secret,
-    ];
-
-    fn url(self) -> &'static str {
-        match self {
-            Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
-            Self::Endpoints => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
-            Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
-            Self::Routes => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
-            Self::Secret => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
-        }
-    }
-
-    fn from_url(url: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.url() == url)
-    }
-
-    /// Whether resources of this type name those of the other one.
-    pub(crate) fn refers_to(self, other: Self) -> bool {
-        use Type::{Cluster, Endpoints, Listener, Routes, Secret};
-        match self {
-            Listener => matches!(other, Routes | Cluster | Endpoints),
-            Routes => matches!(other, Cluster | Endpoints),
-            Cluster => matches!(other, Cluster | Endpoints),
-            Endpoints | Secret => false,
-        }
-    }
-}
-
-/// A resource that cannot be made from what is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    kind: Type,
-    /// The resource's name; of a listener the part of the name that stands before its address.
-    pub resource: String,
-    /// What is wrong.
-    pub reason: GenerateError,
-    /// The proxy keeps the last good version. Otherwise it never had one.
-    pub kept: bool,
-}
-
-impl Failure {
-    pub(crate) fn new(kind: Type, resource: String, reason: GenerateError) -> Self {
-        Self {
-            kind,
-            resource,
-            reason,
-            kept: false,
-        }
-    }
-
-    /// The type of the resource.
-    pub fn type_url(&self) -> &'static str {
-        self.kind.url()
-    }
-
-    pub(crate) fn kind(&self) -> Type {
-        self.kind
-    }
-
-    /// Whether it is about the resource of this type and name.
-    pub(crate) fn is_about(&self, kind: Type, name: &str) -> bool {
-        let rest = name.strip_prefix(self.resource.as_str());
-        let named = rest
-            .is_some_and(|rest| rest.is_empty() || kind == Type::Listener && rest.starts_with(':'));
-        named && kind == self.kind
-    }
-}
+use crate::resource_type::Type;
 
 /// The resources of one type, in the order of their names. A list, because every proxy has some
 /// twenty resources for as long as it is connected, and maps have much room that nothing is in.
@@ -246,9 +162,9 @@ impl ResourceSet {
     /// to show or to verify others with, because that cannot be made.
     pub fn unusable(&self) -> Option<&GenerateError> {
         let lacking = || self.failures.iter().filter(|failure| !failure.kept);
-        let secret = lacking().find(|failure| failure.kind == Type::Secret);
+        let secret = lacking().find(|failure| failure.kind() == Type::Secret);
         let listens = !self.by_type[Type::Listener as usize].is_empty();
-        let listener = lacking().find(|failure| failure.kind == Type::Listener);
+        let listener = lacking().find(|failure| failure.kind() == Type::Listener);
         let first = secret.or_else(|| listener.filter(|_| !listens));
         first.map(|failure| &failure.reason)
     }

@@ -3,6 +3,7 @@
 //! The maps were never validated when they were stored. What cannot be used is replaced by its
 //! default and is a warning, as in Consul; nothing here fails.
 
+use std::cell::LazyCell;
 use std::time::Duration;
 
 use legate_model::duration::GoDuration;
@@ -64,6 +65,11 @@ pub(crate) struct ProxySettings {
     /// What is reported of connections and requests.
     pub(crate) telemetry: Telemetry,
 }
+
+type ReadSettings = (ProxySettings, Vec<String>);
+
+/// The proxy's settings with what is wrong with them, read when a part needs them.
+pub(crate) type Settings<'a> = LazyCell<ReadSettings, Box<dyn FnOnce() -> ReadSettings + 'a>>;
 
 impl ProxySettings {
     pub(crate) fn read(instance: &ServiceInstance, warnings: &mut Vec<String>) -> Self {

@@ -8,7 +8,8 @@ use legate_identity::{
 use legate_model::{CaRoot, Secret};
 use tokio::task::spawn_blocking;
 
-use super::{Established, Issued, Mesh, Provider, Signed};
+use super::interface::{Established, Issued, Provider, Signed};
+use super::mesh::Mesh;
 use crate::CaError;
 use crate::settings::{BuiltInSettings, Common};
 

@@ -17,9 +17,9 @@ use legate_model::Secret;
 use serde_json::{Value, json};
 
 use self::access::Access;
-use self::client::Client;
-pub(crate) use self::client::VaultError;
-use super::{Established, Issued, Mesh, Provider, Signed};
+use self::client::{Client, VaultError};
+use super::interface::{Established, Issued, Provider, Signed};
+use super::mesh::Mesh;
 use crate::CaError;
 use crate::rotation::half_over;
 use crate::settings::{Common, ProviderSettings, Settings, VaultSettings, go_text};

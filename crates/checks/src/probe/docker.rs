@@ -15,9 +15,9 @@ use serde_json::json;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::output::Output;
+use super::dial::{Dialer, Stream};
+use super::output::{Found, Output, cut};
 use super::script::status;
-use super::{Found, Prober, Stream, cut};
 
 /// Largest answer to create and inspect, in bytes; inspect repeats the arguments.
 const MAX_ANSWER: usize = 256 * 1024;
@@ -25,11 +25,18 @@ const MAX_ANSWER: usize = 256 * 1024;
 /// end a little later.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs the program of a check in its container; the end of what it prints is kept.
-pub(super) async fn run(prober: &Prober, check: &CheckType, limit: Duration) -> Found {
-    let size = prober.size(check);
+/// Runs the program of a check in its container, of the Docker at `host`; `size` bytes of the end of what it
+/// prints are kept.
+pub(super) async fn run(
+    dialer: &Dialer,
+    host: &str,
+    check: &CheckType,
+    limit: Duration,
+    size: usize,
+) -> Found {
     let daemon = Daemon {
-        prober,
+        dialer,
+        host,
         container: &check.docker_container_id,
         deadline: Instant::now() + limit,
     };
@@ -48,7 +55,8 @@ pub(super) async fn run(prober: &Prober, check: &CheckType, limit: Duration) -> 
 
 /// Docker, asked for one run in one container.
 struct Daemon<'a> {
-    prober: &'a Prober,
+    dialer: &'a Dialer,
+    host: &'a str,
     container: &'a str,
     deadline: Instant,
 }
@@ -190,7 +198,7 @@ impl Daemon<'_> {
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>, String> {
-        let host = self.prober.settings.docker_host.as_str();
+        let host = self.host;
         let shown = printed_url(host);
         let away = |error| format!("Docker cannot be reached at {shown}: {error}");
         if let Some(path) = host.strip_prefix("unix://") {
@@ -206,7 +214,7 @@ impl Daemon<'_> {
         let address = address.ok_or_else(|| {
             format!("DOCKER_HOST is {shown:?}: it must be unix:///PATH or tcp://HOST:PORT")
         })?;
-        let addresses = self.prober.names.addresses(address).await.map_err(away)?;
+        let addresses = self.dialer.names.addresses(address).await.map_err(away)?;
         let stream = TcpStream::connect(&*addresses).await.map_err(away)?;
         Ok(Box::new(stream))
     }

@@ -7,11 +7,12 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::{Found, Prober};
+use super::dial::Dialer;
+use super::output::Found;
 
-pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
+pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
     let target = check.grpc.as_str();
-    match ask(prober, check).await {
+    match ask(dialer, check).await {
         Ok(ServingStatus::Serving) => (
             CheckStatus::Passing,
             format!("gRPC check {target}: success"),
@@ -30,13 +31,13 @@ pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
     }
 }
 
-async fn ask(prober: &Prober, check: &CheckType) -> Result<ServingStatus, String> {
+async fn ask(dialer: &Dialer, check: &CheckType) -> Result<ServingStatus, String> {
     let (address, service) = check.grpc.split_once('/').unwrap_or((&check.grpc, ""));
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let scheme = if check.grpc_use_tls { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
     let endpoint = endpoint.map_err(|error| text(&error))?;
-    let stream = prober
+    let stream = dialer
         .connect(
             check,
             address,

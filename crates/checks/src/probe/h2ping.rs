@@ -6,20 +6,21 @@ use futures_util::future::{Either, select};
 use h2::Ping;
 use legate_model::{CheckStatus, CheckType};
 
-use super::{Found, Prober};
+use super::dial::Dialer;
+use super::output::Found;
 
-pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
-    match ask(prober, check).await {
+pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
+    match ask(dialer, check).await {
         Ok(()) => (CheckStatus::Passing, "HTTP2 ping was successful".to_owned()),
         Err(error) => (CheckStatus::Critical, error),
     }
 }
 
-async fn ask(prober: &Prober, check: &CheckType) -> Result<(), String> {
+async fn ask(dialer: &Dialer, check: &CheckType) -> Result<(), String> {
     let address = check.h2ping.as_str();
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let tls = (check.h2ping_use_tls != Some(false)).then_some(b"h2".as_slice());
-    let stream = prober.connect(check, address, host, tls).await;
+    let stream = dialer.connect(check, address, host, tls).await;
     let stream = stream.map_err(|error| format!("Failed to dial to {address}: {error}"))?;
     let failed = |error: &h2::Error| format!("HTTP2 ping failed: {error}");
     // The handle of requests is kept: without it the connection ends.

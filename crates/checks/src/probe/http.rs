@@ -16,18 +16,20 @@ use legate_model::{CheckStatus, CheckType, printed_url};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::{Found, Prober};
+use super::dial::Dialer;
+use super::output::Found;
 
 /// How many redirects are followed. Go's limit, and so Consul's.
 const MAX_REDIRECTS: usize = 10;
 
-pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
+/// `size` bytes of the answer are kept.
+pub(super) async fn run(dialer: &Dialer, check: &CheckType, size: usize) -> Found {
     let method = match check.method.as_str() {
         "" => "GET",
         own => own,
     };
     let url = printed_url(&check.http);
-    match follow(prober, check, method).await {
+    match follow(dialer, check, size, method).await {
         Err(error) => (
             CheckStatus::Critical,
             format!("HTTP {method} {url}: {error}"),
@@ -49,8 +51,9 @@ pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
 
 /// Sends the request, and follows redirects unless the check disables them.
 async fn follow(
-    prober: &Prober,
+    dialer: &Dialer,
     check: &CheckType,
+    size: usize,
     method: &str,
 ) -> Result<(StatusCode, Vec<u8>), String> {
     let mut method = Method::from_bytes(method.to_ascii_uppercase().as_bytes())
@@ -58,7 +61,7 @@ async fn follow(
     let mut uri: Uri = check.http.parse().map_err(|e| format!("not a URL: {e}"))?;
     let mut body = Bytes::from(check.body.clone());
     for _ in 0..=MAX_REDIRECTS {
-        let (response, text) = ask(prober, check, &method, &uri, body.clone()).await?;
+        let (response, text) = ask(dialer, check, size, &method, &uri, body.clone()).await?;
         let status = response.status();
         let location = response
             .headers()
@@ -93,8 +96,9 @@ fn target(from: &Uri, location: &str) -> Result<Uri, String> {
 
 /// One request on a connection of its own.
 async fn ask(
-    prober: &Prober,
+    dialer: &Dialer,
     check: &CheckType,
+    size: usize,
     method: &Method,
     uri: &Uri,
     body: Bytes,
@@ -109,7 +113,7 @@ async fn ask(
         .port_u16()
         .unwrap_or(if tls.is_some() { 443 } else { 80 });
     let address = format!("{host}:{port}");
-    let stream = prober.connect(check, &address, host, tls).await;
+    let stream = dialer.connect(check, &address, host, tls).await;
     let stream = stream.map_err(|error| error.to_string())?;
     let request = request(check, method, uri, body)?;
     let handshake = http1::handshake(TokioIo::new(stream)).await;
@@ -120,7 +124,7 @@ async fn ask(
             .await
             .map_err(|e| e.to_string())?;
         let (head, body) = response.into_parts();
-        let text = read(body, prober.size(check)).await?;
+        let text = read(body, size).await?;
         Ok((Response::from_parts(head, ()), text))
     });
     match select(answer, std::pin::pin!(connection)).await {

@@ -1,11 +1,15 @@
-//! What programs print, of which the end is kept.
+//! What runs find, and how much of an output is kept: of what programs print the end, of everything else the
+//! beginning.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use legate_model::CheckStatus;
+use legate_model::{CheckStatus, CheckType};
 
-use super::Found;
+use crate::settings::Settings;
+
+/// What a run found.
+pub(crate) type Found = (CheckStatus, String);
 
 /// The end of what a program prints.
 pub(super) struct Output {
@@ -39,9 +43,37 @@ impl Output {
         }
         text
     }
+
     /// What is found when the program took longer than it may.
     pub(super) fn timed_out(self, limit: Duration) -> Found {
         let text = format!("Timed out ({limit:?}) running check\n\n{}", self.text());
         (CheckStatus::Critical, text.trim_end().to_owned())
+    }
+}
+
+/// How many bytes of output are kept: what the agent permits, or less when the check says so.
+pub(crate) fn size(check: &CheckType, settings: &Settings) -> usize {
+    let size = match check.output_max_size {
+        0 => settings.output_max_size,
+        own => own.min(settings.output_max_size),
+    };
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// The output that somebody reports for a check, as much of it as is kept.
+pub fn shortened(mut output: String, check: &CheckType, settings: &Settings) -> String {
+    let (whole, size) = (output.len(), size(check, settings));
+    if whole > size {
+        cut(&mut output, size);
+        output = format!("{output} ... (captured {size} of {whole} bytes)");
+    }
+    output
+}
+
+/// Cuts a text to so many bytes, or to fewer where a character would be cut.
+pub(crate) fn cut(text: &mut String, size: usize) {
+    if text.len() > size {
+        let end = (0..=size).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or_default());
     }
 }

@@ -15,8 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::Found;
-use super::output::Output;
+use super::output::{Found, Output};
 
 /// What is read at one time.
 const CHUNK: usize = 4096;

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 
 use axum::Router;
@@ -7,7 +8,7 @@ use axum::response::Redirect;
 use axum::routing::{get, put};
 use legate_runtime::Scope;
 use legate_testkit::certs::{ServerTls, TestCa};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 

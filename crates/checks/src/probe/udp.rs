@@ -9,14 +9,15 @@ use legate_model::{CheckStatus, CheckType};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::{Found, Prober};
+use super::dial::Dialer;
+use super::output::Found;
 
 /// How long a refusal may take; it needs a round trip. After that the silence is the answer.
 const SILENCE: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
+pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
     let address = check.udp.as_str();
-    match ask(prober, check).await {
+    match ask(dialer, check).await {
         Ok(()) => (
             CheckStatus::Passing,
             format!("UDP connect {address}: Success"),
@@ -28,8 +29,8 @@ pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
     }
 }
 
-async fn ask(prober: &Prober, check: &CheckType) -> io::Result<()> {
-    let addresses = prober.names.addresses(&check.udp).await?;
+async fn ask(dialer: &Dialer, check: &CheckType) -> io::Result<()> {
+    let addresses = dialer.names.addresses(&check.udp).await?;
     let to = addresses.first().copied();
     let to = to.ok_or_else(|| io::Error::other("the name has no address"))?;
     let from: SocketAddr = match to {

@@ -2,9 +2,10 @@
 //! look at the store to the snapshot.
 //!
 //! A kind reads what it needs in the order in which it needs it. What it reads is what it is
-//! computed from again; nothing is listed a second time. A new kind is a file with its [`Kind`]
-//! and a line in [`kind`].
+//! computed from again; nothing is listed a second time. A new kind is a file with its `check` and its
+//! `snapshot`, and a [`Kind`] that leads to them.
 
+pub(crate) mod leaves;
 mod sidecar;
 
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use legate_ca::Leaf;
 use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind, ServiceName};
 use legate_store::{Follower, Kept, ReadTxn};
 
+use self::leaves::Leaves;
+use crate::config::ManagerConfig;
 use crate::error::WatchError;
-use crate::manager::ManagerConfig;
 use crate::snapshot::{ProxyId, Snapshot};
 
 /// What can be said about a proxy now.
@@ -25,11 +27,6 @@ pub(crate) enum Outcome {
     /// Something is missing that will come: the registration of an agent that restarts, the first
     /// certificate.
     Pending,
-}
-
-/// The certificate of a service, when there is one already.
-pub(crate) trait Leaves {
-    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>>;
 }
 
 /// What is kept from one snapshot of a proxy for the next one. Without a follower nothing is.
@@ -49,27 +46,15 @@ impl Parts {
     }
 }
 
-/// What there is to know about a kind of proxy.
-pub(crate) struct Kind {
-    /// Whether the registration says enough to be served.
-    check: fn(&ProxyId, &ServiceInstance) -> Result<(), WatchError>,
-    /// `None` while something is missing that will come.
-    snapshot: ReadSnapshot,
+/// The kinds that are served.
+enum Kind {
+    Sidecar,
 }
 
-type ReadSnapshot = fn(
-    &ReadTxn<'_>,
-    &ProxyId,
-    &Arc<CheckServiceNode>,
-    &ManagerConfig,
-    &mut dyn Leaves,
-    &mut Parts,
-) -> Option<Snapshot>;
-
-/// The kinds that are served.
-fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<&'static Kind, WatchError> {
+/// The kind of a proxy whose registration says enough to be served.
+fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<Kind, WatchError> {
     match instance.kind {
-        ServiceKind::ConnectProxy => Ok(&sidecar::KIND),
+        ServiceKind::ConnectProxy => sidecar::check(proxy, instance).map(|()| Kind::Sidecar),
         other => Err(WatchError::NotAProxy {
             proxy: proxy.clone(),
             kind: other.as_str().to_owned(),
@@ -102,15 +87,19 @@ fn own_snapshot(
     leaves: &mut dyn Leaves,
     parts: &mut Parts,
 ) -> Result<Outcome, WatchError> {
-    let registered = parts.registered.get(txn, parts.follower.as_ref(), |txn| {
+    let follower = parts.follower.as_ref();
+    let registered = parts.registered.get(txn, follower, |txn| {
         txn.instance(&proxy.node, &proxy.service_id).map(Arc::new)
     });
     let Some(found) = registered else {
         return Ok(Outcome::Pending);
     };
-    let kind = kind(proxy, &found.service)?;
-    (kind.check)(proxy, &found.service)?;
-    let snapshot = (kind.snapshot)(txn, proxy, &found, config, leaves, parts);
+    let snapshot = match kind(proxy, &found.service)? {
+        Kind::Sidecar => {
+            let parts = (follower, &mut parts.sidecar);
+            sidecar::snapshot(txn, proxy, &found, config, leaves, parts)
+        }
+    };
     Ok(snapshot.map_or(Outcome::Pending, |snapshot| {
         Outcome::Ready(Box::new(snapshot))
     }))
@@ -147,5 +136,5 @@ pub fn snapshot_of(
 
 /// Whether a registration is that of a proxy that can be served.
 pub(crate) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
-    (kind(proxy, instance)?.check)(proxy, instance)
+    kind(proxy, instance).map(drop)
 }

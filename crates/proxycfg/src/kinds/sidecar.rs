@@ -7,24 +7,24 @@ use legate_model::{
     CaRoots, CheckServiceNode, ConfigKind, ExposePath, Intention, Mesh, Protocol, ProxyDefaults,
     ProxyMode, ServiceInstance, ServiceName, TrustDomain, Upstream, WILDCARD,
 };
-use legate_store::{Kept, ReadTxn};
+use legate_store::{Follower, Kept, ReadTxn};
 
-use super::{Kind, Leaves};
+use super::leaves::Leaves;
 use crate::chain::ResolvedChain;
+use crate::config::ManagerConfig;
 use crate::egress::{self, Destinations};
 use crate::error::WatchError;
-use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
 use crate::queries::{self, JwtProviders};
-use crate::snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
-use crate::transparent::ImplicitUpstreams;
-
-pub(super) const KIND: Kind = Kind { check, snapshot };
+use crate::snapshot::{ProxyId, Snapshot};
+use crate::transparent::{self, ImplicitUpstreams};
+use crate::upstream::{self, UpstreamSnapshot};
 
 /// The same value for all, because snapshots of one store are compared by address.
 static NO_DESTINATIONS: LazyLock<Arc<Destinations>> = LazyLock::new(Arc::default);
 
-fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
+/// Whether the registration says enough to be served.
+pub(super) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
     match instance.proxy.destination_service_name.is_empty() {
         true => Err(WatchError::NoDestination(proxy.clone())),
         false => Ok(()),
@@ -57,16 +57,15 @@ struct Own {
     mesh: Arc<Option<Mesh>>,
 }
 
-/// `None` while there are no roots or no certificate yet.
-fn snapshot(
+/// The snapshot of a sidecar. `None` while there are no roots or no certificate yet.
+pub(super) fn snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
     registered: &Arc<CheckServiceNode>,
     config: &ManagerConfig,
     leaves: &mut dyn Leaves,
-    parts: &mut super::Parts,
+    (follower, parts): (Option<&Follower>, &mut Parts),
 ) -> Option<Snapshot> {
-    let (follower, parts) = (parts.follower.as_ref(), &mut parts.sidecar);
     if !is_same(parts.registered.as_ref(), registered) {
         *parts = Parts {
             registered: Some(Arc::clone(registered)),
@@ -93,7 +92,7 @@ fn snapshot(
             parts.upstreams.push(Kept::default());
         }
         let resolved = parts.upstreams[place].get(txn, follower, |txn| {
-            queries::upstream(txn, upstream, &config.datacenter, trust_domain)
+            upstream::resolved(txn, upstream, &config.datacenter, trust_domain)
         });
         upstreams.push(UpstreamSnapshot {
             upstream: Arc::clone(upstream),
@@ -101,13 +100,17 @@ fn snapshot(
         });
     }
     let is_transparent = own.instance.proxy.mode == ProxyMode::Transparent;
+    let default = config.default_intention;
     let implicit = is_transparent.then(|| {
-        let read = |txn: &_| queries::implicit_upstreams(txn, destination, config, trust_domain);
+        let local = &*config.datacenter;
+        let read = |txn: &_| {
+            transparent::implicit_upstreams(txn, destination, default, local, trust_domain)
+        };
         parts.implicit.get(txn, follower, read)
     });
     let destinations = match is_transparent {
         true => {
-            let read = |txn: &_| egress::destinations(txn, destination, config);
+            let read = |txn: &_| egress::destinations(txn, destination, default);
             parts.destinations.get(txn, follower, read)
         }
         false => Arc::clone(&NO_DESTINATIONS),

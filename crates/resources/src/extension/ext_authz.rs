@@ -22,8 +22,9 @@ use legate_model::extension::{
     HeaderValue, HttpService, StringMatcher,
 };
 
-use super::{Place, filters};
-use crate::cluster::proto_duration;
+use super::filters;
+use super::place::Place;
+use crate::duration::proto_duration;
 use crate::encode;
 use crate::listener::{http_filter, network_filter};
 

@@ -11,7 +11,8 @@ use envoy_types::pb::envoy::config::endpoint::v3::{
 };
 use legate_model::extension::{Address, Extension, Target};
 
-use crate::cluster::{http2_only, proto_duration, set_http_options};
+use crate::cluster::{http2_only, set_http_options};
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 
 const EXT_AUTHZ: &str = "local_ext_authz";

@@ -10,18 +10,20 @@ mod filters;
 mod local;
 mod lua;
 mod otel;
+pub(crate) mod place;
 mod property_override;
+mod proxy;
 mod wasm;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::listener::v3::Listener;
 use envoy_types::pb::google::protobuf::Any;
 use legate_envoy_json::canonical;
-use legate_model::extension::{Direction, Extension, Target};
-use legate_model::{EnvoyExtension, Protocol, ServiceName, Tenancy};
+use legate_model::extension::{Direction, Extension};
+use legate_model::{EnvoyExtension, ServiceName, Tenancy};
 use legate_proxycfg::Snapshot;
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -29,54 +31,12 @@ use sha2::{Digest, Sha256};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
-use crate::names::{self, LOCAL_APP, PUBLIC_LISTENER};
-use crate::set::Type;
-use crate::upstream;
+use crate::names;
+use crate::resource_type::Type;
 use local::LocalCluster;
+use place::Place;
 pub use property_override::check;
-
-/// One part of a proxy: what extensions look at to know whether they are for it.
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) kind: Type,
-    /// The part's name; what a user wrote may be called otherwise.
-    pub(crate) name: &'a str,
-    /// The upstream that it was made for, where it is one.
-    pub(crate) upstream: Option<&'a str>,
-}
-
-impl Place<'_> {
-    /// As in Consul, only the application's cluster, the listener for the mesh and its routes are
-    /// inbound.
-    fn direction(&self) -> Direction {
-        let own = match self.kind {
-            Type::Cluster | Type::Endpoints => self.name == LOCAL_APP,
-            Type::Routes => self.name == PUBLIC_LISTENER,
-            Type::Listener => {
-                let (name, _) = self.name.split_once(':').unwrap_or((self.name, ""));
-                name == PUBLIC_LISTENER
-            }
-            Type::Secret => false,
-        };
-        match own && self.upstream.is_none() {
-            true => Direction::Inbound,
-            false => Direction::Outbound,
-        }
-    }
-
-    fn is_listener(&self, direction: Direction) -> bool {
-        self.kind == Type::Listener && self.direction() == direction
-    }
-}
-
-/// What extensions need to know about their proxy.
-#[derive(Debug)]
-struct Proxy {
-    /// What its application speaks.
-    protocol: Protocol,
-    /// The clusters of the upstreams that extensions call, by service.
-    clusters: BTreeMap<String, String>,
-}
+use proxy::Proxy;
 
 /// One extension of a proxy.
 #[derive(Debug)]
@@ -114,12 +74,7 @@ impl Extensions {
         let mut all: Vec<Loaded> = list.iter().map(|one| Loaded::read(one, own)).collect();
         local::name(all.iter_mut().filter_map(|one| one.local.as_mut()));
         let services: BTreeSet<&str> = all.iter().filter_map(Loaded::service).collect();
-        let cluster =
-            |service: &str| Some((service.to_owned(), cluster_of(memo, snapshot, service)?));
-        let proxy = Proxy {
-            protocol: snapshot.protocol,
-            clusters: services.into_iter().filter_map(cluster).collect(),
-        };
+        let proxy = Proxy::of(memo, snapshot, services);
         let digest = digest(list, own, &proxy);
         match previous.filter(|previous| previous.digest == digest) {
             Some(previous) => Some(Arc::clone(previous)),
@@ -227,19 +182,6 @@ fn digest(list: &[EnvoyExtension], own: &Tenancy, proxy: &Proxy) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// The cluster of the upstream of this name, where all that is sent to it goes to one.
-fn cluster_of(memo: &Memo, snapshot: &Snapshot, service: &str) -> Option<String> {
-    let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
-    let upstreams = snapshot.upstreams.iter();
-    let mut upstreams = upstreams.chain(implicit.map(|one| &one.upstream));
-    let upstream = upstreams.find(|one| {
-        let one = &one.upstream;
-        one.destination_type.is_service()
-            && names::extended(snapshot, one).eq_ignore_ascii_case(service)
-    })?;
-    upstream::only_cluster(memo, upstream)
-}
-
 impl Loaded {
     /// Reads an extension of a proxy of this tenancy: from here on services have the names of upstreams.
     fn read(extension: &EnvoyExtension, own: &Tenancy) -> Self {
@@ -314,16 +256,5 @@ impl Loaded {
             Extension::PropertyOverride(_) => Ok(()),
         }?;
         Ok(listener.encode_to_vec())
-    }
-}
-
-impl Proxy {
-    fn cluster<'a>(&'a self, target: &Target, local: Option<&'a str>) -> Result<&'a str, String> {
-        local.map_or_else(|| self.upstream(&target.service.name), Ok)
-    }
-
-    fn upstream(&self, service: &str) -> Result<&str, String> {
-        let cluster = self.clusters.get(service).map(String::as_str);
-        cluster.ok_or_else(|| format!("no upstream definition found for service {service:?}"))
     }
 }

@@ -18,7 +18,7 @@ use legate_model::extension::{
 use serde_json::Value;
 
 use super::{ext_authz, filters};
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 use crate::encode;
 
 /// Connections without requests are not logged.

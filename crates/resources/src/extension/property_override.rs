@@ -7,8 +7,8 @@ use legate_model::extension::{Extension, PatchedResource, PropertyOverride, Prop
 use legate_model::{EnvoyExtension, Invalid};
 use prost::Message;
 
-use super::Place;
-use crate::set::Type;
+use super::place::Place;
+use crate::resource_type::Type;
 
 /// Compares the paths and values of a property-override with Envoy's messages: what no resource can
 /// have is refused when it is written. Nothing is said about other extensions.

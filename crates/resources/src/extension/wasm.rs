@@ -16,8 +16,9 @@ use legate_model::extension::{
     CapabilityRestriction, Wasm, WasmPlugin, WasmProtocol, WasmRemote, WasmRetryPolicy, WasmVm,
 };
 
-use super::{Proxy, filters};
-use crate::cluster::proto_duration;
+use super::filters;
+use super::proxy::Proxy;
+use crate::duration::proto_duration;
 use crate::encode;
 use crate::listener::{http_filter, network_filter};
 

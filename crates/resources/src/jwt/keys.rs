@@ -17,7 +17,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
 use legate_model::{JwksTrustedCa, KeyServer, RemoteJwks};
 
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;

@@ -29,7 +29,7 @@ use legate_model::{JwksRetryPolicy, JwtProvider, LocalJwks, RemoteJwks};
 use legate_proxycfg::JwtProviders;
 use prost::{Message, Name};
 
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 use crate::error::GenerateError;
 use crate::names;
 

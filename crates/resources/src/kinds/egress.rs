@@ -12,15 +12,17 @@ use std::sync::Arc;
 use legate_model::Protocol;
 use legate_proxycfg::{Destination, Destinations, Snapshot};
 
-use super::sidecar::{Same, Settings, made};
+use super::change::Same;
 use crate::cluster;
+use crate::composer::Composer;
 use crate::endpoint;
 use crate::listener::outbound::{Chain, Target};
 use crate::names;
-use crate::part::{Composer, UnitBuilder};
+use crate::part::{UnitBuilder, made};
+use crate::resource_type::Type;
 use crate::retry;
 use crate::route;
-use crate::set::Type;
+use crate::settings::Settings;
 use crate::tls::TlsSettings;
 use crate::upstream::Leads;
 

@@ -1,14 +1,16 @@
 //! What each kind of proxy is made of: one function a kind, from its snapshot to its parts. A new
 //! kind is a file with such a function and a line in [`compose`].
 
-pub(crate) mod egress;
+mod change;
+mod egress;
 mod sidecar;
 mod transparent;
+mod upstream;
 
 use legate_model::ServiceKind;
 use legate_proxycfg::Snapshot;
 
-use crate::part::Composer;
+use crate::composer::Composer;
 
 /// Adds the parts of a proxy. `last` is the snapshot that the composer's previous set was made
 /// from.

@@ -5,7 +5,7 @@
 //! A service that is an explicit upstream as well has the cluster of that one, whichever of the two
 //! the application dials.
 
-use std::cell::{LazyCell, OnceCell};
+use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
 
+use super::change::{Same, counterpart, is_of_same_tenancy, same_chain};
 use super::egress::{Egress, Units};
-use super::sidecar::{
-    OUTBOUND, Same, Settings, UpstreamChange, counterpart, is_of_same_tenancy, made, same_chain,
-};
+use super::upstream::UpstreamChange;
 use crate::cluster;
+use crate::composer::Composer;
 use crate::listener::outbound::{self, Chain, Target};
 use crate::memo::Memo;
 use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
-use crate::part::{Composer, Made, UnitBuilder};
+use crate::part::{Made, UnitBuilder, made};
+use crate::resource_type::Type;
 use crate::retry;
-use crate::set::Type;
+use crate::settings::Settings;
 use crate::tls::TlsSettings;
 use crate::upstream::{Leads, UpstreamPlan};
 
@@ -76,15 +77,9 @@ impl<'a> Transparent<'a, '_> {
         let upstream = &implicit.upstream;
         let is_explicit = explicit(self.snapshot, upstream).is_some();
         let was_explicit = self.last.map(|last| explicit(last, upstream).is_some());
-        let change = UpstreamChange {
-            snapshot: self.snapshot,
-            upstream,
-            earlier: earlier
-                .filter(|_| was_explicit == Some(is_explicit))
-                .map(|earlier| &earlier.upstream),
-            same: self.same,
-            compared_ends: OnceCell::new(),
-        };
+        let before = earlier.filter(|_| was_explicit == Some(is_explicit));
+        let before = before.map(|earlier| &earlier.upstream);
+        let change = UpstreamChange::new(self.snapshot, upstream, before, self.same);
         let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, upstream));
         if !is_explicit {
             change.add_clusters(unit, composer.memo, self.settings, &plan);
@@ -114,15 +109,16 @@ impl<'a> Transparent<'a, '_> {
     }
 
     /// The unit of the listener, from those of the explicit and the implicit upstreams, and of what is
-    /// outside the mesh.
+    /// outside the mesh. `place` is its place in the last set, where it was there.
     pub(super) fn outbound<'b>(
         &self,
         composer: &Composer<'b>,
+        place: usize,
         (explicit_units, implicit_units): (&mut [UnitBuilder<'_>], &mut [UnitBuilder<'_>]),
         egress: (&Egress<'_, '_>, &Units<'_>),
     ) -> UnitBuilder<'b> {
         let memo = composer.memo;
-        let before = self.last_implicit().map(|_| OUTBOUND);
+        let before = self.last_implicit().map(|_| place);
         let mut unit = composer.unit(before);
         let only_mesh = (*self.snapshot.mesh)
             .as_ref()

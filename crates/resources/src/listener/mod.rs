@@ -2,6 +2,7 @@
 //! captured traffic. Here is what all are made of.
 
 pub(crate) mod exposed;
+mod guards;
 pub(crate) mod normalization;
 pub(crate) mod outbound;
 pub(crate) mod public;

@@ -20,7 +20,7 @@ use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_model::{Protocol, ServiceInstance};
 use legate_proxycfg::{Dialled, DialledKind, ImplicitUpstream};
 
-use crate::cluster::proto_duration;
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::listener::upstream::{self, Way};

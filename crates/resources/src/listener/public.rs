@@ -29,11 +29,12 @@ use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value, UInt64Value
 use legate_model::{ConnectProxy, InstanceRateLimits, MutualTlsMode, Protocol, ProxyMode};
 use legate_proxycfg::Snapshot;
 
-use crate::cluster::proto_duration;
-use crate::custom::{self, Guards};
+use crate::custom;
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::jwt;
+use crate::listener::guards::{self, Guards};
 use crate::listener::normalization::Normalization;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
@@ -204,7 +205,7 @@ fn written(
             requests: input.requests.as_ref().map(filters),
             normalization: input.normalization,
         };
-        custom::guard(PUBLIC_LISTENER_JSON, &mut listener, &guards)?;
+        guards::guard(PUBLIC_LISTENER_JSON, &mut listener, &guards)?;
         if listener.name.is_empty() {
             PUBLIC_LISTENER.clone_into(&mut listener.name);
         }

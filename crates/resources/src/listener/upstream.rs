@@ -8,8 +8,8 @@ use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::Rds;
 use legate_model::{Protocol, Upstream};
 
-use crate::cluster::proto_duration;
 use crate::custom;
+use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::listener::{self, Bind, RouteSpecifier};

@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
+use crate::CaError;
 use crate::settings::VaultSettings;
 
 /// How long an answer may take.
@@ -66,6 +67,14 @@ impl VaultError {
     /// Whether Vault refused with these words.
     pub(super) fn says(&self, words: &str) -> bool {
         matches!(self, Self::Refused { reason, .. } if reason.contains(words))
+    }
+}
+
+impl From<VaultError> for CaError {
+    fn from(error: VaultError) -> CaError {
+        CaError::Vault {
+            reason: error.to_string(),
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::super::Settings;
 use super::*;
+use crate::probe::Prober;
+use crate::settings::Settings;
 use CheckStatus::{Critical, Passing, Warning};
 
 /// What the daemon does with a call.

@@ -25,10 +25,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::chain::Instances;
+use crate::config::ManagerConfig;
 use crate::error::WatchError;
-use crate::kinds::{self, Leaves, Outcome, Parts};
-use crate::manager::ManagerConfig;
-use crate::same::{self, Compare};
+use crate::kinds::leaves::Leaves;
+use crate::kinds::{self, Outcome, Parts};
+use crate::same::Compare;
 use crate::snapshot::{ProxyId, Snapshot};
 
 /// Gives every service a certificate, or none.
@@ -297,7 +298,7 @@ fn a_registration_that_is_gone_is_waited_for() {
 fn what_two_states_agree_on_is_taken_over() {
     let (before, mut after) = (snapshot(&mesh()).unwrap(), snapshot(&mesh()).unwrap());
     assert!(!is_same(&before, &after));
-    same::adopt(&before, &mut after, Compare::Values);
+    after.adopt(&before, Compare::Values);
     assert!(is_same(&before, &after));
 }
 
@@ -456,7 +457,7 @@ fn any_change() -> impl Strategy<Value = Command> {
 
 /// Of one store: what makes no difference is the same value.
 fn is_same(a: &Snapshot, b: &Snapshot) -> bool {
-    same::snapshots(a, b, Compare::Addresses)
+    a.is_same(b, Compare::Addresses)
 }
 
 proptest! {
@@ -485,7 +486,7 @@ proptest! {
 
 fn same_outcome(a: &Result<Outcome, WatchError>, b: &Result<Outcome, WatchError>) -> bool {
     match (a, b) {
-        (Ok(Outcome::Ready(a)), Ok(Outcome::Ready(b))) => same::snapshots(a, b, Compare::Values),
+        (Ok(Outcome::Ready(a)), Ok(Outcome::Ready(b))) => a.is_same(b, Compare::Values),
         (Ok(Outcome::Pending), Ok(Outcome::Pending)) => true,
         (Err(a), Err(b)) => a == b,
         _ => false,

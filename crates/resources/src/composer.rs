@@ -1,0 +1,90 @@
+//! All units of one proxy, and the set that they become.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::extension::Extensions;
+use crate::memo::Memo;
+use crate::part::{Made, Unit, UnitBuilder};
+use crate::resource_type::Type;
+use crate::set::ResourceSet;
+
+/// Collects the units of one proxy.
+pub(crate) struct Composer<'a> {
+    pub(crate) memo: &'a Memo,
+    computed: &'a AtomicU64,
+    previous: Option<&'a ResourceSet>,
+    units: Vec<Arc<Unit>>,
+    extensions: Option<Arc<Extensions>>,
+    /// Whether the extensions are those of the previous set.
+    same_extensions: bool,
+}
+
+impl<'a> Composer<'a> {
+    pub(crate) fn new(
+        memo: &'a Memo,
+        computed: &'a AtomicU64,
+        previous: Option<&'a ResourceSet>,
+        extensions: Option<Arc<Extensions>>,
+    ) -> Self {
+        let before = previous.and_then(|set| set.extensions.as_ref());
+        let same_extensions = match (before, &extensions) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        Self {
+            memo,
+            computed,
+            previous,
+            units: Vec::new(),
+            extensions,
+            same_extensions,
+        }
+    }
+
+    /// Begins a unit. `before` is its place among the units of the previous set.
+    pub(crate) fn unit(&self, before: Option<usize>) -> UnitBuilder<'a> {
+        let previous = self.previous.zip(before);
+        let previous = previous.and_then(|(set, place)| set.units.get(place));
+        let extensions = self.extensions.clone();
+        let mut unit = UnitBuilder::new(self.memo, self.computed, previous);
+        unit.extend_with(extensions, self.same_extensions);
+        unit
+    }
+
+    pub(crate) fn add(&mut self, unit: UnitBuilder<'a>) {
+        self.units.push(unit.finish());
+    }
+
+    /// The set of all units; the previous one where each of them is as it was.
+    pub(crate) fn finish(mut self) -> ResourceSet {
+        self.add_clusters_of_extensions();
+        match self.previous {
+            Some(previous) if same_units(&previous.units, &self.units) => previous.clone(),
+            previous => ResourceSet::of(self.units, self.extensions, previous),
+        }
+    }
+
+    /// What extensions add is the last unit, where there are extensions.
+    fn add_clusters_of_extensions(&mut self) {
+        let Some(extensions) = self.extensions.clone() else {
+            return;
+        };
+        let before = self.previous.filter(|set| set.extensions.is_some());
+        let mut unit = self.unit(before.and_then(|set| set.units.len().checked_sub(1)));
+        // They are made with the extensions that are for them; their number changes with those.
+        unit.without_extensions();
+        for (at, name) in extensions.with_cluster() {
+            let name = || name.to_owned();
+            unit.part(Type::Cluster, name, true, |warnings| {
+                let made = extensions.cluster(at, self.memo, warnings)?;
+                Ok(made.map(Made::from))
+            });
+        }
+        self.add(unit);
+    }
+}
+
+fn same_units(a: &[Arc<Unit>], b: &[Arc<Unit>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+}

@@ -1,0 +1,40 @@
+//! One part of a proxy, as extensions look at it to know whether they are for it.
+
+use legate_model::extension::Direction;
+
+use crate::names::{LOCAL_APP, PUBLIC_LISTENER};
+use crate::resource_type::Type;
+
+/// One part of a proxy.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) kind: Type,
+    /// The part's name; what a user wrote may be called otherwise.
+    pub(crate) name: &'a str,
+    /// The upstream that it was made for, where it is one.
+    pub(crate) upstream: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// As in Consul, only the application's cluster, the listener for the mesh and its routes are
+    /// inbound.
+    pub(super) fn direction(&self) -> Direction {
+        let own = match self.kind {
+            Type::Cluster | Type::Endpoints => self.name == LOCAL_APP,
+            Type::Routes => self.name == PUBLIC_LISTENER,
+            Type::Listener => {
+                let (name, _) = self.name.split_once(':').unwrap_or((self.name, ""));
+                name == PUBLIC_LISTENER
+            }
+            Type::Secret => false,
+        };
+        match own && self.upstream.is_none() {
+            true => Direction::Inbound,
+            false => Direction::Outbound,
+        }
+    }
+
+    pub(super) fn is_listener(&self, direction: Direction) -> bool {
+        self.kind == Type::Listener && self.direction() == direction
+    }
+}

@@ -1,0 +1,107 @@
+//! What is the same in two snapshots of a proxy, one after the other, as far as its parts ask: values are
+//! the same where they are the same `Arc`s.
+
+use std::sync::Arc;
+
+use legate_model::Upstream;
+use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+
+use crate::telemetry::Telemetry;
+
+/// The parts of a snapshot that are the same as in the last one.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Same {
+    /// Trust domain and datacenter.
+    pub(super) mesh_name: bool,
+    pub(super) instance: bool,
+    /// Where the proxy is.
+    pub(super) locality: bool,
+    pub(super) node_address: bool,
+    pub(super) protocol: bool,
+    pub(super) mesh: bool,
+    /// What is reported of connections and requests.
+    pub(super) telemetry: bool,
+    pub(super) leaf: bool,
+    pub(super) roots: bool,
+    pub(super) intentions: bool,
+    pub(super) jwt_providers: bool,
+}
+
+impl Same {
+    pub(super) fn between(last: &Snapshot, now: &Snapshot) -> Self {
+        Self {
+            mesh_name: last.trust_domain == now.trust_domain && last.datacenter == now.datacenter,
+            instance: Arc::ptr_eq(&last.instance, &now.instance),
+            locality: last.instance.locality == now.instance.locality,
+            node_address: last.node_address == now.node_address,
+            protocol: last.protocol == now.protocol,
+            mesh: Arc::ptr_eq(&last.mesh, &now.mesh),
+            telemetry: Telemetry::is_same(&last.instance, &now.instance),
+            leaf: Arc::ptr_eq(&last.leaf, &now.leaf),
+            roots: Arc::ptr_eq(&last.roots, &now.roots),
+            intentions: Arc::ptr_eq(&last.intentions, &now.intentions)
+                && last.default_intention == now.default_intention,
+            jwt_providers: Arc::ptr_eq(&last.jwt_providers, &now.jwt_providers),
+        }
+    }
+
+    /// Whether all of them are.
+    pub(super) fn all(self) -> bool {
+        let all = Self {
+            mesh_name: true,
+            instance: true,
+            locality: true,
+            node_address: true,
+            protocol: true,
+            mesh: true,
+            telemetry: true,
+            leaf: true,
+            roots: true,
+            intentions: true,
+            jwt_providers: true,
+        };
+        self == all
+    }
+}
+
+/// Whether two upstreams of one proxy, or of one before and after a change, are of one tenancy.
+pub(super) fn is_of_same_tenancy(one: &Upstream, other: &Upstream) -> bool {
+    one.destination_partition == other.destination_partition
+        && one.destination_namespace == other.destination_namespace
+}
+
+/// Where an upstream was in the last snapshot.
+pub(super) fn counterpart(
+    last: &[UpstreamSnapshot],
+    place: usize,
+    upstream: &UpstreamSnapshot,
+) -> Option<usize> {
+    let now = &upstream.upstream;
+    let same = |other: &UpstreamSnapshot| Arc::ptr_eq(&other.upstream, now);
+    let alike = |other: &UpstreamSnapshot| {
+        let other = &other.upstream;
+        other.destination_name == now.destination_name
+            && is_of_same_tenancy(other, now)
+            && other.destination_type.is_service() == now.destination_type.is_service()
+            && other.datacenter == now.datacenter
+            && other.destination_peer == now.destination_peer
+    };
+    let in_place = last.get(place).filter(|other| same(other));
+    in_place
+        .map(|_| place)
+        .or_else(|| last.iter().position(same))
+        .or_else(|| last.get(place).filter(|other| alike(other)).map(|_| place))
+        .or_else(|| last.iter().position(alike))
+}
+
+/// Whether the same settings hold for two upstreams, and the same chain.
+pub(super) fn same_chain(last: &UpstreamSnapshot, now: &UpstreamSnapshot) -> bool {
+    let chains = last
+        .resolved
+        .chain
+        .as_ref()
+        .ok()
+        .zip(now.resolved.chain.as_ref().ok());
+    Arc::ptr_eq(&last.upstream, &now.upstream)
+        && chains.is_some_and(|(last, now)| Arc::ptr_eq(last, now))
+}

@@ -1,0 +1,227 @@
+//! The parts of one upstream: a cluster with endpoints for each end of its chain, the routes where it has
+//! some, and the listener of an explicit one.
+
+use std::cell::{LazyCell, OnceCell};
+use std::sync::Arc;
+
+use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
+
+use super::change::{Same, same_chain};
+use crate::chain_route;
+use crate::cluster;
+use crate::endpoint;
+use crate::listener;
+use crate::memo::Memo;
+use crate::part::{Made, UnitBuilder, made};
+use crate::resource_type::Type;
+use crate::settings::{self, Settings};
+use crate::tls::TlsSettings;
+use crate::upstream::{self, ClusterKind, Leads, UpstreamPlan};
+
+/// One upstream, and what it was in the last snapshot.
+pub(super) struct UpstreamChange<'a> {
+    snapshot: &'a Snapshot,
+    upstream: &'a UpstreamSnapshot,
+    earlier: Option<&'a UpstreamSnapshot>,
+    same: Same,
+    compared_ends: OnceCell<bool>,
+}
+
+/// What the parts of one upstream have in common, found out when a part needs it.
+type Plan<'a, F> = LazyCell<UpstreamPlan<'a>, F>;
+
+impl<'a> UpstreamChange<'a> {
+    /// `same` is what of the proxy is as it was in the last snapshot, and `earlier` the upstream there.
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        upstream: &'a UpstreamSnapshot,
+        earlier: Option<&'a UpstreamSnapshot>,
+        same: Same,
+    ) -> Self {
+        Self {
+            snapshot,
+            upstream,
+            earlier,
+            same,
+            compared_ends: OnceCell::new(),
+        }
+    }
+
+    fn is(&self, equal: impl FnOnce(&UpstreamSnapshot) -> bool) -> bool {
+        self.earlier.is_some_and(equal)
+    }
+
+    /// Whether its names and settings are as they were, and what its chain makes of them.
+    fn leads_alike(&self) -> bool {
+        self.same.mesh_name && self.is(|last| same_chain(last, self.upstream))
+    }
+
+    /// Whether its names and settings are as they were, and where its chain ends.
+    fn ends_alike(&self) -> bool {
+        let ends = |last: &UpstreamSnapshot| {
+            let chains = (&last.resolved.chain, &self.upstream.resolved.chain);
+            same_chain(last, self.upstream)
+                || Arc::ptr_eq(&last.upstream, &self.upstream.upstream)
+                    && matches!(chains, (Ok(last), Ok(now)) if last.ends_alike(now))
+        };
+        let compare = || self.same.mesh_name && self.is(ends);
+        *self.compared_ends.get_or_init(compare)
+    }
+
+    /// Whether connections to it are made as they were, besides.
+    pub(super) fn is_dialled_alike(&self) -> bool {
+        self.leads_alike() && self.same.mesh && self.same.instance
+    }
+
+    /// Whether nothing about it has changed.
+    fn is_as_it_was(&self) -> bool {
+        let resolved = &self.upstream.resolved;
+        self.is_dialled_alike() && self.is(|last| Arc::ptr_eq(&last.resolved, resolved))
+    }
+
+    /// All that an explicit upstream has.
+    pub(super) fn add_parts(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        settings: &Settings<'_>,
+    ) {
+        if self.is_as_it_was() && unit.take_over() {
+            return;
+        }
+        let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, self.upstream));
+        self.add_clusters(unit, memo, settings, &plan);
+        self.add_routes(unit, memo, &plan);
+        self.add_listener(unit, memo, settings, &plan);
+    }
+
+    /// A cluster for each end of the chain, each followed by its endpoints where it has some of its
+    /// own. None where the entries that are stored do not make a chain.
+    pub(super) fn add_clusters<F: FnOnce() -> UpstreamPlan<'a>>(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        settings: &Settings<'_>,
+        plan: &Plan<'a, F>,
+    ) {
+        let resolved = &self.upstream.resolved;
+        let ends_alike = self.ends_alike();
+        let is_dialled_alike = ends_alike && self.same.mesh && self.same.instance;
+        for cluster in upstream::clusters(memo, self.upstream) {
+            let name = || cluster.name.clone();
+            unit.part(Type::Cluster, name, is_dialled_alike, |_| {
+                let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
+                let fetch_timeout = settings.0.fetch_timeout;
+                made(cluster::upstream(memo, plan, &cluster, &tls, fetch_timeout))
+            });
+            let ClusterKind::Target(target, _) = cluster.kind else {
+                continue;
+            };
+            let of = |resolved: &'a ResolvedChain| resolved.instances(&target.id);
+            let Some(instances) = of(resolved) else {
+                continue;
+            };
+            let before = self.earlier.and_then(|last| of(&last.resolved));
+            let same = before.is_some_and(|before| Arc::ptr_eq(before, instances));
+            let near = endpoint::near(&self.snapshot.instance, target);
+            let unchanged = ends_alike && same && self.same.locality;
+            unit.part(Type::Endpoints, name, unchanged, |warnings| {
+                made(endpoint::assignment(
+                    memo,
+                    &cluster.name,
+                    instances,
+                    near,
+                    warnings,
+                ))
+            });
+        }
+    }
+
+    /// The routes, where the chain says more than that all goes to one cluster.
+    pub(super) fn add_routes<F: FnOnce() -> UpstreamPlan<'a>>(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        plan: &Plan<'a, F>,
+    ) {
+        let Ok(chain) = &self.upstream.resolved.chain else {
+            return;
+        };
+        let unchanged = self.leads_alike()
+            && (self.same.mesh || !upstream::has_routes(chain))
+            && !unit.has_trouble(Type::Cluster);
+        let nowhere = match unchanged {
+            true => None,
+            false => unit.lacking(Type::Cluster).cloned(),
+        };
+        unit.part(
+            Type::Routes,
+            || plan.id.clone(),
+            unchanged,
+            |_| {
+                let Leads::Routes(name) = plan.leads(memo)? else {
+                    return Ok(None);
+                };
+                // Envoy refuses requests to a cluster that it does not have, and routes if it is asked to.
+                if let Some(reason) = nowhere {
+                    return Err(reason);
+                }
+                let mesh = (*self.snapshot.mesh).as_ref();
+                let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
+                made(chain_route::routes(memo, &name, chain, validate))
+            },
+        );
+    }
+
+    fn add_listener<F: FnOnce() -> UpstreamPlan<'a>>(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        settings: &Settings<'_>,
+        plan: &Plan<'a, F>,
+    ) {
+        let upstream = self.upstream;
+        let chain = upstream.resolved.chain.as_ref();
+        let waits_for_routes = chain.is_ok_and(|chain| upstream::has_routes(chain));
+        // A listener without routes of its own says itself where requests go.
+        let leads_alike = match waits_for_routes {
+            true => self.ends_alike(),
+            false => self.leads_alike(),
+        };
+        let unchanged = leads_alike
+            && self.same.telemetry
+            && (self.same.instance || !waits_for_routes)
+            && !unit.has_trouble(Type::Cluster)
+            && !unit.has_trouble(Type::Routes);
+        // Envoy refuses a listener whose routes lead to a cluster that it does not have, and one
+        // whose routes do not come refuses requests.
+        let nowhere = match unchanged {
+            true => None,
+            false => [Type::Cluster, Type::Routes]
+                .into_iter()
+                .find_map(|kind| unit.lacking(kind).cloned()),
+        };
+        unit.part(
+            Type::Listener,
+            || plan.id.clone(),
+            unchanged,
+            |warnings| {
+                warnings.clone_from(&plan.warnings);
+                plan.chain()?;
+                if let Some(reason) = nowhere {
+                    return Err(reason);
+                }
+                if let Some(text) = &plan.settings.listener {
+                    let (resource, bind) = listener::upstream::written(memo, text)?;
+                    let bind = bind.map(Box::new);
+                    return Ok(Some(Made { resource, bind }));
+                }
+                let bind = listener::upstream::bind(&upstream.upstream)?;
+                let resource = listener::upstream::listener(memo, plan, &bind, &settings.0)?;
+                let bind = Some(Box::new(bind));
+                Ok(Some(Made { resource, bind }))
+            },
+        );
+        unit.named_by_user(settings::has_listener(&upstream.upstream));
+    }
+}
