@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use legate_model::{Intention, ServiceName};
+use legate_model::{Intention, IntentionAction as Action, ServiceName};
 
-use crate::{Action, covers, sort};
+use crate::order::{covers, sort};
 
 /// An answer, with what it rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,10 +10,11 @@
 use std::sync::Arc;
 
 use legate_model::{
-    HttpPermission, Intention, IntentionPermission, JwtRequirement, ServiceName, WILDCARD,
+    HttpPermission, Intention, IntentionAction as Action, IntentionPermission, JwtRequirement,
+    ServiceName, WILDCARD,
 };
 
-use crate::{Action, covers, deciding, is_wide};
+use crate::order::{covers, deciding, is_wide};
 
 /// What the filter that enforces the rules can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use legate_model::{ServiceIntentions, ServiceName, SourceIntention, Tenancy, WILDCARD};
+use legate_model::{
+    IntentionAction as Action, ServiceIntentions, ServiceName, SourceIntention, Tenancy, WILDCARD,
+};
 
-use crate::{Action, covers};
+use crate::order::covers;
 
 /// What intentions say about one source, whatever the destination.
 ///

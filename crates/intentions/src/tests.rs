@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use legate_model::{
     HttpPermission, Intention, IntentionPermission, JwtRequirement, RequiredProvider,
-    ServiceIntentions, SourceIntention, Tenancy,
+    ServiceIntentions, ServiceName, SourceIntention, Tenancy,
 };
 use proptest::prelude::*;
 

@@ -35,7 +35,7 @@ enum Command {
     AclInit(Box<acl_init::Options>),
 }
 
-fn level(text: &str) -> Result<Level, logging::LogError> {
+fn level(text: &str) -> Result<Level, logging::UnknownLevel> {
     text.parse()
 }
 

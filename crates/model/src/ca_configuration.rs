@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::json::same_key;
+use crate::json::decode::same_key;
 
 /// What stands for a secret in answers. In a write it means that the secret stays what it is.
 pub const HIDDEN: &str = "hidden";

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
+use crate::json::shown::is_zero;
 use crate::tenancy::{NoPeer, TenancyName};
 
 /// Result of a check, from best to worst.
@@ -185,7 +186,7 @@ pub struct CheckDefinition {
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
     pub interval: Duration,
     /// Largest output kept, in bytes.
-    #[serde(skip_serializing_if = "is_zero_u64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub output_max_size: u64,
     /// Longest run.
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
@@ -217,8 +218,4 @@ impl CheckDefinition {
             _ => "",
         }
     }
-}
-
-pub(crate) fn is_zero_u64(value: &u64) -> bool {
-    *value == 0
 }

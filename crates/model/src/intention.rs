@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use legate_filter::re2;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
+use crate::name::{self, WILDCARD};
 use crate::tenancy::{
     EVERY_TENANCY, Ignored, NoPeer, NotServed, ServiceName, Tenancy, TenancyName,
 };
-use crate::{WILDCARD, name, regex, timestamp};
+use crate::timestamp;
 
 /// The only type of intention source.
 pub const SOURCE_TYPE_CONSUL: &str = "consul";
@@ -475,7 +477,7 @@ impl HttpPermission {
                 ));
             }
         }
-        regex::validate(&self.path_regex).map_err(|reason| Invalid::new("PathRegex", reason))?;
+        re2::validate(&self.path_regex).map_err(|reason| Invalid::new("PathRegex", reason))?;
         for (i, header) in self.header.iter().enumerate() {
             header
                 .validate()
@@ -524,7 +526,7 @@ impl HttpHeaderPermission {
                 format!("{:?} has characters that no header has", self.name),
             ));
         }
-        regex::validate(&self.regex).map_err(|reason| Invalid::new("Regex", reason))?;
+        re2::validate(&self.regex).map_err(|reason| Invalid::new("Regex", reason))?;
         let texts = [
             &self.exact,
             &self.prefix,

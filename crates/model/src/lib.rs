@@ -38,6 +38,7 @@ mod peering;
 mod prepared_query;
 mod protocol;
 mod proxy;
+mod rate_limits;
 mod register;
 mod secret;
 pub mod served;
@@ -51,8 +52,6 @@ pub mod timestamp;
 pub mod transaction;
 mod validate;
 pub mod virtual_ip;
-
-pub(crate) use legate_filter::re2 as regex;
 
 pub use access_logs::LogFormat;
 pub use autopilot::AutopilotConfiguration;
@@ -72,9 +71,11 @@ pub use intention::{
     SOURCE_TYPE_CONSUL, precedence,
 };
 pub use invalid::Invalid;
+pub use json::decode::Opaque;
 pub use jwt_requirement::{JwtRequirement, RequiredClaim, RequiredProvider};
 pub use kv::{KvEntry, KvValue, MAX_KEY};
 pub use locality::{Distance, Locality, LocalityMode, PrioritizeByLocality};
+pub use name::WILDCARD;
 pub use node::Node;
 pub use peering::{
     EstablishPeering, GeneratePeeringToken, Peering, PeeringRemote, PeeringState, PeeringToken,
@@ -87,8 +88,10 @@ pub use prepared_query::{
 pub use protocol::{Protocol, UnknownProtocol};
 pub use proxy::{
     AccessLogs, AccessLogsType, ConnectProxy, EnvoyExtension, Expose, ExposePath, MeshGateway,
-    MeshGatewayMode, ProxyMode, TransparentProxy, Upstream, UpstreamId, UpstreamType,
+    MeshGatewayMode, MutualTlsMode, ProxyMode, TransparentProxy, Upstream, UpstreamId,
+    UpstreamType,
 };
+pub use rate_limits::{InstanceRateLimits, RateLimits, RouteRateLimits};
 pub use register::{DeregisterRequest, RegisterRequest, RegistrationParts};
 pub use secret::Secret;
 pub use service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
@@ -97,16 +100,7 @@ pub use session::{
 };
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
 pub use tenancy::{
-    EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer, NotServed, ServiceName,
-    Tenancy, TenancyName,
+    DEFAULT_TENANCY, EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer,
+    NotServed, ServiceName, Tenancy, TenancyName,
 };
 pub use tenant::{Namespace, NamespaceAcls, Partition};
-
-/// A map of opaque JSON values whose keys are kept as the user wrote them.
-pub type Opaque = serde_json::Map<String, serde_json::Value>;
-
-/// The only namespace and partition that are served.
-pub const DEFAULT_TENANCY: &str = "default";
-
-/// The name that stands for every service in an intention.
-pub const WILDCARD: &str = "*";

@@ -1,6 +1,7 @@
 //! Which names are accepted, and why others are not.
 
-use crate::WILDCARD;
+/// The name that stands for every service in an intention.
+pub const WILDCARD: &str = "*";
 
 /// Longest name and id, in bytes. Names are keys of tables, topics and metrics.
 const MAX_NAME: usize = 512;

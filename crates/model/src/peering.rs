@@ -8,9 +8,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use crate::invalid::Invalid;
+use crate::json::decode::{UnknownFields, from_slice};
+use crate::json::shown::null_if_empty;
 use crate::locality::Locality;
+use crate::meta;
+use crate::secret::Secret;
 use crate::tenancy::TenancyName;
-use crate::{Invalid, Secret, json, meta};
 
 /// Addresses in a token at most.
 const MAX_ADDRESSES: usize = 64;
@@ -114,13 +118,13 @@ pub struct EstablishPeering {
 #[serde(rename_all = "PascalCase", default)]
 pub struct PeeringToken {
     /// The CA of the cluster that gave it out.
-    #[serde(rename = "CA", serialize_with = "json::null_if_empty")]
+    #[serde(rename = "CA", serialize_with = "null_if_empty")]
     pub ca: Vec<String>,
     /// Where its servers are, as whoever asked for it says.
-    #[serde(serialize_with = "json::null_if_empty")]
+    #[serde(serialize_with = "null_if_empty")]
     pub manual_server_addresses: Vec<String>,
     /// Where its servers are.
-    #[serde(serialize_with = "json::null_if_empty")]
+    #[serde(serialize_with = "null_if_empty")]
     pub server_addresses: Vec<String>,
     /// The name in their certificates.
     pub server_name: String,
@@ -233,7 +237,7 @@ impl PeeringToken {
         // The reader's own message could repeat a part of the secret.
         let bytes =
             bytes.map_err(|_| refused("failed to decode token: it is no base64".to_owned()))?;
-        let token: Self = json::from_slice(&bytes, json::UnknownFields::Ignore)
+        let token: Self = from_slice(&bytes, UnknownFields::Ignore)
             .map_err(|_| refused("failed to decode token: it is no token's JSON".to_owned()))?;
         let within = |error: Invalid| error.within(FIELD);
         validate_addresses("ManualServerAddresses", &token.manual_server_addresses)

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::json::decode::{Opaque, UnknownFields, from_value};
+use crate::json::shown::is_zero;
+use crate::rate_limits::InstanceRateLimits;
 use crate::tenancy::{Tenancy, TenancyName};
-use crate::{Opaque, json};
 
 /// How traffic is meant to reach the proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,6 +28,27 @@ pub enum ProxyMode {
 impl ProxyMode {
     pub(crate) fn is_default(&self) -> bool {
         *self == ProxyMode::Default
+    }
+}
+
+/// Whether a service takes connections without mutual TLS.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MutualTlsMode {
+    /// Not said here: strict.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// Mutual TLS only.
+    Strict,
+    /// Connections to the application's own port, which are captured, are taken without TLS as well.
+    /// It is for transparent mode, and needs the consent of the `mesh` entry.
+    Permissive,
+}
+
+impl MutualTlsMode {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == MutualTlsMode::Default
     }
 }
 
@@ -78,13 +101,13 @@ pub struct Expose {
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExposePath {
     /// Port of the listener for the path.
-    #[serde(skip_serializing_if = "is_zero_u16")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub listener_port: u16,
     /// The path, starting with `/`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
     /// Port on which the application serves the path.
-    #[serde(skip_serializing_if = "is_zero_u16")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub local_path_port: u16,
     /// `http` or `http2`; empty is `http`.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -95,16 +118,12 @@ pub struct ExposePath {
     pub parsed_from_check: bool,
 }
 
-pub(crate) fn is_zero_u16(value: &u16) -> bool {
-    *value == 0
-}
-
 /// Settings for captured traffic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TransparentProxy {
     /// Where captured outbound traffic arrives; 0 means 15001.
-    #[serde(skip_serializing_if = "is_zero_u16")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub outbound_listener_port: u16,
     /// Whether instances may be dialled by their own address.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -200,7 +219,7 @@ pub struct ConnectProxy {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub local_service_address: String,
     /// The application's port.
-    #[serde(skip_serializing_if = "is_zero_u16")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub local_service_port: u16,
     /// The application's unix socket, instead of address and port.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -223,10 +242,10 @@ pub struct ConnectProxy {
     pub transparent_proxy: TransparentProxy,
     /// Set by the merge with central configuration only: a registration cannot say it.
     #[serde(skip)]
-    pub mutual_tls_mode: crate::config_entry::MutualTlsMode,
+    pub mutual_tls_mode: MutualTlsMode,
     /// Set by the merge with central configuration only: a registration cannot say it.
     #[serde(skip)]
-    pub rate_limits: Option<crate::config_entry::InstanceRateLimits>,
+    pub rate_limits: Option<InstanceRateLimits>,
     /// Access log settings.
     #[serde(skip_serializing_if = "AccessLogs::is_default")]
     pub access_logs: AccessLogs,
@@ -244,7 +263,7 @@ fn without_effect<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<EnvoyExtension>, D::Error> {
     let value = serde_json::Value::deserialize(deserializer)?;
-    json::from_value(value, json::UnknownFields::Ignore).map_err(D::Error::custom)
+    from_value(value, UnknownFields::Ignore).map_err(D::Error::custom)
 }
 
 /// What an upstream's name refers to.
@@ -294,7 +313,7 @@ pub struct Upstream {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub local_bind_address: String,
     /// The port that the application dials.
-    #[serde(skip_serializing_if = "is_zero_u16")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub local_bind_port: u16,
     /// The unix socket that the application dials, instead of address and port.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -1,40 +1,26 @@
 //! What becomes of every field that a request may have: nothing is accepted and then not served
 //! without a word.
 //!
-//! One table by the name of the type, which each kind of config entry adds its own rows to. A test derives the fields of all types from their decoders
-//! and holds each to its row, so that a field without a row cannot be added. The table decides what
-//! a write's answer reports as not served ([`crate::json::Request::not_served`]); what is refused,
-//! the field's own type or its validation refuses.
+//! One table by the name of the type, which each kind of config entry adds its own rows to. A test
+//! derives the fields of all types from their decoders and holds each to its row, so that a field
+//! without a row cannot be added. The table decides what a write's answer reports as not served
+//! ([`crate::json::Request::not_served`]); what is refused, the field's own type or its validation
+//! refuses.
+
+pub(crate) mod field;
+pub(crate) mod table;
 
 use serde_json::Value;
 
-use crate::ConfigKind;
-use crate::json::same_key;
+use crate::config_entry::ConfigKind;
+use crate::json::decode::{KIND_TAGGED, same_key};
+use field::Rows;
 
-pub(crate) mod table;
-
-pub(crate) use table::Rows;
+pub use field::Served;
 
 fn tables() -> impl Iterator<Item = &'static Rows> {
     let entries = ConfigKind::ALL.into_iter().flat_map(ConfigKind::served);
     table::TABLE.iter().chain(entries)
-}
-
-/// What becomes of a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Served {
-    /// It has the effect that Consul gives it, or is data that is kept and shown.
-    Yes,
-    /// An object, or several: its fields have rows of their own.
-    Inside,
-    /// Any value but these and an empty one is refused when it is written. What protects, and what
-    /// has no way to be reported, is here.
-    RefusedExcept(&'static [&'static str]),
-    /// Any value but these and an empty one is kept, has no effect, and is reported: Consul takes
-    /// it, and to refuse it would break registrations that work without it.
-    ReportedExcept(&'static [&'static str]),
-    /// Free keys. These are served, others are reported.
-    Keys(&'static [&'static str]),
 }
 
 /// The row of a field, by the name of its type and its own.
@@ -58,15 +44,10 @@ fn names(fields: &'static str) -> impl Iterator<Item = &'static str> {
     fields.split_ascii_whitespace()
 }
 
-/// Whether a kind of config entry is kept and has no effect as a whole.
-pub(crate) fn is_unserved_kind(kind: &str) -> bool {
-    kind.parse()
-        .is_ok_and(|kind: ConfigKind| !kind.is_in_effect())
-}
-
 /// What of a field is to be reported, as paths from its object.
 pub(crate) fn unserved(target: &str, field: &str, value: &Value) -> Vec<String> {
     match row(target, field) {
+        None if target == KIND_TAGGED && is_unserved_kind(value) => vec![field.to_owned()],
         Some(Served::ReportedExcept(served)) if !is_empty(value) && !is_one_of(value, served) => {
             vec![field.to_owned()]
         }
@@ -79,6 +60,12 @@ pub(crate) fn unserved(target: &str, field: &str, value: &Value) -> Vec<String> 
         }
         _ => Vec::new(),
     }
+}
+
+/// Whether a kind of config entry is kept and has no effect as a whole.
+fn is_unserved_kind(value: &Value) -> bool {
+    let kind = value.as_str().map(str::parse::<ConfigKind>);
+    kind.is_some_and(|kind| kind.is_ok_and(|kind| !kind.is_in_effect()))
 }
 
 fn is_one_of(value: &Value, served: &[&str]) -> bool {

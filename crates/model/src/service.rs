@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use litemap::LiteMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::json::shown::is_zero;
 use crate::locality::Locality;
-use crate::proxy::{ConnectProxy, is_zero_u16};
+use crate::proxy::ConnectProxy;
 use crate::tenancy::{NoPeer, Tenancy, TenancyName};
 
 /// What a service instance is for.
@@ -150,7 +151,7 @@ pub struct ServiceInstance {
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
     /// TCP port; 0 means none.
-    #[serde(skip_serializing_if = "is_zero_u16")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub port: u16,
     /// Unix socket instead of address and port.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -1,6 +1,7 @@
 //! Server names in TLS handshakes inside the mesh.
 
-use crate::{DEFAULT_TENANCY, ServiceName, TrustDomain};
+use crate::spiffe::TrustDomain;
+use crate::tenancy::{DEFAULT_TENANCY, ServiceName};
 
 /// The server name under which a service is dialled:
 /// `<service>.<namespace>.<datacenter>.internal.<trust domain>`, or

@@ -8,7 +8,8 @@ use std::sync::{Arc, LazyLock};
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error};
 
-use crate::DEFAULT_TENANCY;
+/// The namespace and the partition that always exist.
+pub const DEFAULT_TENANCY: &str = "default";
 
 /// The longest name of a namespace or a partition, in bytes. Consul Enterprise's.
 pub const MAX_TENANCY_NAME: usize = 64;

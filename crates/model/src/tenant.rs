@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::{PolicyLink, RoleLink};
-use crate::check::is_zero_u64;
 use crate::invalid::Invalid;
+use crate::json::shown::is_zero;
 use crate::tenancy::TenancyName;
 use crate::{meta, timestamp};
 
@@ -39,10 +39,10 @@ pub struct Namespace {
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
-    #[serde(skip_serializing_if = "is_zero_u64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub create_index: u64,
     /// Index of the last write that changed it.
-    #[serde(skip_serializing_if = "is_zero_u64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub modify_index: u64,
 }
 
@@ -108,10 +108,10 @@ pub struct Partition {
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<SystemTime>,
     /// Index of the write that created it.
-    #[serde(skip_serializing_if = "is_zero_u64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub create_index: u64,
     /// Index of the last write that changed it.
-    #[serde(skip_serializing_if = "is_zero_u64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub modify_index: u64,
 }
 

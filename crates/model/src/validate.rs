@@ -4,9 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::invalid::Invalid;
+use crate::json::decode::Opaque;
+use crate::name::{self, WILDCARD};
 use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
-use crate::{WILDCARD, format_string, meta, name};
+use crate::{format_string, meta};
 
 const MAX_WEIGHT: u32 = 65_535;
 const DEFAULT_BIND: &str = "127.0.0.1";
@@ -182,7 +184,7 @@ pub(crate) fn validate_ip(field: &str, address: &str) -> Result<(), Invalid> {
 }
 
 /// The one opaque setting of a proxy without which no listener can be made.
-pub(crate) fn validate_bind_address(config: &crate::Opaque) -> Result<(), Invalid> {
+pub(crate) fn validate_bind_address(config: &Opaque) -> Result<(), Invalid> {
     const FIELD: &str = "Config.bind_address";
     match config.get(BIND_ADDRESS) {
         None | Some(serde_json::Value::Null) => Ok(()),
@@ -442,7 +444,7 @@ impl AccessLogs {
         if self.json_format.is_empty() {
             return Ok(());
         }
-        let json: crate::Opaque = serde_json::from_str(&self.json_format).map_err(|error| {
+        let json: Opaque = serde_json::from_str(&self.json_format).map_err(|error| {
             Invalid::new("JSONFormat", format!("it must be a JSON object: {error}"))
         })?;
         format_string::validate_all(&json.into())

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config_entry::ConfigKind;
 use crate::invalid::Invalid;
+use crate::name::{self, WILDCARD};
 use crate::tenancy::TenancyName;
-use crate::{WILDCARD, name};
 
 /// The tagged address under which the instances of a mesh service carry its virtual IP.
 pub const TAGGED_ADDRESS: &str = "consul-virtual";

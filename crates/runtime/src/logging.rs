@@ -19,12 +19,11 @@
 mod follow;
 mod format;
 mod layer;
+mod level;
+mod lost;
 mod queue;
 
 use std::io::{self, Write};
-use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tracing::Subscriber;
@@ -32,95 +31,13 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
 pub use self::follow::{Lines, TooManyFollowers, follow};
+pub use self::layer::LogOptions;
+pub use self::level::{Level, LogLevel, UnknownLevel};
 pub use self::queue::LineQueue;
-
-/// From which weight on events are logged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Everything.
-    Trace,
-    /// What helps to find a fault.
-    Debug,
-    /// What an operator wants to see; the default of every program.
-    #[default]
-    Info,
-    /// Something is wrong, the program carries on.
-    Warn,
-    /// Something that was asked for cannot be done.
-    Error,
-}
-
-impl Level {
-    /// The level's name in settings, ours and Envoy's.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Level::Trace => "trace",
-            Level::Debug => "debug",
-            Level::Info => "info",
-            Level::Warn => "warn",
-            Level::Error => "error",
-        }
-    }
-
-    /// All of them; the place of each is its number.
-    const ALL: [Level; 5] = [
-        Level::Trace,
-        Level::Debug,
-        Level::Info,
-        Level::Warn,
-        Level::Error,
-    ];
-
-    /// The level that is kept in a number.
-    fn of(number: &AtomicU8) -> Level {
-        let number = usize::from(number.load(Ordering::Relaxed));
-        Level::ALL.get(number).copied().unwrap_or_default()
-    }
-
-    fn filter(self) -> tracing::Level {
-        match self {
-            Level::Trace => tracing::Level::TRACE,
-            Level::Debug => tracing::Level::DEBUG,
-            Level::Info => tracing::Level::INFO,
-            Level::Warn => tracing::Level::WARN,
-            Level::Error => tracing::Level::ERROR,
-        }
-    }
-}
-
-impl FromStr for Level {
-    type Err = LogError;
-
-    fn from_str(text: &str) -> Result<Level, LogError> {
-        match text.to_ascii_lowercase().as_str() {
-            "trace" => Ok(Level::Trace),
-            "debug" => Ok(Level::Debug),
-            "info" => Ok(Level::Info),
-            "warn" => Ok(Level::Warn),
-            "error" => Ok(Level::Error),
-            _ => Err(LogError::UnknownLevel(text.to_owned())),
-        }
-    }
-}
-
-/// What is logged and how.
-#[derive(Clone, Copy, Debug)]
-pub struct LogOptions {
-    /// Name of the program, first part of every logger's name.
-    pub name: &'static str,
-    /// From which weight on.
-    pub level: Level,
-    /// One JSON object a line instead of text.
-    pub json: bool,
-}
 
 /// Logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The name of a level is none of the five.
-    #[error("unknown log level {0:?}: use trace, debug, info, warn or error")]
-    UnknownLevel(String),
     /// A process has one log, set up once by its main function.
     #[error("the log of this process has been set up before")]
     AlreadySet(#[source] tracing::dispatcher::SetGlobalDefaultError),
@@ -135,7 +52,7 @@ pub enum LogError {
 #[derive(Debug)]
 pub struct Log {
     queue: LineQueue,
-    level: Arc<AtomicU8>,
+    level: LogLevel,
 }
 
 /// How long the end of the process waits for whoever reads the log.
@@ -150,19 +67,7 @@ impl Log {
     /// What changes from which weight on events are logged.
     #[must_use]
     pub fn level(&self) -> LogLevel {
-        LogLevel(Arc::clone(&self.level))
-    }
-}
-
-/// From which weight on the events of a running process are logged.
-#[derive(Clone, Debug)]
-pub struct LogLevel(Arc<AtomicU8>);
-
-impl LogLevel {
-    /// Logs events from this weight on, from now on.
-    pub fn set(&self, level: Level) {
-        self.0.store(level as u8, Ordering::Relaxed);
-        tracing::callsite::rebuild_interest_cache();
+        self.level.clone()
     }
 }
 
@@ -188,7 +93,7 @@ pub fn init(options: LogOptions) -> Result<Log, LogError> {
 ///
 /// As of [`init`].
 pub fn init_to(options: LogOptions, output: impl Write + Send + 'static) -> Result<Log, LogError> {
-    let note = move |lost| layer::lost_lines(options.name, options.json, lost);
+    let note = move |lost| lost::lost_lines(options.name, options.json, lost);
     let queue = LineQueue::start(output, note).map_err(LogError::Thread)?;
     let layer = layer::LineLayer::new(options, queue.clone());
     let level = layer.level();

@@ -2,6 +2,7 @@
 //! and what pods and the operator log in with. It can be run again at any time, and after any crash
 //! goes on where it was; it deletes nothing of others.
 
+mod failure;
 mod objects;
 mod options;
 #[cfg(test)]
@@ -12,15 +13,15 @@ mod write;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use http::StatusCode;
 use kube::Client;
 use legate_runtime::Scope;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use self::failure::Failure;
 use self::objects::Objects;
 pub use self::options::Options;
 use self::write::Writer;
-use crate::servers::{Answer, Credentials, Path, Servers, ServersError};
+use crate::servers::{Credentials, Servers};
 
 /// How long to wait before trying again what may work later.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,61 +29,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const SAID_EVERY: u32 = 10;
 /// How long connections get to close at the end.
 const END: Duration = Duration::from_secs(5);
-
-/// Why an attempt has not reached its end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Failure {
-    /// It may work later.
-    Later(String),
-    /// Somebody has to do something.
-    Final(String),
-}
-
-impl Failure {
-    /// A status that is no success. Servers that start, or have no leader, answer 5xx and 429.
-    fn of_answer(method: &str, path: &Path, answer: &Answer) -> Failure {
-        let text = format!(
-            "the servers answer {method} {path} with {}: {}",
-            answer.status,
-            answer.text()
-        );
-        let unserved = answer.status == StatusCode::NOT_IMPLEMENTED;
-        let busy = answer.status.is_server_error() && !unserved
-            || answer.status == StatusCode::TOO_MANY_REQUESTS;
-        // A token that one server has just made may not be known to the next one yet.
-        let behind =
-            answer.status == StatusCode::FORBIDDEN && answer.text().contains("ACL not found");
-        if busy || behind {
-            Failure::Later(text)
-        } else {
-            Failure::Final(text)
-        }
-    }
-
-    /// Rights are given to the Job's service account by the chart, and maybe a moment later. The
-    /// client's own text says little: what failed stands in its causes.
-    fn of_kube(about: &str, error: &kube::Error) -> Failure {
-        let mut text = format!("{about}: {error}");
-        let mut cause = std::error::Error::source(error);
-        while let Some(error) = cause {
-            let own = error.to_string();
-            if !text.contains(&own) {
-                text = format!("{text}: {own}");
-            }
-            cause = error.source();
-        }
-        Failure::Later(text)
-    }
-}
-
-impl From<ServersError> for Failure {
-    fn from(error: ServersError) -> Failure {
-        match error {
-            ServersError::Host { .. } => Failure::Final(error.to_string()),
-            error => Failure::Later(error.to_string()),
-        }
-    }
-}
 
 /// Runs to the end of the work.
 ///

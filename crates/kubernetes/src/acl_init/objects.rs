@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Options;
+use super::options::Options;
 use crate::tenancy::Tenants;
 
 /// What the operator may do with nodes, for pods and for tokens of pods that are gone.

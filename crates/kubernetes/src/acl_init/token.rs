@@ -12,8 +12,9 @@ use legate_model::Secret;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::failure::Failure;
 use super::objects::Reviewer;
-use super::{Failure, Options};
+use super::options::Options;
 use crate::servers::{Path, Servers};
 
 /// The key of the Secret.

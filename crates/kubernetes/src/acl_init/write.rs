@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 use legate_model::{DEFAULT_TENANCY, Secret};
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::failure::Failure;
 use super::objects::{DESCRIPTION, Objects, says};
 use crate::servers::{Answer, Path, Servers, calls};
 use crate::tenancy::Tenants;

@@ -1,6 +1,7 @@
 //! Every key under the prefix: what it takes, what it does, and which are not served.
 
-use super::PREFIX;
+/// What every key begins with.
+pub const PREFIX: &str = "consul.hashicorp.com/";
 
 /// What becomes of a key on a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,14 +13,11 @@ use std::collections::BTreeMap;
 
 use legate_model::ExposePath;
 
-pub use self::keys::{KEYS, Key, Treatment};
+pub use self::keys::{KEYS, Key, PREFIX, Treatment};
 pub use self::reference::reference;
 pub use self::upstreams::Upstream;
 pub use self::values::Port;
 use self::values::Reason;
-
-/// What every key begins with.
-pub const PREFIX: &str = "consul.hashicorp.com/";
 
 /// Annotation and label of pods that have a sidecar; the value is [`INJECTED`].
 pub const STATUS: &str = "consul.hashicorp.com/connect-inject-status";

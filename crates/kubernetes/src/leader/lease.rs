@@ -8,8 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-use super::Settings;
 use super::machine::Record;
+use super::settings::Settings;
 
 pub(super) struct LeaseApi {
     api: Api<Lease>,

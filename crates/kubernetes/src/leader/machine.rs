@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Times;
+use super::settings::Times;
 
 /// The content of a Lease that matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,8 +11,10 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
 
+use super::answer::Answer;
+use super::error::ServersError;
+use super::path::Path;
 use super::transport::Transport;
-use super::{Answer, Path, ServersError};
 
 /// Largest file that is read as a token, in bytes.
 const FILE_SIZE: u64 = 64 * 1024;

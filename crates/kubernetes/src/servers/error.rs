@@ -17,7 +17,7 @@ pub enum ServersError {
     },
     /// TLS cannot be set up: for example the CA file cannot be read.
     #[error("TLS to the servers: {0}")]
-    Tls(#[source] TlsError),
+    Tls(#[from] TlsError),
     /// The CA's PEM is not there yet.
     #[error("the CA of the servers is not known yet")]
     NoCa,

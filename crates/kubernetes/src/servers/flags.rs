@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-use super::{Credentials, Options, Tls};
+use super::credentials::Credentials;
+use super::options::{Options, Tls};
 use crate::tenancy::{TenancyFlags, Tenants};
 
 /// Where the servers are and how they are verified.

@@ -4,22 +4,20 @@
 //! its file has changed, and logs in again when its token is gone. It never decides what is
 //! written, and repeats no request by itself except after a new login.
 
+mod answer;
 pub(crate) mod calls;
 mod credentials;
 mod error;
 mod flags;
+mod options;
 mod path;
 #[cfg(test)]
 mod tests;
 mod transport;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Method, StatusCode};
-use legate_identity::tls::TlsError;
 use legate_model::Secret;
 use legate_runtime::Spawner;
 use serde::Serialize;
@@ -27,46 +25,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
 
+pub use self::answer::{ANSWER_SIZE, Answer};
 pub use self::credentials::{Credentials, Login};
 pub use self::error::ServersError;
 pub use self::flags::ServerFlags;
+pub use self::options::{Options, Tls};
 pub use self::path::Path;
+pub use self::transport::REQUEST_TIME;
 
 use self::credentials::{Held, Tokens};
 use self::transport::{Ca, Transport, Verification};
-
-/// How long a request may take, connecting and reading the answer included. consul-k8s has the
-/// same default (`global.consulAPITimeout`).
-pub const REQUEST_TIME: Duration = Duration::from_secs(5);
-
-/// Largest answer that is read, in bytes: some 30,000 instances in one list.
-pub const ANSWER_SIZE: usize = 32 << 20;
-
-/// Where the servers are and how to talk to them.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// DNS name or IP address. Where a name has several addresses, the next one is taken when one
-    /// does not answer.
-    pub host: String,
-    /// Port of the HTTP API: 8500, or 8501 with TLS.
-    pub port: u16,
-    /// Verified TLS, or `None` for plain HTTP.
-    pub tls: Option<Tls>,
-    /// What requests are made with.
-    pub credentials: Credentials,
-    /// The partition that all requests are about but those about the mesh as a whole; `None` is the
-    /// default one.
-    pub partition: Option<String>,
-}
-
-/// How servers are verified.
-#[derive(Clone, Debug, Default)]
-pub struct Tls {
-    /// PEM file of the CA; read again when it changes. `None`: the roots of the system.
-    pub ca: Option<PathBuf>,
-    /// The name that certificates must have; default is [`Options::host`].
-    pub server_name: Option<String>,
-}
 
 /// A client of the servers. Copies share connections and token.
 #[derive(Clone, Debug)]
@@ -78,15 +46,6 @@ pub struct Servers {
 struct Shared {
     transport: Transport,
     tokens: Tokens,
-}
-
-/// What a server answered.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The status, of any class.
-    pub status: StatusCode,
-    /// The body, at most [`ANSWER_SIZE`].
-    pub body: Bytes,
 }
 
 impl Servers {
@@ -288,29 +247,5 @@ impl Servers {
             method: method.clone(),
             reason: error.to_string(),
         })
-    }
-}
-
-impl Answer {
-    /// The body as text, shortened: servers say there why they refuse.
-    #[must_use]
-    pub fn text(&self) -> String {
-        const LONGEST: usize = 1024;
-        let text = String::from_utf8_lossy(&self.body);
-        match text.trim().char_indices().nth(LONGEST) {
-            Some((end, _)) => format!("{}…", &text.trim()[..end]),
-            None => text.trim().to_owned(),
-        }
-    }
-
-    /// Whether the server says that it knows no such token, as both Legate's and Consul's do.
-    fn token_is_gone(&self) -> bool {
-        self.status == StatusCode::FORBIDDEN && self.text().contains("ACL not found")
-    }
-}
-
-impl From<TlsError> for ServersError {
-    fn from(error: TlsError) -> ServersError {
-        ServersError::Tls(error)
     }
 }

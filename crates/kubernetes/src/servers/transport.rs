@@ -25,8 +25,13 @@ use legate_runtime::Spawner;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::error::is_unavailable;
-use super::{ANSWER_SIZE, Answer, Path, REQUEST_TIME, ServersError};
+use super::answer::{ANSWER_SIZE, Answer};
+use super::error::{ServersError, is_unavailable};
+use super::path::Path;
+
+/// How long a request may take, connecting and reading the answer included. consul-k8s has the
+/// same default (`global.consulAPITimeout`).
+pub const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 /// How long one address is tried before the next one.
 const CONNECT_TIME: Duration = Duration::from_secs(2);

@@ -12,8 +12,9 @@ use crate::acl::selector;
 use crate::acl::variables::Variables;
 use crate::duration;
 use crate::invalid::Invalid;
+use crate::json::decode::Opaque;
+use crate::name;
 use crate::tenancy::{InvalidTenancyName, Tenancy, TenancyName};
-use crate::{Opaque, name};
 
 /// The most rules about namespaces that an auth method may have.
 const MAX_NAMESPACE_RULES: usize = 256;

@@ -14,10 +14,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acl::rules::{Access, Names, Resource, Rule, Rules};
+use crate::acl::resource::{Access, Names, Resource};
+use crate::acl::rules::{Rule, Rules};
 use crate::acl::scope::Scope;
 use crate::acl::trie::Trie;
-use crate::{Tenancy, WILDCARD};
+use crate::name::WILDCARD;
+use crate::tenancy::Tenancy;
 
 /// What is permitted where no rule says anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Opaque;
 use crate::acl::method_config;
 use crate::acl::variables::Variables;
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
+use crate::json::decode::Opaque;
 
 const DEFAULT_LEEWAY: Duration = Duration::from_secs(150);
 const DEFAULT_SKEW: Duration = Duration::from_secs(60);

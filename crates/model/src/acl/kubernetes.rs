@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Opaque;
 use crate::acl::method_config;
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
+use crate::json::decode::Opaque;
 use crate::secret::Secret;
 
 /// What the user names of service accounts begin with.

@@ -7,7 +7,8 @@ use crate::acl::policy::{Policy, PolicyLink};
 use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
-use crate::{Tenancy, name};
+use crate::name;
+use crate::tenancy::Tenancy;
 
 /// Links of one token or role.
 pub(crate) struct Links<'a> {

@@ -4,19 +4,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::invalid::Invalid;
-use crate::{Opaque, json};
+use crate::json::decode::{DecodeError, Opaque, UnknownFields, from_value};
 
 /// Reads the settings of a type; empty values count as absent.
 pub(super) fn settings<T: DeserializeOwned>(config: &Opaque, kind: &str) -> Result<T, Invalid> {
     let mut own = config.clone();
     own.retain(|_, value| !value.is_null() && value.as_str() != Some(""));
-    json::from_value(Value::Object(own), json::UnknownFields::Refuse).map_err(|error| match error {
-        json::DecodeError::Value { path, message } => Invalid::new(path, message),
-        json::DecodeError::UnknownFields { fields } => Invalid::new(
+    from_value(Value::Object(own), UnknownFields::Refuse).map_err(|error| match error {
+        DecodeError::Value { path, message } => Invalid::new(path, message),
+        DecodeError::UnknownFields { fields } => Invalid::new(
             fields.join(", "),
             format!("the {kind} auth method has no such setting"),
         ),
-        json::DecodeError::Syntax(error) => Invalid::new("", error.to_string()),
+        DecodeError::Syntax(error) => Invalid::new("", error.to_string()),
     })
 }
 

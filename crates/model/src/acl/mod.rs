@@ -13,6 +13,7 @@ mod links;
 mod method_config;
 mod owned;
 mod policy;
+mod resource;
 mod role;
 mod rules;
 mod scope;
@@ -35,8 +36,9 @@ pub use policy::{
     GLOBAL_MANAGEMENT, GLOBAL_MANAGEMENT_ID, GLOBAL_READ_ONLY, GLOBAL_READ_ONLY_ID,
     NAMESPACE_MANAGEMENT, Policy, PolicyLink,
 };
+pub use resource::{Access, Names, Resource};
 pub use role::Role;
-pub use rules::{Access, InvalidRules, Names, Resource, Rule, Rules};
+pub use rules::{InvalidRules, Rule, Rules};
 pub use scope::{Scope, Tenants};
 pub use template::{TEMPLATES, Template, TemplateVariables, TemplatedPolicy};
 pub use token::{ANONYMOUS_ACCESSOR, ANONYMOUS_SECRET, RoleLink, Token};

@@ -1,7 +1,7 @@
 //! Whose a row of access control is: the partition and the namespace that it shows.
 
 use crate::acl::{AuthMethod, BindingRule, Policy, Role, Token};
-use crate::{Tenancy, TenancyName};
+use crate::tenancy::{Tenancy, TenancyName};
 
 /// What is of a namespace and shows it.
 pub trait Owned {

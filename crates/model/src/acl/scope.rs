@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::acl::rules::{Names, Resource};
-use crate::{DEFAULT_TENANCY, Tenancy};
+use crate::acl::resource::{Names, Resource};
+use crate::tenancy::{DEFAULT_TENANCY, Tenancy};
 
 /// Which namespaces, or which partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,7 +2,7 @@
 
 use patricia_tree::PatriciaMap;
 
-use crate::acl::rules::Access;
+use crate::acl::resource::Access;
 
 /// The rules that end at one place of the trie.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

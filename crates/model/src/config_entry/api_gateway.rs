@@ -12,10 +12,10 @@ use super::entry::{Entry, EntryRights};
 use super::mesh::validate_tls;
 use super::reference::{ResourceReference, Status};
 use crate::invalid::Invalid;
-use crate::json::null_if_empty;
+use crate::json::shown::null_if_empty;
 use crate::jwt_requirement::JwtRequirement;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 

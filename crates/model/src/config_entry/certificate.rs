@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::secret::Secret;
-use crate::served::Rows;
-use crate::served::Served::Yes;
+use crate::served::field::Rows;
+use crate::served::field::Served::Yes;
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::Yes;
+use crate::json::shown::is_zero;
+use crate::served::field::Rows;
+use crate::served::field::Served::Yes;
 use crate::validate::validate_host;
 
 /// Addresses at most; each is a cluster in every caller's proxy.
@@ -26,10 +27,6 @@ pub struct Destination {
     /// The port of all of them.
     #[serde(skip_serializing_if = "is_zero")]
     pub port: u16,
-}
-
-fn is_zero(port: &u16) -> bool {
-    *port == 0
 }
 
 impl Destination {

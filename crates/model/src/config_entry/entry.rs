@@ -1,7 +1,7 @@
 //! What a kind of config entry has to say about itself.
 
 use crate::invalid::Invalid;
-use crate::served::Rows;
+use crate::served::field::Rows;
 use crate::tenancy::ServiceReference;
 
 /// A kind of config entry. Its type has the fields `create_index` and `modify_index` as well.

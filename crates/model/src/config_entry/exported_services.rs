@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::REPORTED;
+use crate::meta;
+use crate::name::WILDCARD;
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REPORTED, Rows};
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
-use crate::{WILDCARD, meta};
 
 /// What one partition exports; the entry has the partition's name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::mesh::validate_tls;
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 
 /// TLS of a gateway or of one of its listeners.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use legate_filter::re2;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
@@ -13,12 +14,12 @@ use super::gateway_tls::is_host_name;
 use super::reference::{ResourceReference, Status, normalise_parents, validate_parents};
 use super::service_router::METHODS;
 use crate::invalid::Invalid;
-use crate::json::null_if_empty;
+use crate::json::shown::null_if_empty;
 use crate::jwt_requirement::JwtRequirement;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
-use crate::{duration, meta, name, regex};
+use crate::{duration, meta, name};
 
 /// Which service answers which requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -406,7 +407,7 @@ fn validate_type(how: &str, types: &[&str]) -> Result<(), Invalid> {
 /// Consul finds such expressions when Envoy refuses them.
 fn validate_regex(how: &str, value: &str) -> Result<(), Invalid> {
     match how {
-        "regex" => regex::validate(value).map_err(|reason| Invalid::new("Value", reason)),
+        "regex" => re2::validate(value).map_err(|reason| Invalid::new("Value", reason)),
         _ => Ok(()),
     }
 }

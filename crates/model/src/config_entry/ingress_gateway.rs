@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::entry::{Entry, EntryRights};
 use super::gateway_tls::{GatewaySds, GatewayTls, is_host_name};
 use super::header_modifiers::{HeaderModifiers, validate_both};
-use super::service_defaults::{PassiveHealthCheck, is_zero_u32};
+use super::service_defaults::PassiveHealthCheck;
 use crate::invalid::Invalid;
-use crate::json::null_if_empty;
+use crate::json::shown::{is_zero, null_if_empty};
+use crate::meta;
+use crate::name::{self, WILDCARD};
 use crate::protocol::Protocol;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::{Tenancy, TenancyName};
-use crate::{WILDCARD, meta, name};
 
 /// The services of one gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -108,13 +109,13 @@ pub struct IngressService {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderModifiers>,
     /// Connections to an instance.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub max_connections: u32,
     /// Requests that wait for a connection.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub max_pending_requests: u32,
     /// Requests at once.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub max_concurrent_requests: u32,
     /// Passive health checking.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::service_defaults::is_zero_u32;
 use crate::duration;
 use crate::invalid::Invalid;
+use crate::json::shown::is_zero;
 use crate::tenancy::NotServed;
 
 /// How a server's address is found, where nothing is said. Consul's.
@@ -49,7 +49,7 @@ pub struct RemoteJwks {
     #[serde(rename = "URI", skip_serializing_if = "String::is_empty")]
     pub uri: String,
     /// How long a request may take, in milliseconds; 5,000 for 0.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub request_timeout_ms: u32,
     /// How long keys are kept before they are asked for again; Envoy's 10 min for 0.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
@@ -73,7 +73,7 @@ pub struct RemoteJwks {
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksRetryPolicy {
     /// How often.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub num_retries: u32,
     /// How long is waited in between.
     #[serde(skip_serializing_if = "Option::is_none")]

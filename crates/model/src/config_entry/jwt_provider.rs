@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights};
 use super::jwks::JsonWebKeySet;
-use super::service_defaults::is_zero_u32;
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::REFUSED;
+use crate::json::shown::is_zero;
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REFUSED, Rows};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
@@ -48,7 +47,7 @@ pub struct JwtProvider {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding: Option<JwtForwarding>,
     /// By how many seconds clocks may differ when `exp` and `nbf` are checked; 30 for 0.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub clock_skew_seconds: u32,
     /// Memory of tokens that were verified.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,7 +128,7 @@ pub struct JwtForwarding {
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtCacheConfig {
     /// How many tokens a proxy keeps; none for 0.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub size: u32,
 }
 

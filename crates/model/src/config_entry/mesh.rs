@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::meta;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::REPORTED;
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REPORTED, Rows};
 use crate::tenancy::TenancyName;
 
 /// Settings of the whole mesh; the only name is `mesh`, and it may be left out.

@@ -15,7 +15,6 @@ mod jwks;
 mod jwt_provider;
 mod mesh;
 mod proxy_defaults;
-mod rate_limits;
 mod reference;
 mod registry;
 mod request_limit;
@@ -57,12 +56,11 @@ pub use mesh::{
     MeshHttp, MeshHttpDirection, MeshPeering, MeshTls, MeshTlsDirection, MeshTransparentProxy,
     RequestNormalization,
 };
-pub use rate_limits::{InstanceRateLimits, RateLimits, RouteRateLimits};
 pub use reference::{ResourceReference, Status};
 pub use request_limit::RequestRates;
 pub use sameness_group::SamenessGroupMember;
 pub use service_defaults::{
-    MutualTlsMode, PassiveHealthCheck, UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,
+    PassiveHealthCheck, UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,
 };
 pub use service_intentions::SourceIntention;
 pub use service_resolver::{
@@ -77,8 +75,8 @@ pub use tcp_route::TcpRouteService;
 pub use terminating_gateway::LinkedService;
 
 use crate::invalid::Invalid;
-use crate::json;
-use crate::served::Rows;
+use crate::json::decode::{self, UnknownFields};
+use crate::served::field::Rows;
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 use entry::Entry;
 use registry::config_entries;
@@ -178,7 +176,7 @@ impl FromStr for ConfigKind {
 
 impl<'de> Deserialize<'de> for ConfigEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(json::KIND_TAGGED, EntryVisitor)
+        deserializer.deserialize_newtype_struct(decode::KIND_TAGGED, EntryVisitor)
     }
 }
 
@@ -195,7 +193,7 @@ impl<'de> Visitor<'de> for EntryVisitor {
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<ConfigEntry, D::Error> {
         let value = serde_json::Value::deserialize(inner)?;
-        json::from_value(value, json::UnknownFields::Ignore).map_err(de::Error::custom)
+        decode::from_value(value, UnknownFields::Ignore).map_err(de::Error::custom)
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, access: A) -> Result<ConfigEntry, A::Error> {

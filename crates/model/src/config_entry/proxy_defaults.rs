@@ -6,18 +6,20 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights};
-use crate::config_entry::MutualTlsMode;
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
+use crate::json::decode::Opaque;
 use crate::locality::PrioritizeByLocality;
+use crate::meta;
 use crate::protocol::Protocol;
-use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::{PROXY_CONFIG, REFUSED};
+use crate::proxy::{
+    AccessLogs, EnvoyExtension, Expose, MeshGateway, MutualTlsMode, ProxyMode, TransparentProxy,
+};
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REFUSED, Rows};
+use crate::served::table::PROXY_CONFIG;
 use crate::tenancy::{NotServed, TenancyName};
 use crate::validate::validate_bind_address;
-use crate::{Opaque, meta};
 
 /// Settings of every proxy; the only name is `global`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

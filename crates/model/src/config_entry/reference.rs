@@ -4,8 +4,8 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde::{Deserialize as DeserializeFields, Serialize};
 
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::Yes;
+use crate::served::field::Rows;
+use crate::served::field::Served::Yes;
 use crate::tenancy::TenancyName;
 
 /// The kind that routes lead from.

@@ -48,7 +48,8 @@ macro_rules! config_entries {
         /// One config entry.
         ///
         /// In JSON the kind is a field of the entry (`Kind`). Decode requests with
-        /// [`json::from_slice`], which understands every spelling and can refuse unknown fields.
+        /// [`crate::json::from_slice`], which understands every spelling and can refuse unknown
+        /// fields.
         #[derive(Debug, Clone, PartialEq)]
         pub enum ConfigEntry {
             $($(#[$doc])+ $entry($entry),)+

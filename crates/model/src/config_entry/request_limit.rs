@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 

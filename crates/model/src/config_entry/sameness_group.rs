@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
-use crate::json::null_if_empty;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::json::shown::null_if_empty;
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 

@@ -8,37 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::destination::{self, Destination};
 use super::entry::{Entry, EntryRights};
-use super::rate_limits::{self, RateLimits};
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
+use crate::json::shown::is_zero;
+use crate::name::{self, WILDCARD};
 use crate::protocol::Protocol;
-use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::{REFUSED, REPORTED};
+use crate::proxy::{
+    EnvoyExtension, Expose, MeshGateway, MutualTlsMode, ProxyMode, TransparentProxy,
+};
+use crate::rate_limits::{self, RateLimits};
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REFUSED, REPORTED, Rows};
 use crate::tenancy::TenancyName;
-use crate::{WILDCARD, duration, meta, name};
-
-/// Whether a service takes connections without mutual TLS.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MutualTlsMode {
-    /// Not said here: strict.
-    #[default]
-    #[serde(rename = "")]
-    Default,
-    /// Mutual TLS only.
-    Strict,
-    /// Connections to the application's own port, which are captured, are taken without TLS as well.
-    /// It is for transparent mode, and needs the consent of the `mesh` entry.
-    Permissive,
-}
-
-impl MutualTlsMode {
-    pub(crate) fn is_default(&self) -> bool {
-        *self == MutualTlsMode::Default
-    }
-}
+use crate::{duration, meta};
 
 /// Limits of one caller towards one upstream; unset means Envoy's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +45,7 @@ pub struct PassiveHealthCheck {
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub interval: Duration,
     /// Failures in a row that count.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub max_failures: u32,
     /// Percentage of cases in which they count.
     #[serde(
@@ -77,10 +59,6 @@ pub struct PassiveHealthCheck {
     /// First time out.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub base_ejection_time: Duration,
-}
-
-pub(crate) fn is_zero_u32(value: &u32) -> bool {
-    *value == 0
 }
 
 /// Settings of a caller for its upstreams.
@@ -109,7 +87,7 @@ pub struct UpstreamDefaults {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
     /// Longest time to connect, in milliseconds; 0 means 5000.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub connect_timeout_ms: u32,
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,13 +156,13 @@ pub struct ServiceDefaults {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limits: Option<Box<RateLimits>>,
     /// Inbound connections of a proxy at a time; 0 means no limit.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub max_inbound_connections: u32,
     /// Longest time to connect to the application, in milliseconds; 0 means 5000.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub local_connect_timeout_ms: u32,
     /// Longest request to the application, in milliseconds; 0 means Envoy's default.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub local_request_timeout_ms: u32,
     /// `exact_balance` or empty.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -14,9 +14,8 @@ use crate::intention::{
 };
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::{REFUSED, REPORTED};
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REFUSED, REPORTED, Rows};
 use crate::tenancy::{NoPeer, NotServed, ServiceName, Tenancy, TenancyName};
 use crate::{meta, name, timestamp};
 

@@ -12,11 +12,11 @@ use super::entry::{Entry, EntryRights};
 use crate::instance::CheckServiceNode;
 use crate::invalid::Invalid;
 use crate::locality::PrioritizeByLocality;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::{REFUSED, REPORTED};
+use crate::name::{self, WILDCARD};
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REFUSED, REPORTED, Rows};
 use crate::tenancy::{NotServed, ServiceName, ServiceReference, Tenancy, TenancyName};
-use crate::{WILDCARD, duration, meta, name};
+use crate::{duration, meta};
 
 pub use load_balancer::{
     CookieConfig, HashField, HashPolicy, LeastRequestConfig, LoadBalancer, LoadBalancerPolicy,

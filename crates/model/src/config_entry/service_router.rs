@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use legate_filter::re2;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights};
 use super::header_modifiers::{HeaderModifiers, validate_both};
-use super::service_defaults::is_zero_u32;
 use super::service_resolver::{validate_destination, validate_single};
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::json::shown::is_zero;
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::{ServiceReference, TenancyName};
-use crate::{meta, name, regex};
+use crate::{meta, name};
 
 /// Routes at most; each is a route in every caller's proxy.
 const MAX_ROUTES: usize = 1_000;
@@ -185,7 +186,7 @@ pub struct RouteDestination {
     #[serde(skip_serializing_if = "GoDuration::is_zero")]
     pub idle_timeout: GoDuration,
     /// How often a request is tried again; 0 means once where a condition is given.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub num_retries: u32,
     /// Try again when no connection could be made.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -403,7 +404,7 @@ fn validate_regex(field: &str, text: &str) -> Result<(), Invalid> {
     if text.is_empty() {
         return Ok(());
     }
-    regex::validate(text).map_err(|reason| Invalid::new(field, reason))
+    re2::validate(text).map_err(|reason| Invalid::new(field, reason))
 }
 
 impl RouteDestination {

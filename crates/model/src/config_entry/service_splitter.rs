@@ -9,8 +9,8 @@ use super::entry::{Entry, EntryRights};
 use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::service_resolver::{validate_destination, validate_single};
 use crate::invalid::Invalid;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::{ServiceName, ServiceReference, Tenancy, TenancyName};
 use crate::{meta, name};
 

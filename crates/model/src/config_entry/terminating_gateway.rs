@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights};
 use crate::invalid::Invalid;
-use crate::json::null_if_empty;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
-use crate::served::table::REPORTED;
+use crate::json::shown::null_if_empty;
+use crate::meta;
+use crate::name::{self, WILDCARD};
+use crate::served::field::Served::{Inside, Yes};
+use crate::served::field::{REPORTED, Rows};
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
-use crate::{WILDCARD, meta, name};
 
 /// Services at most.
 const MAX_SERVICES: usize = 10_000;

@@ -3,9 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::Opaque;
 use crate::invalid::Invalid;
-use crate::json::{self, DecodeError, UnknownFields, same_key};
+use crate::json::decode::{DecodeError, Opaque, UnknownFields, from_value, same_key};
 
 /// The arguments that are lists of objects.
 const LISTS: &[&str] = &[
@@ -36,7 +35,7 @@ pub(super) fn read<T: DeserializeOwned>(
     validate: impl FnOnce(&T) -> Result<(), Invalid>,
 ) -> Result<T, Invalid> {
     let arguments = Value::Object(arguments.clone());
-    let decoded = json::from_value(shaped(arguments), UnknownFields::Refuse);
+    let decoded = from_value(shaped(arguments), UnknownFields::Refuse);
     let decoded: T = decoded.map_err(refused)?;
     validate(&decoded).map_err(|error| error.within("Arguments"))?;
     Ok(decoded)

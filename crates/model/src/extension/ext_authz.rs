@@ -1,12 +1,12 @@
 //! `builtin/ext-authz`: another program decides about requests or connections.
 
+use legate_filter::re2;
 use serde::{Deserialize, Serialize};
 
+use super::direction::{Direction, validate_proxy_type};
 use super::target::{GrpcService, HeaderValue, Target};
-use super::{Direction, validate_proxy_type};
 use crate::format_string;
 use crate::invalid::Invalid;
-use crate::regex;
 
 /// The answers that Envoy can give when nobody decided: its `envoy.type.v3.StatusCode`.
 const STATUS_CODES: [i64; 56] = [
@@ -281,6 +281,6 @@ impl StringMatcher {
                 "exactly one of Contains, Exact, Prefix, SafeRegex or Suffix must be set",
             ));
         }
-        regex::validate(&self.safe_regex).map_err(|reason| Invalid::new("SafeRegex", reason))
+        re2::validate(&self.safe_regex).map_err(|reason| Invalid::new("SafeRegex", reason))
     }
 }

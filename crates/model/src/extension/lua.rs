@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Direction, validate_proxy_type};
+use super::direction::{Direction, validate_proxy_type};
 use crate::invalid::Invalid;
 
 /// The arguments.

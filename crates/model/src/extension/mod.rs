@@ -5,6 +5,7 @@
 //! proxy is refused here, so that it is never stored.
 
 mod arguments;
+mod direction;
 mod ext_authz;
 mod lua;
 mod otel_access_logging;
@@ -12,6 +13,7 @@ mod property_override;
 mod target;
 mod wasm;
 
+pub use direction::Direction;
 pub use ext_authz::{
     AuthorizationRequest, AuthorizationResponse, BodyBuffer, ExtAuthz, ExtAuthzConfig, HttpService,
     InsertLocation, InsertOptions, StringMatcher,
@@ -24,8 +26,6 @@ pub use wasm::{
     CapabilityRestriction, EnvironmentVariables, Wasm, WasmCode, WasmLocal, WasmPlugin,
     WasmProtocol, WasmRemote, WasmRetryBackOff, WasmRetryPolicy, WasmUri, WasmVm,
 };
-
-use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::proxy::EnvoyExtension;
@@ -128,52 +128,6 @@ pub(crate) fn validate_extensions(extensions: &[EnvoyExtension]) -> Result<(), I
             .map_err(|error| error.within(format!("EnvoyExtensions[{i}]")))?;
     }
     Ok(())
-}
-
-/// Which of a proxy's traffic an extension is for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// Not said.
-    #[default]
-    #[serde(rename = "")]
-    Default,
-    /// From the mesh to the application.
-    Inbound,
-    /// From the application to its upstreams.
-    Outbound,
-}
-
-impl Direction {
-    /// The direction itself, inbound where none is said.
-    #[must_use]
-    pub fn or_inbound(self) -> Self {
-        match self {
-            Self::Default => Self::Inbound,
-            said => said,
-        }
-    }
-
-    fn require(self, field: &str) -> Result<(), Invalid> {
-        match self {
-            Self::Default => Err(Invalid::new(
-                field,
-                "it is required: set it to inbound or outbound",
-            )),
-            Self::Inbound | Self::Outbound => Ok(()),
-        }
-    }
-}
-
-/// The kind of proxy that an extension is for: `connect-proxy`, or left out.
-fn validate_proxy_type(proxy_type: &str) -> Result<(), Invalid> {
-    match proxy_type {
-        "" | "connect-proxy" => Ok(()),
-        other => Err(Invalid::new(
-            "ProxyType",
-            format!("unsupported ProxyType {other:?}, only \"connect-proxy\" is supported"),
-        )),
-    }
 }
 
 #[cfg(test)]

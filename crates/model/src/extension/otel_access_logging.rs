@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::direction::{Direction, validate_proxy_type};
 use super::target::GrpcService;
-use super::{Direction, validate_proxy_type};
 use crate::duration::GoDuration;
 use crate::format_string;
 use crate::invalid::Invalid;

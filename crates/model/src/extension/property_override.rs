@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::direction::{Direction, validate_proxy_type};
 use super::target::TargetService;
-use super::{Direction, validate_proxy_type};
 use crate::invalid::Invalid;
 
 /// The arguments.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::direction::{Direction, validate_proxy_type};
 use super::target::{TargetService, validate_duration};
-use super::{Direction, validate_proxy_type};
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
 

@@ -4,6 +4,11 @@ use std::cell::RefCell;
 use std::fmt;
 
 use serde::de;
+use serde_json::Value;
+
+/// What of a field has no effect, as paths from its object: by the name of its type, its own, and its
+/// value.
+pub(super) type Unserved = fn(&str, &str, &Value) -> Vec<String>;
 
 /// What a document has that its target does not make use of, as paths.
 pub(super) struct Met {
@@ -18,17 +23,27 @@ pub(super) struct Met {
 pub(super) struct Place {
     /// Whether one value stands for a list of it, and a list of one object for the object.
     pub(super) is_hcl: bool,
+    /// What is noted as without effect; nothing where it is not asked for.
+    unserved_of: Option<Unserved>,
     path: RefCell<String>,
     unknown: RefCell<Vec<String>>,
     unserved: RefCell<Vec<String>>,
 }
 
 impl Place {
+    /// The top of a request's body.
+    pub(super) fn of_request(unserved_of: Unserved) -> Self {
+        Self {
+            unserved_of: Some(unserved_of),
+            ..Self::default()
+        }
+    }
+
     /// The top of a document that was HCL.
-    pub(super) fn of_hcl() -> Self {
+    pub(super) fn of_hcl(unserved_of: Unserved) -> Self {
         Self {
             is_hcl: true,
-            ..Self::default()
+            ..Self::of_request(unserved_of)
         }
     }
 
@@ -74,9 +89,14 @@ impl Place {
         self.unknown.borrow_mut().push(self.below(key));
     }
 
-    /// Notes a field that is kept and has no effect.
-    pub(super) fn note_unserved(&self, key: &str) {
-        self.unserved.borrow_mut().push(self.below(key));
+    /// Notes what of a field is kept and has no effect.
+    pub(super) fn note_unserved(&self, target: &str, field: &str, value: &Value) {
+        let Some(unserved_of) = self.unserved_of else {
+            return;
+        };
+        let unserved = unserved_of(target, field, value);
+        let paths = unserved.iter().map(|key| self.below(key));
+        self.unserved.borrow_mut().extend(paths);
     }
 
     fn below(&self, key: &str) -> String {

@@ -5,8 +5,9 @@
 //! texts in quotes, numbers. Operators, conditions and lists are refused.
 
 use legate_filter::Pattern;
+use serde::{Deserialize, Serialize};
 
-use super::{NAME_PREFIX_MATCH, PreparedQuery, ServiceQuery};
+use super::service_query::ServiceQuery;
 
 /// The largest query that a template may become, in bytes of its texts.
 const MAX_RENDERED: usize = 64 * 1024;
@@ -20,6 +21,21 @@ const MAX_DEPTH: usize = 16;
 
 /// What variables there are.
 const VARIABLES: &str = "name.full, name.prefix, name.suffix, agent.segment";
+
+/// A template whose name is what the names that it is for begin with. The only type there is.
+const NAME_PREFIX_MATCH: &str = "name_prefix_match";
+
+/// What makes a query a template.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct QueryTemplate {
+    /// `name_prefix_match`, or empty for a plain query.
+    pub r#type: String,
+    /// What parts of a name are taken from, as `${match(1)}`.
+    pub regexp: String,
+    /// Leaves out tags that became empty.
+    pub remove_empty_tags: bool,
+}
 
 /// A template that cannot be filled in. Consul's texts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,26 +78,18 @@ pub enum TemplateError {
     Large,
 }
 
-impl PreparedQuery {
-    /// Whether the template can be filled in: with its own name it must be possible. Consul's test.
-    pub(super) fn check_template(&self) -> Result<(), TemplateError> {
-        self.render(&self.name).map(|_| ())
-    }
-
-    /// The query for a name: a template filled in, any other query as it is.
-    ///
-    /// # Errors
-    ///
-    /// [`TemplateError`] says which text cannot be filled in.
-    pub fn render(&self, name: &str) -> Result<PreparedQuery, TemplateError> {
-        let mut query = self.clone();
-        if !self.is_template() {
-            return Ok(query);
+impl QueryTemplate {
+    /// Fills in the query of a template for a name, which begins with `prefix` or is its own.
+    pub(super) fn fill(
+        &self,
+        prefix: &str,
+        name: &str,
+        service: &mut ServiceQuery,
+    ) -> Result<(), TemplateError> {
+        if self.r#type != NAME_PREFIX_MATCH {
+            return Err(TemplateError::Type(self.r#type.clone()));
         }
-        if self.template.r#type != NAME_PREFIX_MATCH {
-            return Err(TemplateError::Type(self.template.r#type.clone()));
-        }
-        let groups = match self.template.regexp.as_str() {
+        let groups = match self.regexp.as_str() {
             "" => Vec::new(),
             text => {
                 let pattern = Pattern::new(text).map_err(TemplateError::Regexp)?;
@@ -93,12 +101,12 @@ impl PreparedQuery {
         };
         let scope = Scope {
             full: name,
-            prefix: &self.name,
-            suffix: name.strip_prefix(&self.name).unwrap_or(name),
+            prefix,
+            suffix: name.strip_prefix(prefix).unwrap_or(name),
             groups,
         };
         let mut total = 0;
-        for_each_text(&mut query.service, |path, text| {
+        for_each_text(service, |path, text| {
             let filled = fill(text, &scope).map_err(|fault| fault.at(text, path))?;
             total += filled.len();
             *text = filled;
@@ -107,12 +115,12 @@ impl PreparedQuery {
                 false => Ok(()),
             }
         })?;
-        if self.template.remove_empty_tags
-            && let Some(tags) = &mut query.service.tags
+        if self.remove_empty_tags
+            && let Some(tags) = &mut service.tags
         {
             tags.retain(|tag| !tag.is_empty());
         }
-        Ok(query)
+        Ok(())
     }
 }
 

@@ -1,11 +1,9 @@
-//! The rows. See [`Served`] for what they mean.
+//! The rows of all types but config entries, which have theirs in the file of their kind.
 
+use super::field::Served::{self, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
+use super::field::{REFUSED, REPORTED, Rows};
 use crate::extension;
 
-use super::Served::{self, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
-
-pub(crate) const REFUSED: Served = RefusedExcept(&[]);
-pub(crate) const REPORTED: Served = ReportedExcept(&[]);
 const KIND: Served = ReportedExcept(&["connect-proxy"]);
 
 /// Keys of `Proxy.Config`: those that the server makes resources from, and those that the dataplane
@@ -48,12 +46,7 @@ const UPSTREAM_CONFIG: Served = Keys(&[
     "protocol",
 ]);
 
-/// The fields of one type, by what becomes of them: names with spaces
-/// between them.
-pub(crate) type Rows = (&'static str, &'static [(Served, &'static str)]);
-
-/// Every type that requests are made of, and every field of it. Config entries have theirs in the
-/// file of their kind.
+/// Every type that requests are made of, and every field of it.
 pub(super) const TABLE: &[Rows] = &[
     // Catalog and agent.
     (

@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::mpsc;
 use tracing_core::callsite::rebuild_interest_cache;
 
-use super::Level;
 use super::format::Entry;
-use super::layer;
+use super::level::Level;
+use super::lost::lost_lines;
 
 /// How many may read at one time: each of them formats every line.
 const MAX_FOLLOWERS: usize = 32;
@@ -71,7 +71,7 @@ impl Lines {
         if self.lines.is_empty() {
             let lost = self.follower.lost.swap(0, Ordering::Relaxed);
             if lost > 0 {
-                return Some(layer::lost_lines("log", self.follower.json, lost));
+                return Some(lost_lines("log", self.follower.json, lost));
             }
         }
         self.lines.recv().await
@@ -121,11 +121,7 @@ pub(super) fn hand_out(entry: &Entry, allowed: impl Fn(Level) -> bool) {
     }
     let all = FOLLOWERS.read().unwrap_or_else(PoisonError::into_inner);
     for follower in all.iter().filter(|one| allowed(one.level)) {
-        let line = match follower.json {
-            true => entry.json(),
-            false => entry.text(),
-        };
-        if follower.lines.try_send(line).is_err() {
+        if follower.lines.try_send(entry.line(follower.json)).is_err() {
             follower.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -32,8 +32,16 @@ pub(super) struct LogField {
 }
 
 impl Entry {
+    /// As JSON or as text.
+    pub(super) fn line(&self, json: bool) -> String {
+        match json {
+            true => self.json(),
+            false => self.text(),
+        }
+    }
+
     /// `TIME [LEVEL] module: message: key=value`, levels padded to the same width.
-    pub(super) fn text(&self) -> String {
+    fn text(&self) -> String {
         let time = self.time.format(TEXT_TIME).unwrap_or_default();
         let level = format!("[{}]", self.level);
         let mut out = format!("{time} {level:<7} {}: {}", self.module, self.message);
@@ -63,7 +71,7 @@ impl Entry {
     }
 
     /// One object a line; numbers and booleans stay what they are.
-    pub(super) fn json(&self) -> String {
+    fn json(&self) -> String {
         let level = self.level.as_str().to_ascii_lowercase();
         let time = self.time.format(JSON_TIME).unwrap_or_default();
         let mut object = Map::new();

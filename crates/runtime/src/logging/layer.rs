@@ -4,8 +4,6 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -19,15 +17,26 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::follow::{self, with_followers};
 use super::format::{Entry, LogField};
-use super::{Level, LogOptions};
+use super::level::{Level, LogLevel};
 
 /// Beginning of the crate names of this project, whose events are logged at every level.
 const OWN_CRATES: &str = "legate";
 
+/// What is logged and how.
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// Name of the program, first part of every logger's name.
+    pub name: &'static str,
+    /// From which weight on.
+    pub level: Level,
+    /// One JSON object a line instead of text.
+    pub json: bool,
+}
+
 pub(super) struct LineLayer<W> {
     options: LogOptions,
     /// From which weight on events are logged now.
-    level: Arc<AtomicU8>,
+    level: LogLevel,
     writer: W,
 }
 
@@ -35,14 +44,14 @@ impl<W> LineLayer<W> {
     pub(super) fn new(options: LogOptions, writer: W) -> LineLayer<W> {
         LineLayer {
             options,
-            level: Arc::new(AtomicU8::new(options.level as u8)),
+            level: LogLevel::new(options.level),
             writer,
         }
     }
 
     /// What decides which events are logged; it can be changed.
-    pub(super) fn level(&self) -> Arc<AtomicU8> {
-        Arc::clone(&self.level)
+    pub(super) fn level(&self) -> LogLevel {
+        self.level.clone()
     }
 }
 
@@ -56,12 +65,12 @@ where
 {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let path = metadata.module_path().unwrap_or_default();
-        let level = with_followers(Level::of(&self.level));
+        let level = with_followers(self.level.get());
         allowed(level.filter(), *metadata.level(), path)
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(with_followers(Level::of(&self.level)).filter().into())
+        Some(with_followers(self.level.get()).filter().into())
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -103,40 +112,16 @@ where
         let path = event.metadata().module_path().unwrap_or_default();
         let allowed = |level: Level| allowed(level.filter(), entry.level, path);
         follow::hand_out(&entry, allowed);
-        if !allowed(Level::of(&self.level)) {
+        if !allowed(self.level.get()) {
             return;
         }
-        let line = write(self.options.json, &entry);
+        let line = entry.line(self.options.json);
         // There is no place left to report that the log itself cannot be written.
         let _ = self
             .writer
             .make_writer_for(event.metadata())
             .write_all(line.as_bytes());
     }
-}
-
-fn write(json: bool, entry: &Entry) -> String {
-    match json {
-        true => entry.json(),
-        false => entry.text(),
-    }
-}
-
-/// The line that tells how many lines are missing before it.
-pub(super) fn lost_lines(name: &str, json: bool, lost: u64) -> String {
-    let field = LogField {
-        key: "lost",
-        value: Value::from(lost),
-        list: false,
-    };
-    let entry = Entry {
-        time: OffsetDateTime::from(SystemTime::now()),
-        level: tracing::Level::WARN,
-        module: name.to_owned(),
-        message: "lines of this log are lost, because it was not read fast enough".to_owned(),
-        fields: vec![field],
-    };
-    write(json, &entry)
 }
 
 /// Whether an event from this module is logged. The path cannot be chosen by the event as its

@@ -1,6 +1,6 @@
 //! `ExportedServices`: which services others may call.
 
-use super::spec;
+use super::declaration::spec;
 use super::values::rules;
 
 spec! {

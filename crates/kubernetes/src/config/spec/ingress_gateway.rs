@@ -1,7 +1,7 @@
 //! `IngressGateway`: which services an ingress gateway takes connections for.
 
-use super::shared::{HeaderModifiers, PassiveHealthCheck};
-use super::spec;
+use super::declaration::spec;
+use super::parts::{HeaderModifiers, PassiveHealthCheck};
 use super::values::{PROTOCOLS, TLS_VERSIONS, rules};
 
 spec! {

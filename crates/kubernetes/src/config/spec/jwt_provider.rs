@@ -1,6 +1,6 @@
 //! `JWTProvider`: who issues JSON Web Tokens, and how they are checked.
 
-use super::spec;
+use super::declaration::spec;
 use super::values::{Period, rules};
 
 const DISCOVERY_TYPES: [&str; 6] = [

@@ -1,6 +1,6 @@
 //! `Mesh`: settings of the whole mesh.
 
-use super::spec;
+use super::declaration::spec;
 use super::values::TLS_VERSIONS;
 
 const ESCAPED_SLASHES: [&str; 6] = [

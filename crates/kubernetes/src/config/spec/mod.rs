@@ -7,23 +7,22 @@
 //!
 //! Fields that this version does not know are refused when a resource is read, never dropped.
 
+mod declaration;
 mod exported_services;
 mod ingress_gateway;
 mod jwt_provider;
 mod mesh;
+mod parts;
 mod proxy_defaults;
 mod service_defaults;
 mod service_intentions;
 mod service_resolver;
 mod service_router;
 mod service_splitter;
-mod shared;
 mod terminating_gateway;
 mod values;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
+pub(crate) use declaration::Spec;
 pub use exported_services::ExportedServicesSpec;
 pub use ingress_gateway::IngressGatewaySpec;
 pub use jwt_provider::JwtProviderSpec;
@@ -36,15 +35,6 @@ pub use service_router::ServiceRouterSpec;
 pub use service_splitter::ServiceSplitterSpec;
 pub use terminating_gateway::TerminatingGatewaySpec;
 
-/// What stands in `spec` of one kind.
-pub(crate) trait Spec: DeserializeOwned + Serialize {
-    /// Why this cannot be written, where a field has no meaning for a config entry: which field, and
-    /// what to do instead.
-    fn not_served(&self) -> Option<String> {
-        None
-    }
-}
-
 impl Spec for ExportedServicesSpec {}
 impl Spec for IngressGatewaySpec {}
 impl Spec for JwtProviderSpec {}
@@ -55,32 +45,3 @@ impl Spec for ServiceIntentionsSpec {}
 impl Spec for ServiceResolverSpec {}
 impl Spec for ServiceRouterSpec {}
 impl Spec for ServiceSplitterSpec {}
-
-/// Declares types of a spec: every field may be left out, and has one name in the resource and one
-/// in the config entry. Where these are not the same words in camel and Pascal case, the field says
-/// both: `tls("tls" => "TLS"): MeshTls`.
-macro_rules! spec {
-    ($(
-        $(#[$meta:meta])*
-        $name:ident {
-            $($(#[$field_meta:meta])* $field:ident $(($read:tt => $written:tt))?: $ty:ty,)*
-        }
-    )*) => {$(
-        #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-        $(#[$meta])*
-        #[serde(
-            rename_all(serialize = "PascalCase", deserialize = "camelCase"),
-            deny_unknown_fields
-        )]
-        #[schemars(inline)]
-        pub struct $name {
-            $(
-                $(#[$field_meta])*
-                $(#[serde(rename(serialize = $written, deserialize = $read))])?
-                #[serde(skip_serializing_if = "Option::is_none")]
-                pub $field: Option<$ty>,
-            )*
-        }
-    )*};
-}
-pub(crate) use spec;

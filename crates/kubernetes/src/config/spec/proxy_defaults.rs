@@ -1,10 +1,10 @@
 //! `ProxyDefaults`: settings of every proxy.
 
-use super::shared::{
+use super::declaration::spec;
+use super::parts::{
     EnvoyExtension, Expose, FailoverPolicy, MUTUAL_TLS_MODES, MeshGateway, NO_MODE,
     PrioritizeByLocality, TransparentProxy,
 };
-use super::spec;
 use super::values::{FreeMap, rules};
 
 spec! {

@@ -1,10 +1,10 @@
 //! `ServiceDefaults`: settings of one service, for every instance and caller.
 
-use super::shared::{
+use super::declaration::spec;
+use super::parts::{
     EnvoyExtension, Expose, MUTUAL_TLS_MODES, MeshGateway, NO_MODE, PassiveHealthCheck,
     TransparentProxy,
 };
-use super::spec;
 use super::values::{PATH, PROTOCOLS, rules};
 
 spec! {

@@ -1,6 +1,6 @@
 //! `ServiceIntentions`: who may call one service.
 
-use super::spec;
+use super::declaration::spec;
 use super::values::{PATH, rules};
 
 const ACTIONS: [&str; 2] = ["allow", "deny"];

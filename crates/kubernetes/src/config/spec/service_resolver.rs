@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::shared::{FailoverPolicy, PrioritizeByLocality};
-use super::spec;
+use super::declaration::spec;
+use super::parts::{FailoverPolicy, PrioritizeByLocality};
 use super::values::{Period, rules};
 
 const POLICIES: [&str; 6] = [

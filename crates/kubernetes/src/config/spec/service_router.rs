@@ -1,7 +1,7 @@
 //! `ServiceRouter`: which service answers which HTTP requests.
 
-use super::shared::HeaderModifiers;
-use super::spec;
+use super::declaration::spec;
+use super::parts::HeaderModifiers;
 use super::values::{PATH, Period, SIGNED_PERIOD, rules};
 
 spec! {

@@ -1,7 +1,7 @@
 //! `ServiceSplitter`: how the requests to a service are shared out.
 
-use super::shared::HeaderModifiers;
-use super::spec;
+use super::declaration::spec;
+use super::parts::HeaderModifiers;
 use super::values::rules;
 
 spec! {

@@ -1,7 +1,7 @@
 //! `TerminatingGateway`: which services outside the mesh a terminating gateway leads to.
 
+use super::declaration::{Spec, spec};
 use super::values::{FreeMap, rules};
-use super::{Spec, spec};
 
 spec! {
     /// Which services outside the mesh a terminating gateway leads to.

@@ -2,7 +2,8 @@
 
 use tokio::time::Instant;
 
-use super::{Core, Ended, Outcome};
+use super::Core;
+use super::job::{Ended, Outcome};
 use crate::sync::catalog::{Instance, NodeState};
 use crate::sync::difference::Call;
 use crate::sync::facts::Key;

@@ -9,6 +9,7 @@
 //! the catalog before that node has been read: an empty cache is not an empty cluster.
 
 mod ended;
+mod job;
 mod progress;
 mod queue;
 #[cfg(test)]
@@ -20,13 +21,14 @@ use std::time::Duration;
 use legate_runtime::{Backoff, BackoffPolicy};
 use tokio::time::Instant;
 
-use super::catalog::{Catalog, NodeState};
+use super::catalog::Catalog;
 use super::difference::{Call, Known, plan};
 use super::facts::{Key, Node, Pod, Service};
 use super::objects::{Change, Objects};
 use super::registration::{Settings, node_name};
 use super::wanted::{Reason, wanted};
 
+pub use self::job::{Ended, Job, Notice, Outcome};
 pub use self::progress::Sizes;
 
 use self::progress::Lags;
@@ -53,60 +55,6 @@ const AWAY: BackoffPolicy = BackoffPolicy {
     jitter: 0.3,
     cap: Duration::from_secs(3),
 };
-
-/// Something to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Job {
-    /// Find out which nodes the catalog has.
-    ListNodes,
-    /// Read one node with its instances and checks.
-    ReadNode(String),
-    /// Remove a node, if really nothing is on it.
-    RemoveNode(String),
-    /// Make these calls, in this order.
-    Pod(Key, Vec<Call>),
-    /// Remove tokens of pods that are gone. These are there, with their uids.
-    SweepTokens(BTreeMap<Key, String>),
-}
-
-/// How one call ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was done.
-    Done,
-    /// A server says no, and why.
-    Refused(String),
-    /// These servers have no such call.
-    Unserved,
-    /// Nobody answered, or nobody can at the moment. It may have been done.
-    Unreachable(String),
-}
-
-/// How a job ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Ended {
-    /// [`Job::ListNodes`]: the names.
-    Nodes(Result<Vec<String>, String>),
-    /// [`Job::ReadNode`]: the node, where there is one.
-    Node(String, Result<Option<NodeState>, String>),
-    /// [`Job::RemoveNode`]: whether it is gone.
-    Removed(String, bool),
-    /// [`Job::Pod`]: the calls that were made, and how each ended. Those after are not made.
-    Pod(Key, Vec<(Call, Outcome)>),
-    /// [`Job::SweepTokens`]
-    Swept,
-}
-
-/// An event for people, on a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The pod.
-    pub pod: Key,
-    /// Its uid.
-    pub uid: String,
-    /// What happened.
-    pub reason: Reason,
-}
 
 /// What to do next. See the module.
 #[derive(Debug)]
@@ -264,6 +212,30 @@ impl Core {
     /// What people should know, since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// How much there is of everything.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            pods: self.pods.iter().len(),
+            services: self.services.iter().len(),
+            nodes: self.nodes.iter().len(),
+            instances: self.catalog.owned(),
+            waiting: self.queue.len(),
+            jobs: self.jobs,
+            failing: self.failures.len(),
+        }
+    }
+
+    /// From the arrival of each change until the catalog had it, of those since the last time.
+    pub fn take_lags(&mut self) -> Vec<Duration> {
+        self.lags.take()
+    }
+
+    /// Whether a full difference has come to its end since the last time: all nodes were read.
+    pub fn take_compared(&mut self) -> bool {
+        std::mem::take(&mut self.reading.compared)
     }
 
     /// Whether the catalog was read and everything that is known has been done.

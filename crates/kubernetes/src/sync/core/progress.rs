@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Core;
 use crate::sync::facts::Key;
 
 /// How much there is of everything.
@@ -56,37 +55,16 @@ impl Lags {
         }
     }
 
+    /// From the arrival of each change until the catalog had it, of those since the last time.
+    pub(super) fn take(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.closed)
+    }
+
     /// There is nothing to do for the pod. A change that had nothing to do with the catalog counts for
     /// nothing.
     pub(super) fn settled(&mut self, key: &Key, now: Instant) {
         if let Some(open) = self.open.remove(key).filter(|open| open.written) {
             self.closed.push(now.saturating_duration_since(open.since));
         }
-    }
-}
-
-impl Core {
-    /// How much there is of everything.
-    #[must_use]
-    pub fn sizes(&self) -> Sizes {
-        Sizes {
-            pods: self.pods.iter().len(),
-            services: self.services.iter().len(),
-            nodes: self.nodes.iter().len(),
-            instances: self.catalog.owned(),
-            waiting: self.queue.len(),
-            jobs: self.jobs,
-            failing: self.failures.len(),
-        }
-    }
-
-    /// From the arrival of each change until the catalog had it, of those since the last time.
-    pub fn take_lags(&mut self) -> Vec<Duration> {
-        std::mem::take(&mut self.lags.closed)
-    }
-
-    /// Whether a full difference has come to its end since the last time: all nodes were read.
-    pub fn take_compared(&mut self) -> bool {
-        std::mem::take(&mut self.reading.compared)
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 use crate::invalid::Invalid;
+use crate::json::shown::is_zero;
 
 /// Envoy's bound, and what it takes where no maximum is given.
 const LARGEST_RING: u64 = 8 * 1024 * 1024;
@@ -66,10 +67,6 @@ pub struct RingHashConfig {
     /// Most places on the ring; Envoy's default is 8 million.
     #[serde(skip_serializing_if = "is_zero")]
     pub maximum_ring_size: u64,
-}
-
-fn is_zero(value: &u64) -> bool {
-    *value == 0
 }
 
 /// How many instances `least_request` compares.

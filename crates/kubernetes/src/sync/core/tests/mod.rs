@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::sync::catalog::{self, CLUSTER, Id, Place};
+use crate::sync::catalog::{self, CLUSTER, Id, NodeState, Place};
 use crate::sync::registration::VirtualIp;
 use crate::sync::wanted::Wanted;
 

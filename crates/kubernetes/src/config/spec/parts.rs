@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::spec;
+use super::declaration::spec;
 use super::values::{FreeMap, PATH, Period, rules};
 
 /// How proxies reach each other across datacenters.

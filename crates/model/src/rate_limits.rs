@@ -2,13 +2,13 @@
 //!
 //! Consul has these fields in its paid edition only; they mean the same here.
 
+use legate_filter::re2;
 use serde::{Deserialize, Serialize};
 
-use super::service_defaults::is_zero_u32;
 use crate::invalid::Invalid;
-use crate::regex;
-use crate::served::Rows;
-use crate::served::Served::{Inside, Yes};
+use crate::json::shown::is_zero;
+use crate::served::field::Rows;
+use crate::served::field::Served::{Inside, Yes};
 
 /// Limits on request rates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,10 +23,10 @@ pub struct RateLimits {
 #[serde(rename_all = "PascalCase", default)]
 pub struct InstanceRateLimits {
     /// Requests per second on average; 0 means no limit.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub requests_per_second: u32,
     /// Requests at once; 0 means as many as per second.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub requests_max_burst: u32,
     /// Limits by path, in place of those above. The first one that matches counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -49,12 +49,12 @@ pub struct RouteRateLimits {
     /// Requests per second on average.
     pub requests_per_second: u32,
     /// Requests at once; 0 means as many as per second.
-    #[serde(skip_serializing_if = "is_zero_u32")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub requests_max_burst: u32,
 }
 
 /// The rows of these types.
-pub(super) const SERVED: [Rows; 3] = [
+pub(crate) const SERVED: [Rows; 3] = [
     ("RateLimits", &[(Inside, "InstanceLevel")]),
     (
         "InstanceRateLimits",
@@ -73,7 +73,7 @@ pub(super) const SERVED: [Rows; 3] = [
 ];
 
 impl RateLimits {
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
         let all = &self.instance_level;
         let within = |error: Invalid| error.within("InstanceLevel");
         validate_burst(all.requests_per_second, all.requests_max_burst).map_err(within)?;
@@ -102,7 +102,7 @@ impl RouteRateLimits {
                 return Err(Invalid::new(field, format!("{path:?} must start with /")));
             }
         }
-        regex::validate(&self.path_regex).map_err(|reason| Invalid::new("PathRegex", reason))?;
+        re2::validate(&self.path_regex).map_err(|reason| Invalid::new("PathRegex", reason))?;
         if self.requests_per_second == 0 {
             return Err(Invalid::new("RequestsPerSecond", "it must be at least 1"));
         }

@@ -1,0 +1,58 @@
+//! The order in which intentions decide, and which services a name stands for.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use legate_model::{Intention, ServiceName, WILDCARD, precedence};
+
+/// Brings intentions into the order in which they decide: higher precedence first, then by source
+/// and destination.
+pub fn sort(intentions: &mut [Arc<Intention>]) {
+    intentions.sort_by_cached_key(|intention| key(intention));
+}
+
+/// What intentions are ordered by. Precedence is computed: what a stored object says may be stale.
+fn key(intention: &Intention) -> (Reverse<u32>, String, String, ServiceName, ServiceName) {
+    let (source, destination) = (intention.source(), intention.destination());
+    (
+        Reverse(precedence(&source, &destination)),
+        intention.source_name.clone(),
+        intention.destination_name.clone(),
+        source,
+        destination,
+    )
+}
+
+/// Whether a name, which may stand for several services, stands for all that another one does.
+pub(crate) fn covers(wider: &ServiceName, other: &ServiceName) -> bool {
+    let mut parts = wider.exact().into_iter().zip(other.exact());
+    wider.tenancy.partition == other.tenancy.partition
+        && parts.all(|(wider, other)| wider == WILDCARD || wider == other)
+}
+
+/// Whether a name stands for several services.
+pub(crate) fn is_wide(name: &ServiceName) -> bool {
+    name.exact().contains(&WILDCARD)
+}
+
+/// The intentions with their sources, in the order in which they decide, without those that can never
+/// decide because an earlier one is for the same source or for more.
+pub(crate) fn deciding(intentions: &[Arc<Intention>]) -> Vec<(ServiceName, Arc<Intention>)> {
+    let mut sorted = intentions.to_vec();
+    sort(&mut sorted);
+    let (mut exact, mut wide) = (HashSet::new(), Vec::new());
+    let mut kept = Vec::with_capacity(sorted.len());
+    for intention in sorted {
+        let source = intention.source();
+        if exact.contains(&source) || wide.iter().any(|earlier| covers(earlier, &source)) {
+            continue;
+        }
+        match is_wide(&source) {
+            true => wide.push(source.clone()),
+            false => drop(exact.insert(source.clone())),
+        }
+        kept.push((source, intention));
+    }
+    kept
+}

@@ -1,0 +1,42 @@
+//! What the types of a spec have in common, and how they are declared.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What stands in `spec` of one kind.
+pub(crate) trait Spec: DeserializeOwned + Serialize {
+    /// Why this cannot be written, where a field has no meaning for a config entry: which field, and
+    /// what to do instead.
+    fn not_served(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Declares types of a spec: every field may be left out, and has one name in the resource and one
+/// in the config entry. Where these are not the same words in camel and Pascal case, the field says
+/// both: `tls("tls" => "TLS"): MeshTls`.
+macro_rules! spec {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident {
+            $($(#[$field_meta:meta])* $field:ident $(($read:tt => $written:tt))?: $ty:ty,)*
+        }
+    )*) => {$(
+        #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        $(#[$meta])*
+        #[serde(
+            rename_all(serialize = "PascalCase", deserialize = "camelCase"),
+            deny_unknown_fields
+        )]
+        #[schemars(inline)]
+        pub struct $name {
+            $(
+                $(#[$field_meta])*
+                $(#[serde(rename(serialize = $written, deserialize = $read))])?
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<$ty>,
+            )*
+        }
+    )*};
+}
+pub(super) use spec;

@@ -1,0 +1,25 @@
+//! The line that stands where lines were lost.
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+use time::OffsetDateTime;
+
+use super::format::{Entry, LogField};
+
+/// The line that tells how many lines are missing before it.
+pub(super) fn lost_lines(name: &str, json: bool, lost: u64) -> String {
+    let field = LogField {
+        key: "lost",
+        value: Value::from(lost),
+        list: false,
+    };
+    let entry = Entry {
+        time: OffsetDateTime::from(SystemTime::now()),
+        level: tracing::Level::WARN,
+        module: name.to_owned(),
+        message: "lines of this log are lost, because it was not read fast enough".to_owned(),
+        fields: vec![field],
+    };
+    entry.line(json)
+}
