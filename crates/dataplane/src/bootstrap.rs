@@ -219,6 +219,7 @@ fn merged_metrics(telemetry: &Telemetry, admin: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{self, Environment, Invocation};
 
     fn proxy() -> Proxy {
         Proxy {
@@ -291,6 +292,20 @@ mod tests {
         assert_eq!(node(&proxy(), &params).cluster, "old");
     }
 
+    /// The settings of telemetry with this address and the port 7.
+    fn telemetry(bind: &str) -> Telemetry {
+        let flags = [
+            "-addresses=10.0.0.1",
+            "-proxy-id=web-proxy",
+            "-telemetry-prom-merge-port=7",
+            &format!("-telemetry-prom-bind-addr={bind}"),
+        ];
+        match settings::load(flags.map(Into::into), Environment::default()) {
+            Ok(Invocation::Run { settings, .. }) => settings.telemetry,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn merged_metrics_are_reached_where_they_listen() {
         for (bind, admin, reached) in [
@@ -302,16 +317,7 @@ mod tests {
             ("127.0.0.2", "127.0.0.1:1", "127.0.0.2:7"),
             ("::1", "127.0.0.1:1", "[::1]:7"),
         ] {
-            let telemetry = Telemetry {
-                use_central_config: true,
-                retention: Duration::from_secs(60),
-                prometheus_tls: None,
-                service_metrics_url: None,
-                scrape_path: "/metrics".to_owned(),
-                merge_port: 7,
-                bind: bind.parse().unwrap(),
-            };
-            let found = merged_metrics(&telemetry, admin.parse().unwrap());
+            let found = merged_metrics(&telemetry(bind), admin.parse().unwrap());
             assert_eq!(found, reached.parse().unwrap(), "{bind} {admin}");
         }
     }

@@ -97,6 +97,7 @@ impl Values {
         let pairs = pairs.map(|((_, name), (_, value))| (name.clone(), value.clone()));
         pairs.collect()
     }
+
     /// `None` for a negative duration.
     pub(super) fn duration(&self, item: Item) -> Option<Duration> {
         let nanoseconds = go::parse_duration(self.text(item)).unwrap_or_default();

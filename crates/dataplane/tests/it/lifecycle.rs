@@ -24,6 +24,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::envoy_side::PATIENCE;
 use crate::log::Log;
+use crate::run::load;
 
 const TOKEN: &str = "a-token-that-nobody-may-see";
 
@@ -68,14 +69,10 @@ async fn start(startup_grace: Duration) -> Setup {
     let parts = LifecycleParts {
         settings: Lifecycle {
             bind: address,
-            shutdown_path: "/graceful_shutdown".to_owned(),
             // A path from the settings takes precedence over the fixed ones.
             startup_path: "/status/".to_owned(),
             startup_grace,
-            shutdown_grace: Duration::ZERO,
-            drain_listeners: false,
-            end_when_idle: false,
-            dump_envoy_config: false,
+            ..load(&["-addresses=127.0.0.1", "-proxy-id=web-proxy"]).lifecycle
         },
         status: StatusSource {
             proxy: Proxy {

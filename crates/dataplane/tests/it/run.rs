@@ -84,9 +84,10 @@ fn flags(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> Vec<String> {
     ]
 }
 
-fn load(flags: &[String]) -> Settings {
-    let environment = Environment::new([]);
-    match settings::load(flags.iter().map(OsString::from), environment).unwrap() {
+/// The settings that flags make.
+pub(crate) fn load(flags: &[impl AsRef<str>]) -> Settings {
+    let arguments = flags.iter().map(|flag| OsString::from(flag.as_ref()));
+    match settings::load(arguments, Environment::new([])).unwrap() {
         Invocation::Run { settings, .. } => *settings,
         other => panic!("{other:?}"),
     }

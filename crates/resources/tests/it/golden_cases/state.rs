@@ -60,8 +60,7 @@ impl Documents {
         let txn = state.read().within(proxy.tenancy.clone());
         let service = txn.instance(&proxy.node, &proxy.service_id);
         let service = service.ok_or_else(|| Refused(format!("no registration of {proxy}")))?;
-        let destination = &service.service.proxy.destination_service_name;
-        let mut leaf = leaf(destination, "first");
+        let mut leaf = leaf(service.service.identity(), "first");
         Arc::make_mut(&mut leaf).service.tenancy = proxy.tenancy.clone();
         let snapshot = snapshot_of(&txn, &proxy, &config, leaf);
         let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
