@@ -1,8 +1,8 @@
-//! Client of the servers' HTTP API, for everything that `legate-k8s` reads and writes there.
+//! Client for the servers' HTTP API, used for all reads and writes of `legate-k8s`.
 //!
-//! It keeps connections, takes the next address when one does not answer, reads the CA again when
-//! its file has changed, and logs in again when its token is gone. It never decides what is
-//! written, and repeats no request by itself except after a new login.
+//! It pools connections, fails over to the next address, reloads the CA when its file changes, and
+//! logs in again when its token has expired. It retries no request by itself except after a new
+//! login.
 
 pub(crate) mod calls;
 mod credentials;
@@ -35,40 +35,39 @@ pub use self::path::Path;
 use self::credentials::{Held, Tokens};
 use self::transport::{Ca, Transport, Verification};
 
-/// How long a request may take, connecting and reading the answer included. consul-k8s has the
-/// same default (`global.consulAPITimeout`).
+/// The request timeout, including connecting and reading the response. consul-k8s has the same
+/// default (`global.consulAPITimeout`).
 pub const REQUEST_TIME: Duration = Duration::from_secs(5);
 
-/// Largest answer that is read, in bytes: some 30,000 instances in one list.
+/// The maximum size of a response, in bytes: some 30,000 instances in one list.
 pub const ANSWER_SIZE: usize = 32 << 20;
 
-/// Where the servers are and how to talk to them.
+/// Address, verification and credentials of the servers.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// DNS name or IP address. Where a name has several addresses, the next one is taken when one
-    /// does not answer.
+    /// DNS name or IP address. If a name has several addresses, the next is used when one does not
+    /// answer.
     pub host: String,
     /// Port of the HTTP API: 8500, or 8501 with TLS.
     pub port: u16,
-    /// Verified TLS, or `None` for plain HTTP.
+    /// TLS settings, or `None` for plain HTTP.
     pub tls: Option<Tls>,
-    /// What requests are made with.
+    /// The source of the token for requests.
     pub credentials: Credentials,
-    /// The partition that all requests are about but those about the mesh as a whole; `None` is the
-    /// default one.
+    /// The partition of all requests except those for the whole mesh; `None` means the default one.
     pub partition: Option<String>,
 }
 
 /// How servers are verified.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// PEM file of the CA; read again when it changes. `None`: the roots of the system.
+    /// PEM file of the CA, reloaded when it changes; `None` means the system's roots.
     pub ca: Option<PathBuf>,
-    /// The name that certificates must have; default is [`Options::host`].
+    /// The name that certificates must have; [`Options::host`] by default.
     pub server_name: Option<String>,
 }
 
-/// A client of the servers. Copies share connections and token.
+/// A client for the servers. Clones share connections and token.
 #[derive(Clone, Debug)]
 pub struct Servers {
     shared: Arc<Shared>,
@@ -80,7 +79,7 @@ struct Shared {
     tokens: Tokens,
 }
 
-/// What a server answered.
+/// A server's response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status, of any class.
@@ -90,18 +89,18 @@ pub struct Answer {
 }
 
 impl Servers {
-    /// Connects to nobody yet; connections live in the scope of `spawner`.
+    /// Creates a client without connecting; connections live in the scope of `spawner`.
     ///
     /// # Errors
     ///
-    /// When host or server name is none. A CA file that does not exist yet is no error: it is
-    /// looked for again at every request.
+    /// If host or server name is invalid. A missing CA file is no error: it is read again for every
+    /// request.
     pub fn new(options: Options, spawner: Spawner) -> Result<Servers, ServersError> {
         Servers::with(options, None, spawner)
     }
 
-    /// Like [`Servers::new`], with the PEM of the CA instead of a file: the newest is used, and none
-    /// is waited for with an error.
+    /// Like [`Servers::new`], with the PEM of the CA instead of a file. The latest value is used;
+    /// requests fail until there is one.
     ///
     /// # Errors
     ///
@@ -142,13 +141,12 @@ impl Servers {
         })
     }
 
-    /// Sends a request with the client's token and returns the answer, whatever its status. Logs in
-    /// where that is asked for and has not been done, and again when the server no longer knows
-    /// the token.
+    /// Sends a request with the client's token and returns the response, whatever its status. Logs
+    /// in if necessary, and again if the server no longer accepts the token.
     ///
     /// # Errors
     ///
-    /// [`ServersError`] when there is no token, no server was reached or none answered in time.
+    /// [`ServersError`] if there is no token, no server was reached, or none responded in time.
     pub async fn request(
         &self,
         method: Method,
@@ -160,7 +158,7 @@ impl Servers {
         if !held.can_be_renewed() || !answer.token_is_gone() {
             return Ok(answer);
         }
-        tracing::info!("the servers no longer know the token: logging in again");
+        tracing::info!("the token is no longer valid: logging in again");
         let held = self
             .shared
             .tokens
@@ -180,8 +178,8 @@ impl Servers {
         transport.send(method, path, body, held.token()).await
     }
 
-    /// Sends a request with `token` instead of the client's own: for what `acl-init` does with a
-    /// bootstrap token.
+    /// Sends a request with `token` instead of the client's own, for the bootstrap token of
+    /// `acl-init`.
     ///
     /// # Errors
     ///
@@ -197,17 +195,17 @@ impl Servers {
         transport.send(&method, path, body, Some(token)).await
     }
 
-    /// Reads a JSON document.
+    /// Gets a JSON document.
     ///
     /// # Errors
     ///
-    /// As [`Servers::request`], and when the server refuses or answers something else.
+    /// As [`Servers::request`], or if the server refuses or the body is unexpected.
     pub async fn get_json<T: DeserializeOwned>(&self, path: &Path) -> Result<T, ServersError> {
         let answer = self.request(Method::GET, path, None).await?;
         self.decode(&Method::GET, path, &answer)
     }
 
-    /// Like [`Servers::get_json`]; `None` where the server knows no such object (404, or `null`).
+    /// Like [`Servers::get_json`]; `None` if the object does not exist (404 or `null`).
     ///
     /// # Errors
     ///
@@ -223,7 +221,7 @@ impl Servers {
         self.decode(&Method::GET, path, &answer)
     }
 
-    /// Writes `body` and returns the server's answer to it; `()` takes any answer.
+    /// Puts `body` and decodes the response; `()` accepts any response.
     ///
     /// # Errors
     ///
@@ -241,7 +239,7 @@ impl Servers {
         self.decode(&Method::PUT, path, &answer)
     }
 
-    /// Removes an object. `false` where there was none (404).
+    /// Deletes an object. `false` if it did not exist (404).
     ///
     /// # Errors
     ///
@@ -255,11 +253,11 @@ impl Servers {
         Ok(true)
     }
 
-    /// Gives back the token that a login brought. Nothing happens without one.
+    /// Destroys the token of the login. A no-op without a login.
     ///
     /// # Errors
     ///
-    /// As [`Servers::request`]; the token is then left to its expiry.
+    /// As [`Servers::request`]; the token then expires by itself.
     pub async fn logout(&self) -> Result<(), ServersError> {
         self.shared.tokens.logout(&self.shared.transport).await
     }
@@ -278,7 +276,7 @@ impl Servers {
         answer: &Answer,
     ) -> Result<T, ServersError> {
         self.refused(method, path, answer)?;
-        // Some calls answer nothing at all.
+        // Some calls have an empty response.
         let body: &[u8] = match answer.body.trim_ascii() {
             [] => b"null",
             body => body,
@@ -292,7 +290,7 @@ impl Servers {
 }
 
 impl Answer {
-    /// The body as text, shortened: servers say there why they refuse.
+    /// The body as text, truncated; it has the server's reason for a refusal.
     #[must_use]
     pub fn text(&self) -> String {
         const LONGEST: usize = 1024;
@@ -303,7 +301,7 @@ impl Answer {
         }
     }
 
-    /// Whether the server says that it knows no such token, as both Legate's and Consul's do.
+    /// Whether the server reports the token as unknown; the text is that of Legate and Consul.
     fn token_is_gone(&self) -> bool {
         self.status == StatusCode::FORBIDDEN && self.text().contains("ACL not found")
     }

@@ -1,10 +1,10 @@
-//! Paths of the API with their parameters, encoded.
+//! Paths of the API, with encoded segments and parameters.
 
 use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What stands for itself in a segment or a parameter (RFC 3986, unreserved).
+/// Characters that are not encoded in a segment or parameter (RFC 3986, unreserved).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')

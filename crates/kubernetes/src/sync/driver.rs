@@ -338,7 +338,7 @@ impl Driver<'_> {
                 false => {
                     let not_made = metrics::Ended::NotLeading;
                     self.metrics.called(name(&call), not_made);
-                    Outcome::Unreachable("this operator does not lead any more".to_owned())
+                    Outcome::Unreachable("this operator is no longer the leader".to_owned())
                 }
             };
             match &outcome {

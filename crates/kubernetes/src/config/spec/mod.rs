@@ -1,11 +1,11 @@
-//! What stands in `spec` of each kind: the schema that the API server checks, and both spellings of
-//! every field.
+//! The `spec` of each kind: the schema for the API server, and the names of every field in resources
+//! and config entries.
 //!
-//! A type reads a resource, whose fields are in camel case (`connectTimeoutMs`), and serialises as
-//! the config entry that it means, with the names of Consul's API (`ConnectTimeoutMs`). There is one
-//! type for both, so that no field can be forgotten between them. Nothing here writes a resource.
+//! A type deserializes a resource, whose fields are in camel case (`connectTimeoutMs`), and
+//! serializes the config entry with the names of Consul's API (`ConnectTimeoutMs`). One type serves
+//! both, so that no field can be missing in one of them. Nothing here writes a resource.
 //!
-//! Fields that this version does not know are refused when a resource is read, never dropped.
+//! Unknown fields of a resource are refused, never dropped.
 
 mod exported_services;
 mod ingress_gateway;
@@ -36,10 +36,10 @@ pub use service_router::ServiceRouterSpec;
 pub use service_splitter::ServiceSplitterSpec;
 pub use terminating_gateway::TerminatingGatewaySpec;
 
-/// What stands in `spec` of one kind.
+/// The `spec` of one kind.
 pub(crate) trait Spec: DeserializeOwned + Serialize {
-    /// Why this cannot be written, where a field has no meaning for a config entry: which field, and
-    /// what to do instead.
+    /// The reason why this cannot be written, if a field has no equivalent in a config entry: the
+    /// field, and what to do instead.
     fn not_served(&self) -> Option<String> {
         None
     }
@@ -56,9 +56,9 @@ impl Spec for ServiceResolverSpec {}
 impl Spec for ServiceRouterSpec {}
 impl Spec for ServiceSplitterSpec {}
 
-/// Declares types of a spec: every field may be left out, and has one name in the resource and one
-/// in the config entry. Where these are not the same words in camel and Pascal case, the field says
-/// both: `tls("tls" => "TLS"): MeshTls`.
+/// Declares the types of a spec. Every field is optional and has one name in the resource and one in
+/// the config entry. If these are not the same words in camel and Pascal case, both are given:
+/// `tls("tls" => "TLS"): MeshTls`.
 macro_rules! spec {
     ($(
         $(#[$meta:meta])*

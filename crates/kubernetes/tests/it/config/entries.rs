@@ -264,13 +264,13 @@ fn what_cannot_be_written_is_refused_by_name() {
     }
     let misnamed = resource(kind("Mesh"), "default", "other", json!({}));
     let error = entry(kind("Mesh"), &misnamed, "dc1", &Tenants::default()).unwrap_err();
-    assert_eq!(error, "there is one Mesh, and its name is mesh");
+    assert_eq!(error, "the only Mesh is named mesh");
     let misnamed = resource(kind("ExportedServices"), "default", "east", json!({}));
     let none = Tenants::default();
     let error = entry(kind("ExportedServices"), &misnamed, "dc1", &none).unwrap_err();
     assert_eq!(
         error,
-        "there is one ExportedServices, and its name is default"
+        "the only ExportedServices is named default"
     );
 }
 

@@ -264,7 +264,7 @@ fn a_refused_configuration_changes_nothing() {
         let output = pod.redirect(method, &CONFIG.replace("3306", "0"));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let text = String::from_utf8_lossy(&output.stderr);
-        let expected = "CONSUL_REDIRECT_TRAFFIC_CONFIG is refused, and nothing was changed: \
+        let expected = "CONSUL_REDIRECT_TRAFFIC_CONFIG is invalid, nothing was changed: \
                         ExcludeOutboundPorts: \"0\" is not a port from 1 to 65535";
         assert!(text.contains(expected), "{text}");
         assert_eq!(pod.rules(), before, "{method:?}");

@@ -110,11 +110,11 @@ fn bad_configurations_are_refused_by_the_name_of_the_field() {
     for (config, message) in [
         ("", "it is not a JSON object: EOF while parsing a value at line 1 column 0".to_owned()),
         ("[]", "it is not a JSON object: invalid type: sequence, expected a map at line 1 column 0".to_owned()),
-        (r#"{"ProxyUserID": "5995"}"#, "ProxyInboundPort: it has to be set".to_owned()),
-        (r#"{"ProxyUserID": "5995", "ProxyInboundPort": 0}"#, "ProxyInboundPort: it has to be set".to_owned()),
-        (r#"{"ProxyUserID": "", "ProxyInboundPort": 1}"#, "ProxyUserID: it has to be set".to_owned()),
+        (r#"{"ProxyUserID": "5995"}"#, "ProxyInboundPort: it must be set".to_owned()),
+        (r#"{"ProxyUserID": "5995", "ProxyInboundPort": 0}"#, "ProxyInboundPort: it must be set".to_owned()),
+        (r#"{"ProxyUserID": "", "ProxyInboundPort": 1}"#, "ProxyUserID: it must be set".to_owned()),
         (&with("ExcludeInboundPort", json!(["80"])), "ExcludeInboundPort: unknown field".to_owned()),
-        (&with("NetNS", json!("/run/netns/a")), "NetNS: \"/run/netns/a\" is not empty: the network namespace is the one this program runs in".to_owned()),
+        (&with("NetNS", json!("/run/netns/a")), "NetNS: \"/run/netns/a\" is not empty: it always applies to the network namespace of this program".to_owned()),
         (&with("ProxyOutboundPort", json!(20000)), "ProxyOutboundPort: 20000 is not another port than ProxyInboundPort".to_owned()),
     ] {
         let error = Redirection::parse(config).expect_err(config);
