@@ -91,8 +91,7 @@ const fn refused(name: &'static str, why: &'static str) -> Key {
 const BOOLEAN: &str = "`true`, `false`";
 const PORT: &str = "port name or number";
 const NUMBER: &str = "number";
-const NO_VOLUME: &str =
-    "volumes of the sidecar are not supported: it needs no files but its own";
+const NO_VOLUME: &str = "volumes of the sidecar are not supported: it needs no files but its own";
 const NO_PROMETHEUS_TLS: &str = "TLS between Prometheus and the sidecar is not supported";
 const NO_FAILURE_SECONDS: &str = "the sidecar's startup and liveness probes in seconds are not \
      supported; a native sidecar has a startup probe, see sidecar-probe-failure-threshold";
@@ -385,10 +384,7 @@ pub const KEYS: &[Key] = &[
         "Written by consul-k8s.",
     ),
     written("consul-sidecar-access-log-path", "Written by consul-k8s."),
-    written(
-        "config-checksum",
-        "Written by charts to replace pods.",
-    ),
+    written("config-checksum", "Written by charts to replace pods."),
     gateway("gateway-kind", "Kind of the gateway."),
     gateway(
         "gateway-consul-service-name",

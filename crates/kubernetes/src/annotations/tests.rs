@@ -195,10 +195,7 @@ fn invalid_upstreams_are_refused_in_one_sentence() {
             "names a port of the destination",
         ),
         ("db:1234:dc2?colour=red", "has the option \"colour\""),
-        (
-            "db:1234:mesh_gateway_mode=far",
-            "use none, local or remote",
-        ),
+        ("db:1234:mesh_gateway_mode=far", "use none, local or remote"),
         ("db:1234:local_bind_address=x", "is no IP address"),
         ("db:1234:DC 2", "has an invalid datacenter"),
         (":1234", "has an invalid name"),

@@ -236,7 +236,8 @@ fn options(upstream: &mut Upstream, text: &str) -> Result<(), Reason> {
             "datacenter" => value.clone_into(&mut upstream.datacenter),
             "localbindaddress" => {
                 let address = value.parse();
-                let wrong = |_| format!("has local_bind_address={value}, which is not an IP address");
+                let wrong =
+                    |_| format!("has local_bind_address={value}, which is not an IP address");
                 upstream.bind_address = Some(address.map_err(wrong)?);
             }
             "meshgatewaymode" => {

@@ -158,10 +158,7 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
             }
             Err(reason) => {
                 metrics.failures.inc();
-                tracing::warn!(
-                    reason,
-                    "failed to update certificates: retrying"
-                );
+                tracing::warn!(reason, "failed to update certificates: retrying");
                 if valid_until.is_none() {
                     ready.pending(reason);
                 }

@@ -94,7 +94,11 @@ pub(super) async fn ensure(
                 return Err(SecretError::Damaged { name, reason });
             }
             Err(reason) => {
-                tracing::warn!(secret = name, reason, "the content of the Secret is invalid: replacing it");
+                tracing::warn!(
+                    secret = name,
+                    reason,
+                    "the content of the Secret is invalid: replacing it"
+                );
                 None
             }
         };

@@ -304,7 +304,9 @@ where
     };
     number
         .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| serde::de::Error::custom(format!("{value} is not a number in the valid range")))
+        .ok_or_else(|| {
+            serde::de::Error::custom(format!("{value} is not a number in the valid range"))
+        })
 }
 
 /// Deserializes a string, a number, or `null` for none.
@@ -343,7 +345,11 @@ mod tests {
         assert_eq!(config.metrics.default_prometheus_scrape_port, 21200);
         assert_eq!(config.sidecar_proxy.resources.requests.cpu.unwrap(), "1");
         let error = read(r#"{"metrics": {"defaultPrometheusScrapePort": 70000}}"#).unwrap_err();
-        assert!(error.to_string().contains("70000 is not a number in the valid range"));
+        assert!(
+            error
+                .to_string()
+                .contains("70000 is not a number in the valid range")
+        );
     }
 
     #[test]

@@ -158,7 +158,10 @@ pub async fn run(
         let time = if lost { WRITERS_LOSE } else { WRITERS_END };
         end(&lead, &writers, time).await;
         if lost {
-            tracing::warn!(lease = settings.name, "lost the lease: stopping the writers");
+            tracing::warn!(
+                lease = settings.name,
+                "lost the lease: stopping the writers"
+            );
             candidate.machine.lose();
             continue;
         }

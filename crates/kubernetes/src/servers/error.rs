@@ -10,7 +10,9 @@ use legate_identity::tls::TlsError;
 #[derive(Debug, thiserror::Error)]
 pub enum ServersError {
     /// Not a DNS name or IP address.
-    #[error("{host:?} is not a server address (--server-addresses): use a DNS name or an IP address")]
+    #[error(
+        "{host:?} is not a server address (--server-addresses): use a DNS name or an IP address"
+    )]
     Host {
         /// The given value.
         host: String,

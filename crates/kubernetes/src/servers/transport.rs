@@ -1,5 +1,5 @@
-//! Requests over kept connections: which address, TLS, limits of time and size. Knows nothing of
-//! what is asked for.
+//! HTTP requests over pooled connections: choice of address, TLS, timeouts and size limits.
+//! Independent of the API.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -28,21 +28,21 @@ use tokio::sync::watch;
 use super::error::is_unavailable;
 use super::{ANSWER_SIZE, Answer, Path, REQUEST_TIME, ServersError};
 
-/// How long one address is tried before the next one.
+/// The connect timeout of one address, before the next is tried.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 
-/// How long a connection without requests is kept; servers close theirs later than that.
+/// The idle timeout of a connection, which is shorter than that of the servers.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Connections without requests that are kept.
+/// The maximum number of idle connections.
 const IDLE_CONNECTIONS: usize = 16;
 
-/// Connections to the servers.
+/// The connections to the servers.
 #[derive(Debug)]
 pub(super) struct Transport {
     /// `http://host:port`.
     origin: String,
-    /// The partition that is asked about, where it is not the default one.
+    /// The partition of requests, if it is not the default one.
     partition: Option<String>,
     host: String,
     tls: Option<Verification>,
@@ -58,7 +58,7 @@ pub(super) struct Verification {
     pub(super) server_name: Option<String>,
 }
 
-/// Where the CA is from.
+/// The source of the CA.
 #[derive(Debug)]
 pub(super) enum Ca {
     System,
@@ -66,7 +66,7 @@ pub(super) enum Ca {
     Pem(watch::Receiver<Option<String>>),
 }
 
-/// The connections in use, and the CA that they were verified with.
+/// The current connections, and the CA that verified them.
 #[derive(Clone, Debug)]
 struct Current {
     client: Connections,
@@ -75,7 +75,7 @@ struct Current {
 
 type Tcp = HttpConnector<Addresses>;
 
-/// Kept connections. Copies share them.
+/// A connection pool. Clones share it.
 #[derive(Clone, Debug)]
 enum Connections {
     Plain(Client<Tcp, Full<Bytes>>),
@@ -122,7 +122,7 @@ impl Transport {
         format!("{}{path}", self.origin)
     }
 
-    /// The error for an answer that is no success.
+    /// The error for an unsuccessful response.
     pub(super) fn refusal(&self, method: &Method, path: &Path, answer: &Answer) -> ServersError {
         ServersError::Refused {
             method: method.clone(),
@@ -132,7 +132,7 @@ impl Transport {
         }
     }
 
-    /// Sends one request and reads its answer.
+    /// Sends one request and reads its response.
     pub(super) async fn send(
         &self,
         method: &Method,
@@ -190,7 +190,7 @@ impl Transport {
         request.body(Full::new(Bytes::from(body)))
     }
 
-    /// The connections, made anew after a failure and when the CA has changed.
+    /// The connection pool, which is replaced after a failure and when the CA has changed.
     fn client(&self) -> Result<Connections, ServersError> {
         let ca = self.tls.as_ref().map_or(Mark::Fixed, |tls| tls.ca.mark());
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +205,7 @@ impl Transport {
         Ok(client)
     }
 
-    /// Begins with another address next time, on a new connection.
+    /// Makes the next request use another address, on a new connection.
     fn next_server(&self) {
         self.addresses.first.fetch_add(1, Ordering::Relaxed);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -259,14 +259,14 @@ async fn exchange(client: &Connections, request: Request<Full<Bytes>>) -> Result
         .collect()
         .await
         .map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-            Some(_) => format!("the answer is larger than {ANSWER_SIZE} bytes"),
+            Some(_) => format!("the response is larger than {ANSWER_SIZE} bytes"),
             None => with_causes(error.as_ref()),
         })?;
     let body = body.to_bytes();
     Ok(Answer { status, body })
 }
 
-/// hyper's own texts say little: what failed stands in their causes.
+/// hyper's own texts have few details; the causes name the failure.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -280,11 +280,11 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What the CA looks like: connections are made anew when it is another.
+/// The version of the CA; the pool is replaced when it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Mark {
     Fixed,
-    /// A mounted Secret that changes is another file.
+    /// A mounted Secret that changes is a different file.
     File(Option<(SystemTime, u64, Option<PathBuf>)>),
     Pem(Option<String>),
 }
@@ -302,7 +302,7 @@ impl Ca {
     }
 }
 
-/// The addresses of the servers' name, beginning with another one after each failure.
+/// Resolves the servers' name; the first address changes after each failure.
 #[derive(Clone, Debug, Default)]
 struct Addresses {
     first: Arc<AtomicUsize>,
@@ -331,7 +331,7 @@ impl tower::Service<Name> for Addresses {
     }
 }
 
-/// Runs connections in a scope that somebody owns.
+/// Runs connections in an owned scope.
 #[derive(Clone, Debug)]
 struct ConnectionTasks(Spawner);
 

@@ -1,4 +1,4 @@
-//! How the work goes on, for whoever watches it from outside. Nothing is decided by it.
+//! Progress of the work for metrics and events. No decision depends on it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Core;
 use crate::sync::facts::Key;
 
-/// How much there is of everything.
+/// Current numbers of objects and jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Pods of the mesh.
@@ -19,15 +19,15 @@ pub struct Sizes {
     pub nodes: usize,
     /// This operator's instances in the catalog.
     pub instances: usize,
-    /// Pods that wait to be looked at.
+    /// Pods waiting to be processed.
     pub waiting: usize,
-    /// Jobs under way.
+    /// Jobs in flight.
     pub jobs: usize,
-    /// Pods that are tried again.
+    /// Pods that are being retried.
     pub failing: usize,
 }
 
-/// Since when changes of pods are known that the catalog does not have yet.
+/// The times since which changes of pods are not yet in the catalog.
 #[derive(Debug, Default)]
 pub(super) struct Lags {
     open: BTreeMap<Key, Open>,
@@ -41,7 +41,7 @@ struct Open {
 }
 
 impl Lags {
-    /// The pod is to be looked at because something has changed.
+    /// Records a change of the pod.
     pub(super) fn changed(&mut self, key: &Key, now: Instant) {
         self.open.entry(key.clone()).or_insert(Open {
             since: now,
@@ -49,15 +49,14 @@ impl Lags {
         });
     }
 
-    /// The servers have taken something.
+    /// Records that the servers accepted a write for the pod.
     pub(super) fn written(&mut self, key: &Key) {
         if let Some(open) = self.open.get_mut(key) {
             open.written = true;
         }
     }
 
-    /// There is nothing to do for the pod. A change that had nothing to do with the catalog counts for
-    /// nothing.
+    /// Records that the pod needs no more work. A change without effect on the catalog is not counted.
     pub(super) fn settled(&mut self, key: &Key, now: Instant) {
         if let Some(open) = self.open.remove(key).filter(|open| open.written) {
             self.closed.push(now.saturating_duration_since(open.since));
@@ -66,7 +65,7 @@ impl Lags {
 }
 
 impl Core {
-    /// How much there is of everything.
+    /// The current numbers of objects and jobs.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         Sizes {
@@ -80,12 +79,12 @@ impl Core {
         }
     }
 
-    /// From the arrival of each change until the catalog had it, of those since the last time.
+    /// Takes the delays since the last call: from the arrival of each change until the catalog had it.
     pub fn take_lags(&mut self) -> Vec<Duration> {
         std::mem::take(&mut self.lags.closed)
     }
 
-    /// Whether a full difference has come to its end since the last time: all nodes were read.
+    /// Whether a full difference has completed since the last call.
     pub fn take_compared(&mut self) -> bool {
         std::mem::take(&mut self.reading.compared)
     }

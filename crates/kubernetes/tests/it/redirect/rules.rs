@@ -1,4 +1,4 @@
-//! What each field of a configuration does to the rules, and which configurations are refused.
+//! The effect of each configuration field on the rules, and refused configurations.
 
 use legate_kubernetes::redirect::iptables::{Family, OUTPUT, PREROUTING};
 use legate_kubernetes::redirect::{Redirection, iptables, nftables};
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::pod::{Method, Pod};
 
-/// A configuration with one field more than those that have to be set.
+/// A configuration with one field in addition to the required ones.
 fn with(field: &str, value: Value) -> String {
     let mut config = json!({"ProxyUserID": "5995", "ProxyInboundPort": 20000});
     config[field] = value;
     config.to_string()
 }
 
-/// What consul-k8s writes for a pod with everything.
+/// The configuration that consul-k8s writes for a pod with all features.
 const EVERYTHING: &str = r#"{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600,"ProxyUserID":"5995",
     "ProxyInboundPort":20000,"ProxyOutboundPort":15001,"ExcludeInboundPorts":["21000","20200"],
     "ExcludeOutboundPorts":["3306","22"],"ExcludeOutboundCIDRs":["10.96.0.0/12","fd00:1::/32"],
@@ -92,7 +92,7 @@ fn each_field_has_its_rules() {
 }
 
 #[test]
-fn the_kernel_takes_the_rules_of_every_field() {
+fn the_kernel_accepts_the_rules_of_every_field() {
     let pod = Pod::new();
     for (name, config) in cases() {
         for method in Method::BOTH {
