@@ -1,4 +1,4 @@
-//! `acl`: tokens, and what says what they allow.
+//! `acl`: manages tokens and what grants their permissions.
 
 mod auth_method;
 mod binding_rule;
@@ -21,36 +21,36 @@ use crate::input;
 use crate::output::{Format, line, print_json, quoted, text};
 use crate::server_api::{Api, ApiFlags};
 
-/// What is done with access rights.
+/// Subcommands of `acl`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make the first token, which may do everything
+    /// Create the first token, a management token
     Bootstrap(Bootstrap),
-    /// Give a token to the agent that is asked
+    /// Set a token of an agent
     SetAgentToken(SetAgentToken),
-    /// Tokens
+    /// Manage tokens
     #[command(subcommand)]
     Token(Box<token::Command>),
-    /// Policies: named rules
+    /// Manage policies: named rules
     #[command(subcommand)]
     Policy(policy::Command),
-    /// Roles: named sets of policies and identities
+    /// Manage roles: named sets of policies and identities
     #[command(subcommand)]
     Role(Box<role::Command>),
-    /// Auth methods: whom to believe at a login
+    /// Manage auth methods: trusted sources of identities for logins
     #[command(subcommand)]
     AuthMethod(Box<auth_method::Command>),
-    /// Binding rules: what a login gives
+    /// Manage binding rules: the permissions that logins get
     #[command(subcommand)]
     BindingRule(binding_rule::Command),
-    /// Policies that are made of a template
+    /// Show policies that are generated from templates
     #[command(subcommand)]
     TemplatedPolicy(templated_policy::Command),
 }
 
 #[derive(Args)]
 pub(crate) struct Bootstrap {
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     /// FILE with the token's secret, or - for standard input
@@ -67,19 +67,19 @@ pub(crate) struct SetAgentToken {
     api: ApiFlags,
 }
 
-/// In which form results are printed.
+/// Output options.
 #[derive(Args)]
 pub(crate) struct Printed {
-    /// Print hashes and indexes, too
+    /// Print hashes and indexes as well
     #[arg(long)]
     pub(crate) meta: bool,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     pub(crate) format: Format,
 }
 
 impl Printed {
-    /// Prints a value, as text by `pretty`.
+    /// Prints a value as JSON, or as text formatted by `pretty`.
     fn print(&self, value: &Value, pretty: impl Fn(&Value, bool) -> String) -> anyhow::Result<()> {
         if self.format == Format::Json {
             return print_json(&with_names(value.clone()));
@@ -90,7 +90,7 @@ impl Printed {
         }
     }
 
-    /// Prints a list, each element by `pretty`, with `between` two of them.
+    /// Prints a list, each element formatted by `pretty` and separated by `between`.
     fn print_list(
         &self,
         values: &Value,
@@ -106,14 +106,14 @@ impl Printed {
     }
 }
 
-/// Variables with the names that Consul's command line prints; servers write them in small letters.
+/// Renames variables to what Consul's command line prints; servers write them in lower case.
 fn with_names(mut value: Value) -> Value {
     match &mut value {
         Value::Array(values) => values
             .iter_mut()
             .for_each(|one| *one = with_names(one.take())),
         Value::Object(fields) => {
-            // The id of a template is made by servers, and no command prints it.
+            // Servers generate the id of a template, and no command prints it.
             fields.remove("TemplateID");
             for (key, field) in fields.iter_mut() {
                 *field = with_names(field.take());
@@ -130,11 +130,11 @@ fn with_names(mut value: Value) -> Value {
     value
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Bootstrap(options) => bootstrap(options).await?,
@@ -192,7 +192,8 @@ async fn set_agent_token(options: SetAgentToken) -> anyhow::Result<()> {
     line(&format!("ACL token {} set successfully", quoted(kind)))
 }
 
-/// The one of a list whose `field` begins with `partial`. A whole id is not looked up.
+/// Resolves the prefix of an id, given in `field`, to the only match in a list. A complete id is not
+/// looked up.
 async fn whole_id(
     api: &Api,
     list: &str,
@@ -238,7 +239,7 @@ async fn role_id(api: &Api, partial: &str) -> anyhow::Result<String> {
 
 async fn rule_id(api: &Api, partial: &str) -> anyhow::Result<String> {
     let found = whole_id(api, "/v1/acl/binding-rules", "ID", partial, "rule").await;
-    // Consul says it in other words for these.
+    // Consul has other texts for these.
     found.map_err(
         |error| match error.to_string().strip_prefix("No such rule ID") {
             Some(rest) => anyhow!("no such rule ID{rest}: ACL not found"),

@@ -1,4 +1,4 @@
-//! Commands of `consul`, run with an agent of ours.
+//! Commands of `consul`, run against an agent of ours.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -53,7 +53,7 @@ async fn what_is_registered_is_in_the_catalog() {
 }
 
 #[tokio::test]
-async fn a_wrong_line_ends_with_consuls_codes() {
+async fn an_invalid_command_line_exits_with_consuls_codes() {
     let agent = Agent::start("").await;
     let folder = tempfile::tempdir().expect("a folder");
     for (words, expected, text) in [

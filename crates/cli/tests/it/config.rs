@@ -1,4 +1,4 @@
-//! `legate config`: what it prints of a write.
+//! `legate config`: output of writes.
 
 use std::process::Output;
 

@@ -95,7 +95,7 @@ fn an_operator_that_is_away(space: &Namespace) -> anyhow::Result<()> {
     .and_then(|()| policy("Ignore").map(|_| ()))
     .and_then(|()| {
         eventually("a webhook that is not asked is named", || {
-            legate::fails("webhook-called", "without asking")
+            legate::fails("webhook-called", "without calling")
         })
     })
     .and_then(|()| App::new("checked-bare").run(space));

@@ -1,4 +1,4 @@
-//! `legate proxy`: the sidecars of a cluster, one by one.
+//! `legate proxy`: inspects sidecars.
 
 mod config;
 mod connected;
@@ -25,41 +25,41 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List pods with a sidecar: whether it is ready, its server, its configuration
+    /// List pods with a sidecar: readiness, server, configuration
     List(list::Options),
-    /// Show one sidecar: its connection, its configuration, its certificate, what it listens on and
-    /// calls, and what its server says about it
+    /// Show one sidecar: its connection, configuration, certificate, listeners, upstreams, and its state at
+    /// the server
     Status(status::Options),
     /// Show the configuration of a sidecar's Envoy, without secrets
     Config(config::Options),
 }
 
-/// Which pod.
+/// Selects a pod.
 #[derive(Debug, Args)]
 struct Target {
     #[command(flatten)]
     cluster: Cluster,
-    /// The pod: NAME, or NAMESPACE/NAME. Of `status --http-addr` the proxy: PROXY-ID, or NODE/PROXY-ID
+    /// The pod: NAME, or NAMESPACE/NAME. With `status --http-addr` the proxy: PROXY-ID, or NODE/PROXY-ID
     #[arg(value_name = "POD")]
     pod: String,
-    /// Namespace of the pod; default: that of the kubeconfig's context. With --http-addr that of the proxy in
-    /// the mesh
+    /// Namespace of the pod; default: that of the kubeconfig's context. With --http-addr: namespace of the
+    /// proxy in the mesh
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 }
 
-/// A sidecar that was found.
+/// A pod with its sidecar.
 struct Found {
     client: Client,
     sidecar: Sidecar,
 }
 
 impl Target {
-    /// The pod's sidecar.
+    /// Finds the pod's sidecar.
     ///
     /// # Errors
     ///
-    /// When there is no such pod, or none with a sidecar.
+    /// If the pod does not exist, or has no sidecar.
     async fn find(&self) -> anyhow::Result<Found> {
         let (namespace, name) = parse(&self.pod, self.namespace.as_deref())?;
         let client = self.cluster.client().await?;
@@ -68,16 +68,16 @@ impl Target {
         let pod = answer(pods.get(&name)).await.map_err(anyhow::Error::msg)?;
         let sidecar = Sidecar::of(&pod).with_context(|| {
             format!(
-                "pod {name} in {namespace} has no sidecar: give it the annotation \
-                 consul.hashicorp.com/connect-inject=true and create it again"
+                "pod {name} in {namespace} has no sidecar: add the annotation \
+                 consul.hashicorp.com/connect-inject=true and recreate the pod"
             )
         })?;
         Ok(Found { client, sidecar })
     }
 }
 
-/// Namespace, where it is given, and name of a pod: `NAME`, `pod/NAME` as kubectl prints it, or
-/// `NAMESPACE/NAME` as `legate check` does.
+/// Parses the name of a pod with an optional namespace: `NAME`, `pod/NAME` as printed by kubectl, or
+/// `NAMESPACE/NAME` as printed by `legate check`.
 fn parse(pod: &str, namespace: Option<&str>) -> anyhow::Result<(Option<String>, String)> {
     let own = |text: &str| text.to_owned();
     match pod.split_once('/') {
@@ -87,17 +87,17 @@ fn parse(pod: &str, namespace: Option<&str>) -> anyhow::Result<(Option<String>, 
             Ok((Some(own(named)), own(name)))
         }
         Some((named, _)) => bail!(
-            "{pod} is a pod of {named}, and --namespace names {}: leave one of them out",
+            "{pod} is a pod of {named}, and --namespace names {}: remove one of them",
             namespace.unwrap_or_default()
         ),
     }
 }
 
-/// Runs the command that was chosen.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When the cluster, the pod or its sidecar cannot be asked.
+/// If the cluster, the pod or its sidecar is unreachable.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let text = match options.command {
         Command::List(options) => list::run(options).await?,
