@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::cluster::{Cluster, eventually, output};
 use crate::namespace::Namespace;
 
-/// The release with servers of its own, and its namespace.
+/// The release with its own servers, and its namespace.
 pub(crate) const RELEASE: &str = "legate";
 
-/// What differs from the chart's defaults.
+/// The values that differ from the chart's defaults.
 const VALUES: [&str; 4] = [
     "global.image=localhost/legate-server:test",
     "global.imageK8S=localhost/legate-k8s:test",
@@ -26,15 +26,14 @@ pub(crate) struct Release<'a> {
     pub(crate) namespace: &'a str,
 }
 
-/// The one with servers of its own, which most scenarios use.
+/// The release with its own servers, which most scenarios use.
 pub(crate) const OWN: Release<'static> = Release {
     name: RELEASE,
     namespace: RELEASE,
 };
 
 impl Release<'_> {
-    /// Installs the chart, or makes what is installed like this; values are `name=value`. Returns when
-    /// all of it is ready.
+    /// Installs or upgrades the chart; values are `name=value`. Returns when everything is ready.
     pub(crate) fn upgrade(&self, values: &[&str]) -> anyhow::Result<()> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/legate");
         let mut helm = Command::new("helm");
@@ -48,7 +47,7 @@ impl Release<'_> {
         output(&mut helm, "").map(|_| ())
     }
 
-    /// Removes it, if it is there, and waits until its pods are gone.
+    /// Uninstalls it, if installed, and waits until its pods are gone.
     pub(crate) fn uninstall(&self) -> anyhow::Result<()> {
         let mut helm = Command::new("helm");
         helm.args(["uninstall", self.name, "--namespace", self.namespace])

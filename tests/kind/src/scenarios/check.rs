@@ -90,11 +90,11 @@ fn an_operator_that_is_away(space: &Namespace) -> anyhow::Result<()> {
     scale(0)?;
     let outcome = eventually("an operator that is away is named", || {
         legate::fails("operator", "scaled to 0")?;
-        legate::fails("webhook-called", "cannot ask the webhook")
+        legate::fails("webhook-called", "cannot call the webhook")
     })
     .and_then(|()| policy("Ignore").map(|_| ()))
     .and_then(|()| {
-        eventually("a webhook that is not asked is named", || {
+        eventually("a webhook that is not called is named", || {
             legate::fails("webhook-called", "without calling")
         })
     })

@@ -185,7 +185,7 @@ fn the_certificate_of_the_webhook() {
         let (_, chain) = issue(HOST, now() - 85 * DAY);
         one(facts).chain = Ok(chain);
     });
-    fails(check, &["compare the clocks"], |facts| {
+    fails(check, &["check the clocks"], |facts| {
         let (_, chain) = issue(HOST, now() + DAY);
         one(facts).chain = Ok(chain);
     });
@@ -216,7 +216,7 @@ fn whether_the_webhook_is_called() {
         },
     );
     let other = "admission webhook \"policy.example.com\" denied the request: no";
-    fails(check, &["something else", "policy.example.com"], |facts| {
+    fails(check, &["something other", "policy.example.com"], |facts| {
         facts.admission = refused(other, 400);
     });
     let forbidden = "pods is forbidden: User \"me\" cannot create resource";
@@ -320,7 +320,7 @@ fn pods_with_a_sidecar() {
     );
     fails(
         "proxies-connected",
-        &["cannot be asked", "kubectl logs web-1"],
+        &["cannot be queried", "kubectl logs web-1"],
         with_pod(|pod| {
             pod.status = Some(Err("refused".to_owned()));
             pod.leaves = None;

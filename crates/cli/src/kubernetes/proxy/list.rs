@@ -227,7 +227,7 @@ NAMESPACE   NAME    SERVICE   READY     SERVER          CONFIGURED   LAST UPDATE
 shop        web-1   web       yes       10.0.0.1:8502   yes          1m15s         0.1.0
 shop        web-2   web       no        waiting         no           unknown       0.1.0
 shop        web-3   web       unknown   unknown         unknown      unknown       unknown
-shop/web-3 cannot be asked: port 20600: connection refused
+shop/web-3 cannot be queried: port 20600: connection refused
 ";
         assert_eq!(text(&rows, true), expected);
         assert!(text(&rows, false).starts_with("NAME    SERVICE"));
