@@ -56,10 +56,11 @@ impl Release<'_> {
     }
 }
 
-/// Namespaces that scenarios and the tutorial make and delete, and that people have too.
+/// Namespaces that scenarios and the tutorial create and delete, and that a user's cluster may have
+/// too.
 const COMMON: [&str; 4] = [RELEASE, "consul", "hello", "hello-restricted"];
 
-/// Fails where the cluster is not one that was made for this, and has something that would be deleted.
+/// Fails if the cluster was not created for this and has something that would be deleted.
 pub(crate) fn refuse_somebodys_cluster(cluster: &Cluster) -> anyhow::Result<()> {
     if cluster.node.is_some() {
         return Ok(());
@@ -75,7 +76,7 @@ pub(crate) fn refuse_somebodys_cluster(cluster: &Cluster) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The namespace of the release with servers of its own.
+/// The namespace of the release with its own servers.
 pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     Namespace {
         cluster,
@@ -83,13 +84,13 @@ pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     }
 }
 
-/// Installs the release with servers of its own.
+/// Installs the release with its own servers.
 pub(crate) fn install(cluster: &Cluster) -> anyhow::Result<()> {
     let installed = OWN.upgrade(&[]);
     installed.map_err(|error| error.context(namespace(cluster).describe()))
 }
 
-/// Checks that pods do not wait for an operator that is gone.
+/// Checks that pods are not blocked by the webhook of a removed operator.
 pub(crate) fn assert_no_webhook_of(cluster: &Cluster, release: &str) -> anyhow::Result<()> {
     let hooks = cluster.json(&["get", "mutatingwebhookconfigurations"])?;
     let hooks = hooks["items"].as_array().context("they are a list")?;
@@ -101,7 +102,7 @@ pub(crate) fn assert_no_webhook_of(cluster: &Cluster, release: &str) -> anyhow::
     Ok(())
 }
 
-/// What the servers answer to a GET with the token that may do everything.
+/// The servers' response to a GET with the management token.
 pub(crate) fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
     let url = url(cluster, path)?;
     let read = || cluster.kubectl(&["get", "--raw", &url]);
@@ -109,21 +110,21 @@ pub(crate) fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// A PUT with that token.
+/// Sends a PUT with that token.
 pub(crate) fn put(cluster: &Cluster, path: &str, body: &Value) -> anyhow::Result<()> {
     let url = url(cluster, path)?;
     let words = ["replace", "--raw", &url, "--filename", "-"];
     cluster.kubectl_with(&body.to_string(), &words).map(|_| ())
 }
 
-/// The token that may do everything.
+/// The management token.
 pub(crate) fn token(cluster: &Cluster) -> anyhow::Result<String> {
     let template = "--output=go-template={{.data.token|base64decode}}";
     let secret = ["get", "secret/legate-bootstrap-acl-token", template];
     namespace(cluster).kubectl(&secret)
 }
 
-/// A path of the servers' API, through the API server.
+/// The URL of a path of the servers' API, through the API server.
 fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
     let token = token(cluster)?;
     let server = format!("/api/v1/namespaces/{RELEASE}/services/https:legate-server:8501/proxy");
@@ -131,8 +132,8 @@ fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
     Ok(format!("{server}{path}{separator}token={token}"))
 }
 
-/// When each instance of a service came into the catalog, by its id: one that was deleted and has come
-/// back has another index.
+/// The create index of each instance of a service, by id: an instance that was deleted and created
+/// again has another index.
 pub(crate) fn registered(cluster: &Cluster, service: &str) -> anyhow::Result<Vec<(String, u64)>> {
     let instances = get(cluster, &format!("/v1/catalog/service/{service}"))?;
     let instances = instances.as_array().context("instances are a list")?.iter();
