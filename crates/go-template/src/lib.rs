@@ -1,6 +1,6 @@
-//! Go's `text/template`, for templates that people write into configuration.
+//! Go's `text/template`, for templates in configuration.
 //!
-//! What Go makes of a template, this makes of it too, byte by byte, as far as it goes:
+//! For the supported features, the output is identical to Go's:
 //!
 //! - text, comments, and white space trimmed by `{{-` and `-}}`;
 //! - `.`, fields (`.A.B`), variables (`$`, `$x := …`, `$x = …`), pipelines, parentheses;
@@ -10,12 +10,12 @@
 //!   `printf` (`%v %s %q %d %t %%`) and `println`;
 //! - texts in double quotes and backquotes, whole and decimal numbers, `true`, `false`, `nil`.
 //!
-//! Refused by name: `define`, `template`, `block`, `break`, `continue`; the functions `call`,
-//! `html`, `js`, `slice` and `urlquery`; character constants, imaginary numbers, and flags and widths
-//! in formats. Where Go writes its complaint into the output (`%!d(string=x)`), this is an error.
+//! Refused by name: `define`, `template`, `block`, `break`, `continue`; the functions `call`, `html`,
+//! `js`, `slice` and `urlquery`; character constants, imaginary numbers, and flags and widths in
+//! formats. Where Go writes an error text into the output (`%!d(string=x)`), this is an error.
 //!
-//! Errors have the form of Go's: `template: NAME:LINE:COLUMN: …`. Nothing here performs IO, and no
-//! template uses more than a fixed amount of time and memory: see the constants below.
+//! Errors have Go's format: `template: NAME:LINE:COLUMN: …`. The crate performs no IO, and execution
+//! is bounded in time and memory by the constants below.
 
 mod error;
 mod evaluate;
@@ -34,23 +34,24 @@ pub use value::{Structure, Value};
 
 use error::Source;
 
-/// A template's largest size in bytes.
+/// The maximum size of a template in bytes.
 pub const MAX_TEMPLATE: usize = 1024 * 1024;
 
-/// How deep actions and parentheses nest.
+/// The maximum nesting of actions and parentheses.
 pub const MAX_DEPTH: usize = 64;
 
-/// How many nodes, operands and iterations one execution evaluates.
+/// The maximum number of nodes, operands and iterations evaluated in one execution.
 pub const MAX_STEPS: u32 = 100_000;
 
-/// How many bytes of text one execution makes, written or kept in variables. Documents are much
-/// smaller, and one that is read as JSON takes up to eighty times as much memory.
+/// The maximum number of bytes of text that one execution creates, in the output or in variables.
+/// Real documents are much smaller, and parsing one as JSON takes up to eighty times its size in
+/// memory.
 pub const MAX_TEXT: usize = 1024 * 1024;
 
-/// How many variables are in scope at one place. All of them are looked at to find one.
+/// The maximum number of variables in scope, because a lookup searches all of them.
 pub const MAX_VARIABLES: usize = 256;
 
-/// Executes the template `text` with `data` as its dot. Errors call the template `name`.
+/// Executes the template `text` with `data` as its dot. Errors refer to the template as `name`.
 ///
 /// ```
 /// use legate_go_template::{Value, render};
@@ -62,8 +63,8 @@ pub const MAX_VARIABLES: usize = 256;
 /// ```
 ///
 /// # Errors
-/// When the template cannot be parsed, uses what is not supported, exceeds a limit, or fails while
-/// it is executed; the error says where.
+/// If the template cannot be parsed, uses an unsupported feature, exceeds a limit, or fails during
+/// execution; the error has the position.
 pub fn render<'a>(name: &'a str, text: &'a str, data: &Value) -> Result<Output<'a>, TemplateError> {
     let source = Source { name, text };
     if text.len() > MAX_TEMPLATE {
