@@ -140,7 +140,7 @@ const SWITCH: &str = "LEGATE_INTEROP";
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says which programs tests run"
+    reason = "the environment selects the programs of tests"
 )]
 fn program(name: &str, variable: &str, said: &Once) -> Option<PathBuf> {
     let found = find(name, variable, |variable| std::env::var_os(variable));

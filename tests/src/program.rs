@@ -28,7 +28,7 @@ impl Program {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "the environment says what benchmarks compare with"
+        reason = "the environment selects the programs of benchmarks"
     )]
     pub fn find(name: &'static str, variable: &str) -> Option<Self> {
         let named = std::env::var_os(variable).filter(|path| !path.is_empty());

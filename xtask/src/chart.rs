@@ -256,6 +256,6 @@ fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     match found.find(|program| program.is_file()) {
         Some(program) => Ok(program),
         None => kind::helm(workspace)
-            .context("helm is needed: put it on PATH, name it in LEGATE_HELM, or install Go"),
+            .context("helm is required: put it on PATH, set LEGATE_HELM, or install Go"),
     }
 }

@@ -5,7 +5,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command line tool talks to a terminal"
+    reason = "a command line tool prints to its user"
 )]
 
 mod bench;

@@ -4,7 +4,7 @@
 //! the name `consul` it is the same program and accepts the same commands.
 #![expect(
     clippy::print_stdout,
-    reason = "a command line tool talks to a terminal"
+    reason = "a command line tool prints to its user"
 )]
 
 mod acl;

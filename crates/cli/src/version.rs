@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn under_the_name_consul_it_says_consuls_version() {
+    fn under_the_name_consul_it_prints_consuls_version() {
         assert!(is_consul(OsStr::new("/usr/bin/consul")));
         assert!(!is_consul(OsStr::new("legate")));
         assert!(text(true).starts_with("Consul v1.21."));

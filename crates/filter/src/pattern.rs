@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_refused() {
+    fn unsupported_patterns_are_refused() {
         for pattern in [
             "(",
             "a**",

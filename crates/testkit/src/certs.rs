@@ -128,7 +128,7 @@ impl TestCa {
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .expect("the provider knows TLS 1.2 and 1.3");
+            .expect("the provider supports TLS 1.2 and 1.3");
         let builder = if tls.require_client_cert {
             let mut roots = RootCertStore::empty();
             roots.add(self.issuer.der().clone()).expect("own root");

@@ -299,7 +299,7 @@ mod tests {
         drop(process.stdin.take());
         let end = Instant::now() + LIMIT;
         while process.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < end, "etcd goes on");
+            assert!(Instant::now() < end, "etcd is still running");
             sleep(Duration::from_millis(10)).await;
         }
     }

@@ -120,7 +120,7 @@ async fn recover(plane: &mut Plane, rows: usize) -> Vec<(String, Recovery)> {
 /// `LEGATE_CONSUL`, or `consul` on `PATH`.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says what benchmarks compare with"
+    reason = "the environment selects the programs of benchmarks"
 )]
 fn consul() -> Option<PathBuf> {
     let named = std::env::var_os("LEGATE_CONSUL").filter(|path| !path.is_empty());

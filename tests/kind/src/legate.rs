@@ -67,7 +67,7 @@ pub(crate) fn check() -> anyhow::Result<(bool, Vec<Finding>)> {
     let healthy = document["healthy"] == true;
     ensure!(
         done.status.code() == Some(i32::from(!healthy)),
-        "legate check ends with {} and says {document}",
+        "legate check exited with {} and printed {document}",
         done.status
     );
     let findings = document["findings"].as_array().context("findings")?;

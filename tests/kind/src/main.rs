@@ -6,7 +6,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command line tool talks to whoever runs it"
+    reason = "a command line tool prints to its user"
 )]
 
 mod bench;

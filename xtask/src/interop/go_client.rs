@@ -100,7 +100,8 @@ fn compile(place: &Place) -> anyhow::Result<PathBuf> {
         .context("cannot start go, which compiles the client's tests: install Go 1.24 or newer")?;
     let answer: Value = serde_json::from_slice(&answer.stdout).context("go mod download failed")?;
     let source = answer["Dir"].as_str();
-    let source = source.with_context(|| format!("{module} cannot be had: {}", answer["Error"]))?;
+    let source =
+        source.with_context(|| format!("cannot download {module}: {}", answer["Error"]))?;
     // The module cache is read-only, and cp preserves the mode.
     let _ = fs::remove_dir_all(&folder);
     run(Command::new("cp")

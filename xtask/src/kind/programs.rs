@@ -41,7 +41,7 @@ pub(super) fn get(workspace: &Workspace, cache: &Cache) -> anyhow::Result<PathBu
     let stamp = programs.join("stamp");
     // CI builds in the background, and gets the result here later.
     let _lock = cache.lock("programs")?;
-    let sources = go::stamp(&module, &SOURCES, "name a cluster in KUBECONFIG")?;
+    let sources = go::stamp(&module, &SOURCES, "set KUBECONFIG to a cluster")?;
     if fs::read(&stamp).is_ok_and(|found| found == sources) {
         return Ok(programs);
     }

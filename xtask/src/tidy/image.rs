@@ -55,7 +55,7 @@ fn argument(dockerfile: &str, name: &str, expected: &str, place: &str) -> Vec<Fi
     match found {
         Some(found) if found == expected => Vec::new(),
         found => vec![format!(
-            "Dockerfile: ARG {name} is {}, and {place} says {expected}",
+            "Dockerfile: ARG {name} is {}, but {place} has {expected}",
             found.unwrap_or("not there")
         )],
     }

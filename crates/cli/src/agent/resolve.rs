@@ -230,9 +230,8 @@ fn node_name(settings: &Settings) -> anyhow::Result<String> {
         return Ok(name);
     }
     let host = nix::unistd::gethostname().context("the name of this host cannot be read")?;
-    host.into_string().map_err(|name| {
-        anyhow::anyhow!("the name of this host, {name:?}, is not text: name the node with -node")
-    })
+    host.into_string()
+        .map_err(|name| anyhow::anyhow!("the name of this host, {name:?}, is not text: set -node"))
 }
 
 /// The address of the node in the catalog.

@@ -42,7 +42,7 @@ pub(super) fn read(flags: &Flags) -> anyhow::Result<Sources> {
         let text = read_file(&file)?;
         let name = file.display().to_string();
         if form == Some(Form::Json) && !text.trim_start().starts_with('{') {
-            bail!("{name} cannot be read as JSON, which -config-format asks for");
+            bail!("{name} cannot be read as JSON, the format of -config-format");
         }
         sources.add(&name, &text, &mut merged)?;
     }

@@ -211,11 +211,11 @@ fn envoy(options: &Options) -> anyhow::Result<PathBuf> {
     // The library's error names a setting of the sidecar, which users of this program do not have.
     find_executable(named, std::env::var_os("PATH").as_deref()).map_err(|error| match error {
         FindError::Named { path, reason } => anyhow!(
-            "Envoy {} cannot be used: {reason}: name another with --envoy or LEGATE_ENVOY",
+            "Envoy {} cannot be used: {reason}: set --envoy or LEGATE_ENVOY to another",
             path.display()
         ),
         FindError::NotFound { searched } => anyhow!(
-            "no program called envoy on PATH ({searched}): install Envoy, or name it with --envoy or LEGATE_ENVOY"
+            "no program called envoy on PATH ({searched}): install Envoy, or set --envoy or LEGATE_ENVOY"
         ),
     })
 }
@@ -229,10 +229,7 @@ fn dataplane(options: &Options) -> anyhow::Result<PathBuf> {
         .context("cannot find this program")?
         .with_file_name("legate-dataplane");
     if !path.is_file() {
-        bail!(
-            "{} does not exist: name the dataplane with --dataplane",
-            path.display()
-        );
+        bail!("{} does not exist: set --dataplane", path.display());
     }
     Ok(path)
 }

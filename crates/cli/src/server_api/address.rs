@@ -107,7 +107,7 @@ mod tests {
         let of = |text: &str| {
             let address = Address::parse(text, false).unwrap();
             let Place::Tcp { authority, host } = address.place else {
-                panic!("{text} is no address of TCP")
+                panic!("{text} is not a TCP address")
             };
             (authority, host, address.https, address.prefix)
         };

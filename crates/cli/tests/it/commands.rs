@@ -25,7 +25,7 @@ async fn legate(agent: &Agent, folder: &Path, words: &[&str]) -> (i32, String, S
 }
 
 #[tokio::test]
-async fn what_is_registered_is_in_the_catalog() {
+async fn registered_services_are_in_the_catalog() {
     let agent = Agent::start("").await;
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();

@@ -126,7 +126,7 @@ impl Writer<'_> {
         let rules = rules.with("authmethod", text(wanted, "AuthMethod"));
         let rules = rules.in_namespace(namespace);
         let Value::Array(mut own) = self.read(&rules).await? else {
-            return Err(Failure::Later(format!("{rules} is no list")));
+            return Err(Failure::Later(format!("{rules} is not a list")));
         };
         own.retain(|rule| text(rule, "Description") == DESCRIPTION);
         // Concurrent Jobs may have created a rule each.
@@ -167,7 +167,7 @@ impl Writer<'_> {
     /// The object of a list with the name of the wanted one.
     async fn named(&self, list: &Path, wanted: &Value) -> Result<Option<Value>, Failure> {
         let Value::Array(held) = self.read(list).await? else {
-            return Err(Failure::Later(format!("{list} is no list")));
+            return Err(Failure::Later(format!("{list} is not a list")));
         };
         let name = text(wanted, "Name");
         Ok(held.into_iter().find(|held| text(held, "Name") == name))

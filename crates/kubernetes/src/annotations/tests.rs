@@ -57,7 +57,7 @@ fn keys_that_are_not_served_are_refused_with_a_reason() {
     }
     let error = parse(&[("connect-service", "a,b")]).unwrap_err();
     assert!(
-        error.contains("only one service a pod is served"),
+        error.contains("only one service per pod is supported"),
         "{error}"
     );
 }
@@ -179,8 +179,8 @@ fn upstreams_of_other_tenants() {
 fn invalid_upstreams_are_refused_in_one_sentence() {
     let reasons = [
         ("db", "has no port"),
-        ("db:0", "has a port that is no port"),
-        ("db:70000", "has a port that is no port"),
+        ("db:0", "has an invalid port"),
+        ("db:70000", "has an invalid port"),
         ("db.n_1:1234", "has an invalid namespace: \"n_1\""),
         ("db.ns1.*:1234", "has an invalid partition: \"*\""),
         ("db.ns1.part.x:1234", "is malformed"),
@@ -196,12 +196,12 @@ fn invalid_upstreams_are_refused_in_one_sentence() {
         ),
         ("db:1234:dc2?colour=red", "has the option \"colour\""),
         ("db:1234:mesh_gateway_mode=far", "use none, local or remote"),
-        ("db:1234:local_bind_address=x", "is no IP address"),
+        ("db:1234:local_bind_address=x", "is not an IP address"),
         ("db:1234:DC 2", "has an invalid datacenter"),
         (":1234", "has an invalid name"),
         ("*:1234", "has an invalid name"),
-        ("prepared_query:db", "is no prepared query"),
-        ("prepared_query::1", "is no prepared query"),
+        ("prepared_query:db", "is not a prepared query"),
+        ("prepared_query::1", "is not a prepared query"),
     ];
     for (text, reason) in reasons {
         let error = parse(&[("connect-service-upstreams", text)]).expect_err(text);

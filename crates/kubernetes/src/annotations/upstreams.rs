@@ -101,7 +101,7 @@ fn upstream(item: &str) -> Result<Upstream, Reason> {
         partition: TenancyName::default(),
         peer: String::new(),
         datacenter: String::new(),
-        port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
+        port: port(number).map_err(|reason| format!("has an invalid port: it {reason}"))?,
         bind_address: None,
         mesh_gateway: None,
     };
@@ -145,7 +145,7 @@ fn prepared_query(rest: &str) -> Result<Upstream, Reason> {
         partition: TenancyName::default(),
         peer: String::new(),
         datacenter: String::new(),
-        port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
+        port: port(number).map_err(|reason| format!("has an invalid port: it {reason}"))?,
         bind_address: None,
         mesh_gateway: None,
     })

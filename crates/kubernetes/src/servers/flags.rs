@@ -58,7 +58,7 @@ impl ServerFlags {
         // clap would report a conflict for --use-system-roots=false, too.
         anyhow::ensure!(
             !(self.use_system_roots && self.ca_certs.is_some()),
-            "--ca-certs cannot be used with --use-system-roots: leave one of them out"
+            "--ca-certs cannot be used with --use-system-roots: remove one of them"
         );
         let default_port = if self.tls { 8501 } else { 8500 };
         Ok(Options {

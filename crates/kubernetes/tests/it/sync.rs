@@ -227,7 +227,7 @@ fn namespaces_and_partitions_of_the_mesh() {
     assert_eq!(of("mesh-gateway", &own), "default");
     assert_eq!(of("ingress-gateway", &own), "edge", "as servers write it");
     let wrong = of("ingress-gateway", &[("gateway-namespace", "*")]);
-    assert!(wrong.contains("can name no namespace"), "{wrong}");
+    assert!(wrong.contains("is not a valid namespace"), "{wrong}");
     assert_eq!(of("terminating-gateway", &[]), "default");
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn parse(document: &str) -> anyhow::Result<Tutorial> {
             },
             ("yaml", None) => tutorial.excerpts.push(block),
             ("", None) => bail!("line {number}: the block names no language"),
-            (other, None) => bail!("line {number}: nobody knows what to do with {other}"),
+            (other, None) => bail!("line {number}: {other} is neither run nor explained"),
         }
     }
     Ok(tutorial)
@@ -201,7 +201,7 @@ four
     }
 
     #[test]
-    fn what_changes_something_is_not_repeated() {
+    fn blocks_with_side_effects_are_not_repeated() {
         let only_asks = |commands: &str| {
             let step = Step {
                 line: 1,

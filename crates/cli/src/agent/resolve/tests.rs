@@ -63,8 +63,8 @@ fn a_server_keeps_its_state_and_has_no_grpc_without_tls() {
     assert!(matches!(server.store, StoreConfig::Disk { .. }));
     let text = |args: &[&str]| read(args, &[]).unwrap_err();
     assert!(text(&["-server"]).contains("data_dir"));
-    assert!(text(&["-data-dir=/x"]).contains("client agents are not served"));
-    assert!(text(&["-server=false", "-data-dir=/x"]).contains("server = false is not served"));
+    assert!(text(&["-data-dir=/x"]).contains("client agents are not supported"));
+    assert!(text(&["-server=false", "-data-dir=/x"]).contains("server = false is not supported"));
     assert!(text(&["-server", "-data-dir=/x", "-bootstrap-expect=3"]).contains("etcd"));
 }
 
@@ -176,23 +176,23 @@ fn unsupported_settings_are_refused_with_file_and_key() {
     for (text, key) in [
         (
             "retry_join_wan = [\"x\"]",
-            "retry_join_wan is not served: a server serves one",
+            "retry_join_wan is not supported: a server serves one",
         ),
         (
             "primary_gateways = [\"x\"]",
-            "primary_gateways is not served",
+            "primary_gateways is not supported",
         ),
         (
             "connect { enable_mesh_gateway_wan_federation = true }",
-            "wan_federation is not served",
+            "wan_federation is not supported",
         ),
         (
             "auto_encrypt { tls = true }",
-            "auto_encrypt.tls is not served",
+            "auto_encrypt.tls is not supported",
         ),
         (
             "segments = [{ name = \"a\" }]",
-            "segments is not served: there is no gossip",
+            "segments is not supported: there is no gossip",
         ),
         ("prots { http = 1 }", "invalid config key prots"),
         (

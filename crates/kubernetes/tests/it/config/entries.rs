@@ -244,7 +244,7 @@ fn unsupported_fields_are_refused_by_name() {
         (
             "TerminatingGateway",
             json!({ "deployment": {} }),
-            "spec.deployment is not served",
+            "spec.deployment is not supported",
         ),
         (
             "TerminatingGateway",

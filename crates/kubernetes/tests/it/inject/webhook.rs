@@ -230,7 +230,7 @@ async fn garbage(replica: &Replica, bundle: &str) {
         let (status, text) = replica.post(bundle, "/mutate", garbage).await;
         assert_eq!(status, 400);
         assert!(
-            text.starts_with("this is no AdmissionReview: ") && text.len() < 400,
+            text.starts_with("this is not an AdmissionReview: ") && text.len() < 400,
             "{text}"
         );
     }

@@ -102,7 +102,7 @@ fn a_refusal_is_reported_once_and_affects_no_other_pod() {
     assert_eq!(notices[0].pod, Key::new("ns", "p-0"));
     assert_eq!(
         notices[0].reason.message,
-        "The servers refuse the registration: a name that is refused"
+        "The servers refused the registration: a name that is refused"
     );
     let start = world.now;
     let mut tries = 0;
@@ -134,7 +134,7 @@ fn a_refused_virtual_ip_is_not_called_a_registration() {
     assert_eq!(notices[0].reason.reason, "VirtualIPRefused");
     assert_eq!(
         notices[0].reason.message,
-        "The servers refuse the virtual IP 10.96.0.1 of web: somebody else has it"
+        "The servers refused the virtual IP 10.96.0.1 of web: somebody else has it"
     );
 }
 
