@@ -332,7 +332,7 @@ async fn changes_that_break_a_chain_are_refused_as_by_consul() {
         }
         refused += 1;
         // Invalid entries are refused with Legate's own texts, which name the field. Consul varies in
-        // where a circle begins and which of several chains it names.
+        // where a cycle begins and which of several chains it names.
         let in_own_words = text.starts_with("Invalid request: ");
         let kind = text.split([':', ';']).next().unwrap_or_default();
         assert!(in_own_words || their_text.contains(kind), "{what}");

@@ -67,7 +67,7 @@ pub struct Overrides {
 pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, ChainError> {
     let mut compiler = Compiler::new(request, entries);
     let start = compiler.start()?;
-    merge::check_circles(&compiler.nodes, &start)?;
+    merge::check_cycles(&compiler.nodes, &start)?;
     merge::flatten_splits(
         &mut compiler.nodes,
         &compiler.finished,
@@ -192,7 +192,7 @@ impl<'a> Compiler<'a> {
             return Ok(None);
         };
         self.routes_or_splits = true;
-        // Inserted before its splits, so that a split that refers back here finds it; such a circle is refused later.
+        // Inserted before its splits, so that a split that refers back here finds it; such a cycle is refused later.
         self.nodes.insert(key.clone(), Box::new(node.clone()));
         self.splitters += 1;
         self.check_length(self.splitters)?;

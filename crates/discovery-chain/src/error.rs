@@ -30,10 +30,10 @@ pub enum ChainError {
         /// Its protocol.
         protocol: String,
     },
-    /// Routes or splits form a circle.
+    /// Routes or splits form a cycle.
     #[error("detected circular reference: [{}]", .0.join(" -> "))]
     Circle(Vec<String>),
-    /// Redirects form a circle.
+    /// Redirects form a cycle.
     #[error("detected circular resolver redirect: [{}]", .0.join(" -> "))]
     CircularRedirect(Vec<String>),
     /// A reference to a subset that the service does not have.

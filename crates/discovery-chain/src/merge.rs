@@ -1,4 +1,4 @@
-//! Simplifies and checks the compiled graph: finds circles, flattens nested splits, limits their number and drops nodes
+//! Simplifies and checks the compiled graph: finds cycles, flattens nested splits, limits their number and drops nodes
 //! without references.
 
 use std::collections::BTreeSet;
@@ -18,9 +18,9 @@ const MAX_SPLITS: usize = 10_000;
 /// The maximum number of parts that all routes of a chain refer to.
 const MAX_ROUTED: usize = 100_000;
 
-/// Refuses routes and splits that form a circle.
-pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError> {
-    // The path to the current node with the unvisited successors of each, and the nodes known to be on no circle.
+/// Refuses routes and splits that form a cycle.
+pub(crate) fn check_cycles(nodes: &Nodes, start: &str) -> Result<(), ChainError> {
+    // The path to the current node with the unvisited successors of each, and the nodes known to be on no cycle.
     let mut way: Vec<(&str, Vec<&str>)> = Vec::new();
     let mut done = BTreeSet::new();
     let next = |key: &str| {
@@ -49,7 +49,7 @@ pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError
 }
 
 /// Replaces each split that refers to a splitter by the splits of that splitter. `splitters` holds their keys, each
-/// after those that it refers to; there are no circles at this point.
+/// after those that it refers to; there are no cycles at this point.
 pub(crate) fn flatten_splits(
     nodes: &mut Nodes,
     splitters: &[String],

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
             .map(PathBuf::from),
         node: args.node,
     };
-    if let Err(error) = mesh::refuse_somebodys_cluster(&cluster) {
+    if let Err(error) = mesh::refuse_foreign_cluster(&cluster) {
         eprintln!("error: {error:#}");
         return ExitCode::FAILURE;
     }

@@ -61,7 +61,7 @@ impl Release<'_> {
 const COMMON: [&str; 4] = [RELEASE, "consul", "hello", "hello-restricted"];
 
 /// Fails if the cluster was not created for this and has something that would be deleted.
-pub(crate) fn refuse_somebodys_cluster(cluster: &Cluster) -> anyhow::Result<()> {
+pub(crate) fn refuse_foreign_cluster(cluster: &Cluster) -> anyhow::Result<()> {
     if cluster.node.is_some() {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! The controllers that write to the servers, of which only one operator may run a set. They run
-//! while this process holds the Lease.
+//! The controllers that write to the servers. Only one operator runs them at a time, while it holds
+//! the Lease.
 
 use std::convert::Infallible;
 use std::time::Duration;

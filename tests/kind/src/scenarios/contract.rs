@@ -49,7 +49,7 @@ fn sidecars_keep_the_contract_of_consul_k8s(space: &Namespace) -> anyhow::Result
         authority: String::new(),
         register: &register,
     };
-    one_asks_the_other(space, &servers, "api", "web")?;
+    request_between_pods(space, &servers, "api", "web")?;
 
     space.wait("pod/api", "condition=Ready")?;
     let probe = ["/usr/local/bin/consul-dataplane", "-check-proxy-health"];
@@ -82,7 +82,7 @@ fn sidecars_of_consul_k8s_log_in_over_tls(space: &Namespace) -> anyhow::Result<(
         authority: release.kubectl(&["get", "secret/legate-ca-cert", template])?,
         register: &|body| mesh::put(space.cluster, "/v1/catalog/register", body),
     };
-    let answer = one_asks_the_other(space, &servers, api, web)?;
+    let answer = request_between_pods(space, &servers, api, web)?;
     assert_caller(&answer, web)?;
     let tokens_of = |pod: &str| -> anyhow::Result<usize> {
         let tokens = mesh::get(space.cluster, "/v1/acl/tokens")?;
@@ -99,7 +99,7 @@ fn sidecars_of_consul_k8s_log_in_over_tls(space: &Namespace) -> anyhow::Result<(
 
 /// With all restrictions: `web` sends a request to `api` through both sidecars and exits, and then its
 /// own sidecar, a native one. Returns the response.
-fn one_asks_the_other(
+fn request_between_pods(
     space: &Namespace,
     servers: &Servers,
     api: &str,

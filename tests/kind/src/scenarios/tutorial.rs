@@ -53,7 +53,7 @@ fn run(step: &Step) -> anyhow::Result<()> {
         commands,
         shown,
     } = step;
-    let patience = if step.only_asks() {
+    let patience = if step.is_read_only() {
         PATIENCE
     } else {
         Duration::ZERO

@@ -41,7 +41,7 @@ pub(crate) struct Step {
 
 impl Step {
     /// Whether it changes nothing, so that it may be repeated until the output is the expected one.
-    pub(crate) fn only_asks(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         let commands = self.commands.replace("\\\n", " ");
         let asks = |command: &str| {
             let mut words = command.split_whitespace();
@@ -202,20 +202,20 @@ four
 
     #[test]
     fn blocks_with_side_effects_are_not_repeated() {
-        let only_asks = |commands: &str| {
+        let is_read_only = |commands: &str| {
             let step = Step {
                 line: 1,
                 commands: commands.to_owned(),
                 shown: None,
             };
-            step.only_asks()
+            step.is_read_only()
         };
         for commands in [
             "kubectl get pods",
             "kubectl exec web -- \\\n  app get http://api/\nkubectl get pods | grep x",
             "legate check",
         ] {
-            assert!(only_asks(commands), "{commands}");
+            assert!(is_read_only(commands), "{commands}");
         }
         for commands in [
             "kubectl apply --filename x",
@@ -223,7 +223,7 @@ four
             "kubectl exec web -- app load http://api/",
             "kubectl run x -- get http://api/",
         ] {
-            assert!(!only_asks(commands), "{commands}");
+            assert!(!is_read_only(commands), "{commands}");
         }
     }
 
