@@ -85,7 +85,7 @@ fn an_unknown_key_is_warned_of_with_the_nearest_one() {
             "annotation consul.hashicorp.com/connect-service-upstream is unknown and has no effect; \
              did you mean consul.hashicorp.com/connect-service-upstreams?",
             "annotation consul.hashicorp.com/enable-sidecar-proxy-shutdown-drain-listeners is \
-             unknown and does nothing; did you mean \
+             unknown and has no effect; did you mean \
              consul.hashicorp.com/enable-sidecar-proxy-lifecycle-shutdown-drain-listeners?",
             "annotation consul.hashicorp.com/mesh-inject is ignored: it belongs to consul-k8s",
             "annotation consul.hashicorp.com/of-something-else is unknown and has no effect",

@@ -249,7 +249,7 @@ fn unsupported_fields_are_refused_by_name() {
         (
             "TerminatingGateway",
             json!({ "services": [{ "name": "a" }, { "secretRef": { "name": "s" } }] }),
-            "spec.services[1].secretRef is not served",
+            "spec.services[1].secretRef is not supported",
         ),
         (
             "ServiceIntentions",

@@ -117,7 +117,7 @@ fn upstreams_that_these_servers_do_not_support() {
     for (text, what) in [
         ("a.svc.east.peer:1", "a cluster peer"),
         ("a:1:dc2", "another datacenter"),
-        ("a:1,b:1", "two upstreams at port 1"),
+        ("a:1,b:1", "two upstreams on port 1"),
         ("a:nope", "no container"),
     ] {
         refused(

@@ -187,7 +187,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
         answer["status"]["message"]
             .as_str()
             .unwrap()
-            .contains("is no pod")
+            .contains("is not a pod")
     );
     no_pod["request"]["kind"]["kind"] = json!("Secret");
     let answer = replica.review(&bundle, &no_pod).await;
@@ -195,7 +195,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
         answer["status"]["message"]
             .as_str()
             .unwrap()
-            .contains("was sent a Secret")
+            .contains("received a Secret")
     );
     let mut update = review(&object);
     update["request"]["operation"] = json!("UPDATE");
