@@ -421,7 +421,7 @@ async fn unsupported_settings_end_it_with_file_and_key() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        text.contains("a.json: retry_join_wan is not served"),
+        text.contains("a.json: retry_join_wan is not supported"),
         "{text}"
     );
 }

@@ -69,7 +69,11 @@ async fn an_invalid_command_line_exits_with_consuls_codes() {
             1,
             "Too many arguments (expected 1, got 2)",
         ),
-        (&["exec", "-node", "x", "ls"][..], 1, "exec is not served"),
+        (
+            &["exec", "-node", "x", "ls"][..],
+            1,
+            "exec is not supported",
+        ),
         (&["kv", "get", "-h"][..], 0, ""),
     ] {
         let (code, _, error) = legate(&agent, folder.path(), words).await;
