@@ -55,7 +55,7 @@ pub(super) struct Exchange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// Names and values, in the order of [`masks`].
+    /// Names and values, in the order of `masks::HEADERS`.
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: String,
 }

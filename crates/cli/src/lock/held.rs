@@ -21,7 +21,7 @@ use crate::server_api::{Api, Ask, encoded, encoded_path};
 /// The name of a lock's key under its prefix.
 const LOCK_KEY: &str = ".lock";
 
-/// The flags that mark keys of locks.
+/// The flags that mark the keys of locks and of semaphores.
 const LOCK: u64 = 0x2ddc_cbc0_58a5_0c18;
 const SEMAPHORE: u64 = 0xe0f6_9a2b_aa41_4de0;
 
