@@ -1,8 +1,8 @@
-//! Compiles the `.proto` files. It never needs `protoc`: protox does its work.
+//! Compiles the `.proto` files with protox, without `protoc`.
 
 use std::error::Error;
 
-/// Roots of the compilation; what they import is found by itself.
+/// The files to compile; their imports are found automatically.
 const PROTOS: [&str; 7] = [
     "hashicorp/consul/dataplane/dataplane.proto",
     "hashicorp/consul/serverdiscovery/serverdiscovery.proto",
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .codec_path("crate::codec::Codec")
         .include_file("api.rs")
         .compile_fds(descriptors)?;
-    // compile_fds does not know the paths of the sources.
+    // compile_fds does not track the source files.
     println!("cargo::rerun-if-changed=proto");
     println!("cargo::rerun-if-changed=build.rs");
     Ok(())

@@ -1,9 +1,9 @@
-//! A container as Kubernetes makes one for a sidecar, made by util-linux: process and mount
-//! namespaces of its own, a root that cannot be written to, a user that nobody knows, no
-//! capabilities, and no way to get any. The network is shared, as it is within a pod. Nothing can be
-//! written to, but shared memory where a scenario wants it.
+//! A container like that of a sidecar on Kubernetes, created with util-linux: separate process and
+//! mount namespaces, a read-only root, a user without a name, no capabilities, and no privilege
+//! escalation. The network is shared, as within a pod. Nothing is writable, except shared memory if
+//! a scenario needs it.
 //!
-//! What is not here: a filter for system calls (seccomp) and limits of memory.
+//! Not simulated: system call filters (seccomp) and memory limits.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use crate::root;
 
-/// `sh -c RUN sh ROOT SHARED-MEMORY HOST-PATH CONTAINER-PATH … -- COMMAND …`: mounts, then the
-/// command. All of it is seen by this process and those below it only.
+/// `sh -c RUN sh ROOT SHARED-MEMORY HOST-PATH CONTAINER-PATH … -- COMMAND …`: mounts, then executes
+/// the command. The mounts are visible in this process and its children only.
 const RUN: &str = r#"
 root=$1
 shared=$2
@@ -42,41 +42,41 @@ mount -o remount,bind,ro "$root"
 exec "$@"
 "#;
 
-/// What becoming a container takes. The bounding set is emptied before, so that these have to be
-/// inherited; without root, the programs of the image can make nothing of that.
+/// The capabilities for creating the container. The bounding set is emptied first, so these have to
+/// be inherited; without root the programs of the image cannot use them.
 const NEEDED: &str = "-all,+sys_admin,+sys_chroot,+sys_ptrace,+setuid,+setgid";
 
-/// The search path of the base image, which also finds the tools outside.
+/// The search path of the base image, which also covers the tools outside.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How a container is started.
+/// The configuration of a container.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     /// Its user and group.
     pub(crate) user: u32,
-    /// Program and arguments. The program is looked for on the search path.
+    /// Program and arguments. The program is found on the search path.
     pub(crate) command: Vec<String>,
     /// The environment.
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// Files and folders from outside, each with its place.
+    /// Files and folders from outside, each with its mount point.
     pub(crate) mounts: Vec<(PathBuf, &'static str)>,
-    /// There is shared memory at `/dev/shm`, which most runtimes give to every container.
+    /// Whether there is shared memory at `/dev/shm`, as in most container runtimes.
     pub(crate) shared_memory: bool,
-    /// `NET_BIND_SERVICE` is added, as gateways with ports below 1024 get it. It does nothing
-    /// before a program's file asks for it.
+    /// Adds `NET_BIND_SERVICE`, as for gateways with ports below 1024. It has no effect unless the
+    /// program's file requests it.
     pub(crate) low_ports: bool,
-    /// Programs may get what their files ask for (`allowPrivilegeEscalation`).
+    /// Whether programs may gain the capabilities of their files (`allowPrivilegeEscalation`).
     pub(crate) escalation: bool,
-    /// Where the sidecar says that it is ready.
+    /// The address of the sidecar's readiness.
     pub(crate) lifecycle: SocketAddr,
 }
 
-/// A running container. Dropping it kills everything in it.
+/// A running container. Dropping it kills all its processes.
 pub(crate) struct Container {
     spec: Spec,
-    /// What made it and waits for its process 1.
+    /// The process that created it and waits for its process 1.
     runtime: Child,
-    /// Its process 1, as the system outside calls it.
+    /// The id of its process 1 outside of the container.
     init: Pid,
     /// Its process namespace.
     namespace: PathBuf,
@@ -84,7 +84,7 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// Starts it; its output goes to `log`.
+    /// Starts the container; its output is written to `log`.
     pub(crate) async fn start(spec: Spec, log: PathBuf) -> Self {
         let output = File::create(&log).expect("the log can be written");
         let errors = output.try_clone().expect("a file can be shared");
@@ -144,14 +144,14 @@ impl Container {
         }
     }
 
-    /// Starts it and waits until the sidecar says that it is ready.
+    /// Starts the container and waits until the sidecar is ready.
     pub(crate) async fn ready(spec: Spec, log: PathBuf) -> Self {
         let mut container = Self::start(spec, log).await;
         container.gets_ready().await;
         container
     }
 
-    /// Waits until the sidecar says that it is ready.
+    /// Waits until the sidecar is ready.
     pub(crate) async fn gets_ready(&mut self) {
         let lifecycle = self.spec.lifecycle;
         let (dead, _) = eventually(
@@ -169,7 +169,7 @@ impl Container {
         assert!(!dead, "the container ended:\n{}", self.log());
     }
 
-    /// Its process 1, as the system outside calls it.
+    /// The id of its process 1 outside of the container.
     pub(crate) fn init(&self) -> Pid {
         self.init
     }
@@ -177,12 +177,12 @@ impl Container {
     /// The Envoy below process 1.
     pub(crate) fn envoy(&self) -> Pid {
         let children = self.children();
-        // The kernel keeps 15 bytes of a name.
+        // The kernel truncates names to 15 bytes.
         let envoy = children.iter().find(|(_, name)| name.contains("envo"));
         envoy.expect("there is an Envoy").0
     }
 
-    /// Children of process 1 with their names.
+    /// The children of process 1 with their names.
     pub(crate) fn children(&self) -> Vec<(Pid, String)> {
         let children = children(self.init).into_iter();
         children
@@ -190,7 +190,7 @@ impl Container {
             .collect()
     }
 
-    /// Every process in it.
+    /// All processes in the container.
     pub(crate) fn processes(&self) -> Vec<PathBuf> {
         let all = fs::read_dir("/proc").expect("processes can be listed");
         let all = all.flatten().map(|entry| entry.path());
@@ -200,7 +200,7 @@ impl Container {
         .collect()
     }
 
-    /// One line of what the kernel tells of a process, without its name.
+    /// A line of the kernel's status of a process, without its name.
     pub(crate) fn fact(process: Pid, name: &str) -> String {
         let status = read(Path::new(&format!("/proc/{process}/status")));
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -210,7 +210,7 @@ impl Container {
             .to_owned()
     }
 
-    /// Runs another command in it, as a startup probe is run; its exit status and output.
+    /// Runs another command in the container, like a startup probe; returns exit status and output.
     pub(crate) async fn exec(&self, command: &[&str]) -> (ExitStatus, String) {
         let user = self.spec.user.to_string();
         let mut words = restricted(&self.spec).into_iter();
@@ -234,7 +234,7 @@ impl Container {
         (done.status, String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// Ends process 1 gracefully, as Kubernetes does; its exit status.
+    /// Stops process 1 gracefully, like Kubernetes; returns its exit status.
     pub(crate) async fn stop(&mut self) -> ExitStatus {
         kill(self.init, Signal::SIGTERM).expect("process 1 runs");
         match timeout(LIMIT, self.runtime.wait()).await {
@@ -243,7 +243,7 @@ impl Container {
         }
     }
 
-    /// Everything that was written to its outputs.
+    /// The output so far.
     pub(crate) fn log(&self) -> String {
         read(&self.log)
     }
@@ -251,16 +251,16 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // With process 1 the kernel ends everything in the container. While what made it runs, its
-        // number is not another's.
+        // With process 1 the kernel kills everything in the container. Its id cannot be reused while
+        // its parent is running.
         if matches!(self.runtime.try_wait(), Ok(None)) {
             let _ = kill(self.init, Signal::SIGKILL);
         }
     }
 }
 
-/// The command that takes all rights away that the container is not to have. What is inherited
-/// has to be said first: from an emptied bounding set nothing can be.
+/// The command that drops all capabilities that the container must not have. Inheritable ones are
+/// set first, because nothing can be added with an empty bounding set.
 fn restricted(spec: &Spec) -> Vec<String> {
     let low_ports = if spec.low_ports {
         ",+net_bind_service"
@@ -279,7 +279,7 @@ fn restricted(spec: &Spec) -> Vec<String> {
     words
 }
 
-/// Fails unless namespaces can be made, with what is missing.
+/// Fails with a reason if namespaces cannot be created.
 pub(crate) fn check_permissions() {
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--mount-proc", "true"]);
@@ -293,7 +293,7 @@ pub(crate) fn check_permissions() {
     );
 }
 
-/// Whether it is process 1 of a namespace below ours.
+/// Whether it is process 1 of a child namespace.
 fn is_init(process: Pid) -> bool {
     let status = read(Path::new(&format!("/proc/{process}/status")));
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -315,7 +315,7 @@ fn children(process: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// A file of a process may be gone with it.
+/// Reads a file of a process; empty if the process has exited.
 fn read(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }

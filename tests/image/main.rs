@@ -1,6 +1,6 @@
-//! What Consul's Helm chart relies on in the image of a sidecar, shown with the programs of this
-//! workspace in containers that allow nothing: the layout of the Dockerfile, no place to write to,
-//! users without a name, no capabilities.
+//! The image of a sidecar meets the requirements of Consul's Helm chart. The programs of this
+//! workspace run in restricted containers with the layout of the Dockerfile: a read-only file
+//! system, users without a name, no capabilities.
 
 mod container;
 mod root;
@@ -20,21 +20,21 @@ use serde_json::json;
 use crate::container::{Container, Spec};
 use crate::root::{CA_BUNDLE, GATEWAY_VOLUME, SHELL, VOLUME};
 
-/// The user of sidecars that the injector makes; of the image; and of OpenShift's range.
+/// The user of injected sidecars; of the image; and of OpenShift's range.
 const INJECTED: u32 = 5995;
 const OF_IMAGE: u32 = 100;
 const OF_NAMESPACE: u32 = 1_000_650_000;
 
-/// What the entrypoint of the image starts, and the names that the chart calls.
+/// The entrypoint's program, and the names that the chart executes.
 const ENTRYPOINT: &str = "/usr/local/bin/legate-dataplane";
 const BY_NAME: &str = "consul-dataplane";
 const PRIVILEGED: &str = "privileged-consul-dataplane";
 
-/// The ports of health and readiness: of injected sidecars, and unless it is said.
+/// The ports of health and readiness: of injected sidecars, and the default.
 const INJECTED_LIFECYCLE: u16 = 20600;
 const LIFECYCLE: u16 = 20300;
 
-/// `CAP_NET_BIND_SERVICE` as the kernel writes sets of capabilities.
+/// `CAP_NET_BIND_SERVICE` in the kernel's notation of capability sets.
 const LOW_PORTS: &str = "0000000000000400";
 const NO_CAPABILITIES: &str = "0000000000000000";
 
@@ -62,7 +62,7 @@ fn value<'a>(flags: &'a SidecarFlags, name: &str) -> &'a str {
     &found.expect("the flag is set").1
 }
 
-/// A folder for a volume, which every user may read.
+/// A folder for a volume, readable by every user.
 fn volume(mesh: &Mesh, name: &str) -> PathBuf {
     let folder = mesh.file(&format!("{name}.volume"));
     fs::create_dir_all(&folder).expect("folders can be made");
@@ -70,8 +70,8 @@ fn volume(mesh: &Mesh, name: &str) -> PathBuf {
     folder
 }
 
-/// A sidecar as the injector writes it with TLS and transparent proxying, up to addresses, which
-/// are shared here, and the grace period.
+/// A sidecar as injected with TLS and transparent proxying, except for addresses, which are shared
+/// here, and the grace period.
 fn injected(mesh: &mut Mesh, instance: &'static str, user: u32) -> Spec {
     let flags = mesh.flags(instance);
     let volume = volume(mesh, instance);
@@ -108,7 +108,7 @@ fn injected(mesh: &mut Mesh, instance: &'static str, user: u32) -> Spec {
         variables: vec![
             ("TMPDIR", VOLUME.to_owned()),
             ("DP_SERVICE_NODE_NAME", NODE.to_owned()),
-            // The probe has no flags, and finds the address that is not the usual one here.
+            // The probe has no flags and reads the address, which differs from the default here.
             ("DP_ENVOY_ADMIN_BIND_ADDRESS", own.to_string()),
         ],
         mounts: vec![(volume, VOLUME)],
@@ -119,8 +119,8 @@ fn injected(mesh: &mut Mesh, instance: &'static str, user: u32) -> Spec {
     }
 }
 
-/// A gateway's container, which names its program. It has no folder for temporary files, and the
-/// server's certificate is verified against the CA bundle of the system.
+/// A gateway's container, whose command is explicit. It has no folder for temporary files, and the
+/// server's certificate is verified with the system's CA bundle.
 fn gateway(mesh: &mut Mesh, instance: &'static str, program: &str, user: u32) -> Spec {
     let flags = mesh.flags(instance);
     let volume = volume(mesh, &format!("{instance}.gateway"));
@@ -157,14 +157,14 @@ async fn ready(mesh: &Mesh, name: &str, spec: Spec) -> Container {
     Container::ready(spec, mesh.file(&format!("{name}.log"))).await
 }
 
-/// The probe of the chart, word for word.
+/// The probe of the chart, verbatim.
 async fn assert_healthy(container: &Container) {
     let probe = ["/usr/local/bin/consul-dataplane", "-check-proxy-health"];
     let (status, said) = container.exec(&probe).await;
     assert_eq!(status.code(), Some(0), "{said}");
 }
 
-/// That the container is as bare as it is meant to be, for each of its processes.
+/// Asserts that every process in the container is restricted as specified.
 fn assert_restricted(container: &Container, user: u32) {
     let init = container.init();
     for process in [init, container.envoy()] {
@@ -190,7 +190,7 @@ fn assert_restricted(container: &Container, user: u32) {
     }
 }
 
-/// The end of a container by SIGTERM: code 0, and nothing left of it.
+/// Asserts that SIGTERM ends the container with code 0 and leaves nothing behind.
 async fn assert_ends(mut container: Container) {
     let processes = container.processes();
     assert!(processes.len() > 1, "{processes:?}");
@@ -198,7 +198,7 @@ async fn assert_ends(mut container: Container) {
     let log = container.log();
     assert_eq!(status.code(), Some(0), "{log}");
     assert_eq!(container.processes(), Vec::<PathBuf>::new());
-    // That there is no shared memory is said once, and how Envoy is restarted then.
+    // The lack of shared memory is logged once, with its effect on restarts of Envoy.
     let lines = log
         .lines()
         .filter(|line| !line.contains("a plain restart is used"));
@@ -246,7 +246,7 @@ async fn sidecars_carry_traffic_without_rights_and_without_a_place_to_write_to()
 async fn a_gateway_needs_no_place_to_write_to_even_for_a_large_document() {
     let mut mesh = mesh().await;
     mesh.register(&API).await;
-    // More than a command line takes: the document goes to Envoy through memory.
+    // The document exceeds the limit of a command line and is passed to Envoy through memory.
     let long = "x".repeat(200_000);
     let cluster = json!({
         "name": "padded",
@@ -280,7 +280,7 @@ async fn process_1_collects_orphans() {
     let volume = volume(&mesh, API.instance);
     let end = volume.join("end");
     mkfifo(&end, Mode::from_bits_truncate(0o644)).expect("a pipe can be made");
-    // Its child outlives it, and ends when somebody writes to the pipe.
+    // Its child outlives it, and ends when the test writes to the pipe.
     let script = format!("(read -r _ < {VOLUME}/end) > /dev/null 2>&1 &\necho \"$1\"\n");
     fs::write(volume.join("addresses"), script).expect("files can be made");
     let address = spec.command[1].replace("-addresses=", "");

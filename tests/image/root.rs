@@ -1,7 +1,7 @@
-//! The root of the image, laid out once for all scenarios by the script that the Dockerfile calls.
+//! The root file system of the image, built once for all scenarios by the script of the Dockerfile.
 //!
-//! Around the programs it has what the base image has of what they need (the C library, no shell),
-//! and empty files and folders where containers mount something.
+//! Apart from the programs it has the parts of the base image that they need (the C library, no
+//! shell), and empty files and folders as mount points.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,18 +12,18 @@ use std::sync::OnceLock;
 
 use legate_testkit::envoy;
 
-/// Devices that every container has.
+/// The devices of every container.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// Where the base image has the CA bundle.
+/// The CA bundle of the base image.
 pub(crate) const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// Where the injector's volume is mounted.
+/// The mount point of the injector's volume.
 pub(crate) const VOLUME: &str = "/consul/connect-inject";
-/// Where the chart mounts the id of a gateway.
+/// The mount point of a gateway's id in the chart.
 pub(crate) const GATEWAY_VOLUME: &str = "/consul/service";
-/// A shell, for scenarios whose address command is a script. The image has none.
+/// A shell for scenarios with a script as address command. The image has none.
 pub(crate) const SHELL: &str = "/test/sh";
 
-/// The folder. It stays for whoever looks at it after a failure, and the next run replaces it.
+/// The folder. It is kept for inspection after a failure and replaced by the next run.
 pub(crate) fn image() -> &'static Path {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     ROOT.get_or_init(|| {
@@ -68,17 +68,17 @@ fn lay_out(root: &Path) {
     for folder in ["/proc", "/dev/shm", VOLUME, GATEWAY_VOLUME] {
         fs::create_dir_all(inside(root, Path::new(folder))).expect("folders can be made");
     }
-    // As runtimes make it; Envoy reads large bootstrap documents by this name.
+    // As container runtimes do; Envoy opens large bootstrap documents by this path.
     symlink("/proc/self/fd", inside(root, Path::new("/dev/fd"))).expect("a link can be made");
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).expect("the root is ours");
 }
 
-/// `path` of the container, from outside.
+/// A path of the container, from outside.
 fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The shared libraries of a program, its loader included.
+/// The shared libraries of a program, including the loader.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let found = Command::new("ldd").arg(program).output();
     let found = found.expect("ldd (Debian: libc-bin) can be started");
@@ -94,7 +94,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     paths.map(PathBuf::from).collect()
 }
 
-/// Everything below the root, with what changes when it is written to.
+/// All files below a folder, with attributes that change on a write.
 pub(crate) fn contents(folder: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_path_buf()];

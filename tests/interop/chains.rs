@@ -1,4 +1,4 @@
-//! Discovery chains compared with those of a real Consul, for the same config entries.
+//! Compares discovery chains with those of a real Consul for the same config entries.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -119,7 +119,8 @@ fn everything() -> Vec<Value> {
     ]
 }
 
-/// Entries in an order in which each fits those before it. The chain is that of `web`.
+/// Cases with entries in an order in which each is valid after the previous ones. The chain is that of
+/// `web`.
 fn cases() -> Vec<(&'static str, Vec<Value>)> {
     vec![
         ("nothing", vec![]),
@@ -156,8 +157,8 @@ fn cases() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
-/// Without what entries may say and Consul shows below `Definition`, the only tenancy there is; with
-/// numbers of one kind, because Go writes 10 where others write 10.0.
+/// Removes the default tenancy that Consul adds below `Definition`, and normalizes numbers, because Go
+/// writes 10 where others write 10.0.
 fn normalised(value: &mut Value, in_definition: bool) {
     match value {
         Value::Object(fields) => {
@@ -206,7 +207,7 @@ async fn chains_are_those_of_consul() {
             overrides: Overrides::default(),
         };
         let ours = compile(&request, &Written::new(&entries)).expect("a chain");
-        // By its text: a weight has the digits that it was written with only there.
+        // Compared as text, because a weight keeps its digits only there.
         let text = serde_json::to_string(&ours).expect("JSON");
         let mut ours: Value = serde_json::from_str(&text).expect("JSON");
         normalised(&mut theirs, false);
@@ -221,7 +222,7 @@ async fn chains_are_those_of_consul() {
     }
 }
 
-/// Writes and removals, one after the other: which are refused depends on those before.
+/// A sequence of writes and removals; whether one is refused depends on the previous ones.
 fn changes() -> Vec<(Method, Value)> {
     let protocol = |name: &str, protocol: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol});
     let router = |name: &str, to: Value| {
@@ -293,10 +294,10 @@ fn changes() -> Vec<(Method, Value)> {
     ]
 }
 
-/// A `service-defaults` of Legate's inherits the protocol that it does not name; in Consul it is tcp.
-/// None of the changes has one without.
+/// Legate's `service-defaults` without a protocol inherit it; in Consul it is tcp. None of the changes
+/// has such an entry.
 #[tokio::test]
-async fn what_breaks_a_chain_is_refused_as_by_consul() {
+async fn changes_that_break_a_chain_are_refused_as_by_consul() {
     let Some(binary) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
         return;
     };
@@ -330,8 +331,8 @@ async fn what_breaks_a_chain_is_refused_as_by_consul() {
             continue;
         }
         refused += 1;
-        // An entry that is wrong by itself is refused in Legate's words, which name the field. Where a
-        // circle begins and which of several chains is named is not always the same in Consul.
+        // Invalid entries are refused with Legate's own texts, which name the field. Consul varies in
+        // where a cycle begins and which of several chains it names.
         let in_own_words = text.starts_with("Invalid request: ");
         let kind = text.split([':', ';']).next().unwrap_or_default();
         assert!(in_own_words || their_text.contains(kind), "{what}");

@@ -1,9 +1,9 @@
-//! The command line: `consul` and `legate`, run with the same words against the same server, print the same
-//! and end with the same code. The command lines are data, in `commands/`.
+//! The command line: `consul` and `legate`, run with the same arguments against the same server, have the same
+//! output and exit code. The command lines are data in `commands/`.
 //!
-//! What Consul's program printed with an agent of Consul is recorded there as well: `legate` under the name
-//! `consul` with an agent of its own prints that, but for what the files `commands/*.intended` list with the reason.
-//! `LEGATE_RECORD=1` records again.
+//! The output of Consul's program with an agent of Consul is recorded there as well. `legate`, started as `consul`
+//! with an agent of its own, has the same output except for the differences listed with reasons in
+//! `commands/*.intended`. `LEGATE_RECORD=1` updates the recordings.
 
 mod recorded;
 
@@ -21,19 +21,19 @@ use tokio::process::Command;
 use self::recorded::Recorded;
 use crate::consul_catalog::consul;
 
-/// How long one command may take.
+/// The deadline for one command.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What each program calls what it makes; the names are of equal length, so that tables are, too.
+/// The name that each program uses for its objects, of equal length so that tables are aligned equally.
 const NAMES: [&str; 2] = ["aone", "btwo"];
-/// What the reason begins with where the lines are the same in another order.
+/// The prefix of a reason for lines in another order.
 const ORDER: &str = "order: ";
 
-/// Command lines and where they are run.
+/// A list of command lines with their environment.
 struct List {
     lines: &'static str,
-    /// The file of what Consul printed.
+    /// The file with Consul's output.
     recording: &'static str,
-    /// Those of which Legate prints something else, and why.
+    /// The file with intended differences and their reasons.
     intended: &'static str,
     /// Settings of the agent, in HCL.
     settings: &'static str,
@@ -95,13 +95,13 @@ async fn both(list: &List, address: &str) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compared {
     Text,
-    /// As text whose lines may come in any order.
+    /// As text, with lines in any order.
     Lines,
     Json,
     Code,
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     code: Option<i32>,
@@ -109,7 +109,7 @@ struct Outcome {
     error: String,
 }
 
-/// What a line asks for: how its output is compared, and the words.
+/// Parses a line: how its output is compared, and the arguments.
 fn asked(line: &str) -> (Compared, &str) {
     match line.split_once(": ") {
         Some(("json", line)) => (Compared::Json, line),
@@ -123,7 +123,7 @@ fn lines_of(list: &str) -> impl Iterator<Item = &str> {
     lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// A program that is run with command lines, one after the other.
+/// Runs command lines with a program, one after the other.
 struct Runner<'a> {
     program: PathBuf,
     name: &'static str,
@@ -190,7 +190,7 @@ async fn all_the_same(list: &List, consul: &Path, server: &str) {
     );
 }
 
-/// Writes down what Consul's program does alone: what another one leaves behind is no part of it.
+/// Records the outcomes of Consul's program alone, without objects of another program.
 async fn record(list: &List, consul: &Path, server: &str) {
     let runner = Runner::new(consul.to_path_buf(), NAMES[0], server, list.token);
     let mut recording = Vec::new();
@@ -209,8 +209,8 @@ async fn record(list: &List, consul: &Path, server: &str) {
     recorded::write(list.recording, &recording);
 }
 
-/// Everything stands there under the name `consul`: the agent and the commands are Legate's, the outcomes
-/// are those that Consul's had with an agent of Consul.
+/// Replays the recordings under the name `consul`: agent and commands are Legate's, and the expected outcomes are
+/// Consul's.
 async fn as_recorded(list: &List, address: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("consul");
@@ -252,7 +252,7 @@ async fn as_recorded(list: &List, address: &str) {
     );
 }
 
-/// The command lines of which Legate prints something else, and why.
+/// The command lines with intended differences and their reasons.
 fn intended(list: &List) -> BTreeMap<&'static str, &'static str> {
     let all: BTreeMap<_, _> = lines_of(list.intended)
         .map(|line| line.split_once(" | ").expect("a command line and a reason"))
@@ -294,7 +294,7 @@ fn same(one: &Outcome, other: &Outcome, compared: Compared) -> bool {
     }
 }
 
-/// A folder with the files that commands read.
+/// A folder with the input files of commands.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let files = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("interop/commands/files");
@@ -306,7 +306,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// The words of a line; those between quotes are one.
+/// Splits a line into words; quotes group words.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in line.split('\'').enumerate() {
@@ -318,8 +318,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// What is never the same: ids, times, indexes and the names of {name}. A time of before this century is none that
-/// somebody took, and stays.
+/// Patterns for variable text: ids, times, indexes and the names of {name}. Times before this century are constants
+/// and are kept.
 struct Changing(Vec<(Regex, &'static str)>);
 
 impl Changing {
@@ -340,7 +340,7 @@ impl Changing {
             (r#""Hash": "[^"]*""#, "\"Hash\": \"\""),
             // The index of the state, in a table.
             (r"(true|false)  +3  +\d+", "$1  3  0"),
-            // Consul's help after an error.
+            // Consul's usage text after an error.
             (r"(?s)\n*Usage:.*", "\n"),
         ];
         let compiled = all.map(|(text, with)| (Regex::new(text).expect("it is one"), with));

@@ -1,4 +1,4 @@
-//! The operator with a real Consul server: the catalog follows the pods as it does with Legate's.
+//! The operator with a real Consul server: the catalog follows the pods, as with Legate's.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -13,8 +13,8 @@ use crate::cluster::Cluster;
 
 const STOP: Duration = Duration::from_secs(10);
 
-/// A Consul alone, with its state in memory, at an address of its own: all its ports are fixed. It ends
-/// when it is dropped. `settings` are HCL.
+/// A Consul with in-memory state on an address of its own, because all ports are fixed. It is stopped
+/// on drop. `settings` are in HCL.
 pub(crate) async fn consul(
     binary: &std::path::Path,
     address: &str,
@@ -69,7 +69,7 @@ async fn the_catalog_follows_the_pods() {
         "{manual} {manual_of_proxy}"
     );
 
-    // Another operator finds everything as it should be.
+    // Another operator finds nothing to change.
     operator.stop(STOP).await.unwrap();
     cluster.delete_pod("web-1");
     let operator = cluster.operator("b");

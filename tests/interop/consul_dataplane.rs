@@ -1,4 +1,5 @@
-//! A real `consul-dataplane` with Legate's server, over TLS unless the name says otherwise.
+//! A real `consul-dataplane` with Legate's server, over TLS unless a test's name indicates
+//! otherwise.
 
 use legate_tests::interop::Pair;
 

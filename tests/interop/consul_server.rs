@@ -60,8 +60,8 @@ async fn outage() {
     }
 }
 
-/// The server that all sidecars are connected to dies; others, which they never heard of, take
-/// over, and no Envoy notices.
+/// The server of all sidecars dies. Others, discovered at runtime, take over, and no Envoy is
+/// affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_server() {
     let Some(pair) = Pair::legate_dataplane() else {
@@ -94,13 +94,13 @@ async fn lost_server() {
     mesh.stop().await;
 }
 
-/// How many streams for its configuration an Envoy has opened.
+/// The number of configuration streams that an Envoy has opened.
 async fn streams(sidecar: &Sidecar) -> u64 {
     let name = "cluster.consul-dataplane.upstream_rq_total";
     sidecar.stat(name).await
 }
 
-/// A new root takes over while requests are on their way.
+/// A root rotation with requests in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rotated_root() {
     let Some(pair) = Pair::legate_dataplane() else {
@@ -209,7 +209,7 @@ async fn the_health_probe() {
     mesh.stop().await;
 }
 
-/// Success and standard output of `-check-proxy-health`.
+/// The success and standard output of `-check-proxy-health`.
 async fn probe(address: IpAddr) -> (bool, String) {
     let program: PathBuf = workspace_binary("legate-dataplane");
     let output = Command::new(program)
@@ -223,7 +223,7 @@ async fn probe(address: IpAddr) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// What the proxy's configuration in Consul asks the dataplane for.
+/// Settings of the dataplane in the proxy's configuration in Consul.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_and_access_logs() {
     let Some(pair) = Pair::legate_dataplane() else {
@@ -256,7 +256,7 @@ async fn metrics_and_access_logs() {
     for name in ["envoy_server_live", "consul_dataplane_consul_connected"] {
         assert!(page.contains(name), "{name} is not in:\n{page}");
     }
-    // Envoy's admin interface logs what it is asked, on the dataplane's standard output.
+    // The access log of Envoy's admin interface is written to the dataplane's standard output.
     asked(&api, "/clusters").await;
     assert!(api.stop().await.success(), "{}", api.log());
     mesh.stop().await;

@@ -1,4 +1,4 @@
-//! Logins with a JWT auth method where ACLs deny by default.
+//! Logins with a JWT auth method, with ACLs that deny by default.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use crate::{API, WEB};
 
 const METHOD: &str = "workloads";
 
-/// Every sidecar logs in, may do what its service may, and logs out at the end.
+/// Every sidecar logs in, has the permissions of its service, and logs out at the end.
 pub(crate) async fn login_and_logout(pair: &Pair) {
     let mut mesh = with_acls(pair).await;
     let key = auth_method(&mesh).await;
@@ -30,7 +30,7 @@ pub(crate) async fn login_and_logout(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// A sidecar whose token is deleted logs in again, and its Envoy goes on being configured.
+/// A sidecar whose token is deleted logs in again, and its Envoy stays configured.
 pub(crate) async fn deleted_token(pair: &Pair) {
     let mut mesh = with_acls(pair).await;
     let key = auth_method(&mesh).await;
@@ -64,7 +64,7 @@ async fn with_acls(pair: &Pair) -> Mesh {
     .await
 }
 
-/// Makes an auth method whose logins are services, and returns the key that proves who they are.
+/// Creates an auth method whose logins map to services, and returns the signing key.
 async fn auth_method(mesh: &Mesh) -> TestSigner {
     let key = TestSigner::generate();
     let method = json!({
@@ -86,7 +86,7 @@ async fn auth_method(mesh: &Mesh) -> TestSigner {
     key
 }
 
-/// Starts the sidecar of an instance, which logs in, and waits until it is ready.
+/// Starts an instance's sidecar with login, and waits until it is ready.
 async fn log_in(pair: &Pair, mesh: &mut Mesh, key: &TestSigner, spec: &ServiceSpec) -> Sidecar {
     mesh.register(spec).await;
     let now = SystemTime::now()
@@ -106,7 +106,7 @@ async fn log_in(pair: &Pair, mesh: &mut Mesh, key: &TestSigner, spec: &ServiceSp
     pair.start(mesh, spec.instance, &flags).await
 }
 
-/// Accessors of the tokens that came from the auth method.
+/// Accessor ids of the tokens that the auth method created.
 async fn logins(mesh: &Mesh) -> Vec<String> {
     let tokens = mesh.api(Method::GET, "/v1/acl/tokens", None).await;
     let tokens: Vec<Value> = serde_json::from_str(&tokens).expect("JSON");

@@ -1,9 +1,9 @@
-//! DNS: the same catalog and settings, the same questions, the same answers. What a real Consul answered
-//! is recorded in `dns/`, and Legate's answers are compared with that. Where there is a real Consul, it
-//! is asked again, too; with `LEGATE_RECORD=1` its answers are recorded anew.
+//! Compares DNS answers for the same catalog, settings and questions. The answers of a real Consul are
+//! recorded in `dns/`, and Legate's are compared with them. If a real Consul is available, it is queried
+//! again; `LEGATE_RECORD=1` updates the recordings.
 //!
-//! Each folder has the settings of the servers (`agent.hcl`), what is written into their catalogs
-//! (`catalog.txt`), and questions with answers (`questions.txt`), whose form that file explains.
+//! Each folder has the servers' settings (`agent.hcl`), their catalogs (`catalog.txt`), and questions
+//! with answers (`questions.txt`, which explains its format).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ use crate::consul_catalog::consul;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How often a datagram that may be lost is sent.
+/// The number of attempts for a datagram that may be lost.
 const ATTEMPTS: usize = 3;
 
 const PORT: u16 = 8600;
@@ -118,10 +118,10 @@ fn compare<'a>(
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// One folder.
+/// The recording of one folder.
 struct Recording {
     folder: PathBuf,
-    /// What the file with the questions begins with.
+    /// The header of the file with the questions.
     head: String,
     entries: Vec<Entry>,
 }
@@ -129,7 +129,7 @@ struct Recording {
 struct Entry {
     question: String,
     consul: Vec<String>,
-    /// Why Legate answers otherwise, and how.
+    /// The reason for a difference in Legate's answer, and that answer.
     differs: Option<(String, Vec<String>)>,
 }
 
@@ -178,7 +178,7 @@ impl Recording {
         std::fs::write(self.folder.join("questions.txt"), text).expect("it can be written");
     }
 
-    /// What a program answers to all questions.
+    /// A program's answers to all questions.
     async fn answers(&self, program: &Path, address: &str) -> Vec<Vec<String>> {
         let settings = read(&self.folder, "agent.hcl");
         let (mut server, http) = consul(program, address, &settings).await;
@@ -227,7 +227,7 @@ fn read(folder: &Path, file: &str) -> String {
 struct Asked {
     message: Vec<u8>,
     tcp: bool,
-    /// Whether the answers are random ones of many, so that only their number says something.
+    /// Whether only the number of answers is compared, because they are a random selection.
     counted: bool,
 }
 
@@ -373,7 +373,7 @@ impl Asked {
     }
 }
 
-/// A line without the address of the server, which each has its own.
+/// Masks the address of the server, which differs.
 fn hidden(line: &str, server: IpAddr) -> String {
     let IpAddr::V4(ip) = server else {
         return line.to_owned();

@@ -1,9 +1,9 @@
-//! Scenarios with programs that are not ours: `legate-dataplane` and the operator on Kubernetes with a
-//! real Consul server, a real `consul-dataplane` with Legate's server, and a real Vault as its CA.
+//! Scenarios with foreign programs: `legate-dataplane` and the operator on Kubernetes with a real
+//! Consul server, a real `consul-dataplane` with Legate's server, and a real Vault as its CA.
 //!
-//! They run with the `consul`, `consul-dataplane` and `vault` on `PATH`, or those that `LEGATE_CONSUL`,
-//! `LEGATE_CONSUL_DATAPLANE` and `LEGATE_VAULT` name. Where one is missing they fail, unless
-//! `LEGATE_INTEROP=off` leaves them out; then standard error says what did not run.
+//! They use `consul`, `consul-dataplane` and `vault` on `PATH`, or the programs in `LEGATE_CONSUL`,
+//! `LEGATE_CONSUL_DATAPLANE` and `LEGATE_VAULT`. If one is missing they fail, unless
+//! `LEGATE_INTEROP=off` skips them, which is reported on standard error.
 
 #[path = "../mesh/captured_traffic.rs"]
 mod captured_traffic;

@@ -1,5 +1,4 @@
-//! `legate-dataplane` in the place of a `consul-dataplane`, with the same flags, one sidecar after the
-//! other.
+//! Replaces `consul-dataplane` by `legate-dataplane` with the same flags, one sidecar after the other.
 
 use legate_tests::interop::Pair;
 use legate_tests::{Mesh, MeshOptions, SidecarFlags};
@@ -31,7 +30,7 @@ async fn one_after_the_other(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// The very same flags for our program.
+/// The same flags for our program.
 fn ours(pair: &Pair, mesh: &mut Mesh, instance: &'static str) -> SidecarFlags {
     SidecarFlags {
         program: None,

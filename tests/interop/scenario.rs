@@ -1,4 +1,4 @@
-//! What has to hold for every pair of programs. Nothing here knows which pair it is.
+//! Scenarios for every pair of programs, independent of the pair.
 
 use hickory_proto::op::ResponseCode;
 use legate_tests::interop::Pair;
@@ -13,7 +13,8 @@ use crate::{API, DB, SECOND, SHOP, WEB};
 /// The port of an application's DNS.
 const DNS: u16 = 8653;
 
-/// Requests reach the destination through mutual TLS, with the caller's identity, and not without.
+/// Requests reach the destination through mutual TLS with the caller's identity; without TLS they
+/// are refused.
 pub(crate) async fn http_traffic(pair: &Pair) {
     let mut mesh = pair.mesh(MeshOptions::default()).await;
     mesh.intend("web", "api", "allow").await;
@@ -41,7 +42,7 @@ pub(crate) async fn http_traffic(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// Bytes pass where an intention allows them. An open connection outlives the request to stop.
+/// TCP passes if an intention allows it. An open connection outlives the stop request.
 pub(crate) async fn tcp_traffic_and_end(pair: &Pair) {
     let mut mesh = pair.mesh(MeshOptions::default()).await;
     mesh.intend("shop", "db", "allow").await;
@@ -70,7 +71,7 @@ pub(crate) async fn tcp_traffic_and_end(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// A connection from shop to db, once the mesh lets it through.
+/// A connection from shop to db, as soon as the mesh permits it.
 async fn open(mesh: &Mesh) -> BufReader<TcpStream> {
     let upstream = mesh.upstream("shop", 0);
     let attempt = || async move {
@@ -82,7 +83,7 @@ async fn open(mesh: &Mesh) -> BufReader<TcpStream> {
     stream.expect("just looked")
 }
 
-/// One line there and back; empty when the connection has ended.
+/// Sends one line and returns the reply; empty if the connection has ended.
 async fn echo(stream: &mut BufReader<TcpStream>, line: &str) -> String {
     let mut reply = String::new();
     if stream
@@ -95,7 +96,7 @@ async fn echo(stream: &mut BufReader<TcpStream>, line: &str) -> String {
     reply
 }
 
-/// Intentions hold for Envoys that run.
+/// Changed intentions apply to running Envoys.
 pub(crate) async fn intentions(pair: &Pair) {
     let mut mesh = pair.mesh(MeshOptions::default()).await;
     let mut api = pair.add(&mut mesh, &API).await;
@@ -109,7 +110,7 @@ pub(crate) async fn intentions(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// An instance that is added gets requests, one that is removed gets none, and none fails.
+/// A new instance receives requests, a removed one receives none, and no request fails.
 pub(crate) async fn instances(pair: &Pair) {
     let mut mesh = pair.mesh(MeshOptions::default()).await;
     mesh.intend("web", "api", "allow").await;
@@ -151,7 +152,7 @@ pub(crate) async fn instances(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// Traffic goes on without a server, and what changed arrives when it is back.
+/// Traffic continues without a server, and changes arrive when it is back.
 pub(crate) async fn outage(pair: &Pair) {
     let durable = MeshOptions {
         durable: true,
@@ -183,7 +184,7 @@ pub(crate) async fn outage(pair: &Pair) {
         mesh.intend("web", "api", action).await;
         mesh.settle("web", status).await;
     }
-    // What only our dataplane promises.
+    // Only promised by our dataplane.
     if pair.consul_dataplane.is_none() {
         let now = web.stat("cluster.consul-dataplane.upstream_rq_total").await;
         assert_eq!((connected, now), (1, streams), "Envoy lost its stream");
@@ -192,7 +193,7 @@ pub(crate) async fn outage(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// The sidecar answers names of the mesh, over UDP and TCP.
+/// The sidecar resolves names of the mesh, over UDP and TCP.
 pub(crate) async fn names(pair: &Pair) {
     let mut mesh = pair.mesh(MeshOptions::default()).await;
     mesh.register(&API).await;
@@ -207,7 +208,7 @@ pub(crate) async fn names(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// The name of the service api leads to the instance at `instance`, and an unknown name nowhere.
+/// Asserts that the name of the service api resolves to `instance`, and an unknown name to nothing.
 pub(crate) async fn answers(server: std::net::SocketAddr, instance: std::net::IpAddr) {
     let found = dns::DnsAnswer {
         code: ResponseCode::NoError,

@@ -1,4 +1,4 @@
-//! What an application in transparent mode reaches is the same where Consul configures the mesh.
+//! Transparent proxying works the same if Consul configures the mesh.
 
 use legate_tests::captured;
 use legate_tests::interop::Pair;

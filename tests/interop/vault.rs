@@ -1,5 +1,5 @@
-//! The CA with a real Vault as its provider: what stands in `docs/certificates.md` about it, the policy
-//! in that document included.
+//! The CA with a real Vault as provider: verifies `docs/certificates.md`, including the policy in that
+//! document.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const ROOT_TOKEN: &str = "root";
 const CONFIGURATION: &str = "/v1/connect/ca/configuration";
 const STOP: Duration = Duration::from_secs(10);
 
-/// What is needed before the mesh has its first root in Vault, and how it is asked for.
+/// The permissions required for the first root in Vault, with their requests.
 const NEEDED_AT_ONCE: [(&str, &str); 11] = [
     ("auth/token/lookup-self", "GET"),
     ("sys/mounts/connect-root", "POST"),
@@ -51,7 +51,7 @@ struct Vault {
 }
 
 impl Vault {
-    /// Starts one at an address of its own; `None` where these scenarios are switched off.
+    /// Starts a Vault on an address of its own; `None` if these scenarios are disabled.
     async fn start(ip: &str) -> Option<Self> {
         let program = vault()?;
         let address: SocketAddr = format!("{ip}:8200").parse().expect("an address");
@@ -76,7 +76,7 @@ impl Vault {
         Some(vault)
     }
 
-    /// What it answers to whoever may do everything.
+    /// Sends a request with the root token.
     async fn ask(&self, method: Method, path: &str, body: &Value) -> Value {
         let request = Request::builder()
             .method(method.clone())
@@ -95,13 +95,13 @@ impl Vault {
         self.ask(Method::POST, path, &body).await
     }
 
-    /// Writes a policy, the one before of the same name included.
+    /// Writes a policy, replacing an existing one.
     async fn policy(&self, name: &str, policy: &str) {
         let path = format!("sys/policies/acl/{name}");
         self.write(&path, json!({ "policy": policy })).await;
     }
 
-    /// A token that has nothing but a policy: itself, and what names it to whoever may do everything.
+    /// A token with only this policy, and its accessor.
     async fn token(&self, policy: &str, ttl: &str) -> (String, String) {
         let asked = json!({ "policies": [policy], "no_default_policy": true, "ttl": ttl });
         let made = self.write("auth/token/create", asked).await;
@@ -114,7 +114,7 @@ impl Vault {
         mounts["data"][format!("{path}/")].is_object()
     }
 
-    /// The configuration of a CA here; `more` replaces what is here, and adds to it.
+    /// The configuration of a CA; `more` replaces or adds fields.
     fn configuration(&self, token: &str, more: &Value) -> Value {
         let mut config = json!({
             "Address": format!("http://{}", self.address),
@@ -128,7 +128,7 @@ impl Vault {
     }
 }
 
-/// The paths of the document's policy, each with what is allowed there.
+/// The paths of the document's policy with their capabilities.
 fn rights() -> Vec<(String, String)> {
     let (_, policy) = DOCUMENT.split_once("```hcl\n").expect("there is a policy");
     let (policy, _) = policy.split_once("```").expect("it ends");
@@ -139,7 +139,7 @@ fn rights() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The document's policy without one path, for mounts whose names end with a number.
+/// The document's policy without one path, for mounts with a numeric suffix.
 fn policy_without(missing: &str, mounts: usize) -> String {
     let mut policy = String::new();
     for (path, allowed) in rights() {
@@ -159,14 +159,14 @@ fn numbered(path: &str, mounts: usize) -> String {
     )
 }
 
-/// More of a configuration, and the mounts whose names end with a number.
+/// Additional configuration, with mounts with a numeric suffix.
 fn on_mounts(mounts: usize, mut more: Value) -> Value {
     more["RootPKIPath"] = numbered("connect-root", mounts).into();
     more["IntermediatePKIPath"] = numbered("connect-intermediate", mounts).into();
     more
 }
 
-/// A server in this process, which keeps what it has in memory.
+/// A server in this process with in-memory state.
 async fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
     let mut config = ServerConfig {
         http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -193,7 +193,7 @@ async fn configure(server: &Server, configuration: &Value) {
     assert_eq!(status, StatusCode::OK, "{text}");
 }
 
-/// Why a configuration is refused.
+/// The reason why a configuration is refused.
 async fn refused(server: &Server, configuration: &Value) -> String {
     let before = active_root(server).await;
     let (status, text) = send(server, Method::PUT, CONFIGURATION, configuration).await;
@@ -202,7 +202,7 @@ async fn refused(server: &Server, configuration: &Value) -> String {
     text
 }
 
-/// The root that signs now, PEM.
+/// The active root, as PEM.
 async fn active_root(server: &Server) -> String {
     let path = "/v1/connect/ca/roots";
     let (_, text) = send(server, Method::GET, path, &Value::Null).await;
@@ -213,7 +213,7 @@ async fn active_root(server: &Server) -> String {
     active["RootCert"].as_str().expect("a text").to_owned()
 }
 
-/// A leaf and what links it to roots.
+/// A leaf with its intermediates.
 async fn chain(server: &Server) -> Result<String, String> {
     let issued = server.ca().issue_server(&[], &[]).await;
     issued
@@ -221,7 +221,7 @@ async fn chain(server: &Server) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Whether who trusts nothing but `root` accepts a chain.
+/// Whether a client that trusts only `root` accepts a chain.
 fn accepts(root: &str, chain: &str) -> bool {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
     let chain = chain.expect("certificates");
@@ -276,12 +276,12 @@ async fn a_mesh_begins_with_vault_and_renews_its_token() {
     let made = about().await["creation_time"].as_u64().expect("a time");
     let made = SystemTime::UNIX_EPOCH + Duration::from_secs(made);
     let outlived = |_: &Value| made.elapsed().is_ok_and(|age| age > lifetime * 3 / 2);
-    // Vault forgets a token that has expired, and would refuse this.
+    // Vault forgets an expired token and would refuse this request.
     let known = eventually("the token outlives its first lifetime", about, outlived).await;
     assert!(known["last_renewal"].is_string(), "{known}");
     chain(&server).await.expect("a leaf");
 
-    // Vault would sign with something else, as after a change that was not completed.
+    // Vault would sign with a different key, as after an incomplete change.
     let path = "connect-intermediate-1/root/generate/internal";
     let other = vault.write(path, json!({ "common_name": "other" })).await;
     let default = json!({ "default": other["data"]["issuer_id"] });
@@ -308,7 +308,7 @@ async fn trust_is_kept_on_the_way_to_vault_to_another_root_and_back() {
     let pem = chain(&server).await.expect("a leaf");
     assert!(accepts(&built_in, &pem) && accepts(&first, &pem));
 
-    // The same mount signs leaves, under a root with a key of another kind.
+    // The same mount signs leaves, under a root with another key type.
     let more = json!({
         "RootPKIPath": "second-root", "PrivateKeyType": "rsa", "PrivateKeyBits": 2048,
     });
@@ -342,7 +342,7 @@ async fn an_intermediate_is_replaced_and_the_old_one_removed() {
     vault.policy("legate", &policy_without("", 1)).await;
     let (token, _) = vault.token("legate", "10m").await;
     let ttls = |leaf: &str| {
-        // Vault dates certificates back by half a minute: half of such a lifetime is over at once.
+        // Vault backdates certificates by half a minute, which is half of such a lifetime.
         let more = json!({
             "SkipValidate": true, "LeafCertTTL": leaf, "IntermediateCertTTL": "20s",
         });
@@ -391,7 +391,7 @@ async fn the_documented_rights_are_enough_and_each_that_is_missing_is_named() {
         assert!(!text.contains(&token), "{text}");
     }
 
-    // What the last attempt has begun is found again.
+    // The state left by the last attempt is found again.
     let mounts = NEEDED_AT_ONCE.len() - 1;
     vault.policy("enough", &policy_without("", mounts)).await;
     let (token, _) = vault.token("enough", "10m").await;
@@ -407,7 +407,7 @@ async fn the_documented_rights_are_enough_and_each_that_is_missing_is_named() {
     let error = chain(&server).await.expect_err("it may not");
     assert!(error.contains(&numbered(missing, mounts)), "{error}");
 
-    // Another root with the same intermediate: nothing has changed for leaves when that fails.
+    // Another root with the same intermediate: if that fails, leaves are unaffected.
     let missing = "connect-root/root/sign-self-issued";
     vault
         .policy("enough", &policy_without(missing, mounts))

@@ -1,4 +1,4 @@
-//! A small cluster: a fake API server, operators, and pods as the injector leaves them.
+//! A small cluster: a fake API server, operators, and injected pods.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 const PREFIX: &str = "consul.hashicorp.com/";
 
-/// Short, so that a test of a lost lease is one.
+/// Short, so that tests of a lost lease are fast.
 pub(crate) const TIMES: Times = Times {
     duration: Duration::from_millis(2_000),
     renew_within: Duration::from_millis(1_000),
@@ -53,7 +53,7 @@ pub(crate) async fn start(config: ServerConfig, store: &Store) -> Server {
     Server::start(config, parts).await.unwrap()
 }
 
-/// An API server, and where the control plane is.
+/// A fake API server, and the address of the control plane.
 pub(crate) struct Cluster {
     pub(crate) kubernetes: FakeKubernetes,
     pub(crate) http: SocketAddr,
@@ -88,12 +88,12 @@ impl Cluster {
         }
     }
 
-    /// Starts an operator, which ends with the scope.
+    /// Starts an operator, which stops with the scope.
     pub(crate) fn operator(&self, name: &str) -> Scope {
         self.operator_with(name, &Registry::new())
     }
 
-    /// The same with its metrics in a registry of the test.
+    /// The same with metrics in the given registry.
     pub(crate) fn operator_with(&self, name: &str, registry: &Registry) -> Scope {
         let scope = Scope::new("operator");
         let url = self.kubernetes.url().parse().unwrap();
@@ -130,12 +130,12 @@ impl Cluster {
         scope
     }
 
-    /// An injected pod.
+    /// Creates an injected pod.
     pub(crate) fn pod(&self, name: &str, uid: &str, ready: bool) {
         self.kubernetes.apply(pod(name, uid, ready));
     }
 
-    /// Pods, and their proxies in the catalog; each is its own UID.
+    /// Creates pods and waits for their proxies in the catalog; each pod's uid is its name.
     pub(crate) async fn with_pods(&self, names: &[&str]) {
         for name in names {
             self.pod(name, name, true);
@@ -159,8 +159,8 @@ impl Cluster {
         assert!(status.is_success(), "{path}: {answer:?}");
     }
 
-    /// The instances of a service's proxies by id, each with whether all its checks pass; empty while
-    /// the control plane is away.
+    /// The instances of a service's proxies by id, and whether all checks of each pass; empty while
+    /// the control plane is unreachable.
     pub(crate) async fn proxies(&self, service: &str) -> Vec<(String, bool)> {
         let path = format!("/v1/health/connect/{service}");
         let Ok((_, body)) = client::get(self.http, &path).await else {
@@ -179,7 +179,7 @@ impl Cluster {
         found
     }
 
-    /// Waits until a service has just these pods, with their readiness.
+    /// Waits until a service has exactly these pods with this readiness.
     pub(crate) async fn shows(&self, service: &str, pods: &[(&str, bool)]) {
         let wanted: Vec<(String, bool)> = pods
             .iter()

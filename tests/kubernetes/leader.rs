@@ -1,4 +1,4 @@
-//! Several operators, of which one writes.
+//! Several operators, of which one is the leader.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn holder(cluster: &Cluster) -> String {
 }
 
 #[tokio::test]
-async fn one_leads_and_hands_over_when_it_ends() {
+async fn one_leads_and_releases_the_lease_when_it_stops() {
     let server = server(None, &Store::new()).await;
     let cluster = Cluster::new(server.http_addr().unwrap()).await;
     let first = cluster.operator("a");
@@ -51,7 +51,7 @@ async fn one_leads_and_hands_over_when_it_ends() {
 }
 
 #[tokio::test]
-async fn who_cannot_renew_stops_writing_and_begins_again() {
+async fn a_leader_that_cannot_renew_stops_writing_and_starts_over() {
     let server = server(None, &Store::new()).await;
     let cluster = Cluster::new(server.http_addr().unwrap()).await;
     let operator = cluster.operator("a");

@@ -1,5 +1,4 @@
-//! The operator between a Kubernetes API server, which is a fake one that can misbehave, and a real
-//! control plane.
+//! The operator between a fake Kubernetes API server with failures and a real control plane.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What the operator tells about its work.
+//! The operator's metrics.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn calls(call: &str, result: &str) -> String {
 }
 
 #[tokio::test]
-async fn metrics_follow_what_is_kept_in_step() {
+async fn metrics_follow_the_synchronized_objects() {
     let store = Store::new();
     let first = server(None, &store).await;
     let http = first.http_addr().unwrap();
@@ -67,7 +67,7 @@ async fn metrics_follow_what_is_kept_in_step() {
     let failing = || async { value(&registry, "failing_pods") };
     eventually("nothing fails", failing, |failing| *failing == 0.0).await;
 
-    // Servers that are away.
+    // An outage of the servers.
     first.stop(STOP).await.unwrap();
     cluster.delete_pod("web-0");
     let unavailable = || async { value(&registry, &calls("deregister", "unavailable")) };
@@ -77,7 +77,7 @@ async fn metrics_follow_what_is_kept_in_step() {
     shows(&registry, "lag_seconds_count", 3.0).await;
     shows(&registry, "queue_length", 0.0).await;
 
-    // An API server that is away, and with it the Lease.
+    // An outage of the API server, and thereby of the Lease.
     cluster.kubernetes.go_away();
     let failures = || async { value(&registry, "watch_failures_total{kind=\"pods\"}") };
     eventually("a watch fails", failures, |count| *count >= 1.0).await;

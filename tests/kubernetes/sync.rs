@@ -1,4 +1,4 @@
-//! The catalog follows the pods, whatever is away or restarted meanwhile.
+//! The catalog follows the pods across outages and restarts.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn pods_are_registered_follow_their_readiness_and_go() {
     cluster
         .shows("web", &[("web-0", true), ("web-1", true)])
         .await;
-    // A StatefulSet's pod comes back under its name.
+    // A StatefulSet's pod is recreated with the same name.
     cluster.pod("web-0", "u9", false);
     cluster
         .shows("web", &[("web-0", false), ("web-1", true)])
@@ -72,7 +72,7 @@ async fn pods_are_registered_follow_their_readiness_and_go() {
 }
 
 #[tokio::test]
-async fn watches_that_end_and_versions_that_are_gone_lose_nothing() {
+async fn ended_watches_and_expired_versions_lose_nothing() {
     let mesh = Mesh::start(&Store::new()).await;
     let cluster = &mesh.cluster;
     cluster.pod("web-0", "u0", true);
@@ -82,7 +82,7 @@ async fn watches_that_end_and_versions_that_are_gone_lose_nothing() {
     cluster
         .shows("web", &[("web-0", true), ("web-1", true)])
         .await;
-    // Nobody hears of the end of this pod.
+    // The deletion of this pod is missed by the watch.
     cluster.kubernetes.go_away();
     cluster.delete_pod("web-0");
     cluster.kubernetes.forget();
@@ -101,7 +101,7 @@ async fn watches_that_end_and_versions_that_are_gone_lose_nothing() {
 }
 
 #[tokio::test]
-async fn what_happened_while_the_servers_were_away_is_caught_up_with() {
+async fn changes_during_an_outage_of_the_servers_are_caught_up() {
     let store = Store::new();
     let mut mesh = Mesh::start(&store).await;
     mesh.cluster.with_pods(&["web-0", "web-1"]).await;
@@ -111,7 +111,7 @@ async fn what_happened_while_the_servers_were_away_is_caught_up_with() {
     mesh.cluster.pod("web-0", "web-0", false);
     mesh.cluster.delete_pod("web-1");
     mesh.cluster.pod("web-2", "web-2", true);
-    // The operator tries, and tries again.
+    // The operator retries.
     for _ in 0..2 {
         drop(nobody.accept().await.unwrap());
     }
@@ -124,7 +124,7 @@ async fn what_happened_while_the_servers_were_away_is_caught_up_with() {
 }
 
 #[tokio::test]
-async fn a_new_operator_removes_what_was_left_behind_and_nothing_else() {
+async fn a_new_operator_removes_only_stale_instances() {
     let Mesh {
         server,
         cluster,
@@ -133,7 +133,7 @@ async fn a_new_operator_removes_what_was_left_behind_and_nothing_else() {
     cluster.with_pods(&["web-0", "web-1"]).await;
     operator.stop(STOP).await.unwrap();
     cluster.delete_pod("web-1");
-    // Of another cluster on the same servers, of consul-k8s, and of an agent.
+    // Instances of another cluster on the same servers, of consul-k8s, and of an agent.
     let foreign = [
         json!({"pod-name": "x", "k8s-namespace": "default", "pod-uid": "x", "k8s-cluster-uid": "other",
             "managed-by": "consul-k8s-endpoints-controller"}),
@@ -162,7 +162,7 @@ async fn a_new_operator_removes_what_was_left_behind_and_nothing_else() {
             .len(),
         3
     );
-    // What stood there already was not written again: one write is the readiness.
+    // Existing instances were not written again: the one write is the readiness.
     assert_eq!(server.store().state().index(), index + 1);
     operator.stop(STOP).await.unwrap();
     server.stop(STOP).await.unwrap();

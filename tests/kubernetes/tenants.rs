@@ -1,4 +1,4 @@
-//! Pods of clusters whose namespaces are namespaces of the mesh.
+//! Pods of clusters whose namespaces are mapped to namespaces of the mesh.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn pods_of_one_name_in_two_namespaces_are_two() {
     shows(&cluster, "ns=k8s-stock", &own).await;
     assert!(proxies(&cluster, "ns=default").await.is_empty());
 
-    // Another operator finds what this one has written, and removes what is gone.
+    // Another operator finds the existing instances and removes stale ones.
     operator.stop(STOP).await.unwrap();
     cluster.kubernetes.delete("Pod", "shop", "web-0");
     let operator = cluster.operator("b");
@@ -77,7 +77,7 @@ async fn pods_of_one_name_in_two_namespaces_are_two() {
 }
 
 #[tokio::test]
-async fn a_cluster_may_be_a_partition() {
+async fn a_cluster_can_be_a_partition() {
     let server = server(None, &Store::new()).await;
     let mut cluster = Cluster::new(server.http_addr().unwrap()).await;
     cluster.put("/v1/partition", &json!({"Name": "east"})).await;

@@ -1,4 +1,4 @@
-//! Tokens that pods have left behind.
+//! Tokens of deleted pods.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Acl {
         serde_json::from_slice(&answer.body).unwrap_or_default()
     }
 
-    /// As a sidecar does.
+    /// Logs in like a sidecar.
     async fn login(&self, meta: Value) {
         let jwt = self.signer.sign(&json!({
             "service": "web", "aud": "mesh", "exp": 4_000_000_000_u64, "iat": 1_700_000_000,
@@ -89,7 +89,7 @@ async fn acl(server: &legate_server::Server) -> Acl {
 }
 
 #[tokio::test]
-async fn a_pods_tokens_go_with_it() {
+async fn a_pods_tokens_are_removed_with_it() {
     let config = ServerConfig {
         acl: AclConfig {
             enabled: true,
@@ -108,7 +108,7 @@ async fn a_pods_tokens_go_with_it() {
         acl.login(meta).await;
     }
     acl.login(json!({"component": "other"})).await;
-    // Left behind while no operator ran.
+    // A token whose pod was deleted while no operator ran.
     acl.login(json!({"pod": "default/gone", "pod-uid": "u"}))
         .await;
     acl.login(json!({"pod": "default/web-0", "pod-uid": "before"}))

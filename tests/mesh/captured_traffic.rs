@@ -1,4 +1,4 @@
-//! What an application in transparent mode reaches, whoever configures the mesh.
+//! The reach of an application in transparent mode, for every control plane.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -25,12 +25,12 @@ const WEB: ServiceSpec = ServiceSpec {
     protocol: "http",
     upstreams: &[],
 };
-/// What the application dials; any port of a virtual IP is the service.
+/// The dialled port; every port of a virtual IP belongs to the service.
 const PORT: u16 = 80;
 
-/// An intention for `web` makes a service reachable by its virtual IPs and by its name, and none
-/// makes it unreachable. The rest is outside the mesh, which the mesh may close; instances are dialled
-/// directly where that is allowed.
+/// With an intention for `web` a service is reachable by its virtual IPs and by its name; without one
+/// it is not. Other destinations are outside the mesh, which the mesh may refuse; instances are
+/// dialled directly if that is enabled.
 pub(crate) async fn scenario(options: MeshOptions) {
     let mut mesh = Mesh::start(options).await;
     let mut sidecars = Vec::new();
@@ -73,7 +73,7 @@ async fn by_virtual_ip(mesh: &Mesh) {
     let body = json!({"Service": "api", "ManualVIPs": ["10.96.0.5"]});
     let path = "/v1/internal/service-virtual-ip";
     mesh.api(Method::PUT, path, Some(body)).await;
-    // Consul tells proxies with the next change only.
+    // Consul sends it to proxies with the next change only.
     mesh.intend("web", "api", "deny").await;
     refused(api).await;
     assert!(captured::get(cluster_ip).await.is_err());
@@ -93,7 +93,7 @@ async fn outside_the_mesh(mesh: &mut Mesh) {
     assert_eq!(answered(resolve(mesh, "api").await).await, "api");
 }
 
-/// While the rest of the world is closed.
+/// With destinations outside the mesh refused.
 async fn instances_directly(mesh: &Mesh) {
     let instance = mesh.public("api");
     assert!(captured::get(instance).await.is_err());
@@ -114,7 +114,7 @@ async fn entry(mesh: &Mesh, entry: Value) {
     mesh.api(Method::PUT, "/v1/config", Some(entry)).await;
 }
 
-/// The virtual IP that DNS has for a service.
+/// A service's virtual IP, resolved by DNS.
 pub(crate) async fn resolve(mesh: &Mesh, service: &str) -> SocketAddr {
     let name = format!("{service}.virtual.consul.");
     let answer = dns::over_udp(mesh.dns(), &name).await.expect("DNS answers");
@@ -125,7 +125,7 @@ pub(crate) async fn resolve(mesh: &Mesh, service: &str) -> SocketAddr {
     SocketAddr::from((ip, PORT))
 }
 
-/// Who answers there, as soon as somebody does.
+/// The instance that responds, as soon as one does.
 pub(crate) async fn answered(address: SocketAddr) -> String {
     let probe = || async move {
         captured::get(address)
@@ -140,7 +140,7 @@ pub(crate) async fn answered(address: SocketAddr) -> String {
     body["instance"].as_str().expect("a name").to_owned()
 }
 
-/// Waits until nobody answers there: no connection leads anywhere.
+/// Waits until connections to the address are refused.
 pub(crate) async fn refused(address: SocketAddr) {
     let probe = || async move {
         captured::get(address)

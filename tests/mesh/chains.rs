@@ -1,5 +1,5 @@
-//! Routers, splitters and resolvers, with traffic: which instance answers which request, and how the
-//! request comes there.
+//! Routers, splitters and resolvers with traffic: the responding instance, and the request as it
+//! arrives there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,8 +30,8 @@ const WEB: ServiceSpec = ServiceSpec {
     upstreams: &["api", "legacy"],
 };
 
-/// `web` calls `api` with two instances of different versions, `other`, and `legacy`, of which there is
-/// no instance.
+/// `web` calls `api` with two instances of different versions, `other`, and `legacy`, which has no
+/// instance.
 struct Scene {
     mesh: Mesh,
     sidecars: Vec<Sidecar>,
@@ -84,7 +84,7 @@ pub(crate) fn resolver(name: &str, more: Value) -> Value {
     entry
 }
 
-/// What the application says that it was asked.
+/// The request as reported by the application.
 pub(crate) async fn ask(
     upstream: SocketAddr,
     request: http::request::Builder,
@@ -102,7 +102,7 @@ async fn who(upstream: SocketAddr, path: &str) -> String {
     answer["instance"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Waits until this instance answers for a path.
+/// Waits until this instance responds for a path.
 pub(crate) async fn answers(upstream: SocketAddr, path: &str, instance: &str) {
     let asked = || who(upstream, path);
     let what = format!("{instance} answers {path}");
@@ -110,7 +110,7 @@ pub(crate) async fn answers(upstream: SocketAddr, path: &str, instance: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_go_where_the_router_says() {
+async fn requests_are_routed_by_the_router() {
     let scene = Scene::start().await;
     let api = scene.api();
     assert_eq!(who(api, "/").await, "api", "the default subset");
@@ -214,14 +214,14 @@ async fn requests_are_split() {
         assert_eq!(of_first, instance == "api");
         *seen.entry(instance).or_default() += 1;
     }
-    // Of 200 fair throws fewer than 50 come out one way once in 10^12 times.
+    // Of 200 fair coin tosses fewer than 50 have one result once in 10^12 times.
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(seen.values().all(|count| *count > 50), "{seen:?}");
     scene.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_answer_while_a_service_cannot() {
+async fn failover_targets_respond_while_a_service_fails() {
     let scene = Scene::start().await;
     let mesh = &scene.mesh;
     let failover = json!({
@@ -235,7 +235,7 @@ async fn others_answer_while_a_service_cannot() {
     answers(scene.api(), "/", "api-2").await;
     mesh.check("api-2", "critical").await;
     answers(scene.api(), "/", "other").await;
-    // Back again, the first first.
+    // Recovered: the primary target responds again.
     mesh.check("api", "passing").await;
     answers(scene.api(), "/", "api").await;
     mesh.deregister("api").await;
@@ -244,7 +244,7 @@ async fn others_answer_while_a_service_cannot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subset_of_those_that_pass() {
+async fn a_subset_of_passing_instances() {
     let scene = Scene::start().await;
     let mesh = &scene.mesh;
     let subset = json!({"DefaultSubset": "all", "Subsets": {"all": {"OnlyPassing": true}}});

@@ -15,23 +15,23 @@ use tokio::time::timeout;
 
 use crate::process::alive;
 
-/// A run with a directory for temporary files that nobody else uses.
+/// A run with its own directory for temporary files.
 struct Dev {
     child: Child,
     pid: Pid,
     temporary: TempDir,
-    /// What it prints; elsewhere, so that the other directory can become empty.
+    /// Its output, in another directory, so that the first can become empty.
     output: TempDir,
 }
 
 fn command(temporary: &Path, output: &Path) -> Command {
     let printed = File::create(output.join("output")).expect("a file can be made");
-    // It has no store in etcd.
+    // It has no etcd backend.
     let data_dir = match Backend::from_env() {
         Backend::File => Some(format!("--data-dir={}", output.join("data").display())),
         Backend::Memory | Backend::Etcd => None,
     };
-    // These tests may run where SIGHUP is ignored, which processes inherit.
+    // SIGHUP may be ignored in the test environment, which processes inherit.
     let mut command = Command::new("/usr/bin/env");
     command
         .arg("--default-signal=HUP")
@@ -44,14 +44,14 @@ fn command(temporary: &Path, output: &Path) -> Command {
         .stdin(Stdio::null())
         .stdout(printed.try_clone().expect("a file can be shared"))
         .stderr(printed)
-        // Like the job of a shell.
+        // Like a shell's job.
         .process_group(0)
         .kill_on_drop(true);
     command
 }
 
 impl Dev {
-    /// Starts it and waits until the mesh runs.
+    /// Starts it and waits until the mesh is running.
     async fn start() -> Self {
         let temporary = tempfile::tempdir().expect("a temporary folder");
         let output = tempfile::tempdir().expect("a temporary folder");
@@ -95,7 +95,7 @@ impl Dev {
         }
     }
 
-    /// The names of what is in its directory for temporary files.
+    /// The names of remaining files in its directory for temporary files.
     fn left(&self) -> Vec<String> {
         let entries = fs::read_dir(self.temporary.path()).expect("it can be read");
         let names = entries.map(|entry| entry.expect("it can be read").file_name());
@@ -103,7 +103,7 @@ impl Dev {
     }
 }
 
-/// Processes that any thread of this one started.
+/// The child processes of all threads of a process.
 fn children(pid: Pid) -> Vec<Pid> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
     let files = threads.map(|thread| thread.expect("a thread").path().join("children"));
@@ -116,7 +116,7 @@ fn children(pid: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Waits until none of them lives.
+/// Waits until none of them is alive.
 async fn gone(processes: &[Pid]) {
     let living = || async {
         let living = processes.iter().filter(|pid| alive(**pid));
@@ -161,7 +161,7 @@ async fn ctrl_c_ends_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_run_takes_its_processes_along_and_the_next_one_removes_its_folder() {
+async fn a_killed_run_ends_its_processes_and_the_next_run_removes_its_folder() {
     let mut dev = Dev::start().await;
     let descendants = dev.descendants();
     kill(dev.pid, Signal::SIGKILL).expect("it runs");
@@ -177,12 +177,12 @@ async fn a_killed_run_takes_its_processes_along_and_the_next_one_removes_its_fol
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_envoy_that_is_not_there_is_named_by_the_option() {
+async fn a_missing_envoy_is_reported_with_the_option() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (empty, output) = (folder.path().join("empty"), folder.path());
     fs::create_dir(&empty).expect("a folder can be made");
     let cases = [
-        // An empty variable is one that is not set.
+        // An empty variable counts as unset.
         ("", "no program called envoy on PATH"),
         ("/nope/envoy", "Envoy /nope/envoy cannot be used"),
     ];

@@ -1,5 +1,5 @@
-//! Services outside the mesh that a gateway leads to, and services in the mesh on the same port. In place of the
-//! gateway stands the sidecar of a service, which proves to be the destination as a gateway does.
+//! Services outside the mesh behind a gateway, and services in the mesh on the same port. The gateway is
+//! simulated by a service's sidecar, whose certificate identifies it as the destination.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ const fn http(service: &'static str) -> ServiceSpec {
     }
 }
 
-/// That of the virtual IPs, too: Envoy looks at the port first.
+/// The same port as that of the virtual IPs: Envoy matches the port first.
 const PORT: u16 = 80;
 
-/// Longest wait for an answer.
+/// The timeout of a response.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Nobody has it in this network.
+/// An address that does not exist in this network.
 const SITE: [u8; 4] = [10, 96, 0, 77];
 
 #[test]
@@ -44,8 +44,8 @@ async fn in_a_network_of_its_own() {
     }
 }
 
-/// Whatever its address: the server behind the gateway gets the handshake as it is, for which it says that
-/// it is no request.
+/// Any address works: the server behind the gateway receives the TLS handshake and rejects it as an invalid HTTP
+/// request.
 async fn by_server_name(address: SocketAddr) {
     let said = |name: &'static str| async move {
         let mut stream = captured::connect(address).await.ok()?;
@@ -55,7 +55,7 @@ async fn by_server_name(address: SocketAddr) {
         read.ok()?.ok()?;
         Some(String::from_utf8_lossy(&answer).into_owned())
     };
-    // Until now it was the sidecar that took it for a request.
+    // Until now the sidecar treated it as an HTTP request.
     let other = || said("other.example");
     let answer = eventually("other names lead nowhere", other, Option::is_none).await;
     assert_eq!(answer, None);
@@ -63,7 +63,7 @@ async fn by_server_name(address: SocketAddr) {
     assert_eq!(answer.as_deref(), Some("HTTP/1.1 400"));
 }
 
-/// What a client of TLS says first.
+/// A TLS ClientHello.
 fn hello(name: &'static str) -> Vec<u8> {
     let config = ClientConfig::builder()
         .with_root_certificates(RootCertStore::empty())

@@ -1,4 +1,4 @@
-//! Extensions of Envoy's configuration change what happens to requests, and real Envoys take all of
+//! Extensions of Envoy's configuration change how requests are handled, and real Envoys accept all
 //! their settings.
 
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::{API, WEB};
 
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// `web` calls `api`, which it may.
+/// `web` calls `api`, with permission.
 async fn web_and_api() -> (Mesh, Sidecar, Sidecar) {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.intend("web", "api", "allow").await;
@@ -50,7 +50,7 @@ async fn stop(mesh: Mesh, mut web: Sidecar, mut api: Sidecar) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_script_answers_whom_intentions_let_in() {
+async fn a_script_runs_for_allowed_callers() {
     let (mesh, web, api) = web_and_api().await;
     let script = r#"
         function envoy_on_request(handle)
@@ -64,7 +64,7 @@ async fn a_script_answers_whom_intentions_let_in() {
     );
     extend(&mesh, "api", json!([lua])).await;
     mesh.settle("web", 418).await;
-    // Each of Envoy's threads takes a new listener in its own time.
+    // Envoy's threads switch to a new listener independently.
     let answer = || async {
         let answer = client::get(mesh.upstream("web", 0), "/").await;
         answer.expect("an answer").1
@@ -73,7 +73,7 @@ async fn a_script_answers_whom_intentions_let_in() {
         body == "no tea for web"
     })
     .await;
-    // Access rules stand before it.
+    // Access rules come before it.
     mesh.intend("web", "api", "deny").await;
     mesh.settle("web", 403).await;
     mesh.intend("web", "api", "allow").await;
@@ -91,7 +91,7 @@ async fn a_script_answers_whom_intentions_let_in() {
     stop(mesh, web, api).await;
 }
 
-/// Decides by a switch, and counts the questions that carry the header of the configuration.
+/// Decides by a switch, and counts requests with the configured header.
 #[derive(Clone, Default)]
 struct Authority {
     allows: Arc<AtomicBool>,
@@ -123,7 +123,7 @@ async fn serve(router: Router, address: SocketAddr, scope: &Scope) -> SocketAddr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_program_decides_and_nothing_passes_without_it() {
+async fn an_external_authorizer_decides_and_requests_fail_without_it() {
     let (mesh, web, api) = web_and_api().await;
     let authority = Authority::default();
     let scope = Scope::new("authority");
@@ -149,13 +149,13 @@ async fn another_program_decides_and_nothing_passes_without_it() {
     eventually("the authority is asked", asked, |times| *times >= 3).await;
     scope.stop(STOP_LIMIT).await.expect("the authority stops");
     mesh.settle("web", 503).await;
-    // Without Required, what nobody decides passes.
+    // Without Required, requests pass if there is no decision.
     extend(&mesh, "api", authz(false)).await;
     mesh.settle("web", 200).await;
     stop(mesh, web, api).await;
 }
 
-/// Answers every request with 422. The machine asks the module for memory and for its version.
+/// Responds with 422 to every request. The runtime requires functions for memory and ABI version.
 const MODULE: &str = r#"(module
   (import "env" "proxy_send_local_response"
     (func $respond (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
@@ -308,7 +308,7 @@ async fn fields_of_listeners_and_clusters_are_replaced() {
     stop(mesh, web, api).await;
 }
 
-/// Takes every call by gRPC and hands over its body.
+/// Accepts every gRPC call and returns its body.
 async fn log_sink(scope: &Scope) -> (SocketAddr, mpsc::Receiver<Bytes>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it listens");
@@ -324,7 +324,7 @@ async fn log_sink(scope: &Scope) -> (SocketAddr, mpsc::Receiver<Bytes>) {
             spawner.spawn("connection of a log".to_owned(), async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    // What is cut off ends with an error, which is none of the test's.
+                    // Interrupted calls end with an error, which is expected.
                     _ = take_calls(stream, sender) => {}
                 }
                 Ok::<(), BoxError>(())
@@ -345,7 +345,7 @@ async fn take_calls(
         let head = Response::builder().header("content-type", "application/grpc");
         let mut reply = respond.send_response(head.body(())?, false)?;
         while let Some(Ok(chunk)) = futures_util::future::poll_fn(|context| {
-            // The connection has to be looked after for the body to arrive.
+            // The connection must be polled for the body to arrive.
             let _ = connection.poll_closed(context);
             body.poll_data(context)
         })
@@ -393,7 +393,7 @@ async fn requests_are_logged_by_opentelemetry() {
     stop(mesh, web, api).await;
 }
 
-/// What the server says about the sidecar of `web`.
+/// The server's status of the sidecar of `web`.
 async fn status(mesh: &Mesh) -> Value {
     let path = "/v1/internal/legate/proxy/node-1/web-sidecar-proxy";
     let text = mesh.api(Method::GET, path, None).await;
@@ -401,11 +401,11 @@ async fn status(mesh: &Mesh) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_wrong_listener_is_told_and_keeps_no_other_from_changing() {
+async fn one_invalid_listener_is_reported_and_blocks_no_other() {
     let (mesh, web, api) = web_and_api().await;
     let settled = |status: &Value| status["InSync"] == true;
     eventually("the proxy is in sync", || status(&mesh), settled).await;
-    // Both listeners change at once, and Envoy cannot take one of them.
+    // Both listeners change at once, and Envoy rejects one of them.
     let both = |script: &str, prefix: &str| {
         let patch = json!({
             "ResourceFilter": {"ResourceType": "listener", "TrafficDirection": "outbound"},
@@ -428,7 +428,7 @@ async fn one_wrong_listener_is_told_and_keeps_no_other_from_changing() {
         .expect("a reason");
     assert!(reason.contains("script load error"), "{reason}");
     assert_eq!(seen["InSync"], false);
-    // The other listener has changed, and changes again without the wrong one.
+    // The other listener has changed, and changes again without the invalid one.
     for prefix in ["first", "second"] {
         extend(&mesh, "web", both("this is no script", prefix)).await;
         let counted = || async {

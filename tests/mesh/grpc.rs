@@ -1,5 +1,5 @@
-//! gRPC through routers: calls of one upstream go to several services by their methods, and what is
-//! particular to gRPC passes: trailers, streams and the conditions for repeats.
+//! gRPC through routers: calls to one upstream are routed to several services by method, and gRPC's
+//! features work: trailers, streams and retry conditions.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -30,14 +30,14 @@ use crate::WEB;
 use crate::chains::resolver;
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// The response's header with the instance that answered.
+/// The response header with the instance's name.
 const INSTANCE: &str = "x-instance";
-/// A call that is refused as unavailable this often before it is answered.
+/// A call that fails as unavailable this many times before it succeeds.
 const BUSY: &str = "busy";
 const TIMES_BUSY: usize = 2;
 
-/// An application with two services: one with short calls and with streams of responses, and one
-/// whose calls are streams both ways.
+/// An application with two services: one with unary calls and server streams, and one with
+/// bidirectional streams.
 #[derive(Clone)]
 struct Application {
     instance: &'static str,
@@ -88,7 +88,7 @@ impl Health for Application {
         }
     }
 
-    /// Three messages, and an end that only trailers can tell.
+    /// Three messages, and a status in trailers.
     async fn watch(
         &self,
         _: Request<HealthCheckRequest>,
@@ -104,7 +104,7 @@ impl Health for Application {
 impl AggregatedDiscoveryService for Application {
     type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
 
-    /// Answers each message when it comes.
+    /// Responds to each message on arrival.
     async fn delta_aggregated_resources(
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
@@ -120,13 +120,13 @@ impl AggregatedDiscoveryService for Application {
     }
 }
 
-/// A connection of its own for each caller.
+/// A separate connection for each caller.
 fn channel(server: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("an address");
     endpoint.timeout(LIMIT).connect_lazy()
 }
 
-/// Which instance answers a short call, or with which code it ends.
+/// The instance that answers a unary call, or the status code.
 async fn check(server: SocketAddr, version: &str, service: &str) -> Result<String, Status> {
     let mut request = Request::new(HealthCheckRequest {
         service: service.to_owned(),
@@ -195,7 +195,7 @@ async fn scenario(protocol: &'static str) {
     sidecars.push(mesh.add(&WEB).await);
     let upstream = mesh.upstream("web", 0);
     answers(upstream, "2", "api").await;
-    // Without a router nothing that an application answered is repeated.
+    // Without a router, calls that reached an application are not retried.
     let busy = check(upstream, "1", BUSY).await.expect_err("it is busy");
     assert_eq!(busy.code(), Code::Unavailable);
 
@@ -216,7 +216,7 @@ async fn scenario(protocol: &'static str) {
     .await;
     answers(upstream, "2", "api-2").await;
     answers(upstream, "1", "api").await;
-    // The application is asked as often as it refuses, and once more.
+    // The application is called until it no longer refuses.
     let busy = check(upstream, "2", BUSY).await;
     assert_eq!(busy.expect("it is repeated"), "api-2");
     let missing = check(upstream, "2", "missing").await.expect_err("missing");
@@ -247,7 +247,7 @@ async fn streams(upstream: SocketAddr) {
     let end = end.expect("the trailers end it");
     assert_eq!((end.code(), end.message()), (Code::Aborted, "the end"));
 
-    // Each message is sent when the last one was answered.
+    // Each message is sent after the response to the previous one.
     let (sender, requests) = mpsc::channel(1);
     let mut client = AggregatedDiscoveryServiceClient::new(channel(upstream));
     let stream = client
@@ -274,11 +274,11 @@ async fn streams(upstream: SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_go_where_the_router_says() {
+async fn calls_are_routed_by_the_router() {
     scenario("grpc").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_are_requests_of_http2() {
+async fn calls_are_routed_like_http2_requests() {
     scenario("http2").await;
 }

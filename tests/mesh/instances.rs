@@ -21,7 +21,7 @@ async fn an_instance_added_and_removed_moves_traffic() {
     mesh.settle("web", 200).await;
     let load = Load::start(mesh.upstream("web", 0));
 
-    // A new instance fails its check until its sidecar is ready, and gets no request before.
+    // A new instance fails its check until its sidecar is ready, and gets no requests before.
     mesh.register_critical(&SECOND).await;
     let flags = mesh.flags(SECOND.instance);
     let mut second = mesh.sidecar(SECOND.instance, &flags);
@@ -34,7 +34,7 @@ async fn an_instance_added_and_removed_moves_traffic() {
     )
     .await;
 
-    // The old one leaves the catalog first and then ends.
+    // The old one is removed from the catalog first and then stopped.
     mesh.deregister(API.instance).await;
     eventually(
         "the Envoy of web forgets it",

@@ -1,4 +1,4 @@
-//! Intentions take effect on Envoys that are open.
+//! Intentions apply to running Envoys.
 
 use legate_tests::{Mesh, MeshOptions};
 
@@ -10,13 +10,13 @@ async fn deny_and_allow_on_open_envoys() {
     let mut api = mesh.add(&API).await;
     let mut web = mesh.add(&WEB).await;
 
-    // Nothing was allowed: the default is to deny.
+    // Nothing is allowed yet: the default is to deny.
     mesh.settle("web", 403).await;
     for (action, status) in [("allow", 200), ("deny", 403), ("allow", 200)] {
         mesh.intend("web", "api", action).await;
         mesh.settle("web", status).await;
     }
-    // A wildcard loses against the exact source.
+    // An exact source takes precedence over a wildcard.
     mesh.intend("*", "api", "deny").await;
     mesh.settle("web", 200).await;
 

@@ -1,4 +1,4 @@
-//! Servers that proxies get the keys of tokens from, with real Envoys.
+//! Servers from which proxies fetch the keys of tokens, with real Envoys.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::tokens::{ISSUER, LATER, Scenario, required};
 
-/// A server of keys.
+/// Serves keys.
 async fn serve_keys(address: SocketAddr, keys: Value, scope: &Scope) {
     let listener = TcpListener::bind(address).await.expect("a free address");
     let router = Router::new().route("/keys", routing::get(|| async move { Json(keys) }));
@@ -28,9 +28,9 @@ async fn serve_keys(address: SocketAddr, keys: Value, scope: &Scope) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_come_from_a_server_and_nothing_passes_without_them() {
+async fn keys_are_fetched_from_a_server_and_requests_fail_without_them() {
     for fetch_asynchronously in [true, false] {
-        // Connections to a listener that an Envoy drains are served with the keys that it has.
+        // Connections to a draining listener are served with its existing keys.
         let mesh = Scenario::start(MeshOptions::default()).await;
         let api = mesh.mesh.public("api").ip();
         let address = SocketAddr::new(api, 7070);
@@ -66,7 +66,7 @@ async fn keys_come_from_a_server_and_nothing_passes_without_them() {
     }
 }
 
-/// A server of keys with TLS, on a port of its own; answers every request with the keys.
+/// Serves keys with TLS on a separate port, for every request.
 async fn serve_keys_with_tls(ca: &TestCa, name: &str, keys: Value, scope: &Scope) -> u16 {
     let tls = ServerTls {
         alpn: false,
@@ -85,7 +85,7 @@ async fn serve_keys_with_tls(ca: &TestCa, name: &str, keys: Value, scope: &Scope
         let serve = async {
             loop {
                 let (stream, _) = listener.accept().await?;
-                // Who does not like the certificate goes away.
+                // A client that rejects the certificate disconnects.
                 let Ok(mut stream) = tls.accept(stream).await else {
                     continue;
                 };
@@ -104,7 +104,7 @@ async fn serve_keys_with_tls(ca: &TestCa, name: &str, keys: Value, scope: &Scope
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_of_keys_has_to_be_the_one_that_is_named() {
+async fn the_identity_of_the_key_server_is_verified() {
     let mesh = Scenario::start(MeshOptions::default()).await;
     let (ca, other) = (TestCa::new(), TestCa::new());
     let scope = Scope::new("servers of keys");

@@ -1,4 +1,4 @@
-//! Limits of what a service sends to an upstream, and instances that are left out while they fail.
+//! Limits for requests from a service to an upstream, and ejection of failing instances.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SECOND: ServiceSpec = ServiceSpec {
     ..API
 };
 
-/// The settings of `web` for `api`.
+/// Sets the overrides of `web` for `api`.
 async fn override_upstream(mesh: &Mesh, settings: Value) {
     let mut settings = settings;
     settings["Name"] = json!("api");
@@ -34,7 +34,7 @@ async fn override_upstream(mesh: &Mesh, settings: Value) {
     .await;
 }
 
-/// One of the statistics that `web` has for `api`.
+/// A statistic of `web` for `api`.
 async fn stat(web: &Sidecar, name: &str) -> u64 {
     let (_, stats) = client::get(web.admin(), "/stats?filter=^cluster.api")
         .await
@@ -51,7 +51,7 @@ async fn stop(mesh: Mesh, sidecars: impl IntoIterator<Item = Sidecar>) {
     mesh.stop().await;
 }
 
-/// A request that is not answered while its connection is open.
+/// A request that stays unanswered while its connection is open.
 async fn waiting(upstream: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(upstream)
         .await
@@ -64,7 +64,7 @@ async fn waiting(upstream: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_requests_at_a_time_than_allowed_are_refused() {
+async fn concurrent_requests_over_the_limit_are_refused() {
     let requests = Requests::default();
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.intend("web", "api", "allow").await;
@@ -102,7 +102,7 @@ async fn more_requests_at_a_time_than_allowed_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_connections_than_allowed_are_refused() {
+async fn connections_over_the_limit_are_refused() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let db = ServiceSpec {
         protocol: "tcp",
@@ -123,7 +123,7 @@ async fn more_connections_than_allowed_are_refused() {
     stop(mesh, [web, api]).await;
 }
 
-/// A connection on which a line came back; `None` where it was closed.
+/// A connection on which a line was echoed; `None` if it was closed.
 async fn open(upstream: SocketAddr) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(upstream).await.ok()?;
     stream.write_all(b"hello\n").await.ok()?;
@@ -132,7 +132,7 @@ async fn open(upstream: SocketAddr) -> Option<TcpStream> {
     (reply == *b"api: hello\n").then_some(stream)
 }
 
-/// Answers with its name, or with 500 while the switch is on.
+/// Responds with its name, or with 500 while the switch is on.
 async fn answer(State(fails): State<Arc<AtomicBool>>) -> (StatusCode, &'static str) {
     match fails.load(Ordering::SeqCst) {
         true => (StatusCode::INTERNAL_SERVER_ERROR, "api fails"),
@@ -154,7 +154,7 @@ async fn serve(address: SocketAddr, fails: &Arc<AtomicBool>, scope: &Scope) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_fails_is_left_out_for_a_while() {
+async fn a_failing_instance_is_ejected_for_a_while() {
     let scope = Scope::new("applications");
     let fails = Arc::new(AtomicBool::new(true));
     let mut mesh = Mesh::start(MeshOptions::default()).await;

@@ -1,4 +1,4 @@
-//! A sidecar logs in with a JWT, may do what its service may, and logs out at the end.
+//! A sidecar logs in with a JWT, has the permissions of its service, and logs out at the end.
 
 use std::time::SystemTime;
 
@@ -59,7 +59,7 @@ async fn login_and_logout() {
     mesh.stop().await;
 }
 
-/// How many tokens came from the auth method.
+/// The number of tokens created by the auth method.
 async fn logins(mesh: &Mesh) -> usize {
     let tokens = mesh.api(Method::GET, "/v1/acl/tokens", None).await;
     let tokens: Vec<Value> = serde_json::from_str(&tokens).expect("JSON");

@@ -1,4 +1,4 @@
-//! Whole-mesh scenarios with real Envoys: what users rely on, seen from outside.
+//! Whole-mesh scenarios with real Envoys: the behaviour that users rely on, seen from outside.
 
 mod captured_traffic;
 mod chains;

@@ -1,4 +1,4 @@
-//! The metrics page that Prometheus reads, while one Envoy takes over from the other.
+//! The Prometheus page during hot restarts of Envoy.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,14 +13,13 @@ use tokio::time::sleep;
 use crate::API;
 
 const LISTENER: u16 = 20200;
-/// A parent has to be gone before the next hot restart.
+/// The parent must have exited before the next hot restart.
 const ALONE: Duration = Duration::from_secs(60);
 
-/// Reads again and again: every page has to be valid. Counts those with metrics of Envoy. Runs for
-/// ever.
+/// Scrapes continuously; every page must be valid. Counts pages with Envoy's metrics. Runs forever.
 pub(crate) async fn watch(metrics: SocketAddr, pages: &mut u32) {
     loop {
-        // While the listener changes hands a connection may be cut.
+        // A connection may be reset while the listener is handed over.
         if let Ok((_, page)) = client::get(metrics, "/metrics").await
             && series(&page).keys().any(|name| name.starts_with("envoy_"))
         {

@@ -1,4 +1,4 @@
-//! The control plane may go away: traffic goes on, and sidecars catch up when it is back.
+//! During an outage of the control plane traffic continues, and sidecars catch up afterwards.
 
 use legate_tests::load::Load;
 use legate_tests::{Mesh, MeshOptions, eventually};
@@ -32,7 +32,7 @@ async fn traffic_survives_a_control_plane_outage() {
     let during = load.finish().await;
     assert_eq!(during.failures, Vec::<String>::new());
 
-    // What changed in the meantime arrives with the server.
+    // Changes during the outage arrive when the server is back.
     mesh.start_server().await;
     mesh.intend("web", "api", "deny").await;
     mesh.settle("web", 403).await;

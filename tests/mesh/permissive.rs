@@ -1,4 +1,4 @@
-//! Services that move into the mesh one by one: `MutualTLSMode` permissive lets in those who are not in it
+//! Gradual migration into the mesh: permissive `MutualTLSMode` accepts callers that are not in the mesh
 //! yet.
 
 use legate_tests::{Mesh, MeshOptions, captured, client, eventually};
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{API, WEB};
 
 #[test]
-fn plain_connections_are_let_in_where_permissive() {
+fn plain_connections_are_accepted_in_permissive_mode() {
     captured::run("permissive::in_a_network_of_its_own");
 }
 

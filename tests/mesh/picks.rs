@@ -1,4 +1,4 @@
-//! Which instance is picked: the same one for the same hash, and any for the other policies.
+//! Selection of instances: the same one for equal hashes, and any for other policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ const fn instance(instance: &'static str) -> ServiceSpec {
 }
 
 const INSTANCES: [ServiceSpec; 3] = [API, instance("api-2"), instance("api-3")];
-/// What is hashed: of so many values it is once in 10^9 times that all lead to one of three instances.
+/// The number of hashed values: all of them map to one of three instances once in 10^9 times.
 const VALUES: u8 = 20;
 
 struct Scene {
@@ -41,7 +41,7 @@ impl Scene {
         self.mesh.upstream("web", 0)
     }
 
-    /// Sets a balancer, and waits until `web` has the policy and all instances.
+    /// Sets a load balancer, and waits until `web` has the policy and all instances.
     async fn balance(&self, policy: &str, envoys: &str, more: Value) {
         let mut balancer = more;
         balancer["Policy"] = json!(policy);
@@ -71,7 +71,7 @@ impl Scene {
         eventually(&format!("web balances by {policy}"), has, right).await;
     }
 
-    /// Who answers a request on a connection from this address, and the cookie that it sets.
+    /// The instance that responds on a connection from this address, and the cookie that it sets.
     async fn ask(
         &self,
         from: Ipv4Addr,
@@ -97,8 +97,8 @@ impl Scene {
         )
     }
 
-    /// Waits until requests with the same value go to one instance, and looks that there are several
-    /// of those.
+    /// Waits until requests with equal values reach the same instance, and checks that several
+    /// instances are used.
     async fn sticks<'a, A: Future<Output = String> + 'a>(&'a self, ask: impl Fn(u8) -> A) {
         let all = || async {
             let mut seen: BTreeMap<u8, BTreeSet<String>> = BTreeMap::new();
@@ -127,7 +127,7 @@ impl Scene {
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_hashed_alike_goes_to_the_same_instance() {
+async fn equal_hashes_select_the_same_instance() {
     let scene = Scene::start().await;
     let by = |policy: Value| json!({"HashPolicies": [policy]});
     let header = by(json!({"Field": "header", "FieldValue": "x-user"}));
@@ -162,7 +162,7 @@ async fn what_is_hashed_alike_goes_to_the_same_instance() {
     scene.stop().await;
 }
 
-/// Envoy gives a cookie to those who come without one.
+/// Envoy generates a cookie for callers without one.
 async fn cookies(scene: &Scene) {
     let cookie = json!({"HashPolicies": [{
         "Field": "cookie", "FieldValue": "who", "CookieConfig": {"TTL": "60s", "Path": "/"},

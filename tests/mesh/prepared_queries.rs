@@ -1,4 +1,4 @@
-//! An upstream by prepared query follows the query and the instances that it finds.
+//! An upstream by prepared query follows the query and its result.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,10 +24,11 @@ fn query(service: &str, tags: &[&str]) -> Value {
     json!({"Name": "near", "Service": {"Service": service, "Tags": tags}})
 }
 
-/// How many requests tell who answers: with two instances all lead to one once in 10^6 times.
+/// The number of requests to determine the responding instances: with two instances, all reach one
+/// once in 10^6 times.
 const REQUESTS: usize = 20;
 
-/// Waits until just these instances answer.
+/// Waits until exactly these instances respond.
 async fn answers(upstream: SocketAddr, expected: &[&str]) {
     let probe = || async {
         let mut seen = BTreeSet::new();
@@ -71,7 +72,7 @@ async fn an_upstream_follows_its_prepared_query() {
 
     let load = Load::start(near);
     answers(near, &["api"]).await;
-    // Another query, another tag, another service: no request is lost.
+    // A changed query, tag and service: no request is lost.
     mesh.api(Method::PUT, &path, Some(query("api", &["green"])))
         .await;
     answers(near, &["api-2"]).await;
@@ -82,11 +83,11 @@ async fn an_upstream_follows_its_prepared_query() {
     let seen = load.finish().await;
     assert_eq!(seen.failures, Vec::<String>::new(), "{:?}", seen.answers);
 
-    // The instances of another service have to prove to be that one.
+    // The identity of the other service's instances is verified.
     mesh.api(Method::PUT, &path, Some(query("db", &[]))).await;
     answers(near, &["db"]).await;
 
-    // A query that is gone finds nothing.
+    // A deleted query returns no instances.
     mesh.api(Method::DELETE, &path, None).await;
     mesh.settle("web", 503).await;
     for sidecar in &mut sidecars {

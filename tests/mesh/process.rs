@@ -1,4 +1,4 @@
-//! No Envoy is ever left behind, and its end is reported with its reason.
+//! No Envoy is left behind, and its exit is reported with the reason.
 
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
 use nix::errno::Errno;
@@ -18,7 +18,7 @@ pub(crate) fn alive(pid: Pid) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_envoy_is_reported_and_started_again() {
+async fn a_killed_envoy_is_reported_and_restarted() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let mut api = mesh.add(&API).await;
     let envoy = api.envoy();
@@ -66,7 +66,7 @@ async fn envoys_killed_during_an_outage_get_their_configuration_back() {
         |alive| *alive == [false, false],
     )
     .await;
-    // Listeners, routes, clusters, endpoints and certificates of both, and no server to ask.
+    // Listeners, routes, clusters, endpoints and certificates of both, without a server.
     mesh.settle("web", 200).await;
     assert!(client::get(mesh.public("api"), "/").await.is_err());
 
@@ -75,7 +75,7 @@ async fn envoys_killed_during_an_outage_get_their_configuration_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_dataplane_takes_envoy_along() {
+async fn envoy_exits_with_a_killed_dataplane() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let mut api = mesh.add(&API).await;
     let envoy = api.envoy();
@@ -91,7 +91,7 @@ async fn a_killed_dataplane_takes_envoy_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_drains_and_ends_with_status_0() {
+async fn sigterm_drains_and_exits_with_status_0() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let spec = API;
     mesh.register(&spec).await;
@@ -109,7 +109,7 @@ async fn sigterm_drains_and_ends_with_status_0() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_grace_period_ends_early_only_where_that_was_asked_for() {
+async fn the_grace_period_ends_early_only_if_configured() {
     const BATCH: ServiceSpec = ServiceSpec {
         service: "batch",
         instance: "batch",
@@ -125,7 +125,7 @@ async fn the_grace_period_ends_early_only_where_that_was_asked_for() {
         let flags = mesh
             .flags(spec.instance)
             .with("shutdown-drain-listeners", "true")
-            // Far longer than the test may take.
+            // Far longer than the test.
             .with("shutdown-grace-period-seconds", "600")
             .with("shutdown-end-when-idle", early);
         let mut sidecar = mesh.sidecar(spec.instance, &flags);
@@ -137,7 +137,7 @@ async fn the_grace_period_ends_early_only_where_that_was_asked_for() {
         unreachable!("two were started")
     };
 
-    // Nothing is connected to either. The one that has to stay is asked first.
+    // Neither has connections. The one that has to wait is signalled first.
     web.signal(Signal::SIGTERM);
     eventually(
         "web begins to stop",
@@ -148,7 +148,7 @@ async fn the_grace_period_ends_early_only_where_that_was_asked_for() {
     let status = batch.stop().await;
     assert_eq!(status.code(), Some(0), "{}", batch.log());
 
-    // What the application calls that stops at the same time is still reached.
+    // An upstream of the application that stops at the same time is still reachable.
     mesh.settle("web", 200).await;
     web.signal(Signal::SIGTERM);
     let status = web.exit().await;

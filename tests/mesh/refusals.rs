@@ -1,4 +1,4 @@
-//! What cannot work ends with one clear error that names the setting to look at.
+//! Invalid configurations end with one clear error that names the setting.
 
 use legate_testkit::certs::TestCa;
 use legate_tests::wait::eventually;
@@ -6,7 +6,7 @@ use legate_tests::{Mesh, MeshOptions, Sidecar};
 
 use crate::{API, WEB};
 
-/// The process ends with status 1, and exactly one error line holds all of `words`.
+/// The process exits with status 1, and exactly one error line contains all of `words`.
 pub(crate) async fn refused(mut sidecar: Sidecar, words: &[&str]) {
     let status = sidecar.exit().await;
     let log = sidecar.log();
@@ -20,8 +20,8 @@ pub(crate) async fn refused(mut sidecar: Sidecar, words: &[&str]) {
     assert!(errors <= 1, "{errors} errors instead of one:\n{log}");
 }
 
-/// The process goes on, because the registration may be about to come, and says at once what it waits
-/// for, in one line with all of `words`.
+/// The process keeps running, because the registration may follow, and logs what it waits for in one
+/// line with all of `words`.
 async fn awaited(sidecar: &Sidecar, words: &[&str]) {
     let says = |log: &String| {
         let mut lines = log.lines();

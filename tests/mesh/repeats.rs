@@ -1,4 +1,4 @@
-//! What callers send to another instance when one has ended, and what they never send twice.
+//! Retries on another instance when one has ended, and requests that are never retried.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::{API, WEB};
 
-/// By which a proxy says that its application has seen nothing of a request.
+/// The header by which a proxy reports that its application has not received a request.
 const NOT_SENT: &str = "x-legate-not-sent";
 
 const SECOND: ServiceSpec = ServiceSpec {
@@ -22,14 +22,14 @@ const SECOND: ServiceSpec = ServiceSpec {
     upstreams: &[],
 };
 
-/// `web` calls `api`, whose instances are those that were registered.
+/// `web` calls `api` with the registered instances.
 struct Scene {
     mesh: Mesh,
     sidecars: Vec<Sidecar>,
 }
 
 impl Scene {
-    /// An instance whose application has ended, and one that counts.
+    /// An instance whose application has ended, and one that counts requests.
     async fn one_dead(requests: &Requests) -> Self {
         let mut mesh = Mesh::start(MeshOptions::default()).await;
         mesh.register_dead(&API).await;
@@ -50,7 +50,7 @@ impl Scene {
             |endpoints| endpoints.len() == instances.len(),
         )
         .await;
-        // Endpoints come before the listener.
+        // Endpoints arrive before the listener.
         let upstream = mesh.upstream("web", 0);
         eventually(
             "the upstream listens",
@@ -70,7 +70,7 @@ impl Scene {
         self.mesh.upstream("web", 0)
     }
 
-    /// One of the counters that `web` has for `api`.
+    /// A counter of `web` for `api`.
     async fn counter(&self, name: &str) -> u64 {
         let (_, stats) =
             legate_tests::client::get(self.web().admin(), "/stats?filter=^cluster.api")
@@ -89,7 +89,7 @@ impl Scene {
     }
 }
 
-/// Sends a request with a body, part by part, and returns the whole answer.
+/// Sends a request with a body in parts, and returns the whole response.
 async fn ask(
     server: SocketAddr,
     start: &str,
@@ -102,8 +102,8 @@ async fn ask(
     let head = format!(
         "{start} HTTP/1.1\r\nhost: api\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
     );
-    // The head and the first part together: an Envoy that answers before the body has arrived closes
-    // the connection, and a body that arrives after that resets it, the answer with it.
+    // The head and the first part are sent together: if Envoy responds before the body has arrived,
+    // it closes the connection, and a later body would reset it together with the response.
     let (first, others) = body
         .split_first()
         .map_or((&[][..], body), |(first, all)| (*first, all));
@@ -121,7 +121,7 @@ fn status(answer: &str) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_application_has_seen_goes_to_another_instance() {
+async fn requests_not_received_by_an_application_are_retried() {
     let requests = Requests::default();
     let scene = Scene::one_dead(&requests).await;
     for n in 0..10 {
@@ -142,7 +142,7 @@ async fn what_no_application_has_seen_goes_to_another_instance() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_requests_at_once_go_to_another_instance() {
+async fn many_concurrent_requests_are_retried() {
     let requests = Requests::default();
     let scene = Scene::one_dead(&requests).await;
     let mut all = JoinSet::new();
@@ -160,14 +160,14 @@ async fn many_requests_at_once_go_to_another_instance() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_application_has_seen_is_never_sent_again() {
+async fn requests_received_by_an_application_are_never_retried() {
     let requests = Requests::default();
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     for instance in [&API, &SECOND] {
         mesh.register_scripted(instance, NOT_SENT, &requests).await;
     }
     let scene = Scene::start(mesh, &[API, SECOND]).await;
-    // Envoy heeds these from callers that it holds for its own.
+    // Envoy respects these headers from callers that it considers internal.
     let demands = "x-forwarded-for: 10.0.0.1\r\nx-envoy-retry-on: 5xx,reset,gateway-error\r\n\
         x-envoy-max-retries: 5\r\nx-envoy-retriable-status-codes: 503\r\n";
     for headers in ["", demands] {
@@ -186,7 +186,7 @@ async fn what_an_application_has_seen_is_never_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_proxy_has_passed_on_is_not_sent_again_when_it_dies() {
+async fn requests_forwarded_by_a_dying_proxy_are_not_retried() {
     let both = [Requests::default(), Requests::default()];
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     for (instance, requests) in [API, SECOND].iter().zip(&both) {
@@ -209,7 +209,7 @@ async fn what_a_proxy_has_passed_on_is_not_sent_again_when_it_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_do_not_learn_how_proxies_agree() {
+async fn callers_do_not_see_the_proxies_internal_header() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.register_dead(&API).await;
     let scene = Scene::start(mesh, &[API]).await;
@@ -222,7 +222,7 @@ async fn callers_do_not_learn_how_proxies_agree() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_goes_to_an_instance_whose_proxy_runs() {
+async fn connections_reach_an_instance_with_a_running_proxy() {
     let spec = |instance| ServiceSpec {
         service: "db",
         instance,
@@ -237,7 +237,7 @@ async fn a_connection_goes_to_an_instance_whose_proxy_runs() {
     };
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.intend("shop", "db", "allow").await;
-    // The proxy of the first one is gone.
+    // The proxy of the first instance has ended.
     mesh.register(&spec("db-1")).await;
     let mut db = mesh.add(&spec("db-2")).await;
     let mut shop = mesh.add(&shop).await;

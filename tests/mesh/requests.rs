@@ -1,9 +1,9 @@
-//! Generated permissions and requests: a real Envoy decides as the documented rule says.
+//! Generated permissions and requests: the decisions of a real Envoy match the documented rule.
 //!
-//! The rule: the first permission that fits a request decides, the default where none fits. A
-//! condition on a header holds where one of its lines meets it, an inverted one where none does. A
-//! header that is absent meets no condition on its value, and an inverted one only in permissions that
-//! deny. What the application gets is the path that was compared.
+//! The rule: the first matching permission decides, or else the default. A condition on a header holds
+//! if one of the header's lines satisfies it; an inverted one if none does. An absent header satisfies
+//! no condition on its value, and an inverted one only in permissions that deny. The application
+//! receives the path that was compared.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::{API, WEB};
 
-/// Sets of permissions for each kind of mesh, and requests for each set.
+/// The number of sets of permissions for each kind of mesh, and of requests for each set.
 const SETS: usize = 12;
 const REQUESTS: usize = 40;
 
-/// A path as it is sent, as it is compared where nothing is set, and as it is where the mesh merges
-/// slashes and takes escaped ones for slashes.
+/// A path as sent, as compared by default, and as compared if the mesh merges slashes and unescapes
+/// escaped ones.
 const PATHS: [(&str, &str, &str); 22] = [
     ("/", "/", "/"),
     ("/admin", "/admin", "/admin"),
@@ -59,7 +59,7 @@ const VALUES: [&str; 8] = [
 ];
 const CONDITIONS: [&str; 6] = ["Present", "Exact", "Prefix", "Suffix", "Contains", "Regex"];
 
-/// Numbers that are the same in every run.
+/// A deterministic random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -77,7 +77,7 @@ impl Dice {
         &of[self.below(of.len())]
     }
 
-    /// A permission that is not what the default says, twice as often as one that is.
+    /// A random permission; those that differ from the default are twice as likely.
     fn permission(&mut self, default: &str) -> Value {
         let mut http = json!({});
         match self.below(4) {
@@ -141,7 +141,7 @@ impl Dice {
 #[derive(Debug)]
 struct Request {
     method: &'static str,
-    /// Its place in [`PATHS`].
+    /// The index in [`PATHS`].
     path: usize,
     headers: Vec<(&'static str, &'static str)>,
 }
@@ -158,7 +158,7 @@ impl Request {
         text
     }
 
-    /// The path in the form that conditions see.
+    /// The path as compared by conditions.
     fn compared(&self, form: Form) -> &'static str {
         match form {
             Form::Usual => PATHS[self.path].1,
@@ -173,14 +173,14 @@ impl Request {
     }
 }
 
-/// How the mesh brings requests into one form.
+/// The mesh's normalization of requests.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Usual,
     Strict,
 }
 
-/// The documented rule: the status that a request is answered with.
+/// The documented rule: the status of the response to a request.
 fn rule(permissions: &[Value], request: &Request, form: Form, default: &str) -> u16 {
     let has_underscore = request.headers.iter().any(|(name, _)| name.contains('_'));
     if form == Form::Strict && has_underscore {
@@ -240,7 +240,7 @@ fn is_met(condition: &Value, line: &str) -> bool {
         })
 }
 
-/// Writes permissions and waits until they hold: the first of them is known by its path.
+/// Writes permissions and waits until they apply: the first one is identified by its path.
 async fn intend(mesh: &Mesh, set: usize, permissions: &[Value]) {
     let marker = format!("/set-{set}");
     let mut all = vec![
@@ -257,7 +257,7 @@ async fn intend(mesh: &Mesh, set: usize, permissions: &[Value]) {
         let answer = client::get(upstream, &marker).await;
         answer.map(|(status, _)| status.as_u16()).unwrap_or(0)
     };
-    // Of the set before, this one is refused.
+    // The previous set refuses this path.
     eventually("the permissions hold", ask, |status| *status == 200).await;
 }
 
@@ -305,7 +305,7 @@ async fn agrees(form: Form, allow: bool, seed: u64) {
             *answers.entry(expected).or_insert(0) += 1;
         }
     }
-    // Neither answer is the only one.
+    // Both results occur often.
     assert!(answers[&200] > 50 && answers[&403] > 50, "{answers:?}");
     for sidecar in &mut sidecars {
         assert!(sidecar.stop().await.success());
@@ -314,22 +314,22 @@ async fn agrees(form: Form, allow: bool, seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn envoy_decides_as_the_rule_says_where_the_default_is_to_deny() {
+async fn envoy_matches_the_rule_with_default_deny() {
     agrees(Form::Usual, false, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn envoy_decides_as_the_rule_says_where_the_default_is_to_allow() {
+async fn envoy_matches_the_rule_with_default_allow() {
     agrees(Form::Usual, true, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn envoy_decides_as_the_rule_says_where_the_mesh_normalises_strictly() {
+async fn envoy_matches_the_rule_with_strict_normalization() {
     agrees(Form::Strict, false, 3).await;
     agrees(Form::Strict, true, 4).await;
 }
 
-/// The name that a request is sent to is a header as any other.
+/// The host of a request is a header like any other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_host_is_a_header() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;

@@ -1,5 +1,5 @@
-//! Envoys are replaced while they serve: on request, because something that they read has changed,
-//! and by a dataplane that finds them running.
+//! Replacement of running Envoys: on request, after a changed input, and by a dataplane that adopts
+//! them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::metrics::watch;
 use crate::process::alive;
 use crate::{API, WEB};
 
-/// A new bootstrap is asked for every ten seconds at most, and a changed file is looked at twice.
+/// A new bootstrap is requested every ten seconds at most, and a changed file is checked twice.
 const BY_ITSELF: Duration = Duration::from_secs(60);
 
 /// Port of the Prometheus listener.
 const METRICS: u16 = 20200;
 
-/// Number and process of the newest epoch, if it serves.
+/// Number and process id of the newest epoch, if it serves.
 fn newest(status: &Value) -> Option<(u64, i32)> {
     let epoch = status["envoy"]["epochs"].as_array()?.last()?;
     let serves = ["serving", "healthy"].contains(&epoch["state"].as_str()?);
@@ -30,7 +30,7 @@ fn newest(status: &Value) -> Option<(u64, i32)> {
     Some((epoch["epoch"].as_u64()?, pid)).filter(|_| serves)
 }
 
-/// Waits until an epoch with this number serves.
+/// Waits until the epoch with this number serves.
 async fn epoch(sidecar: &Sidecar, number: u64) {
     eventually_within(
         BY_ITSELF,
@@ -51,7 +51,7 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
         let flags = mesh
             .flags(spec.instance)
             .with("envoy-drain-time-seconds", "1");
-        // Of the first one, which has no such listener, nobody reads metrics.
+        // The first sidecar has no such listener.
         let bind = format!("{}:{METRICS}", flags.address);
         if !sidecars.is_empty() {
             proxy_defaults(&mesh, json!({"envoy_prometheus_bind_addr": bind})).await;
@@ -94,8 +94,8 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
     mesh.stop().await;
 }
 
-/// Once by request, and once by signal, as soon as the first ones have gone: Envoy has one parent at a
-/// time.
+/// Restarts once by request and once by signal, each after the previous Envoys have exited: Envoy has
+/// only one parent at a time.
 async fn restart_twice(sidecars: &[Sidecar]) {
     for sidecar in sidecars {
         let (status, text) = sidecar.restart().await;
@@ -104,7 +104,7 @@ async fn restart_twice(sidecars: &[Sidecar]) {
             text.contains("epoch 1") && text.contains("epoch 0"),
             "{text}"
         );
-        // All of it comes from the relay's memory, to the new epoch as much as to the old one.
+        // All of it comes from the relay's cache, for the new epoch as for the old one.
         let document = sidecar.status().await;
         assert_eq!(document["ready"], true, "{document:#}");
         assert_eq!(document["relay"]["envoy_streams"], 2, "{document:#}");
@@ -146,7 +146,7 @@ async fn a_changed_bootstrap_takes_over_and_one_that_envoy_refuses_does_not() {
         status.is_success() && page.contains("envoy_server_live"),
         "{page}"
     );
-    // The parent has to be gone first: one at a time.
+    // The parent must exit first: only one at a time.
     let mut refused = listener;
     refused["envoy_extra_static_clusters_json"] = json!(r#"{"name": "x", "no_such_field": 1}"#);
     proxy_defaults(&mesh, refused).await;
@@ -181,7 +181,7 @@ async fn a_changed_bootstrap_takes_over_and_one_that_envoy_refuses_does_not() {
     mesh.stop().await;
 }
 
-/// Puts another file with the same content in the place of `program`, as a package does.
+/// Replaces `program` by another file with the same content, like a package upgrade.
 fn upgrade(program: &Path) {
     let new = program.with_extension("new");
     std::fs::copy(program, &new).expect("there is room");
@@ -230,7 +230,7 @@ async fn an_envoy_that_outlives_its_dataplane_is_adopted_by_the_next() {
     )
     .await;
 
-    // However the dataplane ends that does not mean to end Envoy.
+    // Any end of the dataplane that is not meant to stop Envoy.
     first.signal(Signal::SIGKILL);
     first.exit().await;
     let mut second = mesh.sidecar("second", &flags);
@@ -244,7 +244,7 @@ async fn an_envoy_that_outlives_its_dataplane_is_adopted_by_the_next() {
     let seen = load.finish().await;
     assert_eq!(seen.failures, Vec::<String>::new());
 
-    // The new dataplane configures it, and ends it.
+    // The new dataplane configures it and stops it.
     mesh.intend("web", "api", "deny").await;
     mesh.settle("web", 403).await;
     let log = std::fs::read_to_string(folder.join("envoy.log")).expect("Envoy's log");
@@ -257,7 +257,7 @@ async fn an_envoy_that_outlives_its_dataplane_is_adopted_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_envoy_that_could_not_be_adopted_yet_ends_with_its_dataplane() {
+async fn an_envoy_not_adopted_yet_ends_with_its_dataplane() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.register(&API).await;
     let socket = format!("unix://{}", mesh.file("xds.sock").display());
@@ -269,12 +269,12 @@ async fn an_envoy_that_could_not_be_adopted_yet_ends_with_its_dataplane() {
     let mut first = mesh.sidecar("first", &flags);
     first.ready().await;
     let (_, pid) = newest(&first.status().await).expect("Envoy serves");
-    // What runs is in the snapshot from its beginning.
+    // The state file lists it from its start on.
     first.signal(Signal::SIGKILL);
     first.exit().await;
     mesh.stop_server().await;
 
-    // Without a server nobody knows what it should run, so that it runs on as it is.
+    // Without a server its configuration is unknown, so it keeps running unchanged.
     for (signal, lives) in [(Signal::SIGUSR2, true), (Signal::SIGTERM, false)] {
         let mut next = mesh.sidecar("next", &flags);
         eventually(
@@ -295,7 +295,7 @@ async fn an_envoy_that_could_not_be_adopted_yet_ends_with_its_dataplane() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_restart_drains_for_as_long_as_somebody_is_connected() {
+async fn a_cold_restart_drains_while_clients_are_connected() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.register(&API).await;
     let flags = mesh
@@ -336,7 +336,7 @@ async fn assert_adopted(sidecar: &Sidecar, pid: i32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_process_with_the_number_of_a_dead_envoy_is_left_alone() {
+async fn another_process_with_the_pid_of_a_dead_envoy_is_left_alone() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.register(&API).await;
     let folder = mesh.file("state");

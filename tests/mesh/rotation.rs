@@ -1,4 +1,4 @@
-//! Certificates and roots are renewed without anybody noticing.
+//! Renewal of certificates and roots without disruption.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ async fn a_leaf_rotation_drops_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn traffic_runs_through_a_rotation_of_the_root() {
+async fn traffic_continues_during_a_root_rotation() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.intend("web", "api", "allow").await;
     mesh.intend("shop", "db", "allow").await;
@@ -97,7 +97,7 @@ async fn traffic_runs_through_a_rotation_of_the_root() {
     let mut stream = BufReader::new(stream);
     echo(&mut stream, 0).await;
 
-    // Roots of either algorithm, and each Envoy has a leaf of the new one before the next comes.
+    // Roots of either key type. Each Envoy has a leaf of the new root before the next rotation.
     for (number, (algorithm, bits)) in [("rsa", 2048), ("ec", 384)].into_iter().enumerate() {
         let mut serials = Vec::new();
         for sidecar in &sidecars {
@@ -111,7 +111,7 @@ async fn traffic_runs_through_a_rotation_of_the_root() {
         mesh.api(Method::PUT, path, Some(configuration)).await;
         for (sidecar, serial) in sidecars.iter().zip(&serials) {
             let renewed = |now: &Option<String>| now.as_ref().is_some_and(|now| now != serial);
-            // Each at its own moment within half a minute.
+            // Leaves are renewed at random times within half a minute.
             let limit = Duration::from_secs(60);
             eventually_within(
                 limit,
@@ -141,7 +141,7 @@ async fn traffic_runs_through_a_rotation_of_the_root() {
     mesh.stop().await;
 }
 
-/// One line through the connection that has been open all the time.
+/// Sends one line over the connection that has been open all the time.
 async fn echo(stream: &mut BufReader<TcpStream>, number: usize) {
     stream
         .write_all(format!("line {number}\n").as_bytes())

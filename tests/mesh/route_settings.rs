@@ -1,4 +1,4 @@
-//! How long requests of a route may take, and when they are repeated, as the application counts them.
+//! Timeouts and retries of routes, as counted by the application.
 
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ impl Scene {
         }
     }
 
-    /// Makes a route of each path prefix, behind which the path for the application stands.
+    /// Creates a route for each path prefix; the rest of the path is for the application.
     async fn routes(&self, destinations: &[(&str, Value)]) {
         let route = |(prefix, destination): &(&str, Value)| {
             let mut destination = destination.clone();
@@ -41,7 +41,7 @@ impl Scene {
             json!({"Match": {"HTTP": {"PathPrefix": format!("/{prefix}/")}}, "Destination": destination})
         };
         let mut routes: Vec<Value> = destinations.iter().map(route).collect();
-        // It is there as soon as the others are.
+        // This header is present as soon as the routes apply.
         let known = json!({"ResponseHeaders": {"Set": {"x-routes": "there"}}});
         routes.push(route(&("known", known)));
         let router = json!({"Kind": "service-router", "Name": "api", "Routes": routes});
@@ -57,7 +57,7 @@ impl Scene {
         self.mesh.upstream("web", 0)
     }
 
-    /// Status and text of the answer, and how often the application was asked.
+    /// Status and text of the response, and the number of requests that reached the application.
     async fn ask(&self, prefix: &str, path: &str) -> (u16, String, usize) {
         let before = self.requests.to(path);
         let answer = ask(self.upstream(), &format!("{prefix}{path}")).await;
@@ -83,7 +83,7 @@ async fn ask(upstream: SocketAddr, path: &str) -> http::Response<bytes::Bytes> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_are_repeated_as_their_route_says() {
+async fn requests_are_retried_as_their_route_specifies() {
     let scene = Scene::start().await;
     scene
         .routes(&[
@@ -106,7 +106,7 @@ async fn requests_are_repeated_as_their_route_says() {
             ),
         ])
         .await;
-    // What the application has answered or seen is repeated only where the route says so.
+    // Requests that the application has received are retried only if the route specifies it.
     for (prefix, path, times) in [
         ("", "/fails", 1),
         ("/plain", "/fails", 1),
@@ -128,7 +128,7 @@ async fn requests_are_repeated_as_their_route_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_take_as_long_as_their_route_says() {
+async fn requests_have_the_timeout_of_their_route() {
     let scene = Scene::start().await;
     scene
         .routes(&[
@@ -148,7 +148,7 @@ async fn requests_take_as_long_as_their_route_says() {
         let (status, answer, _) = scene.ask(prefix, path).await;
         assert_eq!((status, answer.as_str()), (504, text), "{prefix}{path}");
     }
-    // The resolver's limit is that of routes that say nothing.
+    // The resolver's timeout applies to routes without one.
     let brief = json!({"RequestTimeout": "100ms"});
     scene.mesh.entry(resolver("api", brief)).await;
     let asked = || async { scene.ask("/plain", "/slow").await.0 };

@@ -1,4 +1,4 @@
-//! Settings of sidecars from central configuration and registrations, by what they do to traffic.
+//! Settings of sidecars from config entries and registrations, by their effect on traffic.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{API, WEB};
 
-/// `web` with its upstream `api`, which it may call.
+/// `web` with its upstream `api`, with permission.
 async fn start() -> (Mesh, Sidecar, Sidecar) {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.intend("web", "api", "allow").await;
@@ -79,7 +79,7 @@ async fn requests_are_logged_on_both_sides() {
 
 const MANAGER: &str = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 
-/// Envoy keeps spans of five requests before it sends them, here to the application.
+/// Envoy buffers spans of five requests before it sends them, here to the application.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_traced() {
     let (mesh, web, api) = start().await;
@@ -111,9 +111,9 @@ async fn requests_are_traced() {
     stop(mesh, [web, api]).await;
 }
 
-/// A listener that a user wrote knows nothing of TLS and intentions, and has both.
+/// A custom listener without TLS and intentions gets both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_written_listener_is_guarded() {
+async fn a_custom_listener_is_protected() {
     let (mesh, web, api) = start().await;
     let public = mesh.public("api");
     let listener = json!({
@@ -195,9 +195,9 @@ async fn requests_over_the_limit_are_answered_with_429() {
     stop(mesh, [web, api]).await;
 }
 
-/// The agent that runs a check asks the application through its proxy, without a certificate.
+/// The agent's check reaches the application through its proxy, without a certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checks_are_exposed_at_the_port_that_they_were_given() {
+async fn checks_are_exposed_on_their_assigned_port() {
     let (mut mesh, web, api) = start().await;
     let exposed = SocketAddr::new(mesh.public("api").ip(), 21500);
     let target = mesh.application("api");
@@ -237,7 +237,7 @@ const NEAR: ServiceSpec = ServiceSpec {
     upstreams: &[],
 };
 
-/// An instance in the caller's zone gets everything while it can answer, and one elsewhere when not.
+/// Instances in the caller's zone are preferred, and others are used on failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn near_instances_are_preferred() {
     let (mut mesh, web, api) = start().await;

@@ -18,13 +18,13 @@ use crate::{API, WEB};
 
 const ENOUGH: usize = 1024;
 
-/// Takes whatever is sent, and hands over the path and the body.
+/// Accepts any request, and passes on path and body.
 async fn collector(scope: &Scope) -> (SocketAddr, mpsc::Receiver<(String, Bytes)>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it listens");
     let (sender, spans) = mpsc::channel(ENOUGH);
     let take = |State(sender): State<mpsc::Sender<(String, Bytes)>>, uri: Uri, body: Bytes| async move {
-        // What nobody reads any more is dropped.
+        // Dropped if it is not read.
         let _ = sender.try_send((uri.path().to_owned(), body));
     };
     let router = Router::new().fallback(any(take)).with_state(sender);
@@ -37,7 +37,7 @@ async fn collector(scope: &Scope) -> (SocketAddr, mpsc::Receiver<(String, Bytes)
     (address, spans)
 }
 
-/// Configures the collector in all proxies, which start then.
+/// Configures the collector in all proxies, which are started afterwards.
 async fn trace(mesh: &Mesh, collector: SocketAddr, provider: Value) {
     let cluster = json!({
         "name": "collector", "type": "STATIC", "connect_timeout": "1s",
@@ -98,7 +98,7 @@ async fn spans_arrive_with_the_names_of_both_services() {
     let (mesh, sidecars) = start(address, provider).await;
     let upstream = mesh.upstream("web", 0);
     let mut spans: Vec<Value> = Vec::new();
-    // Envoy sends spans when it has several.
+    // Envoy sends spans in batches.
     eventually(
         "both sides of one request are reported",
         || {
@@ -122,7 +122,7 @@ async fn spans_arrive_with_the_names_of_both_services() {
     stop(mesh, sidecars, scope).await;
 }
 
-/// Whether some trace has a span of the caller and one of the service that it called.
+/// Whether a trace has spans of both the caller and the called service.
 fn has_both(spans: &[Value]) -> bool {
     let of = |name: &'static str| spans.iter().filter(move |span| service(span) == name);
     of("web").any(|caller| of("api").any(|called| called["traceId"] == caller["traceId"]))

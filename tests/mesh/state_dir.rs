@@ -1,4 +1,4 @@
-//! `-envoy-state-dir`: whose Envoy a dataplane adopts, and what becomes of that Envoy.
+//! `-envoy-state-dir`: which Envoys a dataplane adopts, and what happens to others.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::process::alive;
 use crate::refusals::refused;
 use crate::{API, WEB};
 
-/// A sidecar of the API whose Envoy outlives it.
+/// A sidecar of `api` whose Envoy outlives it.
 fn outliving(mesh: &mut Mesh) -> (SidecarFlags, PathBuf) {
     let folder = mesh.file("state");
     let flags = mesh
@@ -26,7 +26,7 @@ fn outliving(mesh: &mut Mesh) -> (SidecarFlags, PathBuf) {
     (flags, folder)
 }
 
-/// The epochs, in the words of `/status`.
+/// The epochs from `/status`.
 async fn epochs(sidecar: &Sidecar) -> Vec<Value> {
     let status = sidecar.status().await;
     status["envoy"]["epochs"]
@@ -35,7 +35,7 @@ async fn epochs(sidecar: &Sidecar) -> Vec<Value> {
         .unwrap_or_default()
 }
 
-/// The process of the only epoch.
+/// The process id of the only epoch.
 async fn envoy(sidecar: &Sidecar) -> Pid {
     let epochs = epochs(sidecar).await;
     assert_eq!(epochs.len(), 1, "{epochs:?}");
@@ -45,7 +45,7 @@ async fn envoy(sidecar: &Sidecar) -> Pid {
     Pid::from_raw(pid.expect("a process id"))
 }
 
-/// Waits until the snapshot tells that Envoy serves and can be restarted hot.
+/// Waits until the state file records that Envoy serves and supports hot restart.
 async fn noted(folder: &Path) {
     eventually(
         "the snapshot tells that Envoy serves",
@@ -70,7 +70,7 @@ async fn an_adopted_envoy_is_replaced_without_a_failed_request() {
     first.signal(Signal::SIGUSR2);
     assert!(first.exit().await.success(), "{}", first.log());
 
-    // The next one wants something else, as one of another version may.
+    // The next dataplane has different settings, like one of another version.
     let flags = flags.with("envoy-concurrency", "3");
     let mut second = mesh.sidecar("second", &flags);
     second.ready().await;
@@ -97,7 +97,7 @@ async fn an_adopted_envoy_is_replaced_without_a_failed_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_adopted_envoy_that_cannot_hand_over_stays_until_somebody_asks() {
+async fn an_adopted_envoy_without_hot_restart_stays_until_a_request() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.register(&API).await;
     let (flags, folder) = outliving(&mut mesh);
@@ -142,7 +142,7 @@ async fn a_folder_belongs_to_one_dataplane_and_to_one_proxy() {
     noted(&folder).await;
     let pid = envoy(&first).await;
 
-    // Another proxy's sidecar, with addresses of its own and the folder by mistake.
+    // Another proxy's sidecar with addresses of its own, and the same folder by mistake.
     let socket = mesh.file("other.sock");
     let other = mesh
         .flags(WEB.instance)
@@ -151,7 +151,7 @@ async fn a_folder_belongs_to_one_dataplane_and_to_one_proxy() {
     let holder = first.pid().to_string();
     let words = [name.as_str(), "-envoy-state-dir", &holder, "api"];
     refused(mesh.sidecar("second", &other), &words).await;
-    // Nor may a second one of the same proxy.
+    // A second sidecar of the same proxy is refused, too.
     let socket = mesh.file("again.sock");
     let again = flags
         .clone()
@@ -160,8 +160,8 @@ async fn a_folder_belongs_to_one_dataplane_and_to_one_proxy() {
     refused(mesh.sidecar("third", &again), &words).await;
     assert_eq!(envoy(&first).await, pid);
 
-    // The folder is free as soon as its dataplane is gone, though Envoy lives; but that is not the
-    // other's to adopt.
+    // The folder is free as soon as its dataplane has ended, although Envoy lives; but another
+    // proxy may not adopt that Envoy.
     first.signal(Signal::SIGKILL);
     first.exit().await;
     let number = pid.to_string();
@@ -175,7 +175,7 @@ async fn a_folder_belongs_to_one_dataplane_and_to_one_proxy() {
     next.signal(Signal::SIGUSR2);
     assert!(next.exit().await.success(), "{}", next.log());
 
-    // Without a living Envoy the folder may be used by anyone.
+    // Without a living Envoy any sidecar may use the folder.
     kill(pid, Signal::SIGKILL).expect("Envoy lives");
     eventually("Envoy is gone", || async { alive(pid) }, |alive| !alive).await;
     let mut next = mesh.sidecar("next", &other);

@@ -16,7 +16,7 @@ async fn namespace(mesh: &Mesh, name: &str) {
     mesh.api(Method::PUT, "/v1/namespace", Some(body)).await;
 }
 
-/// A service of the same name in the caller's own namespace is another service.
+/// A service of the same name in the caller's own namespace is a different service.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_of_another_namespace_is_called_by_its_full_name() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
@@ -29,14 +29,14 @@ async fn a_service_of_another_namespace_is_called_by_its_full_name() {
     let mut web = mesh.add_in(&WEB, front, upstream).await;
 
     mesh.settle("web", 403).await;
-    // The caller is another one.
+    // The caller is a different service.
     mesh.intend("team/web", "team/api", "allow").await;
     mesh.settle("web", 403).await;
     mesh.intend("front/web", "team/api", "allow").await;
     mesh.settle("web", 200).await;
     mesh.intend("front/web", "team/api", "deny").await;
     mesh.settle("web", 403).await;
-    // Every service of a namespace, which loses against the exact one.
+    // A wildcard for a namespace, which has lower precedence than an exact source.
     mesh.intend("front/*", "team/api", "allow").await;
     mesh.settle("web", 403).await;
     let exact = "/v1/connect/intentions/exact?source=front/web&destination=team/api";
@@ -48,7 +48,7 @@ async fn a_service_of_another_namespace_is_called_by_its_full_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_partition_is_reached_as_far_as_it_exports() {
+async fn another_partition_is_reachable_if_it_exports() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let partition = json!({"Name": "back"});
     mesh.api(Method::PUT, "/v1/partition", Some(partition))
@@ -60,7 +60,7 @@ async fn another_partition_is_reached_as_far_as_it_exports() {
     mesh.intend("default/default/web", "back/default/api", "allow")
         .await;
 
-    // Nothing is exported: the proxy knows no instance.
+    // Without an export the proxy has no instances.
     mesh.settle("web", 503).await;
     let export = |consumer: &str| {
         json!({

@@ -1,4 +1,4 @@
-//! Intentions that ask for JSON Web Tokens, with real tokens and real Envoys.
+//! Intentions that require JSON Web Tokens, with real tokens and real Envoys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -41,7 +41,7 @@ impl Scenario {
         json!({"keys": [self.signer.public_jwk("k1")]})
     }
 
-    /// The provider `okta` with the key of the scenario, and what else is said of it.
+    /// Writes the provider `okta` with the scenario's key and additional fields.
     pub(crate) async fn provider(&self, more: Value) {
         let keys = STANDARD.encode(self.key_set().to_string());
         let mut entry = json!({
@@ -52,8 +52,8 @@ impl Scenario {
         self.write(entry).await;
     }
 
-    /// The intentions of `api`, with one source, `web`. Where they ask for tokens, the listener verifies
-    /// some when this returns, so that no connection is left from before.
+    /// Writes the intentions of `api` with `web` as the only source. If they require tokens, returns
+    /// after the listener verifies them, so that no earlier connection remains.
     pub(crate) async fn intend(&self, source: Value, jwt: Option<Value>) {
         let mut source = source;
         source["Name"] = json!("web");
@@ -74,7 +74,7 @@ impl Scenario {
         }
     }
 
-    /// A good token with other claims in the place of those that it has usually.
+    /// A valid token with changed claims.
     pub(crate) fn token(&self, changes: Value) -> String {
         let mut claims = json!({"iss": ISSUER, "aud": "mesh", "exp": LATER, "sub": "ada"});
         extend(&mut claims, changes);
@@ -97,7 +97,7 @@ impl Scenario {
         status.as_u16()
     }
 
-    /// Waits until a request is answered so.
+    /// Waits until a request gets this status.
     pub(crate) async fn settle(&self, path: &str, headers: &[(&str, &str)], status: u16) {
         let what = format!("{path} is answered with {status}");
         let is = |answer: &Answer| answer.0.as_u16() == status;
@@ -129,7 +129,7 @@ fn seen(answer: &Answer) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_without_a_good_token_is_refused() {
+async fn a_request_without_a_valid_token_is_refused() {
     let mesh = Scenario::start(MeshOptions::default()).await;
     mesh.provider(json!({
         "Audiences": ["mesh"], "CacheConfig": {"Size": 10},
@@ -142,7 +142,7 @@ async fn a_request_without_a_good_token_is_refused() {
     let value = format!("Bearer {good}");
     mesh.settle("/", &[("authorization", &value)], 200).await;
 
-    // The application gets the claims and not the token; nobody else can write that header.
+    // The application receives the claims and not the token; clients cannot forge that header.
     let answer = mesh
         .ask("/", &[("authorization", &value), ("x-claims", "forged")])
         .await;
@@ -173,7 +173,7 @@ async fn a_request_without_a_good_token_is_refused() {
     ] {
         assert_eq!(mesh.bearer("/", &bad).await, 403, "{why}");
     }
-    // Some audience among several.
+    // One of several audiences matches.
     let several = mesh.token(json!({"aud": ["shop", "mesh"]}));
     assert_eq!(mesh.bearer("/", &several).await, 200);
     assert_eq!(mesh.bearer("/", &good).await, 200);
@@ -181,7 +181,7 @@ async fn a_request_without_a_good_token_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_decide_on_connections_that_are_open() {
+async fn changed_claims_apply_to_open_connections() {
     let mut mesh = Scenario::start(MeshOptions::default()).await;
     mesh.provider(json!({})).await;
     let role = |value: &str| required(json!([{"Path": ["perms", "role"], "Value": value}]));
@@ -202,7 +202,7 @@ async fn claims_decide_on_connections_that_are_open() {
         let token = mesh.token(claims.clone());
         assert_eq!(mesh.bearer("/", &token).await, status, "{claims}");
     }
-    // Other claims are routes only: the listener stays, and its connections with it.
+    // Changed claims affect routes only: the listener and its connections stay.
     let public = format!(
         "listener.{}_20000.downstream_cx_total",
         mesh.sidecars[0].address
@@ -228,7 +228,7 @@ async fn claims_decide_on_connections_that_are_open() {
     );
     assert_eq!(mesh.sidecars[0].stat(drained).await, 0);
     assert!(connections > 0);
-    // Without the requirement, no token is needed, and the provider can go.
+    // Without the requirement no token is needed, and the provider can be deleted.
     mesh.intend(json!({"Action": "allow"}), None).await;
     mesh.settle("/", &[], 200).await;
     mesh.mesh
@@ -240,7 +240,7 @@ async fn claims_decide_on_connections_that_are_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_are_found_where_the_provider_says() {
+async fn tokens_are_read_from_the_providers_locations() {
     let mesh = Scenario::start(MeshOptions::default()).await;
     mesh.provider(json!({
         "Issuer": "",
@@ -254,7 +254,7 @@ async fn tokens_are_found_where_the_provider_says() {
     .await;
     mesh.intend(json!({"Action": "allow"}), Some(required(json!([]))))
         .await;
-    // Without an issuer, anybody's token does that is signed with the key.
+    // Without an issuer, any token signed with the key is valid.
     let token = mesh.token(json!({"iss": "anybody"}));
     let nameless = mesh.signer.sign_as("k1", &json!({"exp": LATER}));
     let header = format!("JWT {token}");
@@ -286,7 +286,7 @@ async fn tokens_are_found_where_the_provider_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_permission_asks_for_a_token_of_its_own() {
+async fn a_permission_can_require_a_different_token() {
     for allow in [false, true] {
         let mesh = Scenario::start(MeshOptions {
             allow,
@@ -323,7 +323,7 @@ async fn a_permission_asks_for_a_token_of_its_own() {
             assert_eq!(mesh.bearer(path, &guest).await, as_guest, "{path}");
             assert_eq!(mesh.bearer(path, &admin).await, as_admin, "{path}");
         }
-        // What every request needs is needed as well.
+        // The requirement of all requests applies in addition.
         let permissions = json!([{"Action": "allow", "HTTP": {"PathPrefix": "/"}}]);
         mesh.intend(
             json!({"Permissions": permissions}),

@@ -1,4 +1,4 @@
-//! Traffic flows between services with verified identities, and for nobody else.
+//! Traffic flows between services with verified identities only.
 
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
 use nix::sys::signal::Signal;
@@ -87,7 +87,7 @@ async fn tcp_with_mutual_tls() {
     mesh.stop().await;
 }
 
-/// Sends one line on a new connection; the answer is empty when the connection ends first.
+/// Sends one line on a new connection; the result is empty if the connection ends first.
 async fn line(server: std::net::SocketAddr, text: &str) -> String {
     let mut reply = String::new();
     if let Ok(mut stream) = TcpStream::connect(server).await

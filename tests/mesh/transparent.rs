@@ -1,4 +1,4 @@
-//! Services in transparent mode: what their applications send is captured.
+//! Services in transparent mode: the traffic of their applications is captured.
 
 use legate_tests::{MeshOptions, captured};
 

@@ -1,5 +1,5 @@
-//! A resource that Envoy refuses, among others that it takes: those are used, and of the refused one
-//! the last version that was taken.
+//! A resource that Envoy rejects among others that it accepts: the others are applied, and the last
+//! good version of the rejected one stays.
 
 use http::Request;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
@@ -22,7 +22,7 @@ const WEB: ServiceSpec = ServiceSpec {
 const MANAGER: &str = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
 
-/// The listener of the upstream `api` as a user writes it: it answers with this text.
+/// A custom listener for the upstream `api`, which responds with this text.
 fn listener(mesh: &Mesh, text: &str) -> Value {
     let upstream = mesh.upstream("web", 0);
     let respond = json!({"status": 200, "body": {"inline_string": text}});
@@ -46,8 +46,7 @@ fn listener(mesh: &Mesh, text: &str) -> Value {
     })
 }
 
-/// `web` again, with this listener for `api`, and with `other` at another port than before where it
-/// says so.
+/// Registers `web` again with this listener for `api`, and with `other` on this port.
 async fn configure(mesh: &Mesh, listener: &Value, port: u16) {
     let upstream = mesh.upstream("web", 0);
     let upstreams = json!([
@@ -87,7 +86,7 @@ async fn the_others_are_used_and_the_last_good_version_stays() {
     says("first").await;
     assert_eq!(refusals(&web).await, 0);
 
-    // Two chains may not match the same. In the same change another listener moves.
+    // Envoy rejects two chains with the same match. In the same change another listener moves.
     let mut bad = listener(&mesh, "second");
     let chain = bad["filter_chains"][0].clone();
     bad["filter_chains"] = json!([chain.clone(), chain]);
@@ -105,7 +104,7 @@ async fn the_others_are_used_and_the_last_good_version_stays() {
     .await;
     says("first").await;
 
-    // It is not sent again with what changes otherwise.
+    // It is not sent again together with other changes.
     let before = refusals(&web).await;
     for version in ["2", "3"] {
         mesh.entry(json!({

@@ -52,7 +52,7 @@ async fn http_in_a_network_of_its_own() {
 }
 
 #[test]
-fn others_take_connections_behind_a_virtual_ip() {
+fn failover_targets_accept_connections_behind_a_virtual_ip() {
     captured::run("virtual_names::tcp_in_a_network_of_its_own");
 }
 
@@ -102,7 +102,7 @@ async fn stop(mesh: Mesh, sidecars: Vec<Sidecar>) {
     mesh.stop().await;
 }
 
-/// Which instance answers for a path; what went wrong where none does.
+/// The instance that responds for a path, or the error.
 async fn who(address: SocketAddr, path: &str) -> String {
     match captured::ask(address, Request::get(path)).await {
         Ok((status, body)) if status.is_success() => {
@@ -188,14 +188,14 @@ fn router(name: &str, routes: &[(&str, Value)]) -> Value {
     json!({"Kind": "service-router", "Name": name, "Routes": routes})
 }
 
-/// A name that a router, a splitter or a redirect makes has a virtual IP of its own.
+/// Names that a router, splitter or redirect defines have virtual IPs of their own.
 async fn names_without_instances(mesh: &Mesh) {
     answers(resolve(mesh, "legacy").await, "/", "other").await;
     answers(resolve(mesh, "entry").await, "/", "api-2").await;
     splits(resolve(mesh, "halves").await, "/").await;
 }
 
-/// Waits until both sides of the split have answered.
+/// Waits until both sides of the split have responded.
 async fn splits(address: SocketAddr, path: &str) {
     let mut seen = BTreeSet::new();
     for instance in ["api", "other"] {
@@ -221,7 +221,7 @@ async fn failover(mesh: &Mesh, api: SocketAddr) {
     mesh.check("api-2", "passing").await;
 }
 
-/// The service that was dialled says by which addresses it is dialled, wherever that leads.
+/// The dialled service determines its addresses, wherever it redirects to.
 async fn redirected(mesh: &Mesh, api: SocketAddr) {
     let path = "/v1/config/service-router/api";
     mesh.api(Method::DELETE, path, None).await;
@@ -240,7 +240,7 @@ async fn redirected(mesh: &Mesh, api: SocketAddr) {
     answers(api, "/", "other").await;
 }
 
-/// What comes back for a line on a new connection; nothing where the connection ends first.
+/// The reply to a line on a new connection; empty if the connection ends first.
 async fn line(server: SocketAddr) -> String {
     let exchange = async {
         let mut stream = captured::connect(server).await?;
@@ -269,7 +269,7 @@ async fn tcp() {
     comes("spare: hello\n").await;
     mesh.check("db", "passing").await;
     comes("db: hello\n").await;
-    // The spare's own intentions count.
+    // The intentions of the failover target apply.
     mesh.check("db", "critical").await;
     comes("spare: hello\n").await;
     mesh.intend("web", "spare", "deny").await;
@@ -277,8 +277,7 @@ async fn tcp() {
     stop(mesh, sidecars).await;
 }
 
-/// How many filter chains the listener has that takes captured connections, and how many clusters of
-/// the mesh there are.
+/// The number of filter chains of the outbound listener, and the number of the mesh's clusters.
 async fn sizes(web: &Sidecar) -> (usize, usize) {
     let path = "/config_dump?resource=dynamic_listeners";
     let (_, body) = client::get(web.admin(), path).await.expect("the admin API");
@@ -326,7 +325,7 @@ async fn many() {
         (1, 1),
         "what web may not call is not sent"
     );
-    // One chain and one cluster for each, whatever instances there are.
+    // One chain and one cluster for each service, whatever its instances.
     mesh.intend("*", "*", "allow").await;
     let sized = || sizes(web);
     let all = (MANY + 1, MANY + 1);

@@ -24,7 +24,7 @@ const OTHER: ServiceSpec = ServiceSpec {
     upstreams: &[],
 };
 
-/// An application of websockets: each text comes back with the instance before it.
+/// A WebSocket application that echoes each text with the instance's name.
 async fn serve(instance: &'static str, address: SocketAddr, scope: &Scope) {
     let listener = TcpListener::bind(address).await.expect("a free address");
     let (stop, spawner) = (scope.token(), scope.spawner());
@@ -43,7 +43,7 @@ fn start(instance: &'static str, stream: TcpStream, spawner: &Spawner) {
     spawner.spawn(format!("connection of {instance}"), async move {
         tokio::select! {
             () = stop.cancelled() => {}
-            // A caller that goes away is no failure of the application.
+            // A disconnected caller is not a failure of the application.
             _ = answer(instance, stream) => {}
         }
         Ok::<(), std::io::Error>(())
@@ -80,7 +80,7 @@ async fn say(socket: &mut WebSocketStream<TcpStream>, text: &str) -> Result<Stri
     timeout(LIMIT, exchange).await?
 }
 
-/// Waits until a new socket for a path leads to an instance.
+/// Waits until a new socket for a path reaches an instance.
 async fn leads(upstream: SocketAddr, path: &str, instance: &str) -> WebSocketStream<TcpStream> {
     let what = format!("a websocket for {path} leads to {instance}");
     let probe = || async {
@@ -112,7 +112,7 @@ fn splitter(other: u8) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sockets_go_where_the_router_says_and_stay_open() {
+async fn sockets_are_routed_by_the_router_and_stay_open() {
     let scope = Scope::new("applications");
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.entry(json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}}))
@@ -134,7 +134,7 @@ async fn sockets_go_where_the_router_says_and_stay_open() {
     let mut routed = leads(upstream, "/chat/a", "other").await;
     let mut split = leads(upstream, "/split/a", "other").await;
     drop(leads(upstream, "/first/", "other").await);
-    // Other routes change, and so does what this one says of new sockets.
+    // Other routes change, and so does this route for new sockets.
     mesh.entry(splitter(0)).await;
     mesh.entry(router("/second/")).await;
     drop(leads(upstream, "/split/a", "api").await);
@@ -147,7 +147,7 @@ async fn sockets_go_where_the_router_says_and_stay_open() {
         let said = say(socket, "again").await.expect("the socket is open");
         assert_eq!(said, answer);
     }
-    // The listener was another one before there was a router; it drains.
+    // It belongs to the listener from before the router, which drains.
     let _ = before.close(None).await;
 
     for sidecar in sidecars.iter_mut().rev() {

@@ -1,4 +1,4 @@
-//! An etcd that loses a member, or is away.
+//! An etcd that loses a member or is unreachable.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use crate::{SERVERS, all_agree, intentions_by_each_server, server_of, stop, streams};
 
-/// How long etcd is away: longer than the deadline of a write and than the lease of a server.
+/// The duration of etcd's outage: longer than the deadline of a write and the lease of a server.
 const AWAY: Duration = Duration::from_secs(60);
-/// A write is refused within seven seconds (docs/state.md).
+/// Writes are refused within seven seconds (docs/state.md).
 const REFUSED: Duration = Duration::from_secs(9);
 const INTENTION: &str = "/v1/connect/intentions/exact?source=batch&destination=api";
 
-/// Registered while etcd is there, and started when it is not.
+/// Registered before etcd's outage, and started during it.
 const LATE: ServiceSpec = ServiceSpec {
     service: "late",
     instance: "late",
@@ -26,7 +26,7 @@ const LATE: ServiceSpec = ServiceSpec {
     upstreams: &["api"],
 };
 
-/// Every server answers reads by HTTP and DNS.
+/// Every server answers reads over HTTP and DNS.
 async fn reads_go_on(mesh: &mut Mesh) {
     let replicas = mesh.replicas();
     for n in 0..SERVERS {
@@ -39,7 +39,7 @@ async fn reads_go_on(mesh: &mut Mesh) {
     }
 }
 
-/// Every server refuses a write, in time.
+/// Every server refuses writes in time.
 async fn writes_are_refused(mesh: &mut Mesh) {
     let replicas = mesh.replicas();
     for n in 0..SERVERS {
@@ -52,7 +52,7 @@ async fn writes_are_refused(mesh: &mut Mesh) {
     }
 }
 
-/// Every server takes a write, at the latest when it has noticed that etcd is back.
+/// Every server accepts writes, at the latest after it has detected that etcd is back.
 async fn writes_work(mesh: &mut Mesh) {
     let replicas = &*mesh.replicas();
     for n in 0..SERVERS {
@@ -66,7 +66,7 @@ async fn writes_work(mesh: &mut Mesh) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_etcd_is_away_all_but_writes_goes_on() {
+async fn during_an_outage_of_etcd_everything_but_writes_continues() {
     let (mut mesh, sidecars) = crate::web_and_api().await;
     mesh.intend("late", "api", "allow").await;
     mesh.register(&LATE).await;
@@ -81,7 +81,7 @@ async fn while_etcd_is_away_all_but_writes_goes_on() {
     let away = Instant::now();
     reads_go_on(&mut mesh).await;
     writes_are_refused(&mut mesh).await;
-    // A sidecar that was not there before gets its configuration and certificate.
+    // A new sidecar gets its configuration and certificate.
     let flags = mesh.flags(LATE.instance);
     let mut late = mesh.sidecar(LATE.instance, &flags);
     late.ready().await;
@@ -110,14 +110,14 @@ async fn while_etcd_is_away_all_but_writes_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_member_is_noticed_by_nobody() {
+async fn a_lost_member_causes_no_disruption() {
     let (mut mesh, sidecars) = crate::web_and_api().await;
     let before = streams(&sidecars).await;
     let mut servers = Vec::new();
     for sidecar in &sidecars {
         servers.push(server_of(sidecar).await);
     }
-    // The leader of the members is among them.
+    // The leader is among the members.
     for member in 0..mesh.replicas().etcd.members.len() {
         let load = Load::start(mesh.upstream("web", 0));
         mesh.replicas().etcd.kill(member);
@@ -143,7 +143,7 @@ async fn a_lost_member_is_noticed_by_nobody() {
     stop(mesh, sidecars).await;
 }
 
-/// Waits until a member that was started again serves: only then may another one be lost.
+/// Waits until a restarted member serves, because only then another may be lost.
 async fn caught_up(mesh: &mut Mesh, member: usize) {
     let client = mesh.replicas().etcd.members[member].client;
     let health = || async move {

@@ -1,4 +1,5 @@
-//! What one of several servers does for all. These servers are in this process, which sees who leads.
+//! Work that only one of several servers does. The servers run in this process, which observes the
+//! leader.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,8 +14,7 @@ use legate_tests::mesh::MANAGEMENT;
 use tokio::time::{Instant, sleep};
 
 const STOP: Duration = Duration::from_secs(10);
-/// A lease ends by itself after ten seconds. Who has it looks for expired tokens when it gets it, and
-/// each minute.
+/// A lease expires after ten seconds. Its holder checks for expired tokens at once and every minute.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn start(etcd: &Cluster) -> Server {
@@ -36,7 +36,7 @@ async fn start(etcd: &Cluster) -> Server {
     server.expect("a server starts")
 }
 
-/// The server that does what one must do, when there is one.
+/// The index of the leading server, once there is one.
 async fn leader(servers: &[Server]) -> usize {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -50,7 +50,7 @@ async fn leader(servers: &[Server]) -> usize {
     }
 }
 
-/// Writes a token that has expired.
+/// Writes an expired token.
 async fn put_expired(server: &Server, name: &str) {
     let token = Token {
         accessor_id: name.to_owned(),
@@ -62,7 +62,7 @@ async fn put_expired(server: &Server, name: &str) {
     server.store().apply(put).await.expect("a token is written");
 }
 
-/// Waits until every server sees that the token is gone.
+/// Waits until the token is gone in every server.
 async fn removed(servers: &[Server], name: &str) {
     let end = Instant::now() + PATIENCE;
     for server in servers {
@@ -82,7 +82,7 @@ async fn removed(servers: &[Server], name: &str) {
 }
 
 #[tokio::test]
-async fn expired_tokens_are_removed_by_the_server_that_follows_the_one_that_did() {
+async fn a_new_leader_removes_expired_tokens() {
     let etcd = Cluster::start(3).await;
     let mut servers = Vec::new();
     for _ in 0..3 {
@@ -93,7 +93,7 @@ async fn expired_tokens_are_removed_by_the_server_that_follows_the_one_that_did(
         let name = format!("in the time of {} servers", servers.len());
         put_expired(&servers[0], &name).await;
         if servers.len() == 3 {
-            // As a killed process: its lease is left to end by itself.
+            // Like a killed process: its lease expires by itself.
             drop(servers.remove(leader));
         } else {
             let stopped = servers.remove(leader).stop(STOP).await;

@@ -1,5 +1,5 @@
-//! Three servers over one etcd of three members, with sidecars and real Envoys: what users see of a
-//! lost server, a lost member and an etcd that is away.
+//! Three servers with one etcd of three members, with sidecars and real Envoys: the effects of a
+//! lost server, a lost member and an outage of etcd.
 
 mod etcd;
 mod leader;
@@ -22,7 +22,7 @@ const WEB: ServiceSpec = ServiceSpec {
 };
 const SERVERS: usize = 3;
 
-/// Three servers, and `web` that may call `api`.
+/// Three servers, and `web` with permission to call `api`.
 async fn web_and_api() -> (Mesh, [Sidecar; 2]) {
     let mut mesh = Mesh::start(three()).await;
     mesh.intend("web", "api", "allow").await;
@@ -39,7 +39,7 @@ fn three() -> MeshOptions {
     }
 }
 
-/// Each server in turn denies `web` and allows it again, and the proxies hear of it.
+/// Each server in turn denies `web` and allows it again, and proxies follow.
 async fn intentions_by_each_server(mesh: &mut Mesh) {
     for n in 0..SERVERS {
         if !mesh.replicas().runs(n) {
@@ -53,7 +53,7 @@ async fn intentions_by_each_server(mesh: &mut Mesh) {
     }
 }
 
-/// All servers have the same roots and catalog.
+/// Asserts that all servers have the same roots and catalog.
 async fn all_agree(mesh: &mut Mesh) {
     let mut answers = Vec::new();
     for path in [
@@ -78,7 +78,7 @@ async fn all_agree(mesh: &mut Mesh) {
     assert_eq!(roots["Roots"][0]["ID"], roots["ActiveRootID"], "{roots:#}");
 }
 
-/// How many streams for its configuration an Envoy has opened.
+/// The number of configuration streams that each Envoy has opened.
 async fn streams(sidecars: &[Sidecar]) -> Vec<u64> {
     let mut opened = Vec::new();
     for sidecar in sidecars {
@@ -88,14 +88,14 @@ async fn streams(sidecars: &[Sidecar]) -> Vec<u64> {
     opened
 }
 
-/// The server that a sidecar has its configuration from; none between two servers.
+/// The server of a sidecar's configuration; `None` between two servers.
 async fn server_of(sidecar: &Sidecar) -> Option<String> {
     let status = sidecar.status().await;
     let server = status["relay"]["upstream"]["server"].as_str()?;
     Some(server.split(':').next().unwrap_or(server).to_owned())
 }
 
-/// Ends everything in order.
+/// Stops everything in order.
 async fn stop(mesh: Mesh, sidecars: impl IntoIterator<Item = Sidecar>) {
     for mut sidecar in sidecars {
         assert!(sidecar.stop().await.success(), "{}", sidecar.log());

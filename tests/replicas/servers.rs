@@ -1,4 +1,4 @@
-//! Servers that start together, and servers that are killed.
+//! Servers that start concurrently, and servers that are killed.
 
 use legate_tests::load::Load;
 use legate_tests::{Mesh, eventually};
@@ -20,7 +20,7 @@ async fn a_killed_servers_proxies_move_on_without_a_failed_request() {
         }
         let seen = load.finish().await;
         assert_eq!(seen.failures, Vec::<String>::new(), "{:?}", seen.answers);
-        // What changes now reaches them through the others.
+        // Changes now reach them through the other servers.
         intentions_by_each_server(&mut mesh).await;
         mesh.replicas().start(killed).await;
     }
@@ -36,7 +36,7 @@ async fn servers_that_start_at_once_on_an_empty_etcd_make_one_mesh() {
         acl: true,
         ..three()
     };
-    // Its servers start at once, too.
+    // Its servers start concurrently.
     let mut mesh = Mesh::start(options).await;
     let mut meshes = Vec::new();
     for _ in 0..ROUNDS {

@@ -1,5 +1,5 @@
-//! Applications that know nothing of the mesh: an HTTP server and a TCP server that say who they
-//! are and, over HTTP, who Envoy says is calling.
+//! Applications without knowledge of the mesh: an HTTP and a TCP server that return their name and,
+//! over HTTP, the caller's identity from Envoy.
 
 use std::net::SocketAddr;
 
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Serves HTTP until the scope stops: `{"instance": …, "caller": …, "path": …, "headers": {…}}`, the
-/// last two as the request came.
+/// Serves HTTP until the scope ends: `{"instance": …, "caller": …, "path": …, "headers": {…}}`, with
+/// path and headers as received.
 ///
 /// # Panics
 ///
-/// When the address cannot be bound.
+/// If the address cannot be bound.
 pub async fn http(instance: &str, address: SocketAddr, scope: &Scope) {
     let listener = TcpListener::bind(address)
         .await
@@ -51,11 +51,11 @@ async fn answer(State(instance): State<String>, uri: Uri, headers: HeaderMap) ->
     Json(json!({"instance": instance, "caller": caller, "path": path, "headers": all}))
 }
 
-/// Serves TCP until the scope stops: every line comes back with the instance before it.
+/// Serves TCP until the scope ends: echoes every line, prefixed with the instance's name.
 ///
 /// # Panics
 ///
-/// When the address cannot be bound.
+/// If the address cannot be bound.
 pub async fn tcp(instance: &str, address: SocketAddr, scope: &Scope) {
     let listener = TcpListener::bind(address)
         .await
@@ -81,7 +81,7 @@ fn serve_lines(stream: TcpStream, instance: String, spawner: &Spawner) {
                 () = stop.cancelled() => return Ok(()),
                 line = lines.next_line() => line,
             };
-            // A caller that goes away, even by a reset, is no failure of the application.
+            // A disconnected or reset caller is not a failure of the application.
             let Ok(Some(line)) = line else {
                 return Ok::<(), std::io::Error>(());
             };

@@ -1,9 +1,9 @@
-//! A network in which the traffic of one user is captured, as in a pod whose service is in
-//! transparent mode: everything that the user's connections send arrives at port 15001. What a second
-//! user sends to port 8080 arrives at port 20000 of the same address, as what others send to a pod.
+//! A network in which the traffic of one user is captured, as in a pod in transparent mode: all
+//! connections of that user arrive at port 15001. Connections of a second user to port 8080 arrive at
+//! port 20000 of the same address, like inbound traffic of a pod.
 //!
-//! It takes a network namespace, which belongs to a process: a test starts itself again in one. That
-//! takes root, `unshare` of util-linux, `ip` of iproute2 and `nft` of nftables.
+//! It requires a network namespace, which belongs to a process: a test executes itself again in one.
+//! This requires root, `unshare` of util-linux, `ip` of iproute2 and `nft` of nftables.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,19 +19,19 @@ use tokio::time::timeout;
 
 use crate::client::{self, Answer};
 
-/// The user whose traffic is captured. Everybody else's is not.
+/// The user whose traffic is captured.
 const APPLICATION: u32 = 1000;
 
-/// The user whose connections arrive at the sidecar of whom they are sent to.
+/// The user whose connections are redirected to the receiver's sidecar.
 const STRANGER: u32 = 1001;
 
-/// An address of the network that is no loopback address.
+/// An address of the network outside of the loopback range.
 pub const OUTSIDE: [u8; 4] = [10, 77, 0, 1];
 
-/// Longest wait for an answer, and for an address at which nobody answers.
+/// The timeout of responses and of refused connections.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Addresses that nobody has are refused at once, so that nobody waits for them.
+/// Connections to unused addresses are refused at once instead of timing out.
 const NETWORK: &str = "
 ip link set lo up
 ip address add 10.77.0.1/24 dev lo
@@ -51,11 +51,11 @@ table ip captured {
 END
 ";
 
-/// Runs an ignored test of this program in a network of its own. `name` is its whole name.
+/// Runs an ignored test of this program in a network of its own. `name` is its full name.
 ///
 /// # Panics
 ///
-/// When it fails or cannot be run.
+/// If it fails or cannot be run.
 pub fn run(name: &str) {
     let program = std::env::current_exe().expect("this program has a file");
     let script = format!("set -e\n{NETWORK}\nexec \"$@\"");
@@ -72,44 +72,44 @@ pub fn run(name: &str) {
     );
 }
 
-/// Whether this process is in such a network: whoever runs ignored tests may not be.
+/// Whether this process is in such a network, because ignored tests may be run outside of one.
 #[must_use]
 pub fn is_here() -> bool {
     std::net::TcpListener::bind(SocketAddr::from((OUTSIDE, 0))).is_ok()
 }
 
-/// `GET /` by the user whose traffic is captured, on a connection of its own.
+/// `GET /` by the captured user, on a new connection.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer in time.
+/// If there is no complete HTTP response in time.
 pub async fn get(server: SocketAddr) -> Result<Answer, BoxError> {
     ask(server, Request::get("/")).await
 }
 
-/// A request without a body by the user whose traffic is captured, on a connection of its own.
+/// A request without a body by the captured user, on a new connection.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer in time.
+/// If there is no complete HTTP response in time.
 pub async fn ask(server: SocketAddr, request: Builder) -> Result<Answer, BoxError> {
     ask_as(APPLICATION, server, request).await
 }
 
-/// A connection of the user whose traffic is captured.
+/// A connection of the captured user.
 ///
 /// # Errors
 ///
-/// When nobody takes it. It may wait without end.
+/// If it is refused. There is no timeout.
 pub async fn connect(server: SocketAddr) -> io::Result<TcpStream> {
     connect_as(APPLICATION, server).await
 }
 
-/// `GET /` by a user who is not in the mesh, to an application with a sidecar.
+/// `GET /` by a user outside of the mesh, to an application with a sidecar.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer in time.
+/// If there is no complete HTTP response in time.
 pub async fn get_from_outside(server: SocketAddr) -> Result<Answer, BoxError> {
     ask_as(STRANGER, server, Request::get("/")).await
 }
@@ -124,7 +124,7 @@ async fn ask_as(user: u32, server: SocketAddr, request: Builder) -> Result<Answe
 }
 
 async fn connect_as(user: u32, server: SocketAddr) -> io::Result<TcpStream> {
-    // Whose a socket is says the thread that makes it.
+    // The thread that opens a socket determines its owner.
     let before = setfsuid(Uid::from_raw(user));
     let socket = TcpSocket::new_v4();
     setfsuid(before);

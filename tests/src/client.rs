@@ -1,5 +1,5 @@
-//! An HTTP client whose every request has a connection of its own, so that each one meets the
-//! configuration an Envoy has now.
+//! An HTTP client with a new connection for every request, so that each request uses Envoy's
+//! current configuration.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Status and body of an answer.
+/// Status and body of a response.
 pub type Answer = (StatusCode, String);
 
 /// `GET` without a body.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer in time.
+/// If there is no complete HTTP response in time.
 pub async fn get(server: SocketAddr, path: &str) -> Result<Answer, BoxError> {
     send(Method::GET, server, path, None, None).await
 }
@@ -34,7 +34,7 @@ pub async fn get(server: SocketAddr, path: &str) -> Result<Answer, BoxError> {
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer in time.
+/// If there is no complete HTTP response in time.
 pub async fn send(
     method: Method,
     server: SocketAddr,
@@ -54,32 +54,32 @@ pub async fn send(
     timeout(LIMIT, exchange(server, request)).await?.map(text)
 }
 
-/// A request without a body on a connection that is open.
+/// A request without a body on an existing connection.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer. It may wait without end.
+/// If there is no complete HTTP response. There is no timeout.
 pub async fn get_on(stream: TcpStream, request: Builder) -> Result<Answer, BoxError> {
     exchange_on(stream, request.body(Full::new(Bytes::new()))?)
         .await
         .map(text)
 }
 
-/// A request without a body on a connection that is open, and the whole answer to it.
+/// A request without a body on an existing connection, with the whole response.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer in time.
+/// If there is no complete HTTP response in time.
 pub async fn answer_on(stream: TcpStream, request: Builder) -> Result<Response<Bytes>, BoxError> {
     let request = request.body(Full::new(Bytes::new()))?;
     timeout(LIMIT, respond_on(stream, request)).await?
 }
 
-/// Any request, and the whole answer to it.
+/// Any request, with the whole response.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer in time.
+/// If there is no complete HTTP response in time.
 pub async fn ask(
     server: SocketAddr,
     request: Request<Full<Bytes>>,
@@ -88,11 +88,11 @@ pub async fn ask(
     timeout(LIMIT, exchange).await?
 }
 
-/// Sends a request exactly as it is written, whatever it is, on a connection of its own.
+/// Sends a request verbatim on a new connection.
 ///
 /// # Errors
 ///
-/// When there is no HTTP/1.1 answer in time.
+/// If there is no HTTP/1.1 response in time.
 pub async fn raw(server: SocketAddr, request: &str) -> Result<Answer, BoxError> {
     let exchange = async {
         let mut stream = TcpStream::connect(server).await?;
@@ -107,11 +107,11 @@ pub async fn raw(server: SocketAddr, request: &str) -> Result<Answer, BoxError> 
     Ok((status.parse()?, body.to_owned()))
 }
 
-/// A request and an answer of any bytes, which may take longer.
+/// A request and response with arbitrary bytes and a longer timeout.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer within `limit`.
+/// If there is no complete HTTP response within `limit`.
 pub async fn transfer(
     limit: Duration,
     method: Method,
@@ -124,11 +124,11 @@ pub async fn transfer(
     timeout(limit, exchange(server, request.body(Full::new(body))?)).await?
 }
 
-/// `POST` without a body, to somebody who takes time to answer.
+/// `POST` without a body, to a server that responds slowly.
 ///
 /// # Errors
 ///
-/// When there is no complete HTTP answer within `limit`.
+/// If there is no complete HTTP response within `limit`.
 pub async fn post_within(
     limit: Duration,
     server: SocketAddr,

@@ -12,29 +12,29 @@ use tokio::process::{Child, Command};
 use crate::control_plane::{GRPC, GRPC_TLS};
 use crate::mesh::{MANAGEMENT, MeshOptions};
 
-/// The name in the certificate of gRPC over TLS, as Consul's own tools make it.
+/// The name in the certificate for gRPC over TLS, as created by Consul's own tools.
 pub(crate) const SERVER_NAME: &str = "server.dc1.consul";
 
-/// One server. Dropping it kills the process.
+/// A server. Dropping it kills the process.
 pub(crate) struct Consul {
     binary: PathBuf,
     address: IpAddr,
     config: PathBuf,
     log: PathBuf,
-    /// `-dev`: quick to start, alone, with its state in memory.
+    /// `-dev`: a single server with a fast start and in-memory state.
     dev: bool,
     child: Option<Child>,
 }
 
-/// The servers of one datacenter and the authority of their certificates.
+/// The servers of one datacenter and the CA of their certificates.
 pub(crate) struct Cluster {
     pub(crate) servers: Vec<Consul>,
     ca: TestCa,
 }
 
 impl Cluster {
-    /// Writes the configuration of servers that are still to be started, at `first` and the
-    /// addresses after it.
+    /// Writes the configuration of servers, which are started later, at `first` and the addresses
+    /// after it.
     pub(crate) fn new(
         binary: &Path,
         first: Ipv4Addr,
@@ -63,7 +63,7 @@ impl Cluster {
         }
     }
 
-    /// What the servers' certificates are verified against.
+    /// The CA file that verifies the servers' certificates.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.ca.ca_file()
     }

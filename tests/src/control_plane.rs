@@ -1,4 +1,4 @@
-//! The control plane of a mesh: Legate's own in this process, several of Legate's servers over an
+//! The control plane of a mesh: Legate's own in this process, several of Legate's servers with an
 //! etcd, or Consul servers. All have the same APIs on the same ports of loopback addresses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,34 +21,34 @@ use crate::mesh::{MANAGEMENT, MeshOptions};
 use crate::replicas::Replicas;
 use crate::wait::{self, LIMIT};
 
-/// The HTTP API.
+/// The port of the HTTP API.
 pub(crate) const HTTP: u16 = 8500;
-/// gRPC in plain text.
+/// The port of plaintext gRPC.
 pub(crate) const GRPC: u16 = 8502;
-/// gRPC over TLS.
+/// The port of gRPC over TLS.
 pub(crate) const GRPC_TLS: u16 = 8503;
-/// DNS, where the control plane answers it itself.
+/// The port of DNS, if the control plane serves it.
 pub(crate) const DNS: u16 = 8600;
 
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Whoever configures the mesh.
+/// The control plane of a mesh.
 pub(crate) enum ControlPlane {
     /// A server of this workspace, in this process.
     Legate(Box<Legate>),
-    /// Several servers of this workspace over one etcd.
+    /// Several servers of this workspace with one etcd.
     Replicas(Box<Replicas>),
     /// Real Consul servers.
     Consul(Box<Cluster>),
 }
 
-/// A server of this workspace. Its state outlives it: in memory, in a file or in etcd, as
-/// `LEGATE_TEST_STORE` says.
+/// A server of this workspace. Its state outlives it: in memory, in a file or in etcd, selected by
+/// `LEGATE_TEST_STORE`.
 pub(crate) struct Legate {
     config: ServerConfig,
     roots: PathBuf,
     server: Option<Server>,
-    /// What is in memory, which is handed from one server to the next.
+    /// The in-memory store, passed from one server to the next.
     in_memory: Option<Store>,
     _state: State,
 }
@@ -73,7 +73,7 @@ impl ControlPlane {
         control
     }
 
-    /// Starts every server, again with the state it had.
+    /// Starts every server with its previous state.
     pub(crate) async fn start_server(&mut self, acl: bool) {
         match self {
             Self::Legate(legate) => legate.start().await,
@@ -85,7 +85,7 @@ impl ControlPlane {
         }
     }
 
-    /// Ends every server: the one in this process in order, others by SIGKILL.
+    /// Stops every server: the one in this process gracefully, others by SIGKILL.
     pub(crate) async fn stop_server(&mut self) {
         match self {
             Self::Legate(legate) => legate.stop().await,
@@ -98,7 +98,7 @@ impl ControlPlane {
         }
     }
 
-    /// Kills the first of several servers for good, and returns the address of another one when
+    /// Kills the first of several servers permanently, and returns the address of another once
     /// there is a leader again.
     pub(crate) async fn lose_first(&mut self, acl: bool) -> IpAddr {
         let Self::Consul(cluster) = self else {
@@ -109,7 +109,7 @@ impl ControlPlane {
         cluster.servers[0].address()
     }
 
-    /// Whether the server runs.
+    /// Whether the server is running.
     pub(crate) fn runs(&mut self) -> bool {
         match self {
             Self::Legate(legate) => legate.server.is_some(),
@@ -118,7 +118,7 @@ impl ControlPlane {
         }
     }
 
-    /// What the certificate of gRPC over TLS is verified against.
+    /// The CA file that verifies the certificate for gRPC over TLS.
     pub(crate) fn ca_file(&self) -> PathBuf {
         match self {
             Self::Legate(legate) => legate.roots.clone(),
@@ -202,7 +202,7 @@ fn store_config(state: &State) -> StoreConfig {
 }
 
 impl Cluster {
-    /// Waits until the servers know each other and serve.
+    /// Waits until the servers have joined each other and serve.
     async fn ready(&mut self, acl: bool) {
         let servers = self.servers.len();
         self.servers[0].elected(acl).await;
@@ -226,7 +226,7 @@ impl Cluster {
 }
 
 impl Consul {
-    /// Waits until there is a leader with a CA and, where ACLs are on, the first token.
+    /// Waits until there is a leader with a CA and, with ACLs, the initial token.
     async fn elected(&mut self, acl: bool) {
         let http = SocketAddr::new(self.address(), HTTP);
         let token = acl.then_some(MANAGEMENT);
@@ -246,7 +246,7 @@ impl Consul {
             let answer = client::send(Method::GET, http, path, token, None).await;
             has_ca && answer.is_ok_and(|(status, _)| status.is_success())
         };
-        // A program of this size that is not in memory yet takes its time.
+        // Loading a program of this size from disk takes time.
         let elected = || {
             let runs = self.runs();
             let asked = asked();

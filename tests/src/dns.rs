@@ -1,4 +1,4 @@
-//! Questions to a DNS server, over UDP and over TCP.
+//! DNS queries over UDP and TCP.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,20 +11,20 @@ use tokio::time::timeout;
 
 use crate::wait::LIMIT;
 
-/// Code and IPv4 addresses of an answer.
+/// Response code and IPv4 addresses of a DNS response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsAnswer {
     /// The response code.
     pub code: ResponseCode,
-    /// The addresses, in the order of the answer.
+    /// The addresses in the order of the response.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Asks over UDP for the IPv4 addresses of a name.
+/// Queries the IPv4 addresses of a name over UDP.
 ///
 /// # Errors
 ///
-/// When there is no DNS answer in time.
+/// If there is no DNS response in time.
 pub async fn over_udp(server: SocketAddr, name: &str) -> io::Result<DnsAnswer> {
     let exchange = async {
         let socket = UdpSocket::bind(SocketAddr::new(server.ip(), 0)).await?;
@@ -37,11 +37,11 @@ pub async fn over_udp(server: SocketAddr, name: &str) -> io::Result<DnsAnswer> {
     timeout(LIMIT, exchange).await?
 }
 
-/// Asks over TCP for the IPv4 addresses of a name.
+/// Queries the IPv4 addresses of a name over TCP.
 ///
 /// # Errors
 ///
-/// When there is no DNS answer in time.
+/// If there is no DNS response in time.
 pub async fn over_tcp(server: SocketAddr, name: &str) -> io::Result<DnsAnswer> {
     let exchange = async {
         let question = question(name)?;

@@ -1,9 +1,9 @@
-//! Pairs of programs of which one is HashiCorp's: `legate-dataplane` with a real Consul server, and
-//! a real `consul-dataplane` with Legate's server.
+//! Pairs of programs with one of HashiCorp's: `legate-dataplane` with a real Consul server, and a real
+//! `consul-dataplane` with Legate's server.
 //!
-//! These programs are not part of the workspace and nothing fetches them, but for the Vault that signs
-//! for a server: `cargo xtask vault` builds one. Where one is missing, the scenarios that need it fail,
-//! unless `LEGATE_INTEROP=off` leaves them out; then standard error says what did not run.
+//! These programs are not part of the workspace and must be installed, except for Vault, which `cargo xtask
+//! vault` builds. If one is missing, the scenarios that need it fail, unless `LEGATE_INTEROP=off` skips
+//! them, which is reported on standard error.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,23 +16,23 @@ use crate::mesh::{Mesh, MeshOptions, ServiceSpec};
 use crate::sidecar::{Sidecar, SidecarFlags};
 use crate::wait::eventually;
 
-/// Which programs meet in a scenario, and how they talk.
+/// The programs of a scenario and their connection.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// A real Consul as the control plane; Legate's server when `None`.
+    /// A real Consul as the control plane; Legate's server if `None`.
     pub consul: Option<PathBuf>,
-    /// A real `consul-dataplane` for applications; `legate-dataplane` when `None`.
+    /// A real `consul-dataplane` for applications; `legate-dataplane` if `None`.
     pub consul_dataplane: Option<PathBuf>,
-    /// Whether sidecars talk to the server over TLS.
+    /// Whether sidecars use TLS to the server.
     pub tls: bool,
 }
 
 impl Pair {
-    /// `legate-dataplane` with a real Consul, over TLS; `None` where switched off.
+    /// `legate-dataplane` with a real Consul, over TLS; `None` if disabled.
     ///
     /// # Panics
     ///
-    /// When a program is missing, with the ways to name it.
+    /// If a program is missing, with the ways to select it.
     #[must_use]
     pub fn legate_dataplane() -> Option<Self> {
         Some(Self {
@@ -42,11 +42,11 @@ impl Pair {
         })
     }
 
-    /// Legate's server with a real `consul-dataplane`; `None` where switched off.
+    /// Legate's server with a real `consul-dataplane`; `None` if disabled.
     ///
     /// # Panics
     ///
-    /// When a program is missing, with the ways to name it.
+    /// If a program is missing, with the ways to select it.
     #[must_use]
     pub fn legate_server(tls: bool) -> Option<Self> {
         Some(Self {
@@ -56,12 +56,11 @@ impl Pair {
         })
     }
 
-    /// A real `consul-dataplane` with a real Consul, to replace one of them; `None` where
-    /// switched off.
+    /// A real `consul-dataplane` with a real Consul, one of which is replaced later; `None` if disabled.
     ///
     /// # Panics
     ///
-    /// When a program is missing, with the ways to name it.
+    /// If a program is missing, with the ways to select it.
     #[must_use]
     pub fn original() -> Option<Self> {
         Some(Self {
@@ -80,7 +79,7 @@ impl Pair {
         .await
     }
 
-    /// The flags of the sidecar of an instance, and the program that gets them.
+    /// The flags of an instance's sidecar, with its program.
     #[must_use]
     pub fn flags(&self, mesh: &mut Mesh, instance: &'static str) -> SidecarFlags {
         let flags = mesh.flags(instance);
@@ -106,7 +105,7 @@ impl Pair {
         let mut sidecar = mesh.sidecar(instance, flags);
         sidecar.ready().await;
         if flags.program.is_some() {
-            // Envoy says that it is ready a moment before it listens.
+            // Envoy reports ready slightly before it listens.
             let public = mesh.public(instance);
             let listens = || async move { TcpStream::connect(public).await.is_ok() };
             eventually("the sidecar listens", listens, |listens| *listens).await;
@@ -125,30 +124,30 @@ fn consul_dataplane() -> Option<PathBuf> {
     program("consul-dataplane", "LEGATE_CONSUL_DATAPLANE", &REPORTED)
 }
 
-/// A real Vault; `None` where switched off. `cargo xtask interop --only vault` names the one that it builds.
+/// A real Vault; `None` if disabled. `cargo xtask interop --only vault` sets the one that it builds.
 ///
 /// # Panics
 ///
-/// When there is none, with the ways to name it.
+/// If there is none, with the ways to select one.
 #[must_use]
 pub fn vault() -> Option<PathBuf> {
     static REPORTED: Once = Once::new();
     program("vault", "LEGATE_VAULT", &REPORTED)
 }
 
-/// Leaves out what needs a program that is not ours, if its value is `off`.
+/// Skips everything that needs a foreign program if its value is `off`.
 const SWITCH: &str = "LEGATE_INTEROP";
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says which programs tests run"
+    reason = "the environment selects the programs of tests"
 )]
 fn program(name: &str, variable: &str, said: &Once) -> Option<PathBuf> {
     let found = find(name, variable, |variable| std::env::var_os(variable));
     let found = found.unwrap_or_else(|error| panic!("{error}"));
     if found.is_none() {
         said.call_once(|| {
-            // Past what the test harness captures of tests that pass.
+            // Bypasses the test harness, which captures the output of passing tests.
             let _ = writeln!(
                 std::io::stderr(),
                 "\nNOT RUN: every scenario with a real {name}, because {SWITCH} is off\n"
@@ -158,8 +157,7 @@ fn program(name: &str, variable: &str, said: &Once) -> Option<PathBuf> {
     found
 }
 
-/// The program that the variable names, or the first on `PATH`; `None` where these scenarios are
-/// switched off.
+/// The program in the variable, or the first on `PATH`; `None` if these scenarios are disabled.
 fn find(
     name: &str,
     variable: &str,
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_a_failure_unless_switched_off() {
+    fn a_missing_program_is_a_failure_unless_disabled() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("consul");
         let path = ("PATH", folder.path().to_str().unwrap());

@@ -1,9 +1,9 @@
 //! A whole mesh for scenarios and measurements: a control plane, applications, and real
-//! `legate-dataplane` processes that run real Envoys. The control plane is Legate's, in the process or
-//! as several processes over an etcd, and Consul's programs can take the place of either half.
+//! `legate-dataplane` processes with real Envoys. The control plane is Legate's, in this process or as
+//! several processes with an etcd. Consul's programs can replace either half.
 //!
-//! Each mesh has loopback addresses of its own, so that meshes run side by side on fixed ports.
-//! Nothing here checks product behaviour; scenarios do.
+//! Each mesh has its own loopback addresses, so that meshes run concurrently on fixed ports. Nothing
+//! here checks product behaviour; scenarios do.
 
 pub mod app;
 pub mod captured;

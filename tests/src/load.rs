@@ -1,4 +1,4 @@
-//! Requests without pause, each on a new connection, while a scenario changes the mesh.
+//! Continuous requests, each on a new connection, while a scenario changes the mesh.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,23 +13,23 @@ use crate::client;
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a load has seen so far.
+/// The results of a load so far.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
-    /// Answers with status 200 by instance.
+    /// Number of responses with status 200 by instance.
     pub answers: BTreeMap<String, usize>,
-    /// Every request that got no answer or another status.
+    /// Every request without a response or with another status.
     pub failures: Vec<String>,
 }
 
-/// A running load; ends with [`Load::finish`].
+/// A running load; stopped by [`Load::finish`].
 pub struct Load {
     scope: Scope,
     seen: Arc<Mutex<Seen>>,
 }
 
 impl Load {
-    /// Asks `GET /` at the address, one request after the other.
+    /// Sends `GET /` to the address, one request after the other.
     #[must_use]
     pub fn start(address: SocketAddr) -> Self {
         let scope = Scope::new("load");
@@ -48,7 +48,7 @@ impl Load {
         Self { scope, seen }
     }
 
-    /// What was seen until now.
+    /// The results so far.
     ///
     /// # Panics
     ///
@@ -58,11 +58,11 @@ impl Load {
         self.seen.lock().expect("no holder panics").clone()
     }
 
-    /// Ends the load and returns all it has seen.
+    /// Stops the load and returns all results.
     ///
     /// # Panics
     ///
-    /// When the requests do not end.
+    /// If the requests do not end.
     pub async fn finish(self) -> Seen {
         self.scope
             .stop(crate::wait::LIMIT)
@@ -73,7 +73,7 @@ impl Load {
 }
 
 impl Seen {
-    /// How often an instance has answered.
+    /// The number of responses of an instance.
     #[must_use]
     pub fn of(&self, instance: &str) -> usize {
         self.answers.get(instance).copied().unwrap_or_default()

@@ -20,9 +20,9 @@ use crate::scripted::{self, Requests};
 use crate::sidecar::{Sidecar, SidecarFlags};
 use crate::{app, wait};
 
-/// The catalog node everything is registered on.
+/// The catalog node of all registrations.
 pub const NODE: &str = "node-1";
-/// The token that may do everything where ACLs are on.
+/// The management token, if ACLs are on.
 pub const MANAGEMENT: &str = "4ed1b1c2-0c3d-4f6c-9a9b-1c0f2f7a5e11";
 
 const APP: u16 = 8080;
@@ -30,44 +30,44 @@ const PUBLIC: u16 = 20000;
 const FIRST_UPSTREAM: u16 = 9001;
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// What differs between scenarios.
+/// The options of a scenario's mesh.
 #[derive(Debug, Clone, Default)]
 pub struct MeshOptions {
-    /// ACLs with default deny; [`MANAGEMENT`] may do everything.
+    /// ACLs with default deny; [`MANAGEMENT`] is the management token.
     pub acl: bool,
-    /// Intentions allow by default, and not deny; where the control plane is one of Legate's servers.
+    /// Intentions allow by default instead of deny; for Legate's servers only.
     pub allow: bool,
-    /// Lifetimes of certificates, where the control plane is Legate's.
+    /// Certificate settings, for Legate's servers only.
     pub ca: CaConfig,
-    /// A Consul program to be the control plane; Legate's own server when `None`.
+    /// A Consul program as the control plane; Legate's own server if `None`.
     pub consul: Option<PathBuf>,
-    /// Whether a Consul keeps its state when it is stopped, which makes its start slower. Legate's
-    /// server always does.
+    /// Whether Consul's state persists when it is stopped, which makes its start slower. Legate's server
+    /// always has persistent state.
     pub durable: bool,
-    /// How many servers there are; 0 stands for 1. Several of Legate's are processes that share an
-    /// etcd of three members, and have certificates with the default lifetimes.
+    /// The number of servers; 0 means 1. Several of Legate's servers are processes that share an etcd of
+    /// three members and use default certificate lifetimes.
     pub servers: u8,
 }
 
 /// One service instance with its sidecar.
 #[derive(Debug, Clone)]
 pub struct ServiceSpec {
-    /// Name of the service.
+    /// The service's name.
     pub service: &'static str,
-    /// Instance ID; also what the application answers with.
+    /// Instance ID, which is also the application's response.
     pub instance: &'static str,
     /// `tcp` or `http`.
     pub protocol: &'static str,
-    /// Destinations, in the order of their local ports.
+    /// Upstreams, in the order of their local ports.
     pub upstreams: &'static [&'static str],
 }
 
-/// A control plane and what was started around it.
+/// A control plane with its applications.
 pub struct Mesh {
     control: ControlPlane,
-    /// The servers in `-addresses` of sidecars.
+    /// The value of `-addresses` of sidecars.
     addresses: String,
-    /// The server that the HTTP API is asked at.
+    /// The server used for the HTTP API.
     api: IpAddr,
     acl: bool,
     apps: Scope,
@@ -77,12 +77,12 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Starts the control plane on addresses of its own. Intentions deny by default, unless the options
-    /// say otherwise.
+    /// Starts the control plane on addresses of its own. Intentions deny by default unless the options
+    /// differ.
     ///
     /// # Panics
     ///
-    /// When the server does not start.
+    /// If the server does not start.
     pub async fn start(options: MeshOptions) -> Self {
         let network = next_network();
         let address = Ipv4Addr::new(127, network[0], network[1], 1);
@@ -104,38 +104,38 @@ impl Mesh {
         }
     }
 
-    /// Starts the server again, with the state it had.
+    /// Restarts the server with its previous state.
     ///
     /// # Panics
     ///
-    /// When the server does not start.
+    /// If the server does not start.
     pub async fn start_server(&mut self) {
         self.control.start_server(self.acl).await;
     }
 
-    /// Ends the server; its state stays.
+    /// Stops the server; its state is kept.
     ///
     /// # Panics
     ///
-    /// When it does not stop.
+    /// If it does not stop.
     pub async fn stop_server(&mut self) {
         self.control.stop_server().await;
     }
 
-    /// Kills the server in `-addresses` of sidecars, for good; another one takes its part.
+    /// Kills the server in `-addresses` of sidecars permanently; another one replaces it.
     ///
     /// # Panics
     ///
-    /// When there was only one.
+    /// If it is the only one.
     pub async fn lose_server(&mut self) {
         self.api = self.control.lose_first(self.acl).await;
     }
 
-    /// The several servers that share an etcd.
+    /// The servers that share an etcd.
     ///
     /// # Panics
     ///
-    /// When the control plane is another one.
+    /// If the control plane is of another kind.
     pub fn replicas(&mut self) -> &mut Replicas {
         match &mut self.control {
             ControlPlane::Replicas(replicas) => replicas,
@@ -145,26 +145,26 @@ impl Mesh {
         }
     }
 
-    /// Asks another one of several servers from now on.
+    /// Uses the n-th server for the HTTP API from now on.
     ///
     /// # Panics
     ///
-    /// When there are not so many.
+    /// If there are fewer servers.
     pub fn use_server(&mut self, n: usize) {
         self.api = self.replicas().address(n);
     }
 
-    /// A file in the folder of this mesh.
+    /// The path of a file in the folder of this mesh.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Calls the HTTP API as management and returns the answer.
+    /// Calls the HTTP API with the management token and returns the response.
     ///
     /// # Panics
     ///
-    /// On every status but success, with what the server said.
+    /// On an error status, with the server's message.
     pub async fn api(&self, method: Method, path: &str, body: Option<Value>) -> String {
         let http = SocketAddr::new(self.api, HTTP);
         let token = self.acl.then_some(MANAGEMENT);
@@ -192,7 +192,7 @@ impl Mesh {
         self.register_with(spec, None).await;
     }
 
-    /// The same, with a check of the proxy that is critical from the first moment.
+    /// The same, with a check of the proxy that is initially critical.
     pub async fn register_critical(&mut self, spec: &ServiceSpec) {
         self.register_with(spec, Some("critical")).await;
     }
@@ -206,8 +206,8 @@ impl Mesh {
         self.register_only(spec, status).await;
     }
 
-    /// Registers an instance whose application does what the path of a request says and counts what
-    /// it has seen. `header` is what it claims, see [`scripted::serve`].
+    /// Registers an instance whose application acts on the path of a request and counts requests. `header`
+    /// is set by `/claims`, see [`scripted::serve`].
     pub async fn register_scripted(
         &mut self,
         spec: &ServiceSpec,
@@ -219,7 +219,7 @@ impl Mesh {
         self.register_only(spec, None).await;
     }
 
-    /// Registers an instance whose application does not run, or is started by the scenario.
+    /// Registers an instance whose application is not running, or is started by the scenario.
     pub async fn register_dead(&mut self, spec: &ServiceSpec) {
         self.place(spec.instance);
         self.register_only(spec, None).await;
@@ -237,32 +237,32 @@ impl Mesh {
         self.catalog(proxy).await;
     }
 
-    /// Gives the proxy of an instance that is registered these metadata.
+    /// Sets the metadata of a registered instance's proxy.
     pub async fn describe(&self, spec: &ServiceSpec, meta: Value) {
         let mut proxy = self.proxy(spec);
         proxy["Meta"] = meta;
         self.catalog(json!({"Service": proxy})).await;
     }
 
-    /// Registers the proxy of an instance again, with these tags.
+    /// Registers an instance's proxy again with these tags.
     pub async fn set_tags(&self, spec: &ServiceSpec, tags: &[&str]) {
         let mut proxy = self.proxy(spec);
         proxy["Tags"] = json!(tags);
         self.catalog(json!({"Service": proxy})).await;
     }
 
-    /// Registers the proxy of an instance again, whose Kubernetes Service has this ClusterIP.
+    /// Registers an instance's proxy again with the ClusterIP of a Kubernetes Service.
     pub async fn tag(&self, spec: &ServiceSpec, cluster_ip: IpAddr) {
         let mut proxy = self.proxy(spec);
         proxy["TaggedAddresses"] = json!({"virtual": {"Address": cluster_ip, "Port": APP}});
         self.catalog(json!({"Service": proxy})).await;
     }
 
-    /// Registers the proxy of an instance again, with these fields in `Proxy`.
+    /// Registers an instance's proxy again with these fields in `Proxy`.
     ///
     /// # Panics
     ///
-    /// When they are no object.
+    /// If they are not an object.
     pub async fn configure(&self, spec: &ServiceSpec, fields: Value) {
         let mut proxy = self.proxy(spec);
         for (field, value) in fields.as_object().expect("fields") {
@@ -271,25 +271,25 @@ impl Mesh {
         self.catalog(json!({"Service": proxy})).await;
     }
 
-    /// Registers the proxy of an instance again, in a region and zone.
+    /// Registers an instance's proxy again with a region and zone.
     pub async fn locate(&self, spec: &ServiceSpec, locality: Value) {
         let mut proxy = self.proxy(spec);
         proxy["Locality"] = locality;
         self.catalog(json!({"Service": proxy})).await;
     }
 
-    /// Starts an application that the mesh does not know.
+    /// Starts an application outside of the mesh.
     pub async fn outsider(&mut self, name: &str, address: SocketAddr) {
         app::http(name, address, &self.apps).await;
     }
 
-    /// Where the control plane answers DNS.
+    /// The address of the control plane's DNS.
     #[must_use]
     pub fn dns(&self) -> SocketAddr {
         (self.api, DNS).into()
     }
 
-    /// Registers something on the one node.
+    /// Registers something on the node [`NODE`].
     pub async fn catalog(&self, mut registration: Value) {
         registration["Node"] = json!(NODE);
         registration["Address"] = json!("127.0.0.1");
@@ -330,7 +330,7 @@ impl Mesh {
             .await;
     }
 
-    /// Takes an instance and its proxy out of the catalog.
+    /// Deregisters an instance and its proxy.
     pub async fn deregister(&self, instance: &str) {
         for id in [proxy_id(instance), instance.to_owned()] {
             let body = json!({"Node": NODE, "ServiceID": id});
@@ -339,7 +339,7 @@ impl Mesh {
         }
     }
 
-    /// The flags of the sidecar of an instance: TLS to the server, no token.
+    /// The flags of an instance's sidecar: TLS to the server, no token.
     #[must_use]
     pub fn flags(&mut self, instance: &'static str) -> SidecarFlags {
         let flags = vec![
@@ -370,11 +370,11 @@ impl Mesh {
     }
 
     /// Registers an instance in a partition and namespace, starts its sidecar and waits until it is ready.
-    /// The upstreams are those given, in the order of their local ports.
+    /// The upstreams are in the order of their local ports.
     ///
     /// # Panics
     ///
-    /// When the upstreams are no list of objects.
+    /// If the upstreams are not a list of objects.
     pub async fn add_in(
         &mut self,
         spec: &ServiceSpec,
@@ -408,7 +408,7 @@ impl Mesh {
         sidecar
     }
 
-    /// Starts the sidecar of an instance that is registered and waits until it is ready.
+    /// Starts the sidecar of a registered instance and waits until it is ready.
     pub async fn join(&mut self, spec: &ServiceSpec) -> Sidecar {
         let flags = self.flags(spec.instance);
         let mut sidecar = self.sidecar(spec.instance, &flags);
@@ -416,25 +416,25 @@ impl Mesh {
         sidecar
     }
 
-    /// Where the application of an instance listens.
+    /// The address of an instance's application.
     #[must_use]
     pub fn application(&mut self, instance: &'static str) -> SocketAddr {
         (self.place(instance), APP).into()
     }
 
-    /// Where the application of an instance finds its n-th upstream.
+    /// The local address of an instance's n-th upstream.
     #[must_use]
     pub fn upstream(&self, instance: &str, index: u16) -> SocketAddr {
         (self.address(self.places[instance]), FIRST_UPSTREAM + index).into()
     }
 
-    /// Where other sidecars reach an instance.
+    /// The public address of an instance's sidecar.
     #[must_use]
     pub fn public(&self, instance: &str) -> SocketAddr {
         (self.address(self.places[instance]), PUBLIC).into()
     }
 
-    /// Asks an upstream until it answers with a status.
+    /// Sends requests to an upstream until the response has this status.
     pub async fn settle(&self, instance: &str, status: u16) {
         let upstream = self.upstream(instance, 0);
         let probe = || async move {
@@ -451,11 +451,11 @@ impl Mesh {
         .await;
     }
 
-    /// Ends applications and control plane; sidecars are stopped by the scenario.
+    /// Stops applications and control plane; sidecars are stopped by the scenario.
     ///
     /// # Panics
     ///
-    /// When something does not stop or had failed.
+    /// If something does not stop or has failed.
     pub async fn stop(mut self) {
         self.apps
             .stop(STOP_LIMIT)
@@ -489,7 +489,7 @@ fn ready_check(instance: &str, status: &str) -> Value {
     json!({"CheckID": format!("{id}-ready"), "Name": "ready", "Status": status, "ServiceID": id})
 }
 
-/// A loopback network that no other mesh of this process, and hardly one of another, uses.
+/// A loopback network that no other mesh of this process uses, and most likely no other process.
 fn next_network() -> [u8; 2] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let network = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Programs that are measured: their processes, and what the kernel says of these.
+//! Measured programs: their processes and resource usage from the kernel.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,25 @@ use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-/// A program that is measured.
+/// A measured program.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// How tables call it.
+    /// The name in tables.
     pub name: &'static str,
-    /// The binary.
+    /// The path of the binary.
     pub path: PathBuf,
 }
 
 impl Program {
-    /// A program that is not part of this workspace: what `variable` names, or the first of its
-    /// name on `PATH`.
+    /// A foreign program: the path in `variable`, or the first of its name on `PATH`.
     ///
     /// # Panics
     ///
-    /// When the variable names no file.
+    /// If the variable does not refer to a file.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "the environment says what benchmarks compare with"
+        reason = "the environment selects the programs of benchmarks"
     )]
     pub fn find(name: &'static str, variable: &str) -> Option<Self> {
         let named = std::env::var_os(variable).filter(|path| !path.is_empty());
@@ -51,7 +50,7 @@ impl Program {
     }
 }
 
-/// A running process. Dropping it kills it and what it started.
+/// A running process. Dropping it kills it and its children.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -59,11 +58,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a program without environment; what it writes goes to `log`.
+    /// Starts a program without environment; its output is written to `log`.
     ///
     /// # Panics
     ///
-    /// When it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(program: &Path, arguments: &[String], log: PathBuf) -> Running {
         let output = File::create(&log).expect("the log can be written");
@@ -93,7 +92,7 @@ impl Running {
             .collect()
     }
 
-    /// Processes that it started.
+    /// Its child processes.
     #[must_use]
     pub fn children(&self) -> Vec<Pid> {
         let text: String = self
@@ -105,62 +104,62 @@ impl Running {
         pids.map(Pid::from_raw).collect()
     }
 
-    /// Looks whether it still runs.
+    /// Checks that it is still running.
     ///
     /// # Panics
     ///
-    /// With its log when it has ended.
+    /// If it has exited, with its log.
     pub fn check(&mut self) {
         if let Some(status) = self.ended() {
             panic!("the program ended with {status}:\n{}", self.log());
         }
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// What it has written.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it by SIGTERM.
+    /// Stops it with SIGTERM.
     ///
     /// # Panics
     ///
-    /// When it has ended already.
+    /// If it has exited already.
     pub async fn stop(mut self) {
         let pid = self.child.id().expect("the process runs").cast_signed();
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the process runs");
         self.child.wait().await.expect("the process ends");
     }
 
-    /// The memory that it uses now.
+    /// Its current memory.
     ///
     /// # Panics
     ///
-    /// When it has ended, as the figures below.
+    /// If it has exited, like the functions below.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory::of(&self.folder())
     }
 
-    /// Largest resident memory so far, in KiB.
+    /// Peak resident memory in KiB.
     #[must_use]
     pub fn peak(&self) -> f64 {
         let status = fs::read_to_string(self.folder().join("status")).expect("the process runs");
         field(&status, "VmHWM:")
     }
 
-    /// What it uses now; `None` when it has ended.
+    /// Its current usage; `None` if it has exited.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         let folder = Path::new("/proc").join(self.child.id()?.to_string());
         let status = fs::read_to_string(folder.join("status")).ok()?;
-        // What has ended and was not waited for has no memory.
+        // A zombie process has no memory.
         status.contains("VmHWM:").then_some(())?;
         Some(Usage {
             resident: field(&status, "VmRSS:"),
@@ -169,13 +168,13 @@ impl Running {
         })
     }
 
-    /// How many threads it has now.
+    /// The current number of threads.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         self.threads().len()
     }
 
-    /// Processor time of all its threads so far, those that have ended included, in milliseconds.
+    /// CPU time of all its threads so far, including ended ones, in milliseconds.
     #[must_use]
     pub fn processor_time(&self) -> f64 {
         let pid = self.child.id().expect("the process runs").cast_signed();
@@ -187,7 +186,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Not every dataplane takes its Envoy along when it is killed.
+        // Not every dataplane stops its Envoy when it is killed.
         if self.child.id().is_some() {
             for child in self.children() {
                 let _ = kill(child, Signal::SIGKILL);
@@ -196,34 +195,34 @@ impl Drop for Running {
     }
 }
 
-/// What a process uses, as far as that can be read at any moment of its life.
+/// The resource usage of a process, as readable at any time.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     /// Memory in KiB.
     pub resident: f64,
-    /// The largest resident memory so far, in KiB.
+    /// Peak resident memory in KiB.
     pub peak: f64,
-    /// Open files, sockets included.
+    /// Number of open files, including sockets.
     pub files: usize,
 }
 
 /// Memory of a process in KiB.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// All of it that is in memory.
+    /// Resident memory.
     pub resident: f64,
-    /// What no other process shares.
+    /// Memory not shared with other processes.
     pub private: f64,
-    /// What belongs to no file.
+    /// Memory not backed by a file.
     pub anonymous: f64,
 }
 
 impl Memory {
-    /// The memory of a process that runs.
+    /// The memory of a running process.
     ///
     /// # Panics
     ///
-    /// When it has ended.
+    /// If it has exited.
     #[must_use]
     pub fn of_pid(pid: Pid) -> Memory {
         Memory::of(&Path::new("/proc").join(pid.to_string()))

@@ -1,5 +1,5 @@
-//! Several servers of this workspace over one etcd, as the control plane of a mesh: processes that
-//! are killed and started again, and members that are lost or hang.
+//! Several servers of this workspace with one etcd as the control plane of a mesh: processes that
+//! are killed and restarted, and members that are lost or hang.
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::control_plane::{DNS, HTTP};
 use crate::mesh::{MANAGEMENT, MeshOptions};
 use crate::wait;
 
-/// Members of the etcd: one can be lost.
+/// The number of etcd members; one may be lost.
 const MEMBERS: usize = 3;
 
 /// The servers and their etcd. Dropping them kills all processes.
@@ -28,7 +28,7 @@ pub struct Replicas {
     roots: PathBuf,
 }
 
-/// One server.
+/// A server.
 struct Replica {
     address: IpAddr,
     arguments: Vec<String>,
@@ -38,7 +38,7 @@ struct Replica {
 }
 
 impl Replicas {
-    /// Starts an etcd of three members, for servers that are still to be started: at `first` and the
+    /// Starts an etcd of three members, for servers that are started later, at `first` and the
     /// addresses after it.
     pub(crate) async fn new(first: Ipv4Addr, folder: &Path, options: &MeshOptions) -> Self {
         let etcd = etcd::Cluster::start(MEMBERS).await;
@@ -50,17 +50,17 @@ impl Replicas {
         }
     }
 
-    /// How many servers there are, whether they run or not.
+    /// The number of servers, running or not.
     #[must_use]
     pub fn count(&self) -> usize {
         self.servers.len()
     }
 
-    /// Starts every server that does not run, all at once, and waits until they serve.
+    /// Starts all stopped servers concurrently, and waits until they serve.
     ///
     /// # Panics
     ///
-    /// When one does not.
+    /// If one does not.
     pub async fn start_all(&mut self) {
         for n in 0..self.count() {
             if self.servers[n].child.is_none() {
@@ -74,11 +74,11 @@ impl Replicas {
         std::fs::write(&self.roots, roots).expect("the roots can be written");
     }
 
-    /// Ends every server that runs, each at once (SIGKILL).
+    /// Kills every running server (SIGKILL).
     ///
     /// # Panics
     ///
-    /// When one cannot be killed.
+    /// If one cannot be killed.
     pub async fn kill_all(&mut self) {
         for n in 0..self.count() {
             if self.servers[n].child.is_some() {
@@ -87,27 +87,27 @@ impl Replicas {
         }
     }
 
-    /// Starts a server again.
+    /// Restarts a server.
     ///
     /// # Panics
     ///
-    /// When it does not serve.
+    /// If it does not serve.
     pub async fn start(&mut self, n: usize) {
         self.servers[n].start();
         self.servers[n].ready().await;
     }
 
-    /// Kills a server at once (SIGKILL).
+    /// Kills a server (SIGKILL).
     ///
     /// # Panics
     ///
-    /// When it does not run.
+    /// If it is not running.
     pub async fn kill(&mut self, n: usize) {
         let mut child = self.servers[n].child.take().expect("it runs");
         child.kill().await.expect("it can be killed");
     }
 
-    /// Whether a server's process runs.
+    /// Whether a server's process is running.
     pub fn runs(&mut self, n: usize) -> bool {
         let child = self.servers[n].child.as_mut();
         child.is_some_and(|child| matches!(child.try_wait(), Ok(None)))
@@ -119,7 +119,7 @@ impl Replicas {
         self.servers[n].address
     }
 
-    /// Where a server answers DNS.
+    /// The DNS address of a server.
     #[must_use]
     pub fn dns(&self, n: usize) -> SocketAddr {
         (self.address(n), DNS).into()
@@ -131,22 +131,22 @@ impl Replicas {
         addresses.collect::<Vec<_>>().join(",")
     }
 
-    /// What the certificate of gRPC over TLS is verified against.
+    /// The CA file that verifies the certificate for gRPC over TLS.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.roots.clone()
     }
 
-    /// Everything a server wrote.
+    /// The output of a server so far.
     #[must_use]
     pub fn log(&self, n: usize) -> String {
         self.servers[n].log()
     }
 
-    /// Calls the HTTP API of one server, as management where ACLs are on.
+    /// Calls the HTTP API of one server, with the management token if ACLs are on.
     ///
     /// # Panics
     ///
-    /// When there is no answer.
+    /// If there is no response.
     pub async fn call(&self, n: usize, method: Method, path: &str, body: Option<Value>) -> Answer {
         let server = &self.servers[n];
         let token = server.acl.then_some(MANAGEMENT);
@@ -155,11 +155,11 @@ impl Replicas {
         answer.unwrap_or_else(|error| panic!("{method} {path}: {error}:\n{}", self.log(n)))
     }
 
-    /// What one server answers to a read.
+    /// The response of one server to a read.
     ///
     /// # Panics
     ///
-    /// On every status but success, with what the server said.
+    /// On an error status, with the server's message.
     pub async fn ask(&self, n: usize, path: &str) -> String {
         let (status, text) = self.call(n, Method::GET, path, None).await;
         assert!(status.is_success(), "{path}: {status}: {text}");

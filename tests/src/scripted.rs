@@ -1,4 +1,4 @@
-//! An application that treats each request as its path says, and counts what it has seen.
+//! An application whose behaviour depends on the path of a request, and that counts requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use legate_runtime::{Scope, Spawner};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How long `/slow` takes.
+/// The delay of `/slow`.
 const SLOW: Duration = Duration::from_millis(300);
 
-/// Paths that requests came for, and how many did.
+/// The number of requests for each path.
 #[derive(Debug, Default, Clone)]
 pub struct Requests(Arc<Mutex<BTreeMap<String, usize>>>);
 
 impl Requests {
-    /// How many came for a path.
+    /// The number of requests for a path.
     ///
     /// # Panics
     ///
@@ -34,20 +34,20 @@ impl Requests {
     }
 }
 
-/// Serves HTTP/1 until the scope stops:
+/// Serves HTTP/1 until the scope ends:
 ///
-/// - `/closes` ends the connection without an answer,
+/// - `/closes` closes the connection without a response,
 /// - `/resets` resets it,
-/// - `/half` ends it when the first byte of the body is there,
-/// - `/fails` is answered with 503,
+/// - `/half` closes it after the first byte of the body,
+/// - `/fails` responds with 503,
 /// - `/claims` with 503 and `header`,
-/// - `/slow` late,
+/// - `/slow` after a delay,
 /// - `/waits` never,
-/// - anything else with the instance, as soon as the body is there.
+/// - any other path with the instance's name, after the body was received.
 ///
 /// # Panics
 ///
-/// When the address cannot be bound.
+/// If the address cannot be bound.
 pub async fn serve(
     instance: &str,
     address: SocketAddr,
@@ -86,7 +86,7 @@ impl Application {
         let stop = spawner.token();
         spawner.spawn(format!("connection of {}", self.instance), async move {
             let mut stream = BufReader::new(stream);
-            // A caller that goes away is no failure of the application.
+            // A disconnected caller is not a failure of the application.
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = async { while self.exchange(&mut stream).await.is_some() {} } => {}
@@ -95,7 +95,7 @@ impl Application {
         });
     }
 
-    /// One request and its answer; `None` ends the connection.
+    /// Handles one request; `None` closes the connection.
     async fn exchange(&self, stream: &mut BufReader<TcpStream>) -> Option<()> {
         let (path, length) = head(stream).await?;
         self.requests.add(&path);

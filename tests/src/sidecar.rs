@@ -24,16 +24,16 @@ const LIFECYCLE: u16 = 20300;
 /// The flags of a sidecar.
 #[derive(Debug, Clone)]
 pub struct SidecarFlags {
-    /// Another program that takes the same flags; `legate-dataplane` when `None`.
+    /// Another program with the same flags; `legate-dataplane` if `None`.
     pub program: Option<PathBuf>,
-    /// The address its own listeners use.
+    /// The address of its own listeners.
     pub address: IpAddr,
-    /// Every other flag with its value.
+    /// All other flags with their values.
     pub flags: Vec<(&'static str, String)>,
 }
 
 impl SidecarFlags {
-    /// Sets a flag, whatever it was before.
+    /// Sets or replaces a flag.
     #[must_use]
     pub fn with(mut self, flag: &'static str, value: impl Into<String>) -> Self {
         self.flags.retain(|(name, _)| *name != flag);
@@ -41,14 +41,14 @@ impl SidecarFlags {
         self
     }
 
-    /// Leaves a flag away.
+    /// Removes a flag.
     #[must_use]
     pub fn without(mut self, flag: &'static str) -> Self {
         self.flags.retain(|(name, _)| *name != flag);
         self
     }
 
-    /// Talks to the server without TLS.
+    /// Uses plaintext to the server.
     #[must_use]
     pub fn plaintext(self) -> Self {
         self.without("ca-certs")
@@ -60,20 +60,20 @@ impl SidecarFlags {
 
 /// A running sidecar. Dropping it kills the process and its Envoy.
 pub struct Sidecar {
-    /// Its own address: listeners of its Envoy, admin and lifecycle.
+    /// Its own address: listeners of its Envoy, admin interface and lifecycle server.
     pub address: IpAddr,
-    /// Where it says that it is ready.
+    /// The address and path of its readiness endpoint.
     readiness: (SocketAddr, &'static str),
     child: Child,
     log: PathBuf,
 }
 
 impl Sidecar {
-    /// Starts the process; its output goes to `log`.
+    /// Starts the process; its output is written to `log`.
     ///
     /// # Panics
     ///
-    /// When it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn spawn(flags: &SidecarFlags, log: PathBuf) -> Self {
         let output = File::create(&log).expect("the log can be written");
@@ -103,11 +103,11 @@ impl Sidecar {
             .stderr(output)
             .kill_on_drop(true);
         if flags.program.is_none() {
-            // Several sidecars share the network here; others know no such setting.
+            // Several sidecars share the network here; other programs lack this setting.
             command.arg(format!("-telemetry-prom-bind-addr={address}"));
         }
         let child = command.spawn().expect("the dataplane can be started");
-        // Others know no readiness of their own, only Envoy's.
+        // Other programs have no readiness of their own, only Envoy's.
         let readiness = match &flags.program {
             Some(_) => ((flags.address, ADMIN).into(), "/ready"),
             None => ((flags.address, LIFECYCLE).into(), "/readyz"),
@@ -124,17 +124,17 @@ impl Sidecar {
     ///
     /// # Panics
     ///
-    /// When the process has been waited for.
+    /// If the process has been waited for.
     #[must_use]
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().expect("the process runs").cast_signed())
     }
 
-    /// The Envoy process below the dataplane.
+    /// The dataplane's Envoy process.
     ///
     /// # Panics
     ///
-    /// When there is not exactly one.
+    /// If there is not exactly one.
     #[must_use]
     pub fn envoy(&self) -> Pid {
         let children = self.children();
@@ -144,7 +144,7 @@ impl Sidecar {
         *envoy
     }
 
-    /// Processes that any thread of the dataplane started.
+    /// Child processes of all threads of the dataplane.
     fn children(&self) -> Vec<Pid> {
         let Some(pid) = self.child.id() else {
             return Vec::new();
@@ -159,23 +159,23 @@ impl Sidecar {
             .collect()
     }
 
-    /// Envoy's admin API.
+    /// The address of Envoy's admin interface.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
         (self.address, ADMIN).into()
     }
 
-    /// Health, readiness and graceful shutdown.
+    /// The address of health, readiness and graceful shutdown.
     #[must_use]
     pub fn lifecycle(&self) -> SocketAddr {
         (self.address, LIFECYCLE).into()
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it reports ready.
     ///
     /// # Panics
     ///
-    /// When the process ends or the wait is too long, with the log.
+    /// If the process exits or the timeout has passed, with the log.
     pub async fn ready(&mut self) {
         let (server, path) = self.readiness;
         let mut ended = None;
@@ -199,7 +199,7 @@ impl Sidecar {
         assert!(!dead, "the sidecar ended:\n{}", self.log());
     }
 
-    /// Everything the sidecar and its Envoy wrote.
+    /// The output of the sidecar and its Envoy so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -209,7 +209,7 @@ impl Sidecar {
     ///
     /// # Panics
     ///
-    /// When it does not end, with the log.
+    /// If it does not exit, with the log.
     pub async fn exit(&mut self) -> ExitStatus {
         match timeout(LIMIT, self.child.wait()).await {
             Ok(status) => status.expect("the process can be waited for"),
@@ -221,12 +221,12 @@ impl Sidecar {
     ///
     /// # Panics
     ///
-    /// When the process is gone.
+    /// If the process has ended.
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).expect("the process runs");
     }
 
-    /// Graceful end by SIGTERM.
+    /// Stops it gracefully with SIGTERM.
     pub async fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
         self.exit().await
@@ -236,7 +236,7 @@ impl Sidecar {
     ///
     /// # Panics
     ///
-    /// When the lifecycle server does not answer with one.
+    /// If the lifecycle server does not return one.
     pub async fn status(&self) -> Value {
         let (_, body) = client::get(self.lifecycle(), "/status")
             .await
@@ -244,22 +244,22 @@ impl Sidecar {
         serde_json::from_str(&body).expect("the status is JSON")
     }
 
-    /// Asks for a new Envoy and waits for the answer.
+    /// Requests a restart of Envoy and waits for the response.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is none.
     pub async fn restart(&self) -> client::Answer {
         client::post_within(LIMIT * 2, self.lifecycle(), "/restart")
             .await
             .expect("the lifecycle server answers")
     }
 
-    /// Serial number of the leaf certificate that Envoy presents now.
+    /// Serial number of the leaf certificate that Envoy presents.
     ///
     /// # Panics
     ///
-    /// When the admin API does not answer.
+    /// If the admin interface does not respond.
     pub async fn leaf_serial(&self) -> Option<String> {
         let (_, body) = client::get(self.admin(), "/certs")
             .await
@@ -270,11 +270,11 @@ impl Sidecar {
         leaf["serial_number"].as_str().map(str::to_owned)
     }
 
-    /// One counter or gauge of Envoy; 0 when Envoy has none of that name.
+    /// A counter or gauge of Envoy; 0 if it does not exist.
     ///
     /// # Panics
     ///
-    /// When the admin API does not answer.
+    /// If the admin interface does not respond.
     pub async fn stat(&self, name: &str) -> u64 {
         let (_, body) = client::get(self.admin(), "/stats")
             .await
@@ -287,11 +287,11 @@ impl Sidecar {
             .unwrap_or_default()
     }
 
-    /// Addresses of all endpoints that Envoy knows of mesh destinations.
+    /// Addresses of all endpoints of mesh destinations in Envoy.
     ///
     /// # Panics
     ///
-    /// When the admin API does not answer.
+    /// If the admin interface does not respond.
     pub async fn endpoints(&self) -> Vec<String> {
         let (_, body) = client::get(self.admin(), "/clusters")
             .await
@@ -307,7 +307,7 @@ impl Sidecar {
 
 impl Drop for Sidecar {
     fn drop(&mut self) {
-        // Not every dataplane takes its Envoy along when it is killed.
+        // Not every dataplane stops its Envoy when it is killed.
         if matches!(self.child.try_wait(), Ok(None)) {
             for child in self.children() {
                 let _ = kill(child, Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! Tables of one column a program, and what the first is of the second.
+//! Tables with one column per program, and the ratio of the first to the second.
 #![expect(clippy::print_stdout, reason = "tables are the result of a benchmark")]
 
 use crate::program::Program;
@@ -11,7 +11,7 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Starts a table, for figures with so many decimals.
+    /// Starts a table for values with this many decimals.
     #[must_use]
     pub fn new(title: &str, programs: &'a [Program], decimals: usize) -> Table<'a> {
         let names = programs
@@ -24,12 +24,12 @@ impl<'a> Table<'a> {
         Table { programs, decimals }
     }
 
-    /// One value a program; `None` where there is none.
+    /// One value per program; `None` if there is none.
     pub fn row(&self, label: &str, values: &[Option<f64>]) {
         self.precise_row(label, values, self.decimals);
     }
 
-    /// The same with another number of decimals.
+    /// The same with a different number of decimals.
     pub fn precise_row(&self, label: &str, values: &[Option<f64>], decimals: usize) {
         let cells = values.iter().map(|value| match value {
             Some(value) => format!(" {value:.decimals$} |"),
@@ -43,20 +43,20 @@ impl<'a> Table<'a> {
         println!("| {label} |{}{ratio}", cells.collect::<String>());
     }
 
-    /// The middle one of the values that were measured for each program.
+    /// The median of the values measured for each program.
     pub fn medians(&self, label: &str, values: &[Vec<f64>]) {
         let medians: Vec<_> = values.iter().map(|values| median(values)).collect();
         self.row(label, &medians);
     }
 
-    /// The largest.
+    /// The maximum of the values measured for each program.
     pub fn largest(&self, label: &str, values: &[Vec<f64>]) {
         let largest = |values: &Vec<f64>| values.iter().copied().reduce(f64::max);
         self.row(label, &values.iter().map(largest).collect::<Vec<_>>());
     }
 }
 
-/// The middle one; of an even number the larger of the two in the middle.
+/// The median; the upper one of an even number of values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();

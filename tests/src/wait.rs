@@ -1,4 +1,4 @@
-//! Waiting for something that becomes true, with a limit.
+//! Polls until a condition is met, with a timeout.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// Longest wait of a scenario step; far above what a step takes on a slow machine.
+/// The timeout of a scenario step, with a wide margin for slow machines.
 pub const LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Probes until `accept` takes the answer, and returns it.
+/// Polls until `accept` returns true for the result, and returns it.
 ///
 /// # Panics
 ///
-/// After [`LIMIT`], with the last answer.
+/// After [`LIMIT`], with the last result.
 pub async fn eventually<T, P>(
     what: &str,
     probe: impl FnMut() -> P,
@@ -27,11 +27,11 @@ where
     eventually_within(LIMIT, what, probe, accept).await
 }
 
-/// The same with another limit.
+/// The same with another timeout.
 ///
 /// # Panics
 ///
-/// After `limit`, with the last answer.
+/// After `limit`, with the last result.
 pub async fn eventually_within<T, P>(
     limit: Duration,
     what: &str,

@@ -1,53 +1,52 @@
-//! `cargo xtask bench`: figures of the dataplane and the server, measured side by side in one run, and of
-//! a mesh in a cluster.
+//! `cargo xtask bench`: measures the dataplane and the server in one run with the originals, and a mesh in a
+//! cluster.
 //!
-//! Nothing here passes or fails by time; what is printed is what was measured on this machine.
+//! Nothing here asserts times; the printed results are those of this machine.
 
 use clap::Args;
 
 use crate::workspace::{self, Workspace};
 use crate::{envoy, kind};
 
-/// What to measure.
+/// Options of `cargo xtask bench`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How often each sidecar is started
+    /// Number of starts of each sidecar
     #[arg(long, default_value_t = 10)]
     starts: u32,
-    /// How often each health probe is run
+    /// Number of runs of each health probe
     #[arg(long, default_value_t = 50)]
     probes: u32,
-    /// How many updates each relay gets, in thousands
+    /// Number of updates for each relay, in thousands
     #[arg(long, default_value_t = 5)]
     updates: u32,
-    /// How often an Envoy is killed
+    /// Number of times an Envoy is killed
     #[arg(long, default_value_t = 30)]
     kills: u32,
-    /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane,
-    /// server, store or api; all of these unless given. Or kubernetes, which needs what `cargo xtask kind`
-    /// needs
+    /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
+    /// store, api; default: all of these. Or kubernetes, with the requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
         "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "kubernetes",
     ])]
     only: Option<String>,
-    /// Profile of the measured dataplane; `quick-release` takes less time to build and more memory
+    /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
     #[arg(long, default_value = "sidecar")]
     profile: String,
-    /// How many proxies are connected to each server, one table each
+    /// Numbers of proxies connected to each server, one table for each
     #[arg(long, default_value = "1000,2000,10000")]
     proxies: String,
-    /// How many seconds a server gets to configure all of them
+    /// Deadline in seconds for a server to configure all of them
     #[arg(long, default_value_t = 300)]
     limit: u32,
-    /// How many pods are simulated in the cluster
+    /// Number of simulated pods in the cluster
     #[arg(long, default_value_t = 1000)]
     pods: u32,
 }
 
-/// What benchmarks are built with, and the servers of those of the store and the API.
+/// The build profile of benchmarks, and of the servers in those of the store and the API.
 const PROFILE: [&str; 3] = ["--profile", "quick-release", "--locked"];
 
-/// Builds optimised binaries and measures them and the originals, where these are at hand.
+/// Builds optimised binaries and measures them together with the originals, if available.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let only = options.only.as_deref();
     if only == Some("kubernetes") {
@@ -74,8 +73,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     Ok(())
 }
 
-/// Whole sidecars, compared with `consul-dataplane` when `LEGATE_CONSUL_DATAPLANE` names one or it is on
-/// `PATH`.
+/// Whole sidecars, compared with `consul-dataplane` from `LEGATE_CONSUL_DATAPLANE` or `PATH`, if available.
 fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
     let mut build = workspace.cargo(&["build", "-p", "legate-dataplane", "--locked"]);
@@ -101,8 +99,8 @@ fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut sidecar)
 }
 
-/// `legate-server`, as it is shipped, with simulated proxies, compared with `consul` when `LEGATE_CONSUL` names
-/// one or it is on `PATH`.
+/// `legate-server` with its release profile and simulated proxies, compared with `consul` from `LEGATE_CONSUL`
+/// or `PATH`, if available.
 fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let build = ["build", "-p", "legate-server", "--release", "--locked"];
     workspace::run(&mut workspace.cargo(&build))?;
@@ -115,7 +113,7 @@ fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut server)
 }
 
-/// What keeping state costs a server, or what its HTTP API takes, compared with `consul` as above.
+/// The cost of a server's persistence, or the throughput of its HTTP API, compared with `consul` as above.
 fn whole_servers(workspace: &Workspace, bench: &str) -> anyhow::Result<()> {
     let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
     workspace::run(build.args(PROFILE))?;

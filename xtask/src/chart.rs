@@ -1,6 +1,6 @@
-//! `cargo xtask chart`: renders the chart with the real helm, and compares it with what was rendered
-//! before. A change of the chart is seen in `tests/chart`: for each `NAME.values.yaml` there is
-//! `NAME.yaml`, which `--update` writes. It asks no cluster.
+//! `cargo xtask chart`: renders the chart with the real helm and compares it with the golden files
+//! in `tests/chart`: for each `NAME.values.yaml` there is a `NAME.yaml`, which `--update` writes. No
+//! cluster is needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::workspace::{self, Workspace};
 const CHART: &str = "charts/legate";
 const CASES: &str = "tests/chart";
 
-/// Of the cluster that the chart is rendered for, unless the first line of the values names another:
+/// The Kubernetes version of the rendered chart, unless the first line of the values sets another:
 /// `# kubernetes 1.27`.
 const KUBERNETES: &str = "1.33";
 
-/// Values that are refused: what follows `--set`, and a part of the reason.
+/// Refused values: the arguments of `--set`, and a part of the error.
 const REFUSED: [(&[&str], &str); 23] = [
     (
         &["syncCatalog.enabled=true"],
@@ -121,7 +121,7 @@ const REFUSED: [(&[&str], &str); 23] = [
 /// Options of `cargo xtask chart`.
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
-    /// Write what is rendered instead of comparing it
+    /// Write the rendered files instead of comparing them
     #[arg(long)]
     update: bool,
 }
@@ -158,7 +158,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     }
     ensure!(
         different.is_empty(),
-        "the chart renders differently; if that is meant: cargo xtask chart --update\n{}",
+        "the rendered chart differs; if that is intended: cargo xtask chart --update\n{}",
         different.join("\n")
     );
     Ok(())
@@ -227,7 +227,7 @@ fn kubernetes(values: &Path) -> anyhow::Result<String> {
     Ok(named.unwrap_or(KUBERNETES).to_owned())
 }
 
-/// The first line that differs from a file.
+/// The first line that differs from a golden file.
 fn difference(golden: &Path, rendered: &str) -> Option<String> {
     let expected = fs::read_to_string(golden).unwrap_or_default();
     if expected == rendered {
@@ -246,7 +246,7 @@ fn difference(golden: &Path, rendered: &str) -> Option<String> {
     ))
 }
 
-/// `LEGATE_HELM`, else the one on `PATH`, else the one that is built with the programs of a cluster.
+/// The helm in `LEGATE_HELM`, on `PATH`, or built with the programs of a cluster.
 fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     if let Some(named) = workspace::variable("LEGATE_HELM") {
         return Ok(named.into());
@@ -256,6 +256,6 @@ fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     match found.find(|program| program.is_file()) {
         Some(program) => Ok(program),
         None => kind::helm(workspace)
-            .context("helm is needed: put it on PATH, name it in LEGATE_HELM, or install Go"),
+            .context("helm is required: put it on PATH, set LEGATE_HELM, or install Go"),
     }
 }

@@ -1,4 +1,4 @@
-//! What a change has to pass, stage by stage, with the time each took.
+//! The stages of CI, with their durations.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -51,7 +51,7 @@ const STAGES: [Stage; 11] = [
     ("fuzz", fuzz::ci),
 ];
 
-/// The tests of whole servers, which run with each store that servers have: folder and test.
+/// Tests of whole servers, which are repeated with each store backend: folder and test.
 const SCENARIOS: [(&str, &str); 2] = [("crates/server", "it"), ("tests", "mesh")];
 
 fn run_stage(workspace: &Workspace, stage: &Stage) -> (anyhow::Result<()>, Duration) {
@@ -60,10 +60,10 @@ fn run_stage(workspace: &Workspace, stage: &Stage) -> (anyhow::Result<()>, Durat
     (result, start.elapsed().unwrap_or_default())
 }
 
-/// `cargo xtask ci`: all stages, up to the first that fails.
+/// `cargo xtask ci`: all stages, up to the first failure.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
-    // It takes ten minutes where nothing is in the cache, about as long as the stages that only
-    // compile. Tests have the machine for themselves.
+    // With an empty cache it takes ten minutes, about as long as the stages that only compile.
+    // Tests have the machine to themselves.
     let mut background = kind::Background::start(workspace)?;
     let mut report = Vec::new();
     let mut outcome = Ok(());
@@ -85,7 +85,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
         }
     }
     drop(background);
-    // What the test stage left out stands next to its verdict.
+    // Skipped tests are reported together with the result.
     if workspace::variable("LEGATE_INTEROP").is_some_and(|value| value == "off") {
         report.push(
             "tests/interop  NOT RUN: LEGATE_INTEROP=off leaves out every scenario with a real consul or \
@@ -97,8 +97,8 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     outcome
 }
 
-/// `cargo xtask test`: every test, those of whole servers with each store that servers have; with
-/// arguments, the tests that these name, with the store that `LEGATE_TEST_STORE` names.
+/// `cargo xtask test`: every test, with those of whole servers repeated for each store backend;
+/// with arguments, the selected tests, with the backend in `LEGATE_TEST_STORE`.
 pub(crate) fn test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
     cargo_test(workspace, args)?;
     if args.is_empty() {
@@ -111,7 +111,7 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()>
 /// Builds everything first, so that scenarios find the binaries they start.
 fn cargo_test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
-    // Cargo builds a program for the tests of its own package only.
+    // Cargo builds a program only for the tests of its own package.
     workspace::run(&mut workspace.cargo(&["build", "--workspace", "--locked", "--bins"]))?;
     workspace::run(&mut workspace.cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let mut command = workspace.cargo(&["test", "--locked", "--no-fail-fast"]);
@@ -126,7 +126,7 @@ fn cargo_test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
     workspace::run(&mut command)
 }
 
-/// Runs the tests of whole servers, as [`cargo_test`] built them, with another store.
+/// Runs the tests of whole servers, as built by [`cargo_test`], with another store backend.
 fn scenarios(workspace: &Workspace, store: &str) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
     let binaries = test_binaries(workspace)?;
@@ -153,8 +153,8 @@ fn scenarios(workspace: &Workspace, store: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What cargo says of each test binary. Naming two packages to cargo would build what they depend
-/// on again, with the features that these two need.
+/// Cargo's messages about each test binary. Selecting two packages would rebuild their dependencies
+/// with the features that these two need.
 fn test_binaries(workspace: &Workspace) -> anyhow::Result<Vec<Value>> {
     let args = ["test", "--workspace", "--locked", "--no-run"];
     let mut command = workspace.cargo(&args);

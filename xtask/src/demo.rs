@@ -1,14 +1,14 @@
-//! `cargo xtask demo`: gets an Envoy, builds, and hands over to `legate dev`.
+//! `cargo xtask demo`: finds an Envoy, builds, and executes `legate dev`.
 
 use clap::Args;
 
 use crate::envoy;
 use crate::workspace::{self, Workspace};
 
-/// The options of the demo.
+/// Options of `cargo xtask demo`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// End after the proof: exit status 0, or the reason why it failed
+    /// Exit after the verification: exit status 0, or the reason of the failure
     #[arg(long)]
     once: bool,
 }
@@ -42,7 +42,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<()> {
     ]))
 }
 
-/// Becomes the demo, so that Ctrl-C and the exit status are its own.
+/// Replaces this process, so that Ctrl-C and the exit status are those of the demo.
 fn exec(command: &mut std::process::Command) -> anyhow::Result<()> {
     use std::os::unix::process::CommandExt;
     Err(anyhow::Error::new(command.exec()).context("cannot start legate dev"))

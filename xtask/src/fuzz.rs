@@ -1,13 +1,12 @@
 //! `cargo xtask fuzz`: a bounded run of each fuzz target in `fuzz/`.
 //!
-//! The targets run libFuzzer, which steers by what an input reaches in the code. The compiler of
-//! `rust-toolchain.toml` marks the code for that; nothing else has to be installed but a C++
-//! compiler, which builds libFuzzer itself. `--address-sanitizer` looks for misuse of memory as
-//! well, which the crates below ours could be guilty of, and takes a nightly compiler.
+//! The targets use libFuzzer, which is guided by coverage. The compiler of `rust-toolchain.toml`
+//! instruments the code; the only other requirement is a C++ compiler, which builds libFuzzer
+//! itself. `--address-sanitizer` also detects memory errors, possible in dependencies, and requires
+//! a nightly compiler.
 //!
-//! `fuzz/seeds` has an input of each kind and is never written to. What a run finds stays below the
-//! target directory: inputs that reach something new, where the next run starts, and inputs that
-//! break a target.
+//! `fuzz/seeds` has an input of each kind and is never written to. The results of a run are below
+//! the target directory: the corpus, with which the next run starts, and inputs that fail.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,34 +17,34 @@ use clap::Args;
 
 use crate::workspace::{self, Workspace};
 
-/// What to fuzz, and for how long.
+/// Options of `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long each target runs, in seconds
+    /// Duration of each target, in seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Build with the address sanitizer too; needs a nightly compiler
+    /// Build with the address sanitizer as well; requires a nightly compiler
     #[arg(long)]
     address_sanitizer: bool,
-    /// One target; all of them unless given
+    /// A single target; default: all
     target: Option<String>,
 }
 
-/// What CI does: as much as a change should wait for.
+/// The options in CI, limited to a reasonable duration.
 const CI: Options = Options {
     seconds: 15,
     address_sanitizer: false,
     target: None,
 };
 
-/// Longest time in seconds that one input may take, and memory in MiB that one target may use:
-/// whatever is read has to be done with quickly, and in little.
+/// The time limit in seconds for one input, and the memory limit in MiB of a target, because every
+/// input must be processed quickly and with little memory.
 const INPUT_SECONDS: u32 = 10;
 const MEMORY: u32 = 512;
-/// The sanitizer keeps freed memory for a while and needs some for itself.
+/// The sanitizer delays freeing memory and needs some for itself.
 const MEMORY_OF_SANITIZER: u32 = 1024;
 
-/// Counters and comparisons for libFuzzer in all code, and the mark by which crates know.
+/// Instrumentation for libFuzzer in all code, and the cfg flag for crates.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -53,7 +52,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Cllvm-args=-simplifycfg-branch-fold-threshold=0";
 
-/// Runs the targets one after another, up to the first that fails.
+/// Runs the targets in sequence, up to the first failure.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let targets = chosen(workspace, options.target.as_deref())?;
     check_tools(options)?;
@@ -66,12 +65,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     Ok(())
 }
 
-/// All targets for a short time each, as a stage of `cargo xtask ci`.
+/// Runs all targets for a short time, as a stage of `cargo xtask ci`.
 pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
     run(workspace, &CI)
 }
 
-/// The lints that the rest of the repository has to pass, and its format.
+/// Checks lints and format of the targets as in the rest of the repository.
 pub(crate) fn clippy(workspace: &Workspace) -> anyhow::Result<()> {
     check_tools(&CI)?;
     let build = Build::new(workspace, &CI)?;
@@ -79,13 +78,13 @@ pub(crate) fn clippy(workspace: &Workspace) -> anyhow::Result<()> {
     workspace::run(command.args(["--", "-D", "warnings"]))
 }
 
-/// The format of the targets; they are no members of the root workspace.
+/// Checks the format of the targets, which are not members of the root workspace.
 pub(crate) fn format(workspace: &Workspace) -> anyhow::Result<()> {
     let mut command = workspace.cargo(&["fmt", "--all", "--check"]);
     workspace::run(command.current_dir(workspace.root.join("fuzz")))
 }
 
-/// The targets that `fuzz/Cargo.toml` names, or the one that is asked for.
+/// The targets in `fuzz/Cargo.toml`, or the requested one.
 fn chosen(workspace: &Workspace, wanted: Option<&str>) -> anyhow::Result<Vec<String>> {
     let path = workspace.root.join("fuzz/Cargo.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
@@ -100,13 +99,13 @@ fn chosen(workspace: &Workspace, wanted: Option<&str>) -> anyhow::Result<Vec<Str
         None => Ok(known),
         Some(wanted) if known.iter().any(|target| target == wanted) => Ok(vec![wanted.to_owned()]),
         Some(wanted) => bail!(
-            "there is no fuzz target {wanted:?}; there are {}",
+            "there is no fuzz target {wanted:?}; use one of {}",
             known.join(", ")
         ),
     }
 }
 
-/// One line for each way in which fuzzing cannot work here.
+/// A line for each missing requirement of fuzzing.
 fn check_tools(options: &Options) -> anyhow::Result<()> {
     let works = |program: &Path, args: &[&str]| {
         let mut command = Command::new(program);
@@ -119,7 +118,7 @@ fn check_tools(options: &Options) -> anyhow::Result<()> {
     let compiler = workspace::variable("CXX").map_or_else(|| "c++".into(), PathBuf::from);
     if !works(&compiler, &["--version"]) {
         bail!(
-            "libFuzzer needs a C++ compiler, and {} is none: install g++ (Debian, Ubuntu: apt-get install g++) or name one in CXX",
+            "libFuzzer needs a C++ compiler, but {} does not work: install g++ (Debian, Ubuntu: apt-get install g++) or set CXX",
             compiler.display()
         );
     }
@@ -133,14 +132,14 @@ fn check_tools(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How the targets are built, and where.
+/// The configuration of a build.
 struct Build {
     /// The workspace of the targets.
     folder: PathBuf,
-    /// Where what is built and what is found goes.
+    /// The folder for build output and results.
     target: PathBuf,
-    /// The machine's own triple. Cargo applies flags to the targets alone, and not to what runs
-    /// while they are built, only when the target is named.
+    /// The machine's target triple. Only if it is set explicitly does Cargo apply flags to the
+    /// targets alone, and not to build scripts.
     machine: String,
     flags: String,
     nightly: bool,
@@ -161,7 +160,7 @@ impl Build {
         })
     }
 
-    /// A cargo command with everything on which what is built depends.
+    /// A cargo command with all settings that affect the build.
     fn cargo(&self, task: &str) -> Command {
         let mut command = match self.nightly {
             false => Command::new("cargo"),
@@ -200,7 +199,7 @@ impl Build {
             true => MEMORY_OF_SANITIZER,
         };
         let mut command = Command::new(&program);
-        // Only the first folder is written to.
+        // libFuzzer writes to the first folder only.
         command
             .arg(found)
             .arg(self.folder.join("seeds").join(target))
@@ -208,7 +207,7 @@ impl Build {
                 format!("-max_total_time={}", options.seconds),
                 format!("-timeout={INPUT_SECONDS}"),
                 format!("-rss_limit_mb={memory}"),
-                // With the slash: it is put before the name of the file.
+                // With a trailing slash, because it is a prefix of file names.
                 format!("-artifact_prefix={}/", broken.display()),
                 "-print_final_stats=1".to_owned(),
                 "-verbosity=0".to_owned(),
@@ -230,7 +229,7 @@ impl Build {
     }
 }
 
-/// What libFuzzer counted, in one line.
+/// libFuzzer's statistics in one line.
 fn summary(said: &str) -> String {
     let counted = |name: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(name));
@@ -245,7 +244,7 @@ fn summary(said: &str) -> String {
     )
 }
 
-/// The triple for which the compiler builds by itself.
+/// The compiler's default target triple.
 fn machine() -> anyhow::Result<String> {
     let output = Command::new("rustc")
         .arg("-vV")

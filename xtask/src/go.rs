@@ -1,5 +1,5 @@
-//! Go: programs of others are built from modules of this repository, whose `go.mod` and `go.sum` have the
-//! versions and the checksums. Nothing but the Go module proxy is asked.
+//! Builds foreign programs with Go from modules of this repository, whose `go.mod` and `go.sum` have the
+//! versions and checksums. Only the Go module proxy is accessed.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use anyhow::Context;
 
 use crate::workspace;
 
-/// Go where it is usually installed, also when nobody has put that on `PATH`. Programs without the C
-/// library run in images that have none.
+/// Go in its usual place, also if it is not on `PATH`. cgo is disabled, so that programs run in images
+/// without a C library.
 pub(crate) fn command(module: &Path) -> Command {
     let installed = Path::new("/usr/local/go/bin/go");
     let on_path = workspace::variable("PATH")
@@ -24,8 +24,8 @@ pub(crate) fn command(module: &Path) -> Command {
     command
 }
 
-/// What decides about the programs of a module: the compiler's version and every source, one after the
-/// other. `instead` says what to do where there is no Go.
+/// The fingerprint of a module's programs: the compiler's version and all sources. `instead` is the
+/// alternative in the error if Go is missing.
 pub(crate) fn stamp(module: &Path, sources: &[&str], instead: &str) -> anyhow::Result<Vec<u8>> {
     let version = command(module).arg("version").output();
     let version = version.with_context(|| {

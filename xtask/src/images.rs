@@ -1,19 +1,19 @@
-//! The images that this repository makes: what the Dockerfile, its check in `cargo xtask tidy` and the
-//! clusters of `cargo xtask kind` have to agree on.
+//! The images of this repository, as shared by the Dockerfile, its check in `cargo xtask tidy` and the
+//! clusters of `cargo xtask kind`.
 
-/// One image.
+/// An image.
 pub(crate) struct Image {
-    /// Its name, which is that of its stage in the Dockerfile and of its program.
+    /// Its name, which is also that of its Dockerfile stage and program.
     pub(crate) name: &'static str,
-    /// The crate with the program.
+    /// The crate of the program.
     pub(crate) package: &'static str,
-    /// The profile it is built with.
+    /// The build profile.
     pub(crate) profile: &'static str,
-    /// The script that puts programs into it; without one there is only the one program.
+    /// The script that installs programs into it; `None` if it has only one program.
     pub(crate) layout: Option<&'static str>,
 }
 
-/// All of them.
+/// All images.
 pub(crate) const IMAGES: [Image; 4] = [DATAPLANE, SERVER, KUBERNETES, EXAMPLE];
 
 /// A sidecar, with its Envoy.
@@ -32,7 +32,7 @@ pub(crate) const SERVER: Image = Image {
     layout: None,
 };
 
-/// What serves Kubernetes, and redirects the traffic of pods.
+/// The operator, which also redirects the traffic of pods.
 pub(crate) const KUBERNETES: Image = Image {
     name: "legate-k8s",
     package: "legate-kubernetes",
@@ -48,10 +48,11 @@ pub(crate) const EXAMPLE: Image = Image {
     layout: None,
 };
 
-/// User and group of each. Numbers, because Kubernetes can tell from numbers only that it is not root.
+/// User and group of each image, numeric because Kubernetes can only verify that numeric users are not
+/// root.
 pub(crate) const USER: &str = "100:100";
 
-/// Where the program of an image is.
+/// The path of an image's program.
 pub(crate) fn program(name: &str) -> String {
     format!("/usr/local/bin/{name}")
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask interop`: clients of Consul that others wrote, unmodified from their registries, talk to
-//! `legate` under the name `consul`; a real Vault signs for a server.
+//! `cargo xtask interop`: runs foreign Consul clients, unmodified from their registries, against `legate`
+//! under the name `consul`, and tests a server with a real Vault.
 //!
-//! The official Go client's own tests start `consul agent` from PATH. Which of them do not pass, and why,
-//! is a table in `docs/consul-clients.md`: a test that fails and does not stand there is an error. It tests
-//! nothing itself; the scripts for the other clients are in `tests/interop/clients`.
+//! The official Go client's own tests start `consul agent` from PATH. A table in `docs/consul-clients.md`
+//! lists failing tests with reasons; a failure that is not listed is an error. This module only runs tests;
+//! the scripts of the other clients are in `tests/interop/clients`.
 
 mod agent;
 mod go_client;
@@ -19,30 +19,30 @@ use clap::Args;
 use crate::vault;
 use crate::workspace::{self, Workspace};
 
-/// Which clients to run.
+/// Options of `cargo xtask interop`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// One client: go (its whole test suite), python, node or template (consul-template); or vault, the
-    /// scenarios with a real Vault as the CA; all of these unless given
+    /// scenarios with a real Vault as the CA; default: all of these
     #[arg(long, value_parser = ["go", "python", "node", "template", "vault"])]
     only: Option<String>,
-    /// Only the Go client's tests whose names match this regular expression; the table of those that do
-    /// not pass is left alone then
+    /// Only the Go client's tests whose names match this regular expression; the table of failing tests is
+    /// then ignored
     #[arg(long, default_value = "")]
     tests: String,
-    /// The program that is started under the name `consul`, such as a Consul to compare with; by default
-    /// `legate`, which is built first
+    /// Program to start under the name `consul`, such as a Consul for comparison; default: `legate`, which
+    /// is built first
     #[arg(long)]
     program: Option<PathBuf>,
 }
 
-/// What every client needs.
+/// The environment of the clients.
 struct Place {
     /// The repository.
     root: PathBuf,
-    /// Where clients are fetched to and built; kept for the next run.
+    /// The folder of fetched and built clients, reused by the next run.
     folder: PathBuf,
-    /// A folder in which `consul` is the program.
+    /// A folder in which the program is named `consul`.
     bin: PathBuf,
 }
 
@@ -52,7 +52,7 @@ impl Place {
         let bin = folder.join("bin");
         fs::create_dir_all(&bin)?;
         let link = bin.join("consul");
-        // The link may be one of an earlier run, with another program.
+        // The link may be left from an earlier run with another program.
         let _ = fs::remove_file(&link);
         symlink(program, &link).with_context(|| format!("cannot make {}", link.display()))?;
         Ok(Self {
@@ -62,13 +62,13 @@ impl Place {
         })
     }
 
-    /// The program under the name `consul`.
+    /// The path of the program named `consul`.
     fn consul(&self) -> PathBuf {
         self.bin.join("consul")
     }
 }
 
-/// Runs the clients that are asked for.
+/// Runs the requested clients.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let program = match &options.program {
         Some(program) => program

@@ -1,11 +1,11 @@
-//! `cargo xtask`: what contributors and CI run.
+//! `cargo xtask`: the tasks of contributors and CI.
 //!
-//! It starts the ordinary tools (cargo, pip) and checks the repository; it holds no product code
-//! and no crate of the workspace depends on it.
+//! It runs ordinary tools (cargo, pip) and checks the repository; it has no product code, and no crate of
+//! the workspace depends on it.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command line tool talks to a terminal"
+    reason = "a command line tool prints to its user"
 )]
 
 mod bench;
@@ -38,12 +38,12 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run a small mesh on this machine and prove that it enforces mutual TLS and intentions
+    /// Run a small mesh on this machine and verify that it enforces mutual TLS and intentions
     Demo(demo::Options),
-    /// Run every test, the scenarios with real Envoys included, those of whole servers with each
-    /// kind of store (memory, file, etcd); arguments go to `cargo test`
+    /// Run every test, including scenarios with real Envoys, and those of whole servers with each store
+    /// backend (memory, file, etcd); arguments are passed to `cargo test`
     Test {
-        /// Passed on to `cargo test`, for example `-p legate-tests --test mesh` or `-- name`
+        /// Arguments of `cargo test`, for example `-p legate-tests --test mesh` or `-- name`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -54,23 +54,22 @@ enum Task {
     Kind(kind::Options),
     /// Everything a change has to pass: format, tidy, clippy, docs, the tests and some fuzzing
     Ci,
-    /// Print the path of an Envoy binary, fetching one when there is none
+    /// Print the path of an Envoy binary, fetching one if there is none
     Envoy {
-        /// Fetch this version, whatever others are there
+        /// Fetch this version, even if others are available
         #[arg(long)]
         version: Option<String>,
     },
-    /// Print the path of a Vault for the tests, building one when there is none (Go)
+    /// Print the path of a Vault for the tests, building one if there is none (Go)
     Vault,
-    /// Check the rules of ARCHITECTURE.md that a program can check
+    /// Check the rules of ARCHITECTURE.md that can be checked automatically
     Tidy,
-    /// Run clients of Consul that others wrote against `legate`: the official Go client's test suite, and
-    /// clients for Python and Node.js and consul-template, and the scenarios with a real Vault (Go, Node.js,
-    /// Python with pip)
+    /// Run foreign Consul clients against `legate`: the official Go client's test suite, clients for Python
+    /// and Node.js, consul-template, and the scenarios with a real Vault (Go, Node.js, Python with pip)
     Interop(interop::Options),
-    /// Measure the dataplane and print the figures as a table
+    /// Measure the dataplane and the servers, and print tables
     Bench(bench::Options),
-    /// Feed what others may send to the code that reads it (needs a C++ compiler)
+    /// Fuzz the parsers of untrusted input (needs a C++ compiler)
     Fuzz(fuzz::Options),
 }
 

@@ -1,7 +1,7 @@
-//! Finds a Vault for the tests, or builds the one that this workspace is tested with.
+//! Finds a Vault for the tests, or builds the version that this workspace is tested with.
 //!
-//! Order: `LEGATE_VAULT`, then `vault` on `PATH`, then the Go module in `tests/interop/vault`, built below
-//! the target directory. The version is in the `go.mod` of that module, checksums are in its `go.sum`.
+//! In order: `LEGATE_VAULT`, `vault` on `PATH`, the Go module in `tests/interop/vault`, built below the
+//! target directory. The version is in the `go.mod` of that module, checksums are in its `go.sum`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use anyhow::ensure;
 use crate::go;
 use crate::workspace::{self, Workspace, run};
 
-/// Where the module is.
+/// The folder of the module.
 const FOLDER: &str = "tests/interop/vault";
-/// What decides about the program.
+/// The sources that determine the program.
 const SOURCES: [&str; 3] = ["go.mod", "go.sum", "main.go"];
 
-/// Path of a Vault that can be run.
+/// Path of an executable Vault.
 pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     match workspace::program("vault", "LEGATE_VAULT")? {
         Some(path) => Ok(path),
@@ -28,7 +28,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let module = workspace.root.join(FOLDER);
     let folder = workspace.target.join("vault");
     let (binary, stamp) = (folder.join("vault"), folder.join("stamp"));
-    let instead = "name a Vault in LEGATE_VAULT";
+    let instead = "set LEGATE_VAULT to a Vault";
     let sources = go::stamp(&module, &SOURCES, instead)?;
     if binary.is_file() && fs::read(&stamp).is_ok_and(|found| found == sources) {
         return Ok(binary);
@@ -42,10 +42,10 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
-/// Runs the scenarios with a real Vault, which is built where there is none.
+/// Runs the scenarios with a real Vault, which is built if necessary.
 pub(crate) fn test(workspace: &Workspace) -> anyhow::Result<()> {
     let vault = get(workspace)?;
-    // As everything is built for all tests, so that nothing is built twice.
+    // With the features of all tests, so that nothing is built twice.
     let arguments = [
         "test",
         "--workspace",
@@ -55,7 +55,7 @@ pub(crate) fn test(workspace: &Workspace) -> anyhow::Result<()> {
         "vault::",
     ];
     let mut tests = workspace.cargo(&arguments);
-    // What leaves out the scenarios with other programs does not count for these.
+    // The switch that disables other foreign programs does not apply to these scenarios.
     tests
         .env("LEGATE_VAULT", vault)
         .env_remove("LEGATE_INTEROP");

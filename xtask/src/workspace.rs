@@ -1,4 +1,4 @@
-//! The repository as cargo sees it: root, target directory, members and their dependencies.
+//! The repository from cargo's view: root, target directory, members and their dependencies.
 //!
 //! The only module of this tool that reads the environment.
 
@@ -9,21 +9,21 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-/// The workspace this tool was built in.
+/// The workspace in which this tool was built.
 pub(crate) struct Workspace {
     /// Directory of the root `Cargo.toml`.
     pub(crate) root: PathBuf,
-    /// Where cargo puts what it builds; everything this tool fetches goes below it as well.
+    /// Cargo's output directory, which also contains everything that this tool fetches.
     pub(crate) target: PathBuf,
     /// The root manifest.
     pub(crate) manifest: toml::Table,
-    /// `cargo metadata` of the members and everything they depend on.
+    /// `cargo metadata` of the members and all dependencies.
     pub(crate) metadata: Value,
 }
 
 impl Workspace {
-    /// Asks cargo; the directory this tool was compiled in is the starting point, so that it does
-    /// not matter where it is called from.
+    /// Queries cargo, starting from the directory in which this tool was compiled, so that it works
+    /// from any directory.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -54,7 +54,7 @@ impl Workspace {
         })
     }
 
-    /// Folders of the members, in the order of the root manifest: the order in which data flows.
+    /// Folders of the members, in the order of the root manifest, which is that of the data flow.
     pub(crate) fn members(&self) -> anyhow::Result<Vec<String>> {
         let members = self.manifest["workspace"]["members"]
             .as_array()
@@ -73,7 +73,7 @@ impl Workspace {
     }
 }
 
-/// Runs a command to its end; an exit status other than 0 is an error that shows the command.
+/// Runs a command; an exit status other than 0 is an error with the command.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let status = command
         .status()
@@ -84,7 +84,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same, with what the command prints on standard output instead of printing it.
+/// Runs a command and returns its standard output.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot start {}", show(command)))?;
@@ -95,12 +95,12 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The program that a variable names, or else the one of this name on `PATH`.
+/// The program in a variable, or else the one on `PATH`.
 pub(crate) fn program(name: &str, named_by: &str) -> anyhow::Result<Option<PathBuf>> {
     if let Some(path) = variable(named_by).map(PathBuf::from) {
         if !path.is_file() {
             bail!(
-                "{named_by} is {}, which is not a file: name a program or unset it",
+                "{named_by} is {}, which is not a file: set it to a program or unset it",
                 path.display()
             );
         }
@@ -113,7 +113,7 @@ pub(crate) fn program(name: &str, named_by: &str) -> anyhow::Result<Option<PathB
     }))
 }
 
-/// One variable of the environment.
+/// An environment variable.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place of this tool that reads the environment"

@@ -1,7 +1,7 @@
-//! How gRPC messages become bytes: as Protocol Buffers, in buffers as large as a message needs.
+//! The gRPC codec: Protocol Buffers in buffers of the size of each message.
 //!
-//! Tonic's own codec takes 8 KiB ahead for each direction of each call. A server holds a stream for
-//! every proxy, and most streams say nothing most of the time.
+//! Tonic's own codec reserves 8 KiB for each direction of each call. A server holds a stream for
+//! every proxy, most of which are idle most of the time.
 
 use std::marker::PhantomData;
 
@@ -10,10 +10,10 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, EncodeBuf, Encoder};
 use tonic_prost::{ProstCodec, ProstDecoder};
 
-/// What a call takes ahead, in bytes: most requests fit.
+/// The initial buffer of a call in bytes, sufficient for most requests.
 const AHEAD: usize = 512;
 
-/// Messages that are ready at one time are sent together until they have so many bytes. Tonic's
+/// Messages that are ready at the same time are sent together up to this many bytes. Tonic's
 /// default.
 const TOGETHER: usize = 32 * 1024;
 
@@ -50,7 +50,7 @@ fn buffers() -> BufferSettings {
     BufferSettings::new(AHEAD, TOGETHER)
 }
 
-/// Encodes a message after it has made room for all of it.
+/// An encoder that reserves the exact size of a message first.
 #[derive(Debug)]
 pub struct Exact<T>(PhantomData<T>);
 

@@ -1,13 +1,13 @@
 //! Conversion between JSON objects and `google.protobuf.Struct`.
 //!
-//! A `Struct` knows only one kind of number, a 64-bit float; whole numbers that a float holds
-//! exactly come back as JSON integers, others lose precision on the way in.
+//! A `Struct` has only one type of numbers, 64-bit floats. Integers that a float represents exactly
+//! are converted back to JSON integers; others lose precision.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::{Map, Number, Value as Json};
 
-/// Largest magnitude up to which every whole number has an exact float: 2^53.
+/// The largest magnitude up to which every integer has an exact float: 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Converts a JSON object.

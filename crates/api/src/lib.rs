@@ -1,8 +1,8 @@
 //! Messages of Consul's public gRPC services and the delta-xDS envelope.
 //!
-//! Generated at build time from the `.proto` files of this crate, each service with a client and
-//! a server side. `bytes` fields are [`bytes::Bytes`], so that a decoded message shares the buffer
-//! it was read from. This crate never opens a connection and holds no logic but conversions.
+//! Generated at build time from the `.proto` files of this crate, with a client and a server for
+//! each service. `bytes` fields are [`bytes::Bytes`], so that a decoded message shares its buffer.
+//! The crate opens no connections and has no logic except conversions.
 
 pub mod codec;
 pub mod json;
@@ -22,10 +22,10 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/api.rs"));
 }
 
-/// `hashicorp.consul.dataplane`: what a dataplane asks before it starts a proxy.
+/// `hashicorp.consul.dataplane`: requests of a dataplane before it starts a proxy.
 pub use generated::hashicorp::consul::dataplane;
 
-/// `hashicorp.consul.serverdiscovery`: which servers can be used.
+/// `hashicorp.consul.serverdiscovery`: discovery of available servers.
 pub use generated::hashicorp::consul::serverdiscovery;
 
 /// `hashicorp.consul.acl`: login and logout.
@@ -43,7 +43,7 @@ pub use generated::envoy::service::discovery::v3 as discovery;
 /// `google.rpc`: the error inside a rejected xDS response.
 pub use generated::google::rpc;
 
-/// `envoy.config.core.v3`: the parts of Envoy's node message that a server looks at.
+/// `envoy.config.core.v3`: the parts of Envoy's node message that a server uses.
 pub use generated::envoy::config::core::v3 as node;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Keys of gRPC metadata that Consul's services read.
+//! Keys of gRPC metadata used by Consul's services.
 
 /// ACL secret. Servers use the first value only.
 pub const TOKEN: &str = "x-consul-token";

@@ -1,5 +1,5 @@
-//! Field numbers are the contract with every Consul that is out there: bytes written by hand here
-//! must decode to the right fields, and encode to the same bytes again.
+//! Field numbers are the contract with deployed versions of Consul: handwritten bytes must decode
+//! to the right fields and encode to the same bytes again.
 
 use bytes::Bytes;
 use prost::Message;
@@ -11,7 +11,7 @@ use crate::{
     type_url,
 };
 
-/// A length-delimited field, written by hand: (number << 3) | 2, length, body.
+/// A handwritten length-delimited field: (number << 3) | 2, length, body.
 fn field(number: u8, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     assert!(
@@ -333,7 +333,7 @@ fn node_field_numbers() {
     );
 }
 
-/// The definition as Envoy has it: the resource is a message.
+/// Envoy's own definition, in which the resource is a message.
 #[derive(Clone, PartialEq, prost::Message)]
 struct TypedResource {
     #[prost(string, tag = "1")]
@@ -346,7 +346,7 @@ struct TypedResource {
 
 #[test]
 fn a_relayed_resource_keeps_its_bytes() {
-    // A body with a field that nobody knows and not in canonical order must survive.
+    // A body with an unknown field and in non-canonical order must not change.
     let body = [field(9, "later"), field(1, "sooner"), varint(15, 3)].concat();
     let any = Any {
         type_url: type_url::CLUSTER.into(),

@@ -15,6 +15,6 @@ pub const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfigur
 /// Certificates and trust bundles (SDS).
 pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 
-/// All of them: clusters and their endpoints before listeners and their routes, so that nothing
-/// refers to a cluster that is not there yet. Secrets are subscribed to by name when they are needed.
+/// All types in the order of updates: clusters and endpoints before listeners and routes, so that no
+/// resource refers to a missing cluster. Secrets are subscribed to by name when needed.
 pub const ORDERED: [&str; 5] = [CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET];

@@ -1,4 +1,4 @@
-//! `catalog`: datacenters, nodes and services.
+//! `catalog`: lists datacenters, nodes and services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use crate::input;
 use crate::output::{columns, line, list, pairs, tabbed, text, warn};
 use crate::server_api::{ApiFlags, Ask, encoded};
 
-/// What is listed.
+/// Subcommands of `catalog`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Print the datacenters
@@ -32,19 +32,19 @@ pub(crate) struct Datacenters {
 
 #[derive(Args)]
 pub(crate) struct Nodes {
-    /// Which nodes, in Consul's filter language: text, @FILE, or - for standard input
+    /// Filter in Consul's filter language: text, @FILE, or - for standard input
     #[arg(long, default_value = "")]
     filter: String,
-    /// Print all that is known about them
+    /// Print all fields
     #[arg(long)]
     detailed: bool,
-    /// Node by whose distance they are sorted; _agent is the one that is asked
+    /// Sort by round-trip time from this node; _agent is the queried agent
     #[arg(long, default_value = "", value_name = "NODE")]
     near: String,
-    /// Pair that the node's metadata has to have; may be repeated
+    /// Required node metadata, KEY=VALUE; may be repeated
     #[arg(long, value_parser = input::pair, value_name = "KEY=VALUE")]
     node_meta: Vec<(String, String)>,
-    /// Nodes with an instance of this service
+    /// Only nodes with an instance of this service
     #[arg(long, default_value = "", value_name = "NAME")]
     service: String,
     #[arg(hide = true)]
@@ -55,13 +55,13 @@ pub(crate) struct Nodes {
 
 #[derive(Args)]
 pub(crate) struct Services {
-    /// Services of this node
+    /// Only services of this node
     #[arg(long, default_value = "", value_name = "NODE")]
     node: String,
-    /// Pair that the node's metadata has to have; may be repeated
+    /// Required node metadata, KEY=VALUE; may be repeated
     #[arg(long, value_parser = input::pair, value_name = "KEY=VALUE")]
     node_meta: Vec<(String, String)>,
-    /// Print their tags
+    /// Print the services' tags
     #[arg(long)]
     tags: bool,
     #[arg(hide = true)]
@@ -70,11 +70,11 @@ pub(crate) struct Services {
     api: ApiFlags,
 }
 
-/// Prints it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When the server cannot be asked.
+/// If the request fails.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Datacenters(datacenters) => {
@@ -144,7 +144,7 @@ fn nodes_table(nodes: &[Value], detailed: bool) -> String {
             text(node, "Datacenter").to_owned(),
         ];
         if detailed {
-            // Instances of a service have the metadata of their node under another name.
+            // Service instances have the metadata of their node in another field.
             let meta = node.get("NodeMeta").unwrap_or(&node["Meta"]);
             row.push(pairs(&node["TaggedAddresses"]).join(", "));
             row.push(pairs(meta).join(", "));

@@ -1,4 +1,4 @@
-//! All commands, and what each of them runs. Those of Consul have its names, flags and outputs.
+//! All commands and their implementations. Commands of Consul have its names, flags and output.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -21,106 +21,106 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run one server of the control plane as `consul agent` does: with its flags and its files
+    /// Run a server of the control plane, with the flags and files of `consul agent`
     Agent(Box<agent::Flags>),
-    /// Run a whole mesh on this machine: a control plane, two services and a sidecar for each
+    /// Run a whole mesh on this machine: a control plane and two services with sidecars
     Dev(dev::Options),
-    /// Check whether the mesh on a Kubernetes cluster is healthy; fails when it is not
+    /// Check the health of the mesh on a Kubernetes cluster; fails if it is unhealthy
     Check(kubernetes::check::Options),
-    /// List the sidecars of a Kubernetes cluster or the proxies of a server, and show what one of them
-    /// does and has
+    /// List the sidecars of a Kubernetes cluster or the proxies of a server, and show the state of one
+    /// of them
     Proxy(kubernetes::proxy::Options),
-    /// Tokens, policies, roles, auth methods and binding rules
+    /// Manage tokens, policies, roles, auth methods and binding rules
     #[command(subcommand)]
     Acl(Box<acl::Command>),
-    /// Datacenters, nodes and services
+    /// List datacenters, nodes and services
     #[command(subcommand)]
     Catalog(catalog::Command),
-    /// Print what makes a shell complete commands
+    /// Print a completion script for a shell
     Completion(completion::Options),
-    /// Read and write config entries, or look at what a write would change
+    /// Manage config entries, or preview a write
     #[command(subcommand)]
     Config(config::Command),
-    /// Certificates and proxies of the mesh
+    /// Manage certificates and proxies of the mesh
     #[command(subcommand)]
     Connect(connect::Command),
-    /// Collect what there is to know about an agent into an archive
+    /// Collect debugging information from an agent in an archive
     Debug(debug::Options),
     /// Fire an event
     Event(local_agent::Event),
-    /// Not served: run a command on other nodes
+    /// Not supported: run a command on other nodes
     Exec(not_served::Anything),
-    /// Say that a node is gone
+    /// Remove a failed node
     ForceLeave(local_agent::ForceLeave),
-    /// Print what an agent counts
+    /// Print an agent's runtime counters
     Info(local_agent::Plain),
-    /// Who may call whom
+    /// Manage intentions: which services may call which
     #[command(subcommand)]
     Intention(intention::Command),
-    /// Have an agent join others
+    /// Join an agent to others
     Join(local_agent::Join),
-    /// Make a random key
+    /// Generate a random encryption key
     Keygen(keygen::Options),
-    /// Not served: keys of gossip
+    /// Not supported: gossip keys
     Keyring(not_served::Anything),
-    /// Keys and values
+    /// Read and write the key-value store
     #[command(subcommand)]
     Kv(kv::Command),
-    /// End an agent
+    /// Stop an agent gracefully
     Leave(local_agent::Plain),
-    /// Run a program while a lock is held
+    /// Run a program while holding a lock
     Lock(lock::Options),
-    /// Get a token for the proof of an identity
+    /// Exchange a credential for a token
     Login(login::Login),
-    /// Destroy a token of a login
+    /// Destroy a token created by login
     Logout(login::Logout),
-    /// Maintenance of a node or a service
+    /// Control maintenance mode of a node or a service
     Maint(local_agent::Maint),
-    /// Write pages for `man` into a folder
+    /// Write man pages to a folder
     #[command(hide = true)]
     Man(completion::Man),
     /// Print the members of a cluster
     Members(members::Options),
-    /// Print an agent's log as it is written
+    /// Stream an agent's log
     Monitor(local_agent::Monitor),
-    /// Namespaces
+    /// Manage namespaces
     #[command(subcommand)]
     Namespace(tenants::Command),
-    /// Servers: Raft, Autopilot and usage
+    /// Operate servers: Raft, Autopilot and usage
     #[command(subcommand)]
     Operator(operator::Command),
-    /// Admin partitions
+    /// Manage admin partitions
     #[command(subcommand)]
     Partition(tenants::Command),
-    /// Connections to other clusters
+    /// Manage connections to other clusters
     #[command(subcommand)]
     Peering(peering::Command),
-    /// Have an agent read its configuration again
+    /// Reload an agent's configuration
     Reload(local_agent::Plain),
-    /// Not served: resources of Consul's second API
+    /// Not supported: resources of Consul's second API
     Resource(not_served::Anything),
     /// Estimate the round-trip time between two nodes
     Rtt(rtt::Options),
-    /// Registrations of services
+    /// Manage registrations of services
     #[command(subcommand)]
     Services(services::Command),
-    /// Save, restore and look at the state of servers
+    /// Save, restore and inspect the state of servers
     #[command(subcommand)]
     Snapshot(snapshot::Command),
-    /// Make certificates for servers and clients
+    /// Create certificates for servers and clients
     #[command(subcommand)]
     Tls(tls::Command),
-    /// Not served: ports and proxies are looked at with `check` and `proxy`
+    /// Not supported: use `check` and `proxy` instead
     Troubleshoot(not_served::Anything),
-    /// Check files of an agent's configuration
+    /// Validate an agent's configuration files
     Validate(validate::Options),
     /// Print the version
     Version(version::Options),
-    /// Wait for changes, and run a program at each
+    /// Watch for changes and run a program on each
     Watch(watch::Options),
 }
 
-/// Whether a command reads its flags as Go does. Those that only Legate has do not.
+/// Whether a command parses its flags as Go does. Commands that only Legate has do not.
 pub(crate) fn is_consuls(command: &str) -> bool {
     !matches!(
         command,
@@ -128,11 +128,11 @@ pub(crate) fn is_consuls(command: &str) -> bool {
     )
 }
 
-/// Runs a command. `program` is the name under which it was started.
+/// Runs a command. `program` is the name under which the program was started.
 ///
 /// # Errors
 ///
-/// When what was asked for could not be done.
+/// If the command fails.
 pub(crate) async fn run(command: Command, program: &OsStr) -> anyhow::Result<ExitCode> {
     let success = |()| ExitCode::SUCCESS;
     match command {
@@ -194,7 +194,7 @@ mod tests {
         Args::command().debug_assert();
     }
 
-    /// Whether a switch can be turned off: one that is set by being there is never `false`.
+    /// Whether a flag can be turned off: a switch without a value is never `false`.
     fn can_be_false(command: &clap::Command) {
         for arg in command.get_arguments() {
             let is_switch = matches!(arg.get_action(), clap::ArgAction::SetTrue);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_by_default_can_be_turned_off() {
+    fn flags_on_by_default_can_be_turned_off() {
         can_be_false(&Args::command());
     }
 }

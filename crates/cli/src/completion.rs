@@ -1,4 +1,4 @@
-//! Completions for shells and pages for `man`, made from the commands themselves.
+//! Shell completions and man pages, generated from the commands.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ pub(crate) struct Man {
     folder: PathBuf,
 }
 
-/// Prints what a shell has to read to complete `command`, for the name under which the program was started.
+/// Prints the completion script of `command` for a shell, for the name under which the program was started.
 ///
 /// # Errors
 ///
-/// When standard output is gone.
+/// If standard output is closed.
 pub(crate) fn run(
     options: &Options,
     mut command: Command,
@@ -45,11 +45,11 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page for each command of `command`.
+/// Writes a man page for each command of `command`.
 ///
 /// # Errors
 ///
-/// When the folder cannot be written to.
+/// If the folder is not writable.
 pub(crate) fn man(options: &Man, command: Command) -> anyhow::Result<ExitCode> {
     let folder = &options.folder;
     let failed = || format!("cannot write pages to {}", folder.display());
@@ -58,11 +58,11 @@ pub(crate) fn man(options: &Man, command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the shells of this user complete the program's commands, or no longer.
+/// Installs or uninstalls completions in the configuration of the user's shells.
 ///
 /// # Errors
 ///
-/// When a file of the user cannot be read or written.
+/// If a file of the user cannot be read or written.
 pub(crate) fn install(program: &OsStr, home: &Path, on: bool) -> anyhow::Result<ExitCode> {
     let name = Path::new(program).file_name().unwrap_or(program);
     let name = name.to_string_lossy();
@@ -82,7 +82,7 @@ pub(crate) fn install(program: &OsStr, home: &Path, on: bool) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text with the line, or without it.
+/// The text with or without the line.
 fn changed(text: &str, line: &str, on: bool) -> String {
     let kept = text.lines().filter(|known| *known != line);
     let mut lines: Vec<&str> = kept.collect();

@@ -1,4 +1,4 @@
-//! `debug`: what there is to know about an agent, collected for a limited time into a folder or an archive.
+//! `debug`: collects information about an agent for a limited time, in a folder or an archive.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,34 +22,34 @@ use crate::output::{json as pretty, line, text, warn};
 use crate::server_api::{Api, ApiFlags};
 use crate::signals::Interrupt;
 
-/// What can be collected.
+/// The sources of information.
 const TARGETS: [&str; 6] = ["metrics", "logs", "pprof", "host", "agent", "members"];
-/// The largest file of what is collected, in bytes.
+/// The maximum size of a collected file, in bytes.
 const LARGEST: u64 = 256 << 20;
 const SHORTEST: Duration = Duration::from_secs(10);
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Servers measure processor time for at most as long.
+/// The servers' limit for CPU profiles.
 const LONGEST_PROFILE: Duration = Duration::from_secs(300);
-/// How much longer than that the answer may take.
+/// The additional time for the response.
 const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What is collected: metrics, logs, pprof, host, agent or members; may be repeated [default: all]
+    /// Source: metrics, logs, pprof, host, agent or members; may be repeated [default: all]
     #[arg(long, value_name = "WHAT")]
     capture: Vec<String>,
-    /// How often metrics and the profiles of a moment are read
+    /// Interval between samples of metrics and profiles
     #[arg(long, default_value = "30s", value_parser = input::duration, value_name = "DURATION")]
     interval: Duration,
-    /// How long
+    /// Duration of the collection
     #[arg(long, default_value = "5m", value_parser = input::duration, value_name = "DURATION")]
     duration: Duration,
-    /// Make an archive of it
+    /// Create an archive
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "true",
         default_missing_value = "true", value_name = "BOOL")]
     archive: bool,
-    /// Folder, and name of the archive without its ending [default: consul-debug-TIME]
+    /// Folder, and base name of the archive [default: consul-debug-TIME]
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     #[arg(hide = true)]
@@ -58,11 +58,11 @@ pub(crate) struct Options {
     api: ApiFlags,
 }
 
-/// Collects it.
+/// Runs the collection.
 ///
 /// # Errors
 ///
-/// When nothing can be asked, or the folder is there already.
+/// If the agent is unreachable, or the folder exists already.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let done = capture(options).await;
     done.map_err(|error| anyhow!("==> {error:#}"))?;
@@ -139,7 +139,7 @@ async fn capture(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does one of those that take time, and says when it fails.
+/// Runs one of the collections over time and reports its error.
 async fn collect(work: Option<impl Future<Output = anyhow::Result<()>>>) {
     if let Some(work) = work
         && let Err(error) = work.await
@@ -148,7 +148,7 @@ async fn collect(work: Option<impl Future<Output = anyhow::Result<()>>>) {
     }
 }
 
-/// Checks what is asked for, and makes the folder.
+/// Validates the options and creates the folder.
 async fn prepare(
     options: &Options,
     api: &Api,
@@ -179,7 +179,7 @@ async fn prepare(
     );
     let mut targets = Vec::new();
     for wanted in &options.capture {
-        // An old name.
+        // A deprecated name.
         let wanted = if wanted == "cluster" {
             "members"
         } else {
@@ -218,7 +218,7 @@ fn default_folder() -> PathBuf {
     format!("consul-debug-{}", moment()).into()
 }
 
-/// What time it is, as names of files have it.
+/// The current time in a form for file names.
 fn moment() -> String {
     let format = format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z");
     let now = OffsetDateTime::from(Clock::system().now());
@@ -230,7 +230,7 @@ fn write_json(path: &Path, value: &Value) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Metrics, one JSON document a line.
+/// Collects metrics, one JSON document per line.
 async fn metrics(
     api: &Api,
     folder: &Path,
@@ -257,7 +257,7 @@ async fn metrics(
     }
 }
 
-/// The processor time that is used meanwhile, and memory and threads at each interval.
+/// Collects a CPU profile over the whole duration, and heap and goroutine profiles at each interval.
 async fn profiles(
     api: &Api,
     folder: &Path,
@@ -291,13 +291,13 @@ async fn profiles(
     whole.and(moments)
 }
 
-/// The log, as it is written.
+/// Collects the log stream.
 async fn logs(api: &Api, folder: &Path, until: Instant) -> anyhow::Result<()> {
     let ask = api.get("/v1/agent/monitor").query("loglevel", "trace");
     let mut reply = ask.stream().await?;
     let mut file = File::create(folder.join("consul.log"))?;
     let mut written = 0;
-    // The end of the time is an error of the next piece.
+    // At the deadline the next read fails.
     while let Ok(Some(piece)) = reply.piece(until).await {
         written += piece.len() as u64;
         ensure!(written <= LARGEST, "the log is larger than {LARGEST} bytes");
@@ -306,7 +306,7 @@ async fn logs(api: &Api, folder: &Path, until: Instant) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes an archive of a folder, which is removed then.
+/// Creates an archive of a folder and removes the folder.
 fn pack(folder: &Path, archive: &Path) -> anyhow::Result<()> {
     let place = match archive.parent() {
         Some(place) if !place.as_os_str().is_empty() => place,

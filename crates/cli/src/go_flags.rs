@@ -1,17 +1,17 @@
-//! Command lines as Go's flags read them: one dash or two, `-flag value` or `-flag=value`, and no flag
-//! after the first argument. What comes out is what clap takes, with the commands that clap knows.
+//! Translates command lines from Go's flag syntax to clap's: one or two dashes, `-flag value` or
+//! `-flag=value`, and no flags after the first argument.
 
 use std::ffi::OsString;
 
 use anyhow::{Context, bail};
 use clap::{Arg, ArgAction, Command};
 
-/// The command line for clap. `commands` are those whose flags are Go's; a line for another one, or for
-/// none, is left as it is.
+/// Translates a command line for clap. `commands` are those with Go's flags; other command lines are
+/// not changed.
 ///
 /// # Errors
 ///
-/// Names a flag that the command does not have, or that lacks its value.
+/// Names a flag that is unknown, or lacks its value.
 pub(crate) fn translated(
     line: Vec<OsString>,
     root: &Command,
@@ -35,7 +35,7 @@ pub(crate) fn translated(
                     return Ok(out);
                 }
             }
-            // Help and what is no command: clap has the words for it.
+            // Help or an unknown command; clap handles these.
             None => {
                 out.push(match name {
                     "-h" | "-help" | "--help" => "--help".into(),
@@ -49,7 +49,7 @@ pub(crate) fn translated(
     Ok(out)
 }
 
-/// The words after a command without further ones.
+/// Translates the words after a leaf command.
 fn flags(
     command: &Command,
     mut words: impl Iterator<Item = OsString>,
@@ -73,7 +73,7 @@ fn flags(
                 }
                 out.extend(one(command, &flag, &mut words)?);
             }
-            // The first argument, which may be a lone dash.
+            // The first argument, which may be a single dash.
             _ => {
                 out.push("--".into());
                 out.push(word);
@@ -85,7 +85,7 @@ fn flags(
     Ok(())
 }
 
-/// One flag, without its dashes.
+/// Translates one flag, given without dashes.
 fn one(
     command: &Command,
     flag: &str,
@@ -100,7 +100,7 @@ fn one(
     };
     let Some(arg) = command.get_arguments().find(named) else {
         bail!(
-            "flag provided but not defined: -{name}\nrun `{} -h` for those that there are",
+            "flag provided but not defined: -{name}\nrun `{} -h` for a list of flags",
             command.get_bin_name().unwrap_or(command.get_name())
         );
     };
@@ -131,7 +131,7 @@ fn one(
     })
 }
 
-/// A truth value as Go's `strconv.ParseBool` takes it.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_flag() {
         let wrong = |line: &str| of(line).unwrap_err();
         assert!(wrong("legate kv put -x").contains("flag provided but not defined: -x"));
         assert!(wrong("legate kv put -flags").contains("flag needs an argument: -flags"));

@@ -1,6 +1,6 @@
-//! One HTTP/1.1 request on a connection of its own, with a time limit and a size limit.
+//! Sends one HTTP/1.1 request on a new connection, with a timeout and a size limit.
 //!
-//! Enough to talk to an API on this machine; it keeps no connections and follows no redirects.
+//! A minimal client for APIs on this machine; it has no connection pool and follows no redirects.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// How long a request may take, connecting included.
+/// The timeout of a request, including connecting.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
-/// Largest answer that is read, in bytes.
+/// The maximum size of a response, in bytes.
 const SIZE_LIMIT: usize = 4 << 20;
 
-/// Sends `body` (JSON, or nothing) and returns status and answer.
+/// Sends `body` (JSON, or nothing) and returns status and response body.
 ///
 /// # Errors
 ///
-/// When the server cannot be reached, does not answer in time, or answers more than the limit.
+/// If the server is unreachable, does not respond in time, or the response exceeds the limit.
 pub(crate) async fn request(
     method: Method,
     server: SocketAddr,
@@ -47,12 +47,12 @@ pub(crate) async fn request(
         .with_context(|| format!("{method} http://{server}{path}"))
 }
 
-/// Sends a request over a connection that is there, and returns status and answer. It sets no time
-/// limit; `limit` is the largest answer that is read, in bytes.
+/// Sends a request over an existing connection and returns status and response body. There is no
+/// timeout; `limit` is the maximum size of the response, in bytes.
 ///
 /// # Errors
 ///
-/// When the connection fails, or the answer is larger than the limit.
+/// If the connection fails, or the response exceeds the limit.
 pub(crate) async fn exchange<S>(
     stream: S,
     request: Request<Full<Bytes>>,
@@ -65,7 +65,7 @@ where
     Ok((answer.status(), answer.into_body()))
 }
 
-/// Like [`exchange`], for those who read headers of the answer as well.
+/// Like [`exchange`], but also returns the response headers.
 ///
 /// # Errors
 ///
@@ -91,16 +91,16 @@ where
     let mut answer = std::pin::pin!(answer);
     tokio::select! {
         answer = &mut answer => answer,
-        // The connection may end in the same moment as the answer: what was received still counts.
+        // The connection may end together with the response, which is still valid.
         _ = connection => answer.await,
     }
 }
 
-/// Like [`request`], for answers that have to be a success; others are errors with their text.
+/// Like [`request`], but error statuses are errors with the response text.
 ///
 /// # Errors
 ///
-/// As [`request`], and for every status outside 200..=299.
+/// As [`request`], or for a status outside 200..=299.
 pub(crate) async fn expect_success(
     method: Method,
     server: SocketAddr,

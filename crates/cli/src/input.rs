@@ -1,5 +1,5 @@
-//! What is given to commands: arguments that may name a file or standard input, pairs of key and value, and
-//! the number of arguments. Sizes are limited; nothing is written.
+//! Reads command input: arguments that may refer to a file or standard input, key/value pairs, and argument
+//! counts. Sizes are limited; nothing is written.
 
 use std::convert::Infallible;
 use std::io::Read;
@@ -7,23 +7,23 @@ use std::io::Read;
 use anyhow::{Context, bail, ensure};
 use serde_json::{Map, Value};
 
-/// The largest input that is read, in bytes.
+/// The maximum size of an input, in bytes.
 const LIMIT: u64 = 64 << 20;
 
-/// Text of an argument: `@FILE`, `-` for standard input, or the argument itself.
+/// Resolves an argument: `@FILE`, `-` for standard input, or the text itself.
 ///
 /// # Errors
 ///
-/// When the file or standard input cannot be read.
+/// If the file or standard input cannot be read.
 pub(crate) fn text_or_file(argument: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes_or_file(argument)?).context("it is not UTF-8")
 }
 
-/// As [`text_or_file`], for any bytes.
+/// Like [`text_or_file`], for arbitrary bytes.
 ///
 /// # Errors
 ///
-/// As there.
+/// As [`text_or_file`].
 pub(crate) fn bytes_or_file(argument: &str) -> anyhow::Result<Vec<u8>> {
     match argument.strip_prefix('@') {
         Some(path) => file(path),
@@ -32,11 +32,11 @@ pub(crate) fn bytes_or_file(argument: &str) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-/// Text of a file, or of standard input for `-`.
+/// Reads text from a file, or from standard input for `-`.
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// If it cannot be read.
 pub(crate) fn file_or_stdin(path: &str) -> anyhow::Result<String> {
     ensure!(
         !path.is_empty(),
@@ -49,11 +49,11 @@ pub(crate) fn file_or_stdin(path: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("{path} is not UTF-8"))
 }
 
-/// Text of a file.
+/// Reads text from a file.
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// If it cannot be read.
 pub(crate) fn file_text(path: &str) -> anyhow::Result<String> {
     String::from_utf8(opened(path)?).with_context(|| format!("{path} is not UTF-8"))
 }
@@ -81,7 +81,7 @@ fn limited(source: impl Read, name: &str) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why the system refused, in the words of Go.
+/// The system's error in Go's words.
 pub(crate) fn reason(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
@@ -90,11 +90,11 @@ pub(crate) fn reason(error: &std::io::Error) -> String {
     }
 }
 
-/// The only argument, empty where there is none.
+/// The only argument; empty if there is none.
 ///
 /// # Errors
 ///
-/// When there are more.
+/// If there are more.
 pub(crate) fn at_most_one(arguments: &[String]) -> anyhow::Result<&str> {
     match arguments {
         [] => Ok(""),
@@ -105,7 +105,7 @@ pub(crate) fn at_most_one(arguments: &[String]) -> anyhow::Result<&str> {
 
 /// # Errors
 ///
-/// When there is an argument.
+/// If there is an argument.
 pub(crate) fn none(arguments: &[String]) -> anyhow::Result<()> {
     ensure!(
         arguments.is_empty(),
@@ -115,11 +115,11 @@ pub(crate) fn none(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 ///
 /// # Errors
 ///
-/// When there is no `=`.
+/// If there is no `=`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
@@ -127,22 +127,22 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Pairs as a JSON object; the last one of a key counts.
+/// Converts pairs to a JSON object; the last value of a key wins.
 pub(crate) fn object(pairs: &[(String, String)]) -> Value {
     let of = |(key, value): &(String, String)| (key.clone(), Value::from(value.as_str()));
     Value::Object(pairs.iter().map(of).collect::<Map<_, _>>())
 }
 
-/// A duration as Go writes it, such as `90s` or `1h30m`.
+/// Parses a duration in Go's syntax, such as `90s` or `1h30m`.
 ///
 /// # Errors
 ///
-/// When it is none, or negative.
+/// If it is invalid or negative.
 pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     legate_model::duration::parse(text).map_err(|error| error.to_string())
 }
 
-/// A secret, so that it is not printed.
+/// Parses a secret, which is never printed.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! `intention`: who may call whom.
+//! `intention`: manages intentions.
 
 use std::process::ExitCode;
 
@@ -13,12 +13,12 @@ use crate::input;
 use crate::output::{self, columns, line, number, quoted, text, warn};
 use crate::server_api::{Api, ApiFlags, encoded};
 
-/// What is done with intentions.
+/// Subcommands of `intention`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Say whether a service may call another one: exit code 0 if it may, 1 if not
+    /// Check whether a service may call another: exit code 0 if allowed, 1 if denied
     Check(Arguments),
-    /// Write intentions
+    /// Create intentions
     Create(Create),
     /// Delete an intention
     Delete(Arguments),
@@ -26,14 +26,14 @@ pub(crate) enum Command {
     Get(Arguments),
     /// Print all intentions
     List(Arguments),
-    /// Print the intentions that concern a service
+    /// Print the intentions of a service
     Match(Match),
 }
 
-/// Options of those without flags of their own.
+/// Options of subcommands without flags of their own.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// SOURCE and DESTINATION, or an ID where there is only one
+    /// SOURCE and DESTINATION, or a single ID
     arguments: Vec<String>,
     #[command(flatten)]
     api: ApiFlags,
@@ -47,10 +47,10 @@ pub(crate) struct Create {
     /// Deny
     #[arg(long)]
     deny: bool,
-    /// The arguments are JSON files with an intention each
+    /// The arguments are JSON files with one intention each
     #[arg(long)]
     file: bool,
-    /// Replace the intention if there is one
+    /// Replace an existing intention
     #[arg(long)]
     replace: bool,
     /// Metadata; may be repeated
@@ -64,10 +64,10 @@ pub(crate) struct Create {
 
 #[derive(Args)]
 pub(crate) struct Match {
-    /// Intentions whose source the service is
+    /// Intentions with the service as source
     #[arg(long)]
     source: bool,
-    /// Intentions whose destination the service is; the default
+    /// Intentions with the service as destination; the default
     #[arg(long)]
     destination: bool,
     /// SERVICE
@@ -76,11 +76,11 @@ pub(crate) struct Match {
     api: ApiFlags,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Check(options) => check(options).await,
@@ -93,7 +93,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 async fn check(options: Arguments) -> anyhow::Result<ExitCode> {
-    // Code 1 means that a service may not call.
+    // Code 1 means that the call is denied.
     let failed = ExitCode::from(2);
     let [source, destination] = options.arguments.as_slice() else {
         warn("Error: command requires exactly two arguments: src and dst");
@@ -119,7 +119,7 @@ async fn check(options: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A service with its tenant, `[[PARTITION/]NAMESPACE/]NAME`, as fields of an intention.
+/// Parses a service with its tenant, `[[PARTITION/]NAMESPACE/]NAME`, as fields of an intention.
 fn target(input: &str, side: &str) -> anyhow::Result<Value> {
     let parts: Vec<&str> = input.split('/').collect();
     let (partition, namespace, name) = match parts.as_slice() {
@@ -137,7 +137,7 @@ fn target(input: &str, side: &str) -> anyhow::Result<Value> {
     Ok(fields)
 }
 
-/// One side of an intention as people write it.
+/// Formats one side of an intention.
 fn side(intention: &Value, side: &str) -> String {
     let of = |field: &str| text(intention, &format!("{side}{field}"));
     let name = of("Name");
@@ -156,7 +156,7 @@ fn side(intention: &Value, side: &str) -> String {
     format!("{namespace}/{name}")
 }
 
-/// As Consul writes an intention in one line.
+/// Formats an intention on one line, as Consul does.
 fn shown(intention: &Value) -> String {
     let what = match intention["Permissions"].as_array() {
         Some(permissions) if permissions.len() == 1 => "1 permission".to_owned(),
@@ -172,7 +172,7 @@ fn shown(intention: &Value) -> String {
     format!("{source} => {} ({what})", side(intention, "Destination"))
 }
 
-/// The intention between two services; `None` where there is none.
+/// Reads the intention between two services; `None` if there is none.
 async fn exact(api: &Api, source: &str, destination: &str) -> anyhow::Result<Option<Value>> {
     let ask = api
         .get("/v1/connect/intentions/exact")
@@ -322,10 +322,10 @@ async fn get(options: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What Consul prints where there is no time.
+/// Go's zero time, which Consul prints if there is no time.
 const NO_TIME: OffsetDateTime = datetime!(0001-01-01 00:00 UTC);
 
-/// An intention as rows of a table.
+/// The rows of an intention's table.
 fn fields(intention: &Value) -> Vec<[String; 2]> {
     let mut rows = vec![
         ["Source:".to_owned(), side(intention, "Source")],
@@ -352,8 +352,7 @@ fn fields(intention: &Value) -> Vec<[String; 2]> {
     rows
 }
 
-/// A time as people in offices write it; in UTC, because the zone of this machine says nothing about
-/// the one of the server.
+/// A time in RFC 850 format, in UTC, because the local time zone may differ from the server's.
 fn created(time: &str) -> String {
     let format = format_description!(
         "[weekday], [day]-[month repr:short]-[year repr:last_two] [hour]:[minute]:[second] UTC"

@@ -1,4 +1,4 @@
-//! `keygen`: a random key of 32 bytes, in base64.
+//! `keygen`: generates a random key of 32 bytes, in base64.
 
 use std::process::ExitCode;
 
@@ -14,11 +14,11 @@ pub(crate) struct Options {
     arguments: Vec<String>,
 }
 
-/// Prints it.
+/// Prints a new key.
 ///
 /// # Errors
 ///
-/// When standard output is gone.
+/// If standard output is closed.
 pub(crate) fn run(_: &Options) -> anyhow::Result<ExitCode> {
     line(&STANDARD.encode(rand::random::<[u8; 32]>()))?;
     Ok(ExitCode::SUCCESS)

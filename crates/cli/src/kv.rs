@@ -1,4 +1,4 @@
-//! `kv`: keys and their values.
+//! `kv`: reads and writes the key-value store.
 
 use std::process::ExitCode;
 
@@ -12,18 +12,18 @@ use crate::input;
 use crate::output::{self, line, list, number, tabbed, text};
 use crate::server_api::{Api, ApiFlags, encoded_path};
 
-/// What is done with keys.
+/// Subcommands of `kv`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Print the value of a key, or what begins with a prefix
+    /// Print the value of a key, or all keys with a prefix
     Get(Get),
-    /// Write the value of a key
+    /// Set the value of a key
     Put(Put),
-    /// Remove a key, or all that begin with a prefix
+    /// Delete a key, or all keys with a prefix
     Delete(Delete),
-    /// Print all keys that begin with a prefix as JSON
+    /// Print all keys with a prefix as JSON
     Export(Export),
-    /// Write keys from the JSON that `kv export` prints
+    /// Write keys from the JSON output of `kv export`
     Import(Import),
 }
 
@@ -32,16 +32,16 @@ pub(crate) struct Get {
     /// Print values in base64
     #[arg(long)]
     base64: bool,
-    /// Print all that is known about the key
+    /// Print all fields of the key
     #[arg(long)]
     detailed: bool,
-    /// Print the keys that begin with the prefix, without values
+    /// Print the keys with the prefix, without values
     #[arg(long)]
     keys: bool,
-    /// Print all keys that begin with the prefix
+    /// Print all keys with the prefix
     #[arg(long)]
     recurse: bool,
-    /// With -keys, the text after which keys are cut off
+    /// With -keys, the separator after which keys are truncated
     #[arg(long, default_value = "/")]
     separator: String,
     /// KEY or PREFIX
@@ -52,25 +52,25 @@ pub(crate) struct Get {
 
 #[derive(Args)]
 pub(crate) struct Put {
-    /// Write only if the key has the modify index of -modify-index; 0: if there is none
+    /// Write only if the key has the modify index of -modify-index; 0: only if it does not exist
     #[arg(long)]
     cas: bool,
-    /// A number that is kept with the value
+    /// A number stored with the value
     #[arg(long, default_value_t = 0)]
     flags: u64,
-    /// The value is given in base64
+    /// The value is in base64
     #[arg(long)]
     base64: bool,
-    /// The modify index for -cas
+    /// Modify index for -cas
     #[arg(long, default_value_t = 0)]
     modify_index: u64,
-    /// The session for -acquire and -release
+    /// Session for -acquire and -release
     #[arg(long, default_value = "")]
     session: String,
-    /// Take the lock of the key
+    /// Acquire the lock of the key
     #[arg(long)]
     acquire: bool,
-    /// Give up the lock of the key
+    /// Release the lock of the key
     #[arg(long)]
     release: bool,
     /// KEY and value: text, @FILE, or - for standard input
@@ -84,10 +84,10 @@ pub(crate) struct Delete {
     /// Delete only if the key has the modify index of -modify-index
     #[arg(long)]
     cas: bool,
-    /// The modify index for -cas
+    /// Modify index for -cas
     #[arg(long, default_value_t = 0)]
     modify_index: u64,
-    /// Delete all keys that begin with the prefix
+    /// Delete all keys with the prefix
     #[arg(long)]
     recurse: bool,
     /// KEY or PREFIX
@@ -106,7 +106,7 @@ pub(crate) struct Export {
 
 #[derive(Args)]
 pub(crate) struct Import {
-    /// What is put before every key
+    /// Prefix added to every key
     #[arg(long, default_value = "")]
     prefix: String,
     /// The JSON: text, @FILE, or - for standard input
@@ -115,11 +115,11 @@ pub(crate) struct Import {
     api: ApiFlags,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Get(get) => get.run().await?,
@@ -131,7 +131,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The path of a key; keys do not begin with a slash.
+/// The path of a key, without a leading slash.
 fn path(key: &str) -> String {
     format!("/v1/kv/{}", encoded_path(key))
 }
@@ -141,7 +141,7 @@ fn key_of(arguments: &[String]) -> anyhow::Result<&str> {
     Ok(key.strip_prefix('/').unwrap_or(key))
 }
 
-/// All pairs under a prefix.
+/// All pairs with a prefix.
 async fn pairs(api: &Api, prefix: &str) -> anyhow::Result<Vec<Value>> {
     let found = api.get(path(prefix)).flag("recurse", true).found().await;
     let found = found.context("Error querying Consul agent")?;
@@ -194,7 +194,7 @@ impl Get {
         self.print(pair, false)
     }
 
-    /// One pair of one, or of several.
+    /// Prints one pair; `several` if it is one of several.
     fn print(&self, pair: &Value, several: bool) -> anyhow::Result<()> {
         let key = text(pair, "Key");
         let value = match self.base64 {
@@ -217,7 +217,7 @@ impl Get {
     }
 }
 
-/// All fields of a pair but its value.
+/// Formats all fields of a pair except its value.
 fn detailed(pair: &Value) -> String {
     let session = match text(pair, "Session") {
         "" => "-",
@@ -241,7 +241,7 @@ fn detailed(pair: &Value) -> String {
     tabbed(&rows)
 }
 
-/// A failed input as commands of this noun say it.
+/// Prefixes an input error like other errors of this command.
 fn in_words_of_kv(error: anyhow::Error) -> anyhow::Error {
     anyhow!("Error! {error:#}")
 }
@@ -360,7 +360,7 @@ impl Export {
     }
 }
 
-/// A pair as `kv import` reads it, with its fields in the usual order.
+/// Formats a pair for `kv import`, with its fields in the usual order.
 fn exported(pair: &Value) -> String {
     let mut fields = vec![
         format!("\"key\": {}", pair["Key"]),
@@ -407,7 +407,7 @@ impl Import {
     }
 }
 
-/// Prefix and key, joined by one slash.
+/// Joins prefix and key with one slash.
 fn with_prefix(prefix: &str, key: &str) -> String {
     match prefix.trim_end_matches('/') {
         "" => key.to_owned(),

@@ -1,5 +1,4 @@
-//! Commands about the agent that is asked: `info`, `monitor`, `reload`, `leave`, `join`, `force-leave` and
-//! `maint`.
+//! Commands for the local agent: `info`, `monitor`, `reload`, `leave`, `join`, `force-leave` and `maint`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::output::{self, line, quoted, text, warn};
 use crate::server_api::{Api, ApiFlags, encoded, encoded_path};
 use crate::signals::Interrupt;
 
-/// How long `monitor` waits for the next line, which may be long.
+/// The timeout of `monitor` for the next line, practically unlimited.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Options of `info`, `reload` and `leave`.
@@ -28,10 +27,10 @@ pub(crate) struct Plain {
 
 #[derive(Args)]
 pub(crate) struct Monitor {
-    /// From which weight on: trace, debug, info, warn or error
+    /// Minimum level: trace, debug, info, warn or error
     #[arg(long, default_value = "INFO", value_name = "LEVEL")]
     log_level: String,
-    /// JSON objects instead of text
+    /// Print JSON objects instead of text
     #[arg(long)]
     log_json: bool,
     #[arg(hide = true)]
@@ -45,7 +44,7 @@ pub(crate) struct Join {
     /// Join servers of other datacenters
     #[arg(long)]
     wan: bool,
-    /// ADDRESS of an agent, or several
+    /// ADDRESS of one or more agents
     arguments: Vec<String>,
     #[command(flatten)]
     api: ApiFlags,
@@ -56,7 +55,7 @@ pub(crate) struct ForceLeave {
     /// Remove the node from the list of members
     #[arg(long)]
     prune: bool,
-    /// Also from the list of all datacenters
+    /// Also remove it from the list of all datacenters
     #[arg(long)]
     wan: bool,
     /// NODE
@@ -67,13 +66,13 @@ pub(crate) struct ForceLeave {
 
 #[derive(Args)]
 pub(crate) struct Maint {
-    /// Begin maintenance
+    /// Enable maintenance
     #[arg(long)]
     enable: bool,
-    /// End maintenance
+    /// Disable maintenance
     #[arg(long)]
     disable: bool,
-    /// Why, for people
+    /// Reason, as a comment
     #[arg(long, default_value = "")]
     reason: String,
     /// Id of a service [default: the node]
@@ -85,22 +84,22 @@ pub(crate) struct Maint {
     api: ApiFlags,
 }
 
-/// The name of the agent's node, which shows that there is an agent.
+/// The name of the agent's node, which proves that the agent is reachable.
 ///
 /// # Errors
 ///
-/// When it cannot be asked.
+/// If the request fails.
 pub(crate) async fn node_name(api: &Api) -> anyhow::Result<String> {
     let own = api.get("/v1/agent/self").value().await;
     let own = own.context("Error querying Consul agent")?;
     Ok(text(&own["Config"], "NodeName").to_owned())
 }
 
-/// `info`: what the agent counts.
+/// `info`: prints the agent's runtime counters.
 ///
 /// # Errors
 ///
-/// When it cannot be asked.
+/// If the request fails.
 pub(crate) async fn info(options: Plain) -> anyhow::Result<ExitCode> {
     let api = options.api.connect()?;
     let own = api.get("/v1/agent/self").value().await;
@@ -121,11 +120,11 @@ pub(crate) async fn info(options: Plain) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `reload`: has the agent read its configuration again.
+/// `reload`: reloads the agent's configuration.
 ///
 /// # Errors
 ///
-/// When it refuses.
+/// If the agent refuses.
 pub(crate) async fn reload(options: Plain) -> anyhow::Result<ExitCode> {
     let api = options.api.connect()?;
     let done = api.put("/v1/agent/reload").ok().await;
@@ -134,11 +133,11 @@ pub(crate) async fn reload(options: Plain) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `leave`: ends the agent.
+/// `leave`: stops the agent gracefully.
 ///
 /// # Errors
 ///
-/// When it refuses.
+/// If the agent refuses.
 pub(crate) async fn leave(options: Plain) -> anyhow::Result<ExitCode> {
     ensure!(
         options.arguments.is_empty(),
@@ -152,11 +151,11 @@ pub(crate) async fn leave(options: Plain) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `join`: has the agent join others.
+/// `join`: joins the agent to others.
 ///
 /// # Errors
 ///
-/// When it joined none.
+/// If it joined none.
 pub(crate) async fn join(options: Join) -> anyhow::Result<ExitCode> {
     ensure!(
         !options.arguments.is_empty(),
@@ -181,11 +180,11 @@ pub(crate) async fn join(options: Join) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `force-leave`: says that a node is gone.
+/// `force-leave`: removes a failed node.
 ///
 /// # Errors
 ///
-/// When the agent refuses.
+/// If the agent refuses.
 pub(crate) async fn force_leave(options: ForceLeave) -> anyhow::Result<ExitCode> {
     let [node] = options.arguments.as_slice() else {
         bail!("A single node name must be specified to force leave.");
@@ -201,11 +200,11 @@ pub(crate) async fn force_leave(options: ForceLeave) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// `monitor`: prints the agent's log until it ends, or this program is ended.
+/// `monitor`: prints the agent's log until the agent or this program ends.
 ///
 /// # Errors
 ///
-/// When the agent refuses, or standard output is gone.
+/// If the agent refuses, or standard output is closed.
 pub(crate) async fn monitor(options: Monitor) -> anyhow::Result<ExitCode> {
     let mut interrupt = Interrupt::listen()?;
     let api = options.api.connect()?;
@@ -236,11 +235,11 @@ pub(crate) async fn monitor(options: Monitor) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `maint`: begins, ends or shows maintenance of the node or of a service.
+/// `maint`: enables, disables or prints maintenance mode of the node or of a service.
 ///
 /// # Errors
 ///
-/// When flags contradict each other, or the agent refuses.
+/// If flags contradict each other, or the agent refuses.
 pub(crate) async fn maint(options: Maint) -> anyhow::Result<ExitCode> {
     let (enable, disable) = (options.enable, options.disable);
     let (reason, service) = (options.reason.as_str(), options.service.as_str());
@@ -291,7 +290,7 @@ pub(crate) async fn maint(options: Maint) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is in maintenance, by the checks that say so.
+/// Lists nodes and services in maintenance mode, by their maintenance checks.
 fn maintained(node: &str, checks: &Value) -> String {
     let mut shown = Vec::new();
     for check in checks.as_object().into_iter().flatten().map(|it| it.1) {
@@ -314,13 +313,13 @@ pub(crate) struct Event {
     /// Name of the event
     #[arg(long, default_value = "")]
     name: String,
-    /// Regular expression for names of nodes that get it
+    /// Regular expression for the names of target nodes
     #[arg(long, default_value = "", value_name = "REGEX")]
     node: String,
-    /// Regular expression for services whose nodes get it
+    /// Regular expression for services on the target nodes
     #[arg(long, default_value = "", value_name = "REGEX")]
     service: String,
-    /// Regular expression for tags of that service
+    /// Regular expression for tags of the services
     #[arg(long, default_value = "", value_name = "REGEX")]
     tag: String,
     /// PAYLOAD
@@ -333,7 +332,7 @@ pub(crate) struct Event {
 ///
 /// # Errors
 ///
-/// When it has no name, a filter is no regular expression, or the agent refuses.
+/// If it has no name, a filter is not a regular expression, or the agent refuses.
 pub(crate) async fn event(options: Event) -> anyhow::Result<ExitCode> {
     ensure!(!options.name.is_empty(), "Event name must be specified");
     for (what, expression) in [

@@ -1,4 +1,4 @@
-//! `login` and `logout`: a token for the proof of an identity.
+//! `login` and `logout`: exchange a credential for a token, and destroy it.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -19,19 +19,19 @@ pub(crate) struct Login {
     /// Name of the auth method
     #[arg(long, default_value = "", value_name = "NAME")]
     method: String,
-    /// Type of the auth method; jwt and kubernetes need no word about it
+    /// Type of the auth method; optional for jwt and kubernetes
     #[arg(long = "type", default_value = "", value_name = "TYPE")]
     kind: String,
-    /// File with the proof of the identity
+    /// File with the bearer token
     #[arg(long, value_name = "FILE")]
     bearer_token_file: Option<PathBuf>,
-    /// File that the token is written to
+    /// File to which the ACL token is written
     #[arg(long, value_name = "FILE")]
     token_sink_file: Option<PathBuf>,
-    /// What is noted with the token; may be repeated
+    /// Metadata of the token; may be repeated
     #[arg(long, value_parser = input::pair, value_name = "KEY=VALUE")]
     meta: Vec<(String, String)>,
-    /// Not served: sign in with the credentials of AWS
+    /// Not supported: log in with AWS credentials
     #[arg(long)]
     aws_auto_bearer_token: bool,
     #[arg(hide = true)]
@@ -48,11 +48,11 @@ pub(crate) struct Logout {
     api: ApiFlags,
 }
 
-/// Logs in and writes the token's secret to its file.
+/// Logs in and writes the token's secret to a file.
 ///
 /// # Errors
 ///
-/// When something is missing, or the server refuses.
+/// If a required flag is missing, or the server refuses.
 pub(crate) async fn login(options: Login) -> anyhow::Result<ExitCode> {
     ensure!(
         options.arguments.is_empty(),
@@ -66,11 +66,11 @@ pub(crate) async fn login(options: Login) -> anyhow::Result<ExitCode> {
     let sink = sink.context("Missing required '-token-sink-file' flag")?;
     ensure!(
         options.kind != "oidc",
-        "-type=oidc is not served: log in with a token of the provider and an auth method of type jwt"
+        "-type=oidc is not supported: log in with a token of the provider and an auth method of type jwt"
     );
     ensure!(
         !options.aws_auto_bearer_token,
-        "-aws-auto-bearer-token is not served: use an auth method of type jwt or kubernetes"
+        "-aws-auto-bearer-token is not supported: use an auth method of type jwt or kubernetes"
     );
     let file = options.bearer_token_file.as_deref();
     let file = file.context("Missing required '-bearer-token-file' flag")?;
@@ -94,7 +94,7 @@ pub(crate) async fn login(options: Login) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Replaces a file as a whole; only its owner may read it.
+/// Replaces a file atomically; only its owner can read it.
 fn write(path: &Path, secret: &Secret) -> anyhow::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -110,11 +110,11 @@ fn write(path: &Path, secret: &Secret) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Destroys the token that is used.
+/// Destroys the current token.
 ///
 /// # Errors
 ///
-/// When it is none of a login.
+/// If it was not created by a login.
 pub(crate) async fn logout(options: Logout) -> anyhow::Result<ExitCode> {
     ensure!(
         options.arguments.is_empty(),

@@ -1,10 +1,10 @@
-//! `legate`: the command people type.
+//! `legate`: the command line program.
 //!
-//! It composes the products and talks to their public APIs; it holds no mesh logic of its own. Under the
-//! name `consul` it is the same program: what it knows of Consul's command language it knows under both.
+//! It composes the products and calls their public APIs; it has no mesh logic of its own. Started under
+//! the name `consul` it is the same program and accepts the same commands.
 #![expect(
     clippy::print_stdout,
-    reason = "a command line tool talks to a terminal"
+    reason = "a command line tool prints to its user"
 )]
 
 mod acl;
@@ -51,12 +51,12 @@ use clap::{CommandFactory, FromArgMatches};
 
 use commands::Args;
 
-/// What a shell says of a program that is ended because nobody reads its output.
+/// The exit code that shells report for a process killed by SIGPIPE.
 const NOBODY_READS: u8 = 141;
-/// What Consul's program ends with when it is given no command, or one that there is not.
+/// Consul's exit code for a missing or unknown command.
 const NO_COMMAND: u8 = 127;
 
-/// As in `legate-server`: `agent` and `dev` are whole servers.
+/// As in `legate-server`, because `agent` and `dev` are whole servers.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -102,7 +102,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         let cause = cause.downcast_ref::<std::io::Error>();
         cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
     };
-    // Whoever read the output has read enough.
+    // The reader has closed the pipe.
     if error.downcast_ref::<output::Gone>().is_some() && error.chain().any(gone) {
         return ExitCode::from(NOBODY_READS);
     }
@@ -110,9 +110,9 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Takes the command line apart. What is wrong with it is printed, with the code to end with.
+/// Parses the command line. Errors are printed, and the exit code is returned.
 fn parsed(line: Vec<OsString>) -> Result<Args, ExitCode> {
-    // The last one of a flag that is given twice counts.
+    // If a flag is repeated, the last value wins.
     let mut command = Args::command().mut_subcommands(override_self);
     command.build();
     let known = command.get_subcommands().any(|known| {
@@ -125,7 +125,7 @@ fn parsed(line: Vec<OsString>) -> Result<Args, ExitCode> {
     let matches = command.try_get_matches_from_mut(line);
     let args = matches.and_then(|matches| Args::from_arg_matches(&matches));
     args.map_err(|error| {
-        // The terminal may be gone.
+        // The terminal may be closed.
         let _ = error.print();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `members`: the agents of a cluster.
+//! `members`: lists the agents of a cluster.
 
 use std::process::ExitCode;
 
@@ -15,16 +15,16 @@ pub(crate) struct Options {
     /// Print all tags
     #[arg(long)]
     detailed: bool,
-    /// The servers of all datacenters
+    /// List the servers of all datacenters
     #[arg(long)]
     wan: bool,
-    /// Regular expression that the status has to match
+    /// Regular expression for the status
     #[arg(long, default_value = ".*", value_name = "REGEX")]
     status: String,
-    /// Segment of the network [default: all]
+    /// Network segment [default: all]
     #[arg(long, default_value = "_all", value_name = "NAME")]
     segment: String,
-    /// Which members, in Consul's filter language
+    /// Filter in Consul's filter language
     #[arg(long, default_value = "")]
     filter: String,
     #[arg(hide = true)]
@@ -33,11 +33,11 @@ pub(crate) struct Options {
     api: ApiFlags,
 }
 
-/// Prints them. Where there is none, the exit code is 2.
+/// Prints the members. The exit code is 2 if there are none.
 ///
 /// # Errors
 ///
-/// When the server cannot be asked.
+/// If the request fails.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let status = Regex::new(&options.status).context("Failed to compile status regexp")?;
     let api = options.api.connect()?;
@@ -91,7 +91,7 @@ fn table(
         .collect()
 }
 
-/// Says partition and segment where a member does not.
+/// Adds the default partition and segment if a member has none.
 fn complete(member: &mut Value, all_segments: bool) {
     let server = member["Tags"]["role"] == "consul";
     let tags = &mut member["Tags"];
@@ -107,7 +107,7 @@ fn complete(member: &mut Value, all_segments: bool) {
     }
 }
 
-/// Servers first, then the default partition, then by segment, partition and name.
+/// The sort key: servers first, then the default partition, then segment, partition and name.
 fn order(member: &Value) -> (bool, bool, String, String, String) {
     let tags = &member["Tags"];
     let partition = text(tags, "ap").to_owned();
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_come_first_and_say_their_segment() {
+    fn servers_come_first_with_their_segment() {
         let mut client = json!({"Name": "a", "Addr": "::1", "Port": 1, "Status": 4,
             "Tags": {"role": "node", "build": "1.21.0:abc", "vsn": "2", "dc": "d"}});
         let mut server = json!({"Name": "b", "Addr": "10.0.0.1", "Port": 2, "Status": 1,

@@ -1,15 +1,15 @@
-//! Commands of Consul that are not served: each says why, and what to use instead.
+//! Commands of Consul that are not supported: each error has the reason and an alternative.
 
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
 
-/// All words of a command that is not looked at.
+/// The ignored arguments of an unsupported command.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Anything {
-    /// Whatever it is
+    /// Ignored
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     words: Vec<String>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Anything {
 /// Always.
 pub(crate) fn exec() -> anyhow::Result<ExitCode> {
     bail!(
-        "exec is not served: nothing runs commands on other nodes. Use ssh, or kubectl exec on \
+        "exec is not supported: there is no remote execution. Use ssh, or kubectl exec on \
          Kubernetes"
     )
 }
@@ -28,9 +28,7 @@ pub(crate) fn exec() -> anyhow::Result<ExitCode> {
 ///
 /// Always.
 pub(crate) fn keyring() -> anyhow::Result<ExitCode> {
-    bail!(
-        "keyring is not served: there is no gossip, and so no key that it would be encrypted with"
-    )
+    bail!("keyring is not supported: there is no gossip and no encryption key for it")
 }
 
 /// # Errors
@@ -38,7 +36,7 @@ pub(crate) fn keyring() -> anyhow::Result<ExitCode> {
 /// Always.
 pub(crate) fn resource() -> anyhow::Result<ExitCode> {
     bail!(
-        "resource is not served: it is for an API that Consul itself does not offer any more. Use \
+        "resource is not supported: it uses an API that Consul itself has removed. Use \
          config, intention and services"
     )
 }
@@ -48,8 +46,8 @@ pub(crate) fn resource() -> anyhow::Result<ExitCode> {
 /// Always.
 pub(crate) fn troubleshoot() -> anyhow::Result<ExitCode> {
     bail!(
-        "troubleshoot is not served: `legate proxy` shows what a proxy has and does, and `legate \
-         check` looks at a mesh on Kubernetes"
+        "troubleshoot is not supported: `legate proxy` shows the state of a proxy, and `legate \
+         check` checks a mesh on Kubernetes"
     )
 }
 
@@ -58,7 +56,7 @@ pub(crate) fn troubleshoot() -> anyhow::Result<ExitCode> {
 /// Always.
 pub(crate) fn connect_proxy() -> anyhow::Result<ExitCode> {
     bail!(
-        "connect proxy is not served: it is for tests only. Use `connect envoy -sidecar-for SERVICE`, \
+        "connect proxy is not supported: it is for tests only. Use `connect envoy -sidecar-for SERVICE`, \
          or legate-dataplane"
     )
 }

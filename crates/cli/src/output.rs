@@ -1,5 +1,5 @@
-//! What commands print: lines, tables and JSON in the forms that Consul's command line prints, because
-//! scripts read them. Making text is pure; only [`line()`] and [`warn`] write.
+//! Output of commands: lines, tables and JSON in the formats of Consul's command line, because scripts
+//! parse them. Formatting is pure; only [`line()`] and [`warn`] write.
 
 use std::io::Write;
 
@@ -9,33 +9,33 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::PrettyFormatter;
 
-/// In which form a command prints its result.
+/// The output format of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text for users
     #[default]
     Pretty,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
-/// Standard output cannot be written to.
+/// Standard output is closed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output")]
 pub(crate) struct Gone;
 
-/// Prints text and the end of a line.
+/// Prints a line.
 ///
 /// # Errors
 ///
-/// When standard output is gone.
+/// If standard output is closed.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
     written.context(Gone)
 }
 
-/// Prints bytes as they are, and the end of a line.
+/// Prints bytes verbatim, and a newline.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ pub(crate) fn bytes(content: &[u8]) -> anyhow::Result<()> {
     written.context(Gone)
 }
 
-/// Prints bytes as they are.
+/// Prints bytes verbatim.
 ///
 /// # Errors
 ///
@@ -58,18 +58,18 @@ pub(crate) fn raw(content: &[u8]) -> anyhow::Result<()> {
     written.context(Gone)
 }
 
-/// Prints a line that is no part of what was asked for.
+/// Prints a line to standard error.
 pub(crate) fn warn(text: &str) {
-    // The terminal may be gone.
+    // The terminal may be closed.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// JSON with an indentation, as Go's `MarshalIndent` prints it.
+/// Formats JSON like Go's `MarshalIndent`.
 pub(crate) fn json(value: &Value, indent: &str) -> String {
     let mut out = Vec::new();
     let formatter = PrettyFormatter::with_indent(indent.as_bytes());
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
-    // A vector takes all bytes, and values have text as keys.
+    // Writing to a vector cannot fail, and object keys are strings.
     let _ = value.serialize(&mut serializer);
     String::from_utf8_lossy(&out).into_owned()
 }
@@ -83,23 +83,23 @@ pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
     line(&json(value, "    "))
 }
 
-/// A table: two spaces between columns, nothing after the last one.
+/// Formats a table with two spaces between columns, and no trailing padding.
 pub(crate) fn columns<R: AsRef<[C]>, C: AsRef<str>>(rows: &[R]) -> String {
     aligned(rows, 2, false)
 }
 
-/// A table whose columns are six spaces apart, as Go's `tabwriter` makes Consul's.
+/// Formats a table whose columns are six spaces apart, like Consul's with Go's `tabwriter`.
 pub(crate) fn tabbed<R: AsRef<[C]>, C: AsRef<str>>(rows: &[R]) -> String {
     aligned(rows, 6, true)
 }
 
-/// With `last`, the last column counts for no width. Rows may differ in length.
+/// With `tabs`, the last cell of a row does not count for the column width. Rows may differ in length.
 fn aligned<R: AsRef<[C]>, C: AsRef<str>>(rows: &[R], space: usize, tabs: bool) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         let row = row.as_ref();
         for (i, cell) in row.iter().enumerate() {
-            // Only what a tab ends has a column.
+            // In `tabwriter`, only cells terminated by a tab form a column.
             if tabs && i + 1 == row.len() {
                 continue;
             }
@@ -128,42 +128,42 @@ fn aligned<R: AsRef<[C]>, C: AsRef<str>>(rows: &[R], space: usize, tabs: bool) -
     lines.join("\n")
 }
 
-/// The text of a field; empty where it is none.
+/// A field as text; empty if it is not text.
 pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// The number of a field; 0 where it is none.
+/// A field as a number; 0 if it is not a number.
 pub(crate) fn number(value: &Value, field: &str) -> u64 {
     value[field].as_u64().unwrap_or_default()
 }
 
-/// The elements of a field; none where it is no list.
+/// A field as a list; empty if it is not a list.
 pub(crate) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The texts of a list, joined.
+/// The texts of a list, joined with a separator.
 pub(crate) fn joined(value: &Value, field: &str, between: &str) -> String {
     let texts = list(value, field).iter().filter_map(Value::as_str);
     texts.collect::<Vec<_>>().join(between)
 }
 
-/// `key=value` of an object whose values are text, in the order of the keys.
+/// The pairs `key=value` of an object with text values, sorted by key.
 pub(crate) fn pairs(value: &Value) -> Vec<String> {
     let fields = value.as_object().into_iter().flatten();
     let of =
         |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
-    // Maps of this crate's JSON are ordered by key.
+    // JSON maps of this crate are sorted by key.
     fields.map(of).collect()
 }
 
-/// Text in quotes, as Go's `%q` writes it.
+/// Quotes text like Go's `%q`.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// A time of the API as Go prints it: `2026-01-02 03:04:05.678 +0000 UTC`.
+/// Formats a time of the API like Go: `2026-01-02 03:04:05.678 +0000 UTC`.
 pub(crate) fn go_time(text: &str) -> String {
     let Some((date, rest)) = text.split_once('T') else {
         return text.to_owned();

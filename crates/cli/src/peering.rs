@@ -1,4 +1,4 @@
-//! `peering`: connections to other clusters.
+//! `peering`: manages connections to other clusters.
 
 use std::process::ExitCode;
 
@@ -10,35 +10,35 @@ use crate::input;
 use crate::output::{Format, columns, go_time, line, list, number, pairs, text};
 use crate::server_api::{Api, ApiFlags, encoded};
 
-/// What is done with peerings.
+/// Subcommands of `peering`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a token with which another cluster connects to this one
+    /// Generate a token for another cluster to connect to this one
     GenerateToken(Generate),
-    /// Connect to another cluster with its token
+    /// Connect to another cluster with a token from there
     Establish(Establish),
     /// Print all peerings
     List(List),
-    /// Print one peering
+    /// Print a peering
     Read(Named),
     /// Delete a peering
     Delete(Named),
-    /// Print the services that a peer may use
+    /// Print the services exported to a peer
     ExportedServices(Named),
 }
 
 #[derive(Args)]
 pub(crate) struct Generate {
-    /// Name of the other cluster here
+    /// Local name of the peer
     #[arg(long, default_value = "")]
     name: String,
     /// Metadata; may be repeated
     #[arg(long, value_parser = input::pair, value_name = "KEY=VALUE")]
     meta: Vec<(String, String)>,
-    /// Addresses at which the other cluster reaches the servers, separated by commas
+    /// Addresses of this cluster's servers for the peer, separated by commas
     #[arg(long, default_value = "", value_name = "HOST:PORT,…")]
     server_external_addresses: String,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[arg(hide = true)]
@@ -49,7 +49,7 @@ pub(crate) struct Generate {
 
 #[derive(Args)]
 pub(crate) struct Establish {
-    /// Name of the other cluster here
+    /// Local name of the peer
     #[arg(long, default_value = "")]
     name: String,
     /// The token
@@ -66,7 +66,7 @@ pub(crate) struct Establish {
 
 #[derive(Args)]
 pub(crate) struct List {
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[arg(hide = true)]
@@ -77,10 +77,10 @@ pub(crate) struct List {
 
 #[derive(Args)]
 pub(crate) struct Named {
-    /// Name of the other cluster here
+    /// Local name of the peer
     #[arg(long, default_value = "")]
     name: String,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[arg(hide = true)]
@@ -89,11 +89,11 @@ pub(crate) struct Named {
     api: ApiFlags,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::GenerateToken(options) => options.run().await?,
@@ -135,7 +135,7 @@ fn path(name: &str) -> String {
     format!("/v1/peering/{}", encoded(name))
 }
 
-/// The tenant and the metadata of a request.
+/// Adds the tenant and the metadata to a request.
 fn complete(body: &mut Value, api: &Api, meta: &[(String, String)]) {
     if let Some(partition) = api.parameter("partition") {
         body["Partition"] = partition.into();
@@ -226,7 +226,7 @@ impl Named {
     }
 }
 
-/// A peering as text.
+/// Formats a peering.
 fn shown(peering: &Value) -> String {
     let mut out = String::new();
     let mut add = |text: String| {

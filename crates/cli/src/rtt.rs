@@ -1,4 +1,4 @@
-//! `rtt`: how long a message takes from one node to another and back, by their coordinates.
+//! `rtt`: estimates the round-trip time between two nodes from their network coordinates.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::server_api::ApiFlags;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Between servers of datacenters, named SERVER.DATACENTER
+    /// Between servers of datacenters, given as SERVER.DATACENTER
     #[arg(long)]
     wan: bool,
-    /// NODE, and another one [default: the node of the agent]
+    /// NODE, and another NODE [default: the agent's]
     arguments: Vec<String>,
     #[command(flatten)]
     api: ApiFlags,
@@ -26,7 +26,7 @@ pub(crate) struct Options {
 ///
 /// # Errors
 ///
-/// When a node has no coordinate, or the server cannot be asked.
+/// If a node has no coordinate, or the request fails.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let api = options.api.connect()?;
     let (one, other) = match options.arguments.as_slice() {
@@ -80,7 +80,8 @@ fn find<'a>(coordinates: &'a Value, node: &str, wan: bool) -> Option<&'a Value> 
         .map(|one| &one["Coord"])
 }
 
-/// The distance of Vivaldi coordinates, with what adjusts it where that leaves it above zero.
+/// The distance of two Vivaldi coordinates. The adjustments are added unless the result would not
+/// be positive.
 fn distance(one: &Value, other: &Value) -> Duration {
     let number = |of: &Value, field: &str| of[field].as_f64().unwrap_or_default();
     let vector =

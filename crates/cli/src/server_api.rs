@@ -1,6 +1,5 @@
-//! Questions to the HTTP API of a server, wherever it is: with the flags, the variables and the texts of
-//! errors that Consul's command line has. One connection a request; it follows no redirect and repeats
-//! nothing.
+//! Client for the HTTP API of a server, with the flags, environment variables and error texts of
+//! Consul's command line. It uses one connection per request, follows no redirects and does not retry.
 
 mod address;
 mod client;

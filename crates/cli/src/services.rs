@@ -1,4 +1,4 @@
-//! `services`: registrations with the agent that is asked, and services that others may use.
+//! `services`: manages registrations with the local agent, and exported services.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,18 +12,18 @@ use crate::input;
 use crate::output::{Format, columns, joined, line, list, number, print_json, quoted, text};
 use crate::server_api::{ApiFlags, encoded, encoded_path};
 
-/// What is done with services.
+/// Subcommands of `services`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Register services of files, or one of flags
+    /// Register services from files, or one from flags
     Register(Box<Register>),
-    /// Remove services of files, or one by its id
+    /// Deregister services from files, or one by id
     Deregister(Deregister),
-    /// Let peers or partitions use a service
+    /// Export a service to peers or partitions
     Export(Export),
-    /// Print the services that are exported
+    /// Print exported services
     ExportedServices(Shared),
-    /// Print the services that are imported
+    /// Print imported services
     ImportedServices(Shared),
 }
 
@@ -50,13 +50,13 @@ pub(crate) struct Register {
     /// Tag; may be repeated
     #[arg(long)]
     tag: Vec<String>,
-    /// Address for a purpose; may be repeated
+    /// Tagged address; may be repeated
     #[arg(long, value_parser = input::pair, value_name = "NAME=ADDRESS:PORT")]
     tagged_address: Vec<(String, String)>,
     /// Kind, such as connect-proxy
     #[arg(long, default_value = "")]
     kind: String,
-    /// FILE in HCL or JSON, or several
+    /// One or more FILEs in HCL or JSON
     arguments: Vec<PathBuf>,
     #[command(flatten)]
     api: ApiFlags,
@@ -67,7 +67,7 @@ pub(crate) struct Deregister {
     /// Id of the instance
     #[arg(long, default_value = "")]
     id: String,
-    /// FILE in HCL or JSON, or several
+    /// One or more FILEs in HCL or JSON
     arguments: Vec<PathBuf>,
     #[command(flatten)]
     api: ApiFlags,
@@ -78,10 +78,10 @@ pub(crate) struct Export {
     /// Name of the service
     #[arg(long, default_value = "")]
     name: String,
-    /// Peers that may use it, separated by commas
+    /// Consumer peers, separated by commas
     #[arg(long, default_value = "", value_name = "NAMES")]
     consumer_peers: String,
-    /// Partitions that may use it, separated by commas
+    /// Consumer partitions, separated by commas
     #[arg(long, default_value = "", value_name = "NAMES")]
     consumer_partitions: String,
     #[arg(hide = true)]
@@ -92,10 +92,10 @@ pub(crate) struct Export {
 
 #[derive(Args)]
 pub(crate) struct Shared {
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    /// Which ones, in Consul's filter language
+    /// Filter in Consul's filter language
     #[arg(long, default_value = "")]
     filter: String,
     #[arg(hide = true)]
@@ -104,11 +104,11 @@ pub(crate) struct Shared {
     api: ApiFlags,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Register(register) => register.run().await?,
@@ -120,7 +120,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The definitions of files.
+/// Reads the definitions from files.
 fn definitions(files: Vec<PathBuf>) -> anyhow::Result<Vec<Value>> {
     let services = crate::agent::services(files).context("Error")?;
     let values = services.into_iter().map(serde_json::to_value);
@@ -154,7 +154,7 @@ impl Register {
         Ok(())
     }
 
-    /// What the flags say.
+    /// The definition from flags.
     fn definition(&self) -> anyhow::Result<Value> {
         let mut addresses = Map::new();
         for (name, address) in &self.tagged_address {
@@ -218,7 +218,7 @@ impl Deregister {
     }
 }
 
-/// Names between commas; none for an empty text.
+/// Parses names separated by commas; empty for an empty text.
 fn names(text: &str, what: &str) -> anyhow::Result<Vec<String>> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -277,7 +277,7 @@ impl Export {
     }
 }
 
-/// Adds those of the consumers that a service does not have yet.
+/// Adds missing consumers of a service.
 fn add(entry: &mut Value, name: &str, namespace: &str, peers: &[String], partitions: &[String]) {
     if !entry["Services"].is_array() {
         entry["Services"] = json!([]);
@@ -376,7 +376,8 @@ impl Shared {
         line(&columns(&rows))
     }
 
-    /// The services, unless there are none or they were printed as JSON.
+    /// Prints the list as JSON and returns `None`, or returns it for a table; `None` if it is
+    /// empty.
     async fn services(&self, what: &str) -> anyhow::Result<Option<Vec<Value>>> {
         let api = self.api.connect()?;
         let ask = api
@@ -385,7 +386,7 @@ impl Shared {
         let services = ask.value().await;
         let services = services.with_context(|| format!("Error reading {what} services"))?;
         let mut services: Vec<Value> = services.as_array().cloned().unwrap_or_default();
-        // Not every server filters these.
+        // Not every server filters this list.
         let filter = Filter::parse(&self.filter, &AnyFields);
         let filter = filter.context("Error while creating filter")?;
         services.retain(|service| filter.matches(service));

@@ -1,22 +1,23 @@
-//! The signals that end a run: Ctrl-C, SIGTERM, and SIGHUP, which comes when the terminal is closed.
+//! Signals that end the program: SIGINT (Ctrl-C), SIGTERM, and SIGHUP when the terminal is closed.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens from its creation on: a signal that comes before [`Interrupt::wait`] is not lost.
+/// Receives signals from its creation on: a signal before [`Interrupt::wait`] is not lost.
 pub(crate) struct Interrupt {
     ctrl_c: Signal,
     terminate: Signal,
-    /// `None` where SIGHUP is ignored, as under `nohup`, which is there to outlive the terminal.
+    /// `None` if SIGHUP is ignored, as under `nohup`, which keeps the program running without the
+    /// terminal.
     hangup: Option<Signal>,
 }
 
 impl Interrupt {
-    /// Takes the signals over from the kernel, which would end the process at once.
+    /// Installs the signal handlers.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// If the operating system refuses.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         let ignored =
@@ -31,7 +32,7 @@ impl Interrupt {
         })
     }
 
-    /// Waits for one of them.
+    /// Waits for a signal.
     pub(crate) async fn wait(&mut self) {
         let hangup = async {
             match &mut self.hangup {
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nohup_ignores_is_seen() {
+    fn an_ignored_hangup_is_detected() {
         assert!(ignores_hangup("Name:\tlegate\nSigIgn:\t0000000000001001\n"));
         assert!(!ignores_hangup("SigIgn:\t0000000000001000\nSigCgt:\t1\n"));
         assert!(!ignores_hangup(""));

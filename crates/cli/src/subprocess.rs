@@ -1,4 +1,5 @@
-//! Programs that commands run: with a shell or without, ended with this program's own signals.
+//! Runs child programs of commands, with or without a shell, and stops them when this program gets a
+//! signal.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
@@ -13,14 +14,14 @@ use tokio::process::{Child, Command};
 use crate::server_api::environment;
 use crate::signals::Interrupt;
 
-/// How long a program that is asked to end may take.
+/// How long a program may take to stop after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A command for these words: as they are, or joined for a shell.
+/// A command for these words, either executed directly or joined for a shell.
 ///
 /// # Errors
 ///
-/// When there are none.
+/// If there are none.
 pub(crate) fn command(words: &[String], shell: bool) -> anyhow::Result<Command> {
     ensure!(!words.is_empty(), "need an executable to run");
     if !shell {
@@ -34,12 +35,11 @@ pub(crate) fn command(words: &[String], shell: bool) -> anyhow::Result<Command> 
     Ok(command)
 }
 
-/// Runs a program with an input to its end; `None` when a signal for this program came first, and has
-/// ended it.
+/// Runs a program to completion with an input; `None` if a signal to this program stopped it.
 ///
 /// # Errors
 ///
-/// When it cannot be started.
+/// If it cannot be started.
 pub(crate) async fn run(
     mut command: Command,
     input: &[u8],
@@ -51,7 +51,7 @@ pub(crate) async fn run(
     let ended = async {
         let write = async {
             if let Some(mut stdin) = stdin {
-                // A program need not read its input.
+                // The program may not read its input.
                 let _ = stdin.write_all(input).await;
             }
         };
@@ -67,14 +67,14 @@ pub(crate) async fn run(
     }
 }
 
-/// Asks a program to end, and ends it when it does not.
+/// Stops a program with SIGTERM, and kills it if it does not stop.
 ///
 /// # Errors
 ///
-/// When the system refuses.
+/// If the system refuses.
 pub(crate) async fn end(child: &mut Child) -> anyhow::Result<ExitStatus> {
     if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
     }
     if let Ok(status) = tokio::time::timeout(GRACE, child.wait()).await {
@@ -84,7 +84,7 @@ pub(crate) async fn end(child: &mut Child) -> anyhow::Result<ExitStatus> {
     Ok(child.wait().await?)
 }
 
-/// How a program ended, in the words of Go.
+/// Formats an exit status like Go.
 pub(crate) fn shown(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_is_asked_to_end() {
+    async fn a_program_is_stopped_with_sigterm() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let status = end(&mut child).await.unwrap();
         assert!(!status.success());

@@ -1,4 +1,4 @@
-//! `namespace` and `partition`: tenants, with the commands of Consul Enterprise.
+//! `namespace` and `partition`: manages tenants, with the commands of Consul Enterprise.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::input;
 use crate::output::{Format, joined, line, list, number, pairs, print_json, quoted, text};
 use crate::server_api::{Api, ApiFlags, encoded};
 
-/// One of the two kinds of tenants.
+/// A kind of tenants.
 pub(crate) struct Kind {
     path: &'static str,
     all: &'static str,
@@ -31,10 +31,10 @@ pub(crate) const PARTITION: Kind = Kind {
     name: "partition",
 };
 
-/// What is done with them.
+/// Subcommands of `namespace` and `partition`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make one
+    /// Create one
     Create(Create),
     /// Delete one
     Delete(Named),
@@ -42,40 +42,40 @@ pub(crate) enum Command {
     List(List),
     /// Print one
     Read(Named),
-    /// Change one
+    /// Update one
     Update(Update),
-    /// Write the one of a file, in HCL or JSON
+    /// Write one from a file in HCL or JSON
     Write(Write),
 }
 
-/// What a tenant is.
+/// The fields of a tenant.
 #[derive(Args)]
 struct Fields {
-    /// Its name
+    /// Name
     #[arg(long, default_value = "")]
     name: String,
-    /// Description, for people
+    /// Description
     #[arg(long, default_value = "")]
     description: String,
     /// Metadata; may be repeated
     #[arg(long, value_parser = input::pair, value_name = "KEY=VALUE")]
     meta: Vec<(String, String)>,
-    /// Id of a policy that all tokens of the namespace have; may be repeated
+    /// Id of a default policy for all tokens of the namespace; may be repeated
     #[arg(long, value_name = "ID")]
     default_policy_id: Vec<String>,
-    /// Name of a policy that all tokens of the namespace have; may be repeated
+    /// Name of a default policy for all tokens of the namespace; may be repeated
     #[arg(long, value_name = "NAME")]
     default_policy_name: Vec<String>,
-    /// Id of a role that all tokens of the namespace have; may be repeated
+    /// Id of a default role for all tokens of the namespace; may be repeated
     #[arg(long, value_name = "ID")]
     default_role_id: Vec<String>,
-    /// Name of a role that all tokens of the namespace have; may be repeated
+    /// Name of a default role for all tokens of the namespace; may be repeated
     #[arg(long, value_name = "NAME")]
     default_role_name: Vec<String>,
-    /// Print indexes, too
+    /// Print indexes as well
     #[arg(long)]
     show_meta: bool,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Create {
 pub(crate) struct Update {
     #[command(flatten)]
     fields: Fields,
-    /// Replace all fields, also those that are not given
+    /// Replace all fields, including those not given
     #[arg(long)]
     no_merge: bool,
     #[arg(hide = true)]
@@ -105,10 +105,10 @@ pub(crate) struct Update {
 
 #[derive(Args)]
 pub(crate) struct Named {
-    /// Print indexes, too
+    /// Print indexes as well
     #[arg(long)]
     meta: bool,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     /// NAME
@@ -119,10 +119,10 @@ pub(crate) struct Named {
 
 #[derive(Args)]
 pub(crate) struct List {
-    /// Print indexes, too
+    /// Print indexes as well
     #[arg(long)]
     meta: bool,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[arg(hide = true)]
@@ -133,10 +133,10 @@ pub(crate) struct List {
 
 #[derive(Args)]
 pub(crate) struct Write {
-    /// Print indexes, too
+    /// Print indexes as well
     #[arg(long)]
     meta: bool,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     /// FILE, or - for standard input
@@ -145,11 +145,11 @@ pub(crate) struct Write {
     api: ApiFlags,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done.
+/// If the command fails.
 pub(crate) async fn run(kind: &Kind, command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create(options) => {
@@ -255,7 +255,7 @@ async fn put(kind: &Kind, api: &Api, tenant: &Value) -> anyhow::Result<Value> {
 }
 
 impl Fields {
-    /// Sets what is given.
+    /// Applies the given fields.
     fn apply(&self, kind: &Kind, mut tenant: Value) -> anyhow::Result<Value> {
         ensure!(!self.name.is_empty(), "Missing required '-name' flag");
         if !self.description.is_empty() {
@@ -298,7 +298,7 @@ fn print(tenant: &Value, format: Format, meta: bool) -> anyhow::Result<()> {
     }
 }
 
-/// As text: its name, and what there is to say about it.
+/// Formats a tenant.
 fn shown(tenant: &Value, meta: bool) -> String {
     let mut out = format!("{}:\n", text(tenant, "Name"));
     let mut field = |title: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! `tls`: certificates for servers and their clients, as files in the current folder.
+//! `tls`: creates certificates for servers and their clients, as files in the current folder.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -17,49 +17,49 @@ use legate_runtime::Clock;
 use crate::input;
 use crate::output::line;
 
-/// How many certificates of a name there may be in a folder.
+/// The maximum number of certificates with the same name in a folder.
 const MOST: u32 = 10_000;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The authority
+    /// Manage CAs
     #[command(subcommand)]
     Ca(Ca),
-    /// Certificates that it signs
+    /// Manage certificates
     #[command(subcommand)]
     Cert(Cert),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Ca {
-    /// Make an authority
+    /// Create a CA
     Create(CreateCa),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Cert {
-    /// Make a certificate and its key
+    /// Create a certificate and its key
     Create(CreateCert),
 }
 
 #[derive(Args)]
 pub(crate) struct CreateCa {
-    /// How many days it is valid
+    /// Validity in days
     #[arg(long, default_value_t = 1825)]
     days: u32,
-    /// Sign only names below -domain, localhost and those of -additional-name-constraint
+    /// Limit the CA to names below -domain, localhost and those of -additional-name-constraint
     #[arg(long)]
     name_constraint: bool,
     /// Domain of the cluster
     #[arg(long, default_value = "consul")]
     domain: String,
-    /// Id of the cluster, for its URI
+    /// Id of the cluster for the CA's URI
     #[arg(long, default_value = "", value_name = "ID")]
     cluster_id: String,
-    /// Name of the authority
+    /// Common name of the CA
     #[arg(long, default_value = "", value_name = "NAME")]
     common_name: String,
-    /// Another domain below which it signs; may be repeated
+    /// Additional permitted domain; may be repeated
     #[arg(long, value_name = "DOMAIN")]
     additional_name_constraint: Vec<String>,
     #[arg(hide = true)]
@@ -68,25 +68,25 @@ pub(crate) struct CreateCa {
 
 #[derive(Args)]
 pub(crate) struct CreateCert {
-    /// File with the authority; #DOMAIN# stands for -domain
+    /// File of the CA certificate; #DOMAIN# is replaced by -domain
     #[arg(long, default_value = "#DOMAIN#-agent-ca.pem", value_name = "FILE")]
     ca: String,
-    /// File with the authority's key
+    /// File of the CA's key
     #[arg(long, default_value = "#DOMAIN#-agent-ca-key.pem", value_name = "FILE")]
     key: String,
-    /// For a server
+    /// Create a server certificate
     #[arg(long)]
     server: bool,
-    /// For a client
+    /// Create a client certificate
     #[arg(long)]
     client: bool,
-    /// For this command line
+    /// Create a certificate for command line clients
     #[arg(long)]
     cli: bool,
-    /// Name of the server's node, which becomes one of the names
+    /// Node name of the server, added to the certificate's names
     #[arg(long, default_value = "", value_name = "NAME")]
     node: String,
-    /// How many days it is valid
+    /// Validity in days
     #[arg(long, default_value_t = 365)]
     days: u32,
     /// Datacenter
@@ -95,21 +95,21 @@ pub(crate) struct CreateCert {
     /// Domain of the cluster
     #[arg(long, default_value = "consul")]
     domain: String,
-    /// Another DNS name; may be repeated
+    /// Additional DNS name; may be repeated
     #[arg(long, value_name = "NAME")]
     additional_dnsname: Vec<String>,
-    /// Another IP address; may be repeated
+    /// Additional IP address; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     additional_ipaddress: Vec<IpAddr>,
     #[arg(hide = true)]
     arguments: Vec<String>,
 }
 
-/// Makes files in the current folder; none is replaced.
+/// Creates files in the current folder; existing files are never replaced.
 ///
 /// # Errors
 ///
-/// When a file is there already, or cannot be read or written.
+/// If a file exists already, or cannot be read or written.
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     let here = Path::new(".");
     match command {
@@ -123,12 +123,12 @@ fn days(days: u32) -> Duration {
     Duration::from_secs(u64::from(days) * 24 * 3600)
 }
 
-/// A number that no other certificate has.
+/// A unique serial number.
 fn serial() -> u128 {
     rand::random::<u128>() >> 1
 }
 
-/// Makes a file that was not there; `mode` says who may read it.
+/// Creates a new file with the permissions `mode`.
 fn save(folder: &Path, name: &str, content: &str, mode: u32) -> anyhow::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .write(true)
@@ -220,9 +220,9 @@ impl CreateCert {
         let ca_key = read(&key_file, "Error reading CA key")?;
         if self.server {
             line(
-                "==> WARNING: whoever has the certificate of a server can act as one, and so read and \
-                 change\n    everything that servers keep. Give it to servers only, and keep it as \
-                 safe as the\n    key of the authority.",
+                "==> WARNING: a holder of a server certificate can act as a server, and so read and \
+                 change\n    everything that servers store. Deploy it to servers only, and protect it like \
+                 the\n    CA's key.",
             )?;
         }
         line(&format!("==> Using {ca_file} and {key_file}"))?;
@@ -274,7 +274,7 @@ impl CreateCert {
     }
 }
 
-/// What a certificate is called.
+/// The names in a certificate.
 struct Names {
     kind: &'static str,
     name: String,

@@ -1,4 +1,4 @@
-//! `validate`: whether files of an agent's configuration can be used.
+//! `validate`: checks an agent's configuration files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,21 +10,21 @@ use crate::output::line;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Language of the files, hcl or json; both are always recognised
+    /// Language of the files, hcl or json; always detected automatically
     #[arg(long, default_value = "", value_name = "FORMAT")]
     config_format: String,
-    /// Print nothing when all is well
+    /// Print nothing if the configuration is valid
     #[arg(long)]
     quiet: bool,
-    /// FILE or DIRECTORY, or several
+    /// One or more FILEs or DIRECTORIES
     arguments: Vec<PathBuf>,
 }
 
-/// Says so, or what is wrong.
+/// Prints whether the configuration is valid.
 ///
 /// # Errors
 ///
-/// Names the file and the key that cannot be used.
+/// Names the file and the key that are invalid.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     ensure!(
         !options.arguments.is_empty(),

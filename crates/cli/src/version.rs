@@ -1,5 +1,5 @@
-//! `version`: which program this is. Under the name `consul` it says the version of Consul whose APIs and
-//! commands it speaks, because clients compare that.
+//! `version`: prints the version. Under the name `consul` it prints the version of Consul whose APIs and
+//! commands are implemented, because clients compare it.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,23 +12,23 @@ use serde_json::{Value, json};
 use crate::output::{Format, json as pretty, line};
 
 const OWN: &str = env!("CARGO_PKG_VERSION");
-/// Consul's own; clients look at the fields, and nothing here depends on them.
+/// A placeholder for Consul's build date: clients parse the field but do not depend on it.
 const BUILT: &str = "1970-01-01T00:00:01Z";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[arg(hide = true)]
     arguments: Vec<String>,
 }
 
-/// Prints it. `program` is the name under which it was started.
+/// Prints the version. `program` is the name under which the program was started.
 ///
 /// # Errors
 ///
-/// When standard output is gone.
+/// If standard output is closed.
 pub(crate) fn run(options: &Options, program: &OsStr) -> anyhow::Result<ExitCode> {
     let consul = is_consul(program);
     match options.format {
@@ -43,7 +43,7 @@ pub(crate) fn is_consul(program: &OsStr) -> bool {
     Path::new(program).file_name() == Some(OsStr::new("consul"))
 }
 
-/// The text, which ends with an empty line as Consul's does.
+/// The text, which ends with an empty line like Consul's.
 pub(crate) fn text(consul: bool) -> String {
     match consul {
         true => format!(
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn under_the_name_consul_it_says_consuls_version() {
+    fn under_the_name_consul_it_prints_consuls_version() {
         assert!(is_consul(OsStr::new("/usr/bin/consul")));
         assert!(!is_consul(OsStr::new("legate")));
         assert!(text(true).starts_with("Consul v1.21."));

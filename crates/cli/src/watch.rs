@@ -1,4 +1,4 @@
-//! `watch`: waits for changes, and runs a program at each, or prints the first answer.
+//! `watch`: waits for changes, and runs a program on each or prints the first result.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::server_api::{Api, ApiFlags, Ask, encoded, encoded_path};
 use crate::signals::Interrupt;
 use crate::subprocess;
 
-/// How long a question waits for a change.
+/// The wait time of blocking queries.
 const WAIT: Duration = Duration::from_secs(5 * 60);
-/// How much longer its answer may take.
+/// The additional time for their response.
 const SLACK: Duration = Duration::from_secs(30);
-/// How long it takes until a question that failed is asked again, the first time and at most.
+/// The initial and the maximum delay before a failed query is retried.
 const RETRY: Duration = Duration::from_secs(5);
 const LONGEST_RETRY: Duration = Duration::from_secs(180);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What is watched: key, keyprefix, services, nodes, service, checks or event
+    /// Type of the watch: key, keyprefix, services, nodes, service, checks or event
     #[arg(long = "type", default_value = "", value_name = "TYPE")]
     kind: String,
     /// The key, for key
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// The service, for service and checks
     #[arg(long, default_value = "", value_name = "NAME")]
     service: String,
-    /// A tag that instances have to have, for service; may be repeated
+    /// Required tag of instances, for service; may be repeated
     #[arg(long)]
     tag: Vec<String>,
     /// Only healthy instances, for service
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     /// The name, for event
     #[arg(long, default_value = "")]
     name: String,
-    /// Which ones, in Consul's filter language
+    /// Filter in Consul's filter language
     #[arg(long, default_value = "")]
     filter: String,
     /// PROGRAM, and its arguments
@@ -59,11 +59,11 @@ pub(crate) struct Options {
     api: ApiFlags,
 }
 
-/// Watches until the first answer is printed, or without end where there is a program.
+/// Watches until the first result is printed, or forever if a program is given.
 ///
 /// # Errors
 ///
-/// When what is watched is not said, the server cannot be asked, or the program fails.
+/// If the type is missing, the request fails, or the program fails.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     ensure!(!options.kind.is_empty(), "Watch type must be specified");
     options.check()?;
@@ -75,7 +75,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
 }
 
 impl Options {
-    /// Refuses what no question can be made of.
+    /// Refuses invalid combinations of options.
     fn check(&self) -> anyhow::Result<()> {
         match self.kind.as_str() {
             "key" => ensure!(!self.key.is_empty(), "Must specify a single key to watch"),
@@ -112,13 +112,13 @@ impl Options {
         let value = crate::go_flags::boolean(&self.passingonly);
         value.with_context(|| {
             format!(
-                "Failed to parse passingonly flag: {:?} is no BOOL",
+                "Failed to parse passingonly flag: {:?} is not a BOOL",
                 self.passingonly
             )
         })
     }
 
-    /// The question of what is watched.
+    /// The query of the watch.
     fn ask<'a>(&self, api: &'a Api) -> anyhow::Result<Ask<'a>> {
         let ask = match self.kind.as_str() {
             "key" => return Ok(api.get(format!("/v1/kv/{}", encoded_path(&self.key)))),
@@ -155,7 +155,7 @@ impl Options {
         Ok(ask.maybe("filter", &self.filter))
     }
 
-    /// Only while no program runs a signal ends this at once: a program is ended first.
+    /// A signal ends the watch at once, unless the program is running, which is stopped first.
     async fn watch(&self, api: &Api, interrupt: &mut Interrupt) -> anyhow::Result<ExitCode> {
         let (mut last_index, mut last): (u64, Option<Value>) = (0, None);
         let mut failures = 0;
@@ -192,7 +192,7 @@ impl Options {
             if index == last_index && last.is_some() {
                 continue;
             }
-            // An index that goes back begins again.
+            // An index that decreases resets the watch.
             let begins_again = index < last_index;
             last_index = if begins_again { 0 } else { index };
             if last.as_ref() == Some(&found) {
@@ -205,7 +205,7 @@ impl Options {
         }
     }
 
-    /// The index of an answer, and what it says.
+    /// The index and content of a response.
     async fn answer(&self, ask: Ask<'_>) -> anyhow::Result<(u64, Value)> {
         let answer = ask.send().await?;
         let missing = answer.status == http::StatusCode::NOT_FOUND && self.kind.starts_with("key");
@@ -221,7 +221,7 @@ impl Options {
         Ok((answer.index(), with_sessions(value)))
     }
 
-    /// Runs the program, or prints. Whether to go on.
+    /// Runs the program, or prints. Returns whether to continue.
     async fn handle(
         &self,
         index: u64,
@@ -247,7 +247,7 @@ impl Options {
     }
 }
 
-/// Keys say their session, even if they have none.
+/// Adds the field `Session` to keys without one, as Consul prints it.
 fn with_sessions(mut value: Value) -> Value {
     let complete = |pair: &mut Value| {
         if pair.get("LockIndex").is_some() && pair.get("Session").is_none() {
@@ -261,7 +261,7 @@ fn with_sessions(mut value: Value) -> Value {
     value
 }
 
-/// The events behind the one with this index.
+/// The events after the one with this index.
 fn newer(events: Value, index: u64) -> Value {
     let Value::Array(events) = events else {
         return events;
@@ -273,7 +273,7 @@ fn newer(events: Value, index: u64) -> Value {
     events.into_iter().skip(from).collect()
 }
 
-/// The index that an event's id stands for: both its halves, added without carrying.
+/// The index of an event id: the XOR of both halves.
 fn event_index(id: &str) -> Option<u64> {
     let digits = id.replace('-', "");
     if digits.len() != 32 {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_say_their_session() {
+    fn keys_have_a_session_field() {
         let pair = with_sessions(json!([{"Key": "a", "LockIndex": 0}]));
         assert_eq!(pair[0]["Session"], "");
         assert_eq!(with_sessions(json!({"web": []})), json!({"web": []}));

@@ -1,5 +1,4 @@
-//! A compiled chain: a graph of nodes that ends in targets. In JSON it is Consul's
-//! `CompiledDiscoveryChain`.
+//! A compiled chain: a graph of nodes whose leaves are targets. Its JSON is Consul's `CompiledDiscoveryChain`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,25 +10,25 @@ use legate_model::{
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-/// What becomes of a name that a caller asks for.
+/// The compiled discovery chain of a service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Chain {
-    /// The service that callers ask for.
+    /// The service that callers request.
     pub service_name: String,
     /// Its namespace and partition.
     #[serde(flatten, serialize_with = "tenancy")]
     pub tenancy: Tenancy,
     /// The callers' datacenter.
     pub datacenter: String,
-    /// Eight hexadecimal digits for what of a caller's overrides has changed something: its clusters need
-    /// names of their own.
+    /// Hash of the caller's overrides that had an effect, eight hexadecimal digits. Clusters of such a chain need names
+    /// of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub customization_hash: Option<String>,
-    /// No entry says anything but that the service's own instances answer.
+    /// True if requests go to the service's own instances and no config entry changes that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub default: bool,
-    /// What is spoken all the way.
+    /// The protocol that all services of the chain speak.
     #[serde(serialize_with = "protocol")]
     pub protocol: Protocol,
     /// The `Meta` of the service's `service-defaults`.
@@ -38,12 +37,11 @@ pub struct Chain {
     /// Extensions of `proxy-defaults`, then those of the service's `service-defaults`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub envoy_extensions: Vec<EnvoyExtension>,
-    /// The key of the node where requests come in.
+    /// The key of the node that receives requests.
     pub start_node: String,
-    /// The nodes by key, `<type>:<name>`. Most chains have one: it is boxed because a map with one entry has
-    /// room for eleven.
+    /// The nodes by key, `<type>:<name>`. Boxed, because most chains have one node and a map allocates room for eleven.
     pub nodes: Nodes,
-    /// Where requests can end, by id.
+    /// The targets at which requests can end, by id.
     pub targets: BTreeMap<String, Box<Target>>,
 }
 
@@ -54,7 +52,7 @@ fn protocol<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, 
     serializer.serialize_str(protocol.as_str())
 }
 
-/// As the two fields `Namespace` and `Partition`.
+/// Serializes the tenancy as the two fields `Namespace` and `Partition`.
 fn tenancy<S: Serializer>(tenancy: &Tenancy, serializer: S) -> Result<S::Ok, S::Error> {
     let mut fields = serializer.serialize_struct("Tenancy", 2)?;
     fields.serialize_field("Namespace", &*tenancy.namespace)?;
@@ -63,18 +61,18 @@ fn tenancy<S: Serializer>(tenancy: &Tenancy, serializer: S) -> Result<S::Ok, S::
 }
 
 impl Chain {
-    /// The node where requests come in.
+    /// The node that receives requests.
     pub fn start(&self) -> Option<&Node> {
         self.node(&self.start_node)
     }
 
-    /// The node of a key.
+    /// The node with this key.
     pub fn node(&self, key: &str) -> Option<&Node> {
         self.nodes.get(key).map(Box::as_ref)
     }
 
-    /// Whether another chain has the same ends, each reached alike, and what comes in is balanced alike
-    /// and spoken alike. Routes and splits may differ.
+    /// Whether both chains have the same protocol, resolvers, targets, overrides and load balancer of the start node.
+    /// Routes and splits may differ.
     pub fn ends_alike(&self, other: &Self) -> bool {
         let balancer = |chain: &Self| chain.start().and_then(|start| start.load_balancer.clone());
         self.protocol == other.protocol
@@ -91,35 +89,35 @@ impl Chain {
     }
 }
 
-/// A place where it is decided how requests go on.
+/// A routing decision: a router, a splitter or a resolver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Unique among those of its kind.
+    /// Unique among the nodes of its kind.
     pub name: String,
-    /// What is decided.
+    /// The kind of decision, with its data.
     pub kind: NodeKind,
-    /// How instances are chosen below a splitter or resolver.
+    /// The load balancing policy for the instances below a splitter or resolver.
     pub load_balancer: Option<LoadBalancer>,
 }
 
-/// What a node decides.
+/// The kinds of routing decisions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeKind {
-    /// The first route that matches.
+    /// Selects the first route that matches.
     Router(Vec<RouteStep>),
-    /// A share of the requests each.
+    /// Distributes requests by weight.
     Splitter(Vec<SplitStep>),
-    /// The end: a target.
+    /// Ends the chain at a target.
     Resolver(Resolver),
 }
 
 impl Node {
-    /// Its key among the nodes.
+    /// The node's key in [`Chain::nodes`].
     pub fn key(&self) -> String {
         format!("{}:{}", self.kind.as_str(), self.name)
     }
 
-    /// The keys of the nodes after it.
+    /// The keys of the next nodes.
     pub(crate) fn next(&self) -> BTreeSet<&str> {
         match &self.kind {
             NodeKind::Router(routes) => routes.iter().map(|one| &*one.next_node).collect(),
@@ -130,7 +128,7 @@ impl Node {
 }
 
 impl NodeKind {
-    /// Its name in JSON.
+    /// The kind's name in JSON.
     pub const fn as_str(&self) -> &'static str {
         match self {
             NodeKind::Router(_) => "router",
@@ -159,60 +157,60 @@ impl Serialize for Node {
     }
 }
 
-/// A route of the entry, and what comes after it.
+/// A route of a router, and the next node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct RouteStep {
-    /// As it was written; the last one of a router is its own.
+    /// The route as written; the last route of a router is the generated catch-all.
     pub definition: Route,
     /// The key of the next node.
     pub next_node: String,
 }
 
-/// A split, and what comes after it.
+/// A split of a splitter, and the next node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct SplitStep {
-    /// As it was written, with the header changes of the splits that led here.
+    /// The split as written, with the header changes of the outer splits merged into it.
     pub definition: Split,
-    /// How many of a hundred requests, with the shares of the splits that led here.
+    /// The percentage of requests, multiplied by the weights of the outer splits.
     pub weight: f32,
     /// The key of the next node.
     pub next_node: String,
 }
 
-/// A target, and who answers when none of its instances can.
+/// A target with its timeouts and failover targets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Resolver {
-    /// No entry has anything to say about it.
+    /// True if no `service-resolver` entry changes the defaults.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub default: bool,
-    /// Longest time to connect.
+    /// The connect timeout.
     #[serde(with = "duration::text")]
     pub connect_timeout: Duration,
-    /// Longest request; zero where nothing is said.
+    /// The request timeout; zero means not set.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub request_timeout: Duration,
-    /// The target's id.
+    /// The id of the target.
     pub target: String,
-    /// Others, in order.
+    /// The failover targets, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failover: Option<Failover>,
 }
 
-/// Who answers when no instance of a target can.
+/// The targets used when no instance of the primary target is available.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Failover {
-    /// The targets' ids, the first first.
+    /// The ids of the targets, in order of preference.
     pub targets: Vec<String>,
-    /// In which order.
+    /// The order in which the targets are used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<FailoverPolicy>,
 }
 
-/// Instances that can answer.
+/// The instances that answer: all of a service, or a subset of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Target {
@@ -227,37 +225,37 @@ pub struct Target {
     /// Its namespace and partition.
     #[serde(flatten, serialize_with = "tenancy")]
     pub tenancy: Tenancy,
-    /// Where the instances are; empty for those of a peer.
+    /// The datacenter of the instances; empty for those of a peer.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
-    /// The peer that they are imported from; empty means none.
+    /// The peer that the service is imported from; empty means none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub peer: String,
-    /// Gateways on the way.
+    /// Whether traffic is routed through mesh gateways.
     pub mesh_gateway: MeshGateway,
-    /// Which instances the subset has.
+    /// The definition of the subset.
     pub subset: Subset,
     /// Whether its instances may be dialled directly.
     pub transparent_proxy: TransparentProxy,
-    /// Longest time to connect.
+    /// The connect timeout.
     #[serde(with = "duration::text")]
     pub connect_timeout: Duration,
-    /// Whether callers prefer near instances.
+    /// Whether callers prefer instances of their own locality.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prioritize_by_locality: Option<PrioritizeByLocality>,
-    /// It is outside of the mesh.
+    /// True if the service is outside of the mesh.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
-    /// The server name that callers ask for.
+    /// The SNI that callers send.
     #[serde(rename = "SNI", skip_serializing_if = "String::is_empty")]
     pub sni: String,
-    /// The name of its cluster: the server name that it has in the mesh.
+    /// The name of the target's cluster: its SNI in the mesh.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
 
 impl Target {
-    /// The service with its tenancy.
+    /// The service's name with its tenancy.
     pub fn service_name(&self) -> ServiceName {
         ServiceName::new(&self.tenancy, &self.service)
     }

@@ -1,4 +1,4 @@
-//! From entries to a chain: routes, then splits, then redirects, default subsets and failover of each
+//! Compiles config entries to a chain: routes, then splits, then redirects, default subsets and failover of each
 //! target.
 
 mod resolve;
@@ -17,10 +17,10 @@ use crate::chain::{Chain, Node, NodeKind, Nodes, RouteStep, SplitStep, Target};
 use crate::error::ChainError;
 use crate::{merge, names};
 
-/// The most services that redirects or splits lead through one after the other.
+/// The maximum number of services that redirects or nested splits pass through in sequence.
 const MAX_LENGTH: usize = 64;
 
-/// Config entries, as they are or as they would be after a write.
+/// The config entries, either as stored or as a pending write would change them.
 pub trait Entries {
     /// The `service-router` of a service.
     fn router(&self, service: &ServiceName) -> Option<ServiceRouter>;
@@ -34,40 +34,40 @@ pub trait Entries {
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults>;
 }
 
-/// Whose chain, and from where.
+/// The chain to compile, and for which callers.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// The service that callers ask for.
+    /// The service that callers request.
     pub service: &'a ServiceName,
     /// The callers' datacenter.
     pub datacenter: &'a str,
     /// The mesh's trust domain.
     pub trust_domain: &'a TrustDomain,
-    /// What a caller wants to be otherwise.
+    /// Settings of the caller that override the config entries.
     pub overrides: Overrides,
 }
 
-/// What a caller's registration says of an upstream, over what entries say.
+/// Settings of an upstream in a caller's registration, which override the config entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// Gateways on the way.
+    /// Whether traffic is routed through mesh gateways.
     pub mesh_gateway: MeshGatewayMode,
-    /// What is spoken. Where it is not HTTP, routes and splits are passed over.
+    /// The protocol. If it is not HTTP, routers and splitters are ignored.
     pub protocol: Option<Protocol>,
-    /// Longest time to connect; zero means no override.
+    /// The connect timeout; zero means no override.
     pub connect_timeout: Duration,
 }
 
-/// The chain of a service.
+/// Compiles the chain of a service.
 ///
 /// # Errors
 ///
-/// [`ChainError`] says which entries do not fit together. Where writes are checked by compiling, that
-/// does not happen to entries that are stored.
+/// [`ChainError`] names the entries that contradict each other. Where each write is checked by compiling, stored
+/// entries do not fail.
 pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, ChainError> {
     let mut compiler = Compiler::new(request, entries);
     let start = compiler.start()?;
-    merge::check_circles(&compiler.nodes, &start)?;
+    merge::check_cycles(&compiler.nodes, &start)?;
     merge::flatten_splits(
         &mut compiler.nodes,
         &compiler.finished,
@@ -81,19 +81,19 @@ pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, Ch
 struct Compiler<'a> {
     request: &'a Request<'a>,
     entries: &'a dyn Entries,
-    /// Entries that were read; one that is needed twice is read once.
+    /// Entries already read, so that each is read once.
     proxy_defaults: BTreeMap<Arc<str>, Option<Arc<ProxyDefaults>>>,
     resolvers: BTreeMap<ServiceName, Arc<ServiceResolver>>,
     defaults: BTreeMap<ServiceName, Option<Arc<ServiceDefaults>>>,
     nodes: Nodes,
     targets: BTreeMap<String, Box<Target>>,
-    /// The targets that requests can end at.
+    /// The targets that the finished chain uses.
     retained: BTreeSet<String>,
     protocol: Option<Protocol>,
     routes_or_splits: bool,
-    /// Splitters on the way to the one that is looked at.
+    /// Depth of the splitters that contain the current one.
     splitters: usize,
-    /// The keys of those that are whole, each after those that it leads to.
+    /// The keys of the completed splitters, each after the splitters that it refers to.
     finished: Vec<String>,
     customised: Overrides,
     ignored_routes: bool,
@@ -119,7 +119,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// The key of the node where requests come in.
+    /// Compiles the first node and returns its key.
     fn start(&mut self) -> Result<String, ChainError> {
         let service = self.request.service;
         let router = self.entries.router(service);
@@ -129,7 +129,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Routes and splits, unless the caller speaks something that cannot be routed.
+    /// The router or splitter, unless the caller overrides the protocol with one that is not HTTP.
     fn unless_ignored<T>(&mut self, entry: Option<T>) -> Option<T> {
         let protocol = self.request.overrides.protocol;
         let ignored = protocol.is_some_and(|protocol| !protocol.is_http());
@@ -176,7 +176,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// `None` where the service has no splits.
+    /// Compiles the service's splitter; `None` if it has none.
     fn splitter(&mut self, service: &ServiceName) -> Result<Option<String>, ChainError> {
         let mut node = Node {
             name: names::of_service(service),
@@ -192,7 +192,7 @@ impl<'a> Compiler<'a> {
             return Ok(None);
         };
         self.routes_or_splits = true;
-        // Whoever leads back here finds it, and is refused as a circle.
+        // Inserted before its splits, so that a split that refers back here finds it; such a cycle is refused later.
         self.nodes.insert(key.clone(), Box::new(node.clone()));
         self.splitters += 1;
         self.check_length(self.splitters)?;
@@ -201,7 +201,7 @@ impl<'a> Compiler<'a> {
             let next_node = self.split(service, &definition)?;
             let next = self.nodes.get(&next_node);
             let balancer = next.and_then(|next| next.load_balancer.as_ref());
-            // A route has one way to hash requests: the first that a split asks for.
+            // A route has one hash policy: that of the first split that has one.
             if let Some(balancer) = balancer.filter(|balancer| balancer.is_hash_based())
                 && node.load_balancer.is_none()
                 && next.is_some_and(|next| matches!(next.kind, NodeKind::Resolver(_)))
@@ -220,7 +220,7 @@ impl<'a> Compiler<'a> {
         Ok(Some(self.add(node)))
     }
 
-    /// Where a split leads: another service may split again.
+    /// Compiles the destination of a split, which can be a splitter again.
     fn split(&mut self, service: &ServiceName, split: &Split) -> Result<String, ChainError> {
         let tenancy = service.tenancy.resolve(&split.partition, &split.namespace);
         let to = ServiceName::new(&tenancy, first_given(&split.service, &service.name));
@@ -264,7 +264,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// The target with its names.
+    /// Sets the target's id, SNI and cluster name.
     fn named(&self, mut target: Target) -> Target {
         target.id = target.make_id();
         target.sni = target.make_sni(self.request.trust_domain);
@@ -284,7 +284,7 @@ impl<'a> Compiler<'a> {
         entry.or_insert_with(read).clone()
     }
 
-    /// All services of a chain speak alike.
+    /// Refuses a service whose protocol differs from that of the others in the chain.
     fn record_protocol(&mut self, service: &ServiceName) -> Result<(), ChainError> {
         let own = self.service_defaults(service);
         let own = own.and_then(|own| own.protocol());
@@ -353,7 +353,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What no other route matches goes to the service itself.
+/// The last route: requests that match no other are routed to the service itself.
 fn catch_all(service: &ServiceName) -> Route {
     let http = HttpMatch {
         path_prefix: "/".to_owned(),

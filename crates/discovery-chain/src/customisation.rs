@@ -1,5 +1,5 @@
-//! The name of what a caller has otherwise than everybody else: clusters and metrics are named by it, so
-//! it is Consul's to the bit. Consul takes it from a hash of a Go struct with the fields below.
+//! The hash of a caller's overrides. It is part of the names of clusters and metrics, so it must equal Consul's, which
+//! hashes a Go struct with the fields below.
 
 use legate_model::MeshGatewayMode;
 
@@ -42,7 +42,7 @@ fn name(mode: MeshGatewayMode) -> &'static str {
     }
 }
 
-/// A struct: its name and each of its fields, in any order.
+/// The hash of a struct: its name and its fields, independent of their order.
 fn structure(name: &str, fields: &[(&str, u64)]) -> u64 {
     let fields = fields.iter().map(|(name, value)| {
         let pair = [text(name).to_le_bytes(), value.to_le_bytes()];
@@ -55,7 +55,7 @@ fn text(text: &str) -> u64 {
     fnv(text.as_bytes())
 }
 
-/// FNV-1 with 64 bits.
+/// FNV-1, 64 bits.
 fn fnv(bytes: &[u8]) -> u64 {
     let offset = 0xcbf2_9ce4_8422_2325;
     bytes.iter().fold(offset, |hash: u64, byte| {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_consul_says() {
+    fn hashes_equal_those_of_consul() {
         let ms = Duration::from_millis;
         let cases = [
             (
@@ -89,7 +89,7 @@ mod tests {
                 ms(33_000),
                 "8559080e",
             ),
-            // Of a hash that begins with zeros Consul takes the digits after them.
+            // Consul drops leading zeros before it takes the first eight digits.
             (
                 MeshGatewayMode::None,
                 Some(Protocol::Http2),

@@ -1,78 +1,79 @@
-//! Why entries do not make a chain. The texts are Consul's.
+//! Why config entries do not compile. The texts are Consul's where Consul has the error.
 
-/// Entries that do not make a chain together. Whoever writes an entry is refused with it.
+/// Config entries that do not compile to a chain. A write that causes it is refused with this
+/// error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// Services of one chain speak differently.
+    /// Services of one chain have different protocols.
     #[error(
         "discovery chain {chain:?} uses inconsistent protocols; service {service:?} has {protocol:?} \
          which is not {expected:?}"
     )]
     Protocols {
-        /// The service that callers ask for.
+        /// The service that callers request.
         chain: String,
-        /// The one that differs.
+        /// The service that differs.
         service: String,
-        /// What it speaks.
+        /// Its protocol.
         protocol: String,
-        /// What those before it speak.
+        /// The protocol of the services before it.
         expected: String,
     },
-    /// What is spoken has no requests that could be routed or split.
+    /// Routes or splits with a protocol that is not HTTP.
     #[error(
         "discovery chain {chain:?} uses a protocol {protocol:?} that does not permit advanced routing \
          or splitting behavior"
     )]
     NotHttp {
-        /// The service that callers ask for.
+        /// The service that callers request.
         chain: String,
-        /// What it speaks.
+        /// Its protocol.
         protocol: String,
     },
-    /// Routes or splits lead back to where they come from.
+    /// Routes or splits form a cycle.
     #[error("detected circular reference: [{}]", .0.join(" -> "))]
     Circle(Vec<String>),
-    /// Redirects lead back to where they come from.
+    /// Redirects form a cycle.
     #[error("detected circular resolver redirect: [{}]", .0.join(" -> "))]
     CircularRedirect(Vec<String>),
-    /// A subset that the service does not have.
+    /// A reference to a subset that the service does not have.
     #[error("service {service:?} does not have a subset named {subset:?}")]
     NoSubset {
         /// The service.
         service: String,
-        /// The subset that something asks for.
+        /// The missing subset.
         subset: String,
     },
-    /// Something that a service outside of the mesh cannot have.
+    /// A setting that a service outside of the mesh cannot have.
     #[error(
         "service {service:?} has an external SNI set; cannot define {what} for external services"
     )]
     External {
         /// The service.
         service: String,
-        /// What it cannot have: redirects, subsets or failover.
+        /// The setting: redirects, subsets or failover.
         what: &'static str,
     },
-    /// Redirects, or splits, lead on and on.
+    /// Redirects or nested splits pass through too many services.
     #[error(
-        "discovery chain {chain:?} leads through more than {limit} services one after the other: \
+        "discovery chain {chain:?} passes through more than {limit} services in sequence: \
          shorten its redirects and splits"
     )]
     TooLong {
-        /// The service that callers ask for.
+        /// The service that callers request.
         chain: String,
-        /// The most that are served.
+        /// The limit.
         limit: usize,
     },
-    /// Splits lead to splits so often that a proxy would have too many.
+    /// Nested splits multiply to more than a proxy should get.
     #[error(
-        "discovery chain {chain:?} splits requests into more than {limit} parts in all: take splits out of \
-         the services that it splits between, or changes of headers, of which 100 bytes count as a part"
+        "discovery chain {chain:?} splits requests into more than {limit} parts in all: remove splits of \
+         the services that it splits between, or header changes, of which each 100 bytes count as a part"
     )]
     TooManySplits {
-        /// The service that callers ask for.
+        /// The service that callers request.
         chain: String,
-        /// The most that are served.
+        /// The limit.
         limit: usize,
     },
 }

@@ -1,8 +1,8 @@
-//! Discovery chains: what config entries make of a name that a caller asks for. Requests are routed,
-//! split and resolved, in this order, to targets: instances of a service, or a part of them.
+//! Compiles discovery chains: config entries determine how requests for a service are routed, split and resolved, in
+//! this order, to targets. A target is all instances of a service or a subset of them.
 //!
-//! Pure: entries in, a [`Chain`] out. It never reads a store, and knows no instance. The shape of a
-//! chain and the texts of its errors are Consul's, whose users know them.
+//! Pure: config entries in, a [`Chain`] out. The crate never reads a store and has no access to instances. The shape of
+//! a chain and the error texts are Consul's.
 
 mod chain;
 mod compile;

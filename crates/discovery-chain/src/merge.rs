@@ -1,5 +1,5 @@
-//! What is done to a graph once it is made: splits that lead to splits become one, and what nothing
-//! leads to is dropped.
+//! Simplifies and checks the compiled graph: finds cycles, flattens nested splits, limits their number and drops nodes
+//! without references.
 
 use std::collections::BTreeSet;
 
@@ -8,20 +8,19 @@ use legate_model::{HeaderModifiers, Split};
 use crate::chain::{NodeKind, Nodes, SplitStep};
 use crate::error::ChainError;
 
-/// So many bytes of changed headers count as one part more: each part repeats those of the splits that
-/// lead to it.
+/// Header changes of this many bytes count as one more part, because each part repeats the header changes of the outer
+/// splits.
 const HEADERS: usize = 100;
 
-/// The most parts that all splitters of a chain have together, so that splits of splits do not grow
-/// without bound.
+/// The maximum number of parts of all splitters of a chain, which limits the growth of nested splits.
 const MAX_SPLITS: usize = 10_000;
 
-/// The most parts that all routes of a chain lead to together.
+/// The maximum number of parts that all routes of a chain refer to.
 const MAX_ROUTED: usize = 100_000;
 
-/// Refuses routes and splits that lead back to where they come from.
-pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError> {
-    // The way to each node, and those that no circle goes through.
+/// Refuses routes and splits that form a cycle.
+pub(crate) fn check_cycles(nodes: &Nodes, start: &str) -> Result<(), ChainError> {
+    // The path to the current node with the unvisited successors of each, and the nodes known to be on no cycle.
     let mut way: Vec<(&str, Vec<&str>)> = Vec::new();
     let mut done = BTreeSet::new();
     let next = |key: &str| {
@@ -49,8 +48,8 @@ pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError
     Ok(())
 }
 
-/// Makes splits that lead to splitters into the splits of those. `splitters` are their keys, each after
-/// those that it leads to; there are no circles any more.
+/// Replaces each split that refers to a splitter by the splits of that splitter. `splitters` holds their keys, each
+/// after those that it refers to; there are no cycles at this point.
 pub(crate) fn flatten_splits(
     nodes: &mut Nodes,
     splitters: &[String],
@@ -61,7 +60,7 @@ pub(crate) fn flatten_splits(
         let Some(NodeKind::Splitter(splits)) = nodes.get(key).map(|node| &node.kind) else {
             continue;
         };
-        // Counted before anything is made.
+        // Counted before any split is copied.
         all += splits
             .iter()
             .map(|split| parts(nodes, split))
@@ -89,7 +88,7 @@ fn parts(nodes: &Nodes, split: &SplitStep) -> usize {
     }
 }
 
-/// As how many parts a split counts.
+/// The number of parts that a split counts as.
 fn weight(split: &SplitStep) -> usize {
     let Split {
         request_headers,
@@ -107,15 +106,15 @@ fn flattened(nodes: &Nodes, split: &SplitStep) -> Vec<SplitStep> {
     };
     let through = |inner: &SplitStep| SplitStep {
         definition: through(&split.definition, &inner.definition),
-        // As Consul computes it: the order decides about the last digit.
+        // Rounded in Consul's order of operations, which affects the last digit.
         weight: (split.weight * inner.weight / 100.0 * 100.0).round() / 100.0,
         next_node: inner.next_node.clone(),
     };
     inner.iter().map(through).collect()
 }
 
-/// A split of a splitter that another split leads to. Requests pass the outer one first, responses
-/// last: whoever comes last decides about a header.
+/// Merges a split into the split that refers to it. Requests pass the outer one first and responses pass it last; the
+/// later header change wins.
 fn through(outer: &Split, inner: &Split) -> Split {
     let both = |first: &Option<HeaderModifiers>, last: &Option<HeaderModifiers>| match (first, last)
     {
@@ -129,8 +128,7 @@ fn through(outer: &Split, inner: &Split) -> Split {
     }
 }
 
-/// Refuses routes that lead to so many splits that a proxy would have too many: each route repeats
-/// the splits that it leads to.
+/// Limits the parts of all routes together, because each route repeats the splits that it refers to.
 pub(crate) fn check_routes(nodes: &Nodes, start: &str, chain: &str) -> Result<(), ChainError> {
     let Some(NodeKind::Router(steps)) = nodes.get(start).map(|node| &node.kind) else {
         return Ok(());
@@ -149,7 +147,7 @@ pub(crate) fn check_routes(nodes: &Nodes, start: &str, chain: &str) -> Result<()
     })
 }
 
-/// Drops the nodes that nothing leads to.
+/// Drops the nodes that are not reachable from the start.
 pub(crate) fn drop_unused(nodes: &mut Nodes, start: &str) {
     let mut used = BTreeSet::new();
     let mut open = vec![start.to_owned()];

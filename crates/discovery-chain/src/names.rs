@@ -1,4 +1,4 @@
-//! The names of targets and nodes. Consul's.
+//! Names of targets and nodes, in Consul's format.
 
 use legate_model::{ServiceName, TrustDomain, sni};
 
@@ -19,7 +19,7 @@ impl Target {
             peer => format!("external.{peer}"),
         };
         match self.service_subset.as_str() {
-            // A peer exports services, not subsets.
+            // A peer exports whole services.
             subset if !subset.is_empty() && self.peer.is_empty() => {
                 format!("{subset}.{service}.{place}")
             }
@@ -27,8 +27,7 @@ impl Target {
         }
     }
 
-    /// The server name under which it is dialled; empty for what is imported from a peer, whose trust
-    /// domain is another.
+    /// The target's SNI; empty for a service of a peer, which has another trust domain.
     pub(crate) fn make_sni(&self, trust_domain: &TrustDomain) -> String {
         if !self.peer.is_empty() {
             return String::new();

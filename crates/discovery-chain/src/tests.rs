@@ -1,4 +1,4 @@
-//! Chains of entries as users write them, and of entries that are made up.
+//! Chains of config entries, handwritten and generated.
 
 mod generated;
 
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Entries as they are written, by kind and name.
+/// Config entries as JSON, by kind and name.
 #[derive(Debug, Default)]
 struct Written(BTreeMap<(String, String), Value>);
 
 impl Written {
-    /// Each with `Kind` and `Name`.
+    /// Each entry has `Kind` and `Name`.
     fn new(entries: impl IntoIterator<Item = Value>) -> Self {
         let key = |entry: &Value| {
             let text = |field: &str| entry[field].as_str().unwrap_or_default();
@@ -83,7 +83,7 @@ fn refused(entries: impl IntoIterator<Item = Value>) -> String {
     chain(entries).unwrap_err().to_string()
 }
 
-/// Every service speaks HTTP.
+/// A `proxy-defaults` entry that sets HTTP for all services.
 fn http() -> Value {
     json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}})
 }
@@ -109,7 +109,7 @@ fn splits(name: &str, splits: &[(f32, &str, &str)]) -> Value {
 }
 
 #[test]
-fn what_leads_to_another_tenant_is_resolved_there() {
+fn a_reference_to_another_tenant_is_resolved_there() {
     let web = json!({
         "Redirect": {"Service": "api", "Namespace": "team", "Partition": "shop"},
     });
@@ -132,7 +132,7 @@ fn what_leads_to_another_tenant_is_resolved_there() {
 }
 
 #[test]
-fn routes_and_splits_lead_to_the_entrys_own_tenant_unless_they_name_one() {
+fn routes_and_splits_default_to_the_tenant_of_their_entry() {
     let split = json!({"Splits": [
         {"Weight": 50, "Namespace": "team"},
         {"Weight": 50, "Service": "api"},
@@ -324,7 +324,7 @@ fn failover_may_be_for_one_subset() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused_in_consuls_words() {
+fn contradicting_entries_are_refused_with_consuls_texts() {
     let speaks = |name, protocol| entry("service-defaults", name, json!({"Protocol": protocol}));
     assert_eq!(
         refused([
@@ -376,7 +376,7 @@ fn what_does_not_fit_together_is_refused_in_consuls_words() {
 }
 
 #[test]
-fn outside_of_the_mesh_there_are_no_gateways() {
+fn services_outside_of_the_mesh_have_no_gateways() {
     let defaults = json!({"ExternalSNI": "example.com", "MeshGateway": {"Mode": "local"}});
     let chain = chain([entry("service-defaults", "web", defaults)]).unwrap();
     let target = &chain.targets["web.default.default.dc1"];
@@ -389,7 +389,7 @@ fn outside_of_the_mesh_there_are_no_gateways() {
 }
 
 #[test]
-fn a_callers_overrides_are_noted_where_they_change_something() {
+fn overrides_are_hashed_only_if_they_have_an_effect() {
     use legate_model::{MeshGatewayMode, Protocol};
     let entries = Written::new([
         http(),
@@ -429,7 +429,7 @@ fn a_splitter_hashes_as_its_first_leg_does() {
 }
 
 #[test]
-fn chains_without_end_are_refused() {
+fn chains_of_unbounded_length_are_refused() {
     let name = |at: usize| match at {
         0 => "web".to_owned(),
         at => format!("s{at}"),
@@ -441,7 +441,7 @@ fn chains_without_end_are_refused() {
     text(refused((0..100_000).map(split).chain([http()])));
     assert!(chain((0..60).map(redirect)).is_ok());
     assert!(chain((0..60).map(split).chain([http()])).is_ok());
-    // Each splits between two services, each of which does so again.
+    // Each service splits between two, each of which splits again.
     let two = |at: usize, place: usize| (50.0, format!("{}-{}", at + 1, place));
     let fan = |at: usize, place: usize| {
         let parts = [two(at, 0), two(at, 1)];
@@ -457,7 +457,7 @@ fn chains_without_end_are_refused() {
     assert!(what.contains("into more than 10000 parts in all"), "{what}");
 }
 
-/// The headers that a split changes are repeated in every split that it leads to.
+/// The header changes of a split are repeated in every split that it refers to.
 #[test]
 fn splits_and_routes_that_repeat_too_many_headers_are_refused() {
     let inner: Vec<(f32, String)> = (0..100).map(|at| (1.0, format!("s{at}"))).collect();
@@ -496,7 +496,7 @@ fn weights_are_rounded_as_consul_does() {
 }
 
 #[test]
-fn what_a_peer_exports_has_no_subset() {
+fn a_service_of_a_peer_has_no_subset() {
     let more = json!({
         "DefaultSubset": "v1", "Subsets": {"v1": {}},
         "Failover": {"*": {"Targets": [{"Peer": "east"}]}},
@@ -535,7 +535,7 @@ fn a_redirect_to_a_peer_ends_there() {
 }
 
 #[test]
-fn near_instances_are_preferred_as_the_resolver_or_else_the_default_says() {
+fn locality_preference_comes_from_the_resolver_or_else_the_defaults() {
     let usual = json!({
         "Kind": "proxy-defaults", "Name": "global", "PrioritizeByLocality": {"Mode": "failover"},
     });

@@ -1,6 +1,6 @@
-//! One encoding for each message: the entries of its maps stand in the order of their keys, inside
-//! of `google.protobuf.Any` as well. Maps are held in an order that differs from run to run, and a
-//! resource whose bytes differ would be sent again.
+//! A deterministic encoding of messages: map entries are sorted by key, also inside
+//! `google.protobuf.Any`. The iteration order of maps differs from run to run, and a resource with
+//! different bytes would be sent again.
 
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -12,8 +12,8 @@ use crate::pool;
 
 const ANY: &str = "google.protobuf.Any";
 
-/// The encoding of a message of this type that depends on nothing but what it says. Bytes that are no
-/// such message, or of a type that Envoy does not have, are returned as they are.
+/// The deterministic encoding of a message of this type. Bytes that are not such a message, or of a
+/// type that Envoy does not have, are returned unchanged.
 pub fn canonical(type_url: &str, bytes: &[u8]) -> Vec<u8> {
     let decoded = pool::message(type_url)
         .and_then(|descriptor| DynamicMessage::decode(descriptor, bytes).ok());
@@ -67,7 +67,7 @@ fn of_field(field: &FieldDescriptor, value: &Value, parent: &MessageDescriptor, 
     }
 }
 
-/// A map is a list of messages, each with a key and a value.
+/// A map entry: a message with key and value.
 fn of_entry(field: &FieldDescriptor, key: &MapKey, value: &Value) -> Vec<u8> {
     let kind = field.kind();
     let Some(descriptor) = kind.as_message() else {

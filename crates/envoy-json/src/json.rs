@@ -1,40 +1,40 @@
-//! Protobuf's JSON form: <https://protobuf.dev/programming-guides/json/>.
+//! The JSON mapping of Protocol Buffers: <https://protobuf.dev/programming-guides/json/>.
 
 use prost_reflect::{DeserializeOptions, DynamicMessage, SerializeOptions};
 use serde_json::Value;
 
 use crate::{canonical, pool};
 
-/// A document is not a message of the type that it should be.
+/// A document that is not a message of the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
-    /// It is not JSON, or not an object.
+    /// Not JSON, or not an object.
     #[error("it is not a JSON object: {0}")]
     Syntax(String),
-    /// It does not say what it is.
+    /// The type is missing.
     #[error(
-        "it does not say its type; set \"@type\", for example to \"type.googleapis.com/{example}\"",
+        "it has no type; set \"@type\", for example to \"type.googleapis.com/{example}\"",
         example = "envoy.config.listener.v3.Listener"
     )]
     NoType,
-    /// Envoy has no message of this name.
-    #[error("Envoy has no message {0:?}; see Envoy's API reference for the types that there are")]
+    /// Envoy has no message with this name.
+    #[error("Envoy has no message {0:?}; see Envoy's API reference for the existing types")]
     UnknownType(String),
-    /// Its fields are not those of its type.
+    /// The fields do not match the type.
     #[error("it is not a {message}: {reason}")]
     Fields {
         /// The type's full name.
         message: String,
-        /// What is wrong, with the field.
+        /// The error, with the field.
         reason: String,
     },
 }
 
-/// Decodes a document of a known type to the message's bytes. Unknown fields are refused.
+/// Decodes a document of a known type to an encoded message. Unknown fields are refused.
 ///
 /// # Errors
 ///
-/// [`JsonError`] says what is wrong.
+/// [`JsonError`] has the reason.
 pub fn decode(type_url: &str, document: &Value) -> Result<Vec<u8>, JsonError> {
     let descriptor =
         pool::message(type_url).ok_or_else(|| JsonError::UnknownType(type_url.to_owned()))?;
@@ -48,16 +48,16 @@ pub fn decode(type_url: &str, document: &Value) -> Result<Vec<u8>, JsonError> {
         })
 }
 
-/// Decodes the JSON text of a `google.protobuf.Any` to its type URL and the bytes of what is in it.
+/// Decodes the JSON text of a `google.protobuf.Any` to its type URL and encoded message.
 ///
 /// # Errors
 ///
-/// [`JsonError`] says what is wrong.
+/// [`JsonError`] has the reason.
 pub fn decode_any(text: &str) -> Result<(String, Vec<u8>), JsonError> {
     let document: Value =
         serde_json::from_str(text).map_err(|error| JsonError::Syntax(error.to_string()))?;
     let Value::Object(mut fields) = document else {
-        return Err(JsonError::Syntax("it is another value".to_owned()));
+        return Err(JsonError::Syntax("it is not an object".to_owned()));
     };
     let Some(Value::String(type_url)) = fields.remove("@type") else {
         return Err(JsonError::NoType);
@@ -66,11 +66,11 @@ pub fn decode_any(text: &str) -> Result<(String, Vec<u8>), JsonError> {
     Ok((type_url, bytes))
 }
 
-/// The JSON form of a message. Fields that are not set are left out.
+/// The JSON form of a message, without unset fields.
 ///
 /// # Errors
 ///
-/// [`JsonError::UnknownType`], and [`JsonError::Fields`] when the bytes are no such message.
+/// [`JsonError::UnknownType`], or [`JsonError::Fields`] if the bytes are not such a message.
 pub fn encode(type_url: &str, bytes: &[u8]) -> Result<Value, JsonError> {
     let descriptor =
         pool::message(type_url).ok_or_else(|| JsonError::UnknownType(type_url.to_owned()))?;

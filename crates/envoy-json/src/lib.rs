@@ -1,11 +1,12 @@
-//! Envoy's messages by name: their JSON form to bytes and back, and changes by the path of a field.
+//! Dynamic access to Envoy's messages: conversion between JSON and bytes, and changes of a field by
+//! path.
 //!
-//! Users write Envoy's own messages in settings of Consul: whole resources as JSON
-//! (`envoy_listener_json` and the like), and fields of them by path (`builtin/property-override`).
-//! What such a document may say is known at run time only, so messages are described by Envoy's
-//! descriptors, those of the crate `envoy-types`, which are read when they are first needed.
+//! Users write Envoy's messages in Consul's settings: whole resources as JSON
+//! (`envoy_listener_json` and the like), and single fields by path (`builtin/property-override`).
+//! Their types are only known at run time, so messages are described by Envoy's descriptors from
+//! the crate `envoy-types`, which are loaded on first use.
 //!
-//! Pure: texts and bytes in, bytes out. Nothing here knows what a message is used for.
+//! Pure: texts and bytes in, bytes out. Independent of the purpose of a message.
 
 mod canonical;
 mod json;

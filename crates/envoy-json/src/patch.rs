@@ -1,8 +1,8 @@
-//! Changes of a message by the path of a field, as `builtin/property-override` has them: close to
-//! JSON Patch (RFC 6902), with the names that Envoy's `.proto` files give to fields.
+//! Changes a message by the path of a field, as in `builtin/property-override`: similar to JSON
+//! Patch (RFC 6902), with the field names of Envoy's `.proto` files.
 //!
-//! A path goes through fields that hold one message. Those that hold a list, a map or any message
-//! (`google.protobuf.Any`) are replaced as a whole.
+//! A path passes through singular message fields. Lists, maps and `google.protobuf.Any` can only be
+//! replaced as a whole.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,87 +16,87 @@ use serde_json::{Map, Value as Json};
 use crate::canonical;
 use crate::pool;
 
-/// How many fields an error names, unless all are asked for.
+/// The number of fields listed in an error, unless all are requested.
 const NAMED_FIELDS: usize = 10;
 
-/// What happens to the field.
+/// The change of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// It says this from now on, and nothing of what it said.
+    /// Replaces the value.
     Set(Json),
-    /// It is not set.
+    /// Unsets the field.
     Remove,
 }
 
 /// A change of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Patch {
-    /// The names of the fields on the way, after slashes: `/outlier_detection/interval`.
+    /// The field names, each after a slash: `/outlier_detection/interval`.
     pub path: String,
-    /// What happens to the field.
+    /// The change of the field.
     pub change: Change,
-    /// Errors name all fields that there are, instead of the first ten.
+    /// Whether errors list all existing fields instead of the first ten.
     pub name_all_fields: bool,
 }
 
-/// A change that cannot be made to a type of message.
+/// A change that a message type does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// The message is not one of Envoy's, or the bytes are no such message.
+    /// The type is not one of Envoy's messages, or the bytes are not such a message.
     #[error("the bytes are not a message {0:?}")]
     Message(String),
-    /// The path leads to the message itself.
+    /// The path refers to the message itself.
     #[error("non-empty, non-root Path is required;\n{0}")]
     Root(Fields),
-    /// Two slashes follow each other, or nothing follows the last one.
+    /// The path has two consecutive slashes or a trailing one.
     #[error("empty field name in path")]
     EmptyName,
-    /// There is no such field.
+    /// The field does not exist.
     #[error("no match for field '{field}'!\n{fields}")]
     NoField {
-        /// As the path or the value has it.
+        /// The name in the path or the value.
         field: String,
-        /// Those that there are.
+        /// The existing fields.
         fields: Fields,
     },
-    /// The path goes through a list.
+    /// The path passes through a list.
     #[error(
         "path contains member of repeated field '{0}'; repeated field member access is not supported"
     )]
     InList(String),
-    /// The path goes through a map.
+    /// The path passes through a map.
     #[error("path contains member of map field '{0}'; map field member access is not supported")]
     InMap(String),
-    /// The path goes through a field that holds any message.
+    /// The path passes through a `google.protobuf.Any`.
     #[error("variant-type message fields (google.protobuf.Any) are not supported")]
     InAny,
-    /// The path goes through a field that holds no message.
+    /// The path passes through a field that is not a message.
     #[error(
         "path contains member of non-message field '{field}' (type '{kind}'); this type does not support child fields"
     )]
     InScalar {
         /// The field.
         field: String,
-        /// What it holds.
+        /// Its type.
         kind: String,
     },
-    /// Nothing is given that the field could say.
+    /// The value is missing.
     #[error(
         "non-nil Value is required; use an empty map to reset all fields on a message or the 'remove' op to unset fields"
     )]
     NoValue,
-    /// The field cannot say that.
+    /// The value does not match the field.
     #[error(
         "patch value {value} could not be applied to target field '{field}' of type '{kind}': {reason}"
     )]
     Mismatch {
-        /// What is given.
+        /// The value.
         value: String,
         /// The field.
         field: String,
-        /// What it holds.
+        /// Its type.
         kind: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
@@ -139,21 +139,20 @@ impl fmt::Display for Fields {
 }
 
 impl Patch {
-    /// Whether the change can be made to messages of this type at all: the path exists and the value
-    /// fits.
+    /// Checks that messages of this type support the change: the path exists and the value matches.
     ///
     /// # Errors
     ///
-    /// [`PatchError`] says what does not fit.
+    /// [`PatchError`] has the reason.
     pub fn check(&self, type_name: &str) -> Result<(), PatchError> {
         self.apply(type_name, &[]).map(drop)
     }
 
-    /// The message after the change.
+    /// Applies the change to an encoded message.
     ///
     /// # Errors
     ///
-    /// [`PatchError`] says what does not fit.
+    /// [`PatchError`] has the reason.
     pub fn apply(&self, type_name: &str, bytes: &[u8]) -> Result<Vec<u8>, PatchError> {
         let unknown = || PatchError::Message(type_name.to_owned());
         let descriptor = pool::message(type_name).ok_or_else(unknown)?;
@@ -175,7 +174,7 @@ impl Patch {
         let field = self.field(&message.descriptor(), name)?;
         if !rest.is_empty() {
             has_fields(&field)?;
-            // Nothing is set on the way to a field that is removed.
+            // Parent messages of a removed field are not created.
             let is_set = message.has_field(&field);
             let mut nothing = Value::Message(empty(&field)?);
             let inner = match is_set || matches!(self.change, Change::Set(_)) {
@@ -213,8 +212,8 @@ impl Patch {
         })
     }
 
-    /// A value as the field holds it. An object says the fields of a message by their names, of
-    /// messages like Duration and the wrappers as well, which have another form in JSON.
+    /// Converts a value to the type of the field. An object sets the fields of a message by name,
+    /// also for messages with a special JSON form such as Duration and the wrappers.
     fn value(&self, field: &FieldDescriptor, value: &Json) -> Result<Value, PatchError> {
         let is_plain = matches!(field.kind(), Kind::Message(message) if !has_own_form(&message));
         match value {
@@ -277,7 +276,7 @@ fn empty(field: &FieldDescriptor) -> Result<DynamicMessage, PatchError> {
     }
 }
 
-/// Messages that say anything: their JSON form has no fields that are named beforehand.
+/// Messages whose JSON form has arbitrary content instead of named fields.
 fn has_own_form(message: &MessageDescriptor) -> bool {
     matches!(
         message.full_name(),
@@ -288,11 +287,11 @@ fn has_own_form(message: &MessageDescriptor) -> bool {
     )
 }
 
-/// Protobuf's JSON form of the field.
+/// Converts the JSON form of the field.
 fn from_json(field: &FieldDescriptor, value: &Json) -> Result<Value, PatchError> {
     let parent = field.parent_message();
     let (holder, name, document) = match wrapper(field) {
-        // Duration and the like: the JSON form of the whole message is no object.
+        // For Duration and the like the JSON form of the whole message is not an object.
         Some(wrapper) if parent.full_name().starts_with("google.protobuf.") => {
             (wrapper, "value", value.clone())
         }
@@ -321,7 +320,7 @@ fn from_json(field: &FieldDescriptor, value: &Json) -> Result<Value, PatchError>
     }
 }
 
-/// The message that holds one value of the field's kind.
+/// A wrapper message with a value of the field's type.
 fn wrapper(field: &FieldDescriptor) -> Option<MessageDescriptor> {
     let name = match field.kind() {
         Kind::Bool => "BoolValue",

@@ -1,8 +1,8 @@
 //! The descriptors of all of Envoy's messages.
 //!
-//! `envoy.binpb.gz` is the descriptor set of the crate `envoy-types` without comments and options,
-//! compressed; `cargo run -p legate-envoy-json --example descriptors` writes it, and a test compares
-//! it with what the crate has now.
+//! `envoy.binpb.gz` is the compressed descriptor set of the crate `envoy-types`, without comments
+//! and options; `cargo run -p legate-envoy-json --example descriptors` writes it, and a test
+//! compares it with the current crate.
 
 use std::io::Read;
 use std::sync::LazyLock;
@@ -18,8 +18,8 @@ static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(set.as_slice()).expect("the descriptors are valid: a test reads them")
 });
 
-/// The message of this full name, such as `envoy.config.cluster.v3.Cluster`. A type URL is taken as
-/// well. `None` when Envoy has no such message.
+/// The message with this full name, such as `envoy.config.cluster.v3.Cluster`, or with this type
+/// URL. `None` if Envoy has no such message.
 pub fn message(name: &str) -> Option<MessageDescriptor> {
     let name = name.rsplit('/').next().unwrap_or(name);
     POOL.get_message_by_name(name)

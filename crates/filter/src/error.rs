@@ -1,44 +1,44 @@
-//! What is wrong with a filter, and where.
+//! Errors of filters: what is wrong, and at which byte.
 
-/// A text that is not a filter, or not one for the values that it is meant for. The texts begin as
-/// those of Consul, where that has some.
+/// A text that is no filter, or a filter that does not fit the type it is applied to. The texts
+/// begin as Consul's do, where Consul has the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// It does not follow the grammar.
+    /// The text does not follow the grammar.
     #[error("the filter {text:?} is wrong at byte {at}: {reason}")]
     Syntax {
-        /// The filter, or its beginning when it is too long.
+        /// The filter; truncated if it is too long.
         text: String,
-        /// Where, in bytes from the beginning.
+        /// The byte offset in the filter.
         at: usize,
         /// What was expected.
         reason: String,
     },
-    /// A selector names no field.
+    /// The selector names no field.
     #[error("Selector {selector:?} is not valid (at byte {at}; known: {known})")]
     Selector {
-        /// The part of the selector that leads nowhere, from its beginning.
+        /// The selector up to the first part that is not a field.
         selector: String,
-        /// Where, in bytes from the beginning.
+        /// The byte offset in the filter.
         at: usize,
-        /// What can stand there.
+        /// The fields that exist in its place.
         known: String,
     },
-    /// A field cannot be asked this.
+    /// The operator does not apply to the field.
     #[error(
         "Invalid match operator {operator:?} for selector {selector:?} (at byte {at}): {expected}"
     )]
     Operator {
-        /// The operator, as Consul names it.
+        /// The operator, by Consul's name.
         operator: &'static str,
         /// The selector.
         selector: String,
-        /// Where, in bytes from the beginning.
+        /// The byte offset in the filter.
         at: usize,
-        /// What the field can be asked.
+        /// The operators that the field has.
         expected: &'static str,
     },
-    /// A value is none that the field can have.
+    /// The value does not fit the type of the field.
     #[error(
         "Failed to coerce value {value:?} for selector {selector:?} (at byte {at}): it must be \
          {expected}"
@@ -48,15 +48,15 @@ pub enum FilterError {
         value: String,
         /// The selector.
         selector: String,
-        /// Where, in bytes from the beginning.
+        /// The byte offset in the filter.
         at: usize,
-        /// What it must be.
+        /// The values that the field can have.
         expected: &'static str,
     },
 }
 
 impl FilterError {
-    /// Where it is, in bytes from the beginning of the filter.
+    /// The byte offset of the error in the filter.
     pub fn at(&self) -> usize {
         match self {
             FilterError::Syntax { at, .. }

@@ -1,93 +1,97 @@
-//! Asks a value one question: a serialiser that goes where the selector leads, and answers there.
+//! Evaluates a condition on a value: a serializer that follows the selector and evaluates the field
+//! it ends at.
 
 use std::fmt;
 
 use serde::ser::{self, Impossible, Serialize, Serializer};
 
-use crate::question::Question;
+use crate::condition::Condition;
 
 /// Whether the condition holds for a value.
-pub(crate) fn holds<T: Serialize + ?Sized>(question: &Question, value: &T) -> bool {
-    walk(Ask::Field(question, 0), value)
+pub(crate) fn holds<T: Serialize + ?Sized>(condition: &Condition, value: &T) -> bool {
+    walk(Evaluation::Condition(condition, 0), value)
 }
 
-fn walk<T: Serialize + ?Sized>(ask: Ask<'_>, value: &T) -> bool {
-    value.serialize(Walker(ask)).unwrap_or(false)
+fn walk<T: Serialize + ?Sized>(evaluation: Evaluation<'_>, value: &T) -> bool {
+    value.serialize(Walker(evaluation)).unwrap_or(false)
 }
 
-/// Whether an item or a key is what is looked for.
-fn is_item<T: Serialize + ?Sized>(question: &Question, item: &T) -> bool {
-    question
+/// Whether an item of a list or a key of a map equals the text that the condition looks for.
+fn is_item<T: Serialize + ?Sized>(condition: &Condition, item: &T) -> bool {
+    condition
         .item()
-        .is_some_and(|text| walk(Ask::Is(text), item))
+        .is_some_and(|text| walk(Evaluation::Equals(text), item))
 }
 
-/// What a value is asked.
+/// What to evaluate on the current value.
 #[derive(Clone, Copy)]
-enum Ask<'a> {
-    /// The question, of what stands behind so many steps of its way.
-    Field(&'a Question, usize),
-    /// Whether it is this text.
-    Is(&'a str),
+enum Evaluation<'a> {
+    /// The condition, after this many steps of its selector.
+    Condition(&'a Condition, usize),
+    /// Whether the value equals this text.
+    Equals(&'a str),
 }
 
-impl<'a> Ask<'a> {
-    /// The question, when the field is reached.
-    fn here(self) -> Option<&'a Question> {
+impl<'a> Evaluation<'a> {
+    /// The condition, if the selector ends at this value.
+    fn here(self) -> Option<&'a Condition> {
         match self {
-            Ask::Field(question, depth) if depth == question.steps().len() => Some(question),
+            Evaluation::Condition(condition, depth) if depth == condition.steps().len() => {
+                Some(condition)
+            }
             _ => None,
         }
     }
 
-    /// The name of the next step, and what is asked behind it.
-    fn next(self) -> Option<(&'a str, Ask<'a>)> {
-        let Ask::Field(question, depth) = self else {
+    /// The key of the selector's next step, and what to evaluate on its value.
+    fn next(self) -> Option<(&'a str, Evaluation<'a>)> {
+        let Evaluation::Condition(condition, depth) = self else {
             return None;
         };
-        let step = question.steps().get(depth)?;
-        Some((&step.key, Ask::Field(question, depth + 1)))
+        let step = condition.steps().get(depth)?;
+        Some((&step.key, Evaluation::Condition(condition, depth + 1)))
     }
 
-    /// The answer where the next step leads nowhere. `record`: because a record left it out.
+    /// The result if there is no value at the next step. `record`: the parent is a record, which
+    /// leaves out empty fields.
     fn absent(self, record: bool) -> bool {
         match self {
-            Ask::Field(question, depth) if record => question.left_out(depth),
-            Ask::Field(question, _) => question.missing(),
-            Ask::Is(_) => false,
+            Evaluation::Condition(condition, depth) if record => condition.left_out(depth),
+            Evaluation::Condition(condition, _) => condition.missing(),
+            Evaluation::Equals(_) => false,
         }
     }
 
-    /// The answer where a value is null, as one that its record left out.
+    /// The result for null, which is treated like a field that a record leaves out.
     fn null(self) -> bool {
         match self {
-            Ask::Field(question, depth) => question.left_out(depth.saturating_sub(1)),
-            Ask::Is(_) => false,
+            Evaluation::Condition(condition, depth) => condition.left_out(depth.saturating_sub(1)),
+            Evaluation::Equals(_) => false,
         }
     }
 }
 
-/// Answers instead of writing.
-struct Walker<'a>(Ask<'a>);
+/// A serializer that evaluates instead of writing.
+struct Walker<'a>(Evaluation<'a>);
 
 impl Walker<'_> {
     fn text(&self, own: &str) -> bool {
         match self.0 {
-            Ask::Is(text) => own == text,
-            ask => match ask.here() {
-                Some(question) => question.text(own),
-                None => ask.absent(false),
+            Evaluation::Equals(text) => own == text,
+            evaluation => match evaluation.here() {
+                Some(condition) => condition.text(own),
+                None => evaluation.absent(false),
             },
         }
     }
 
     fn integer(&self, own: i128) -> bool {
         let here = self.0.here();
-        here.map_or_else(|| self.0.absent(false), |question| question.integer(own))
+        here.map_or_else(|| self.0.absent(false), |condition| condition.integer(own))
     }
 }
 
-/// A value that does not serialise.
+/// The value's `Serialize` failed.
 #[derive(Debug)]
 struct Failed;
 
@@ -131,10 +135,13 @@ impl<'a> Serializer for Walker<'a> {
 
     fn serialize_bool(self, value: bool) -> Result<bool, Failed> {
         let here = self.0.here();
-        Ok(here.map_or_else(|| self.0.absent(false), |question| question.boolean(value)))
+        Ok(here.map_or_else(
+            || self.0.absent(false),
+            |condition| condition.boolean(value),
+        ))
     }
 
-    /// No field of a filter has fractions.
+    /// Filters support no fractions.
     fn serialize_f32(self, _: f32) -> Result<bool, Failed> {
         Ok(self.0.absent(false))
     }
@@ -200,7 +207,7 @@ impl<'a> Serializer for Walker<'a> {
 
     fn serialize_seq(self, _: Option<usize>) -> Result<Items<'a>, Failed> {
         Ok(Items {
-            ask: self.0,
+            evaluation: self.0,
             empty: true,
             found: false,
         })
@@ -243,9 +250,10 @@ impl<'a> Serializer for Walker<'a> {
     }
 }
 
-/// A list: of texts where the field is reached, else of records, one of which is enough.
+/// A list. At the end of the selector its items are texts; otherwise they are records, of which one
+/// has to match.
 struct Items<'a> {
-    ask: Ask<'a>,
+    evaluation: Evaluation<'a>,
     empty: bool,
     found: bool,
 }
@@ -257,16 +265,16 @@ impl ser::SerializeSeq for Items<'_> {
     fn serialize_element<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), Failed> {
         self.empty = false;
         self.found = self.found
-            || match self.ask.here() {
-                Some(question) => is_item(question, item),
-                None => walk(self.ask, item),
+            || match self.evaluation.here() {
+                Some(condition) => is_item(condition, item),
+                None => walk(self.evaluation, item),
             };
         Ok(())
     }
 
     fn end(self) -> Result<bool, Failed> {
-        Ok(match self.ask.here() {
-            Some(question) => question.many(self.found, self.empty),
+        Ok(match self.evaluation.here() {
+            Some(condition) => condition.many(self.found, self.empty),
             None => self.found,
         })
     }
@@ -300,18 +308,18 @@ impl ser::SerializeTupleStruct for Items<'_> {
 
 /// A map or a record.
 struct Entries<'a> {
-    ask: Ask<'a>,
+    evaluation: Evaluation<'a>,
     record: bool,
     empty: bool,
-    /// Whether the next value is the one that is looked for, or the key was.
+    /// Whether the current key, or for `in` any key so far, is the one looked for.
     found: bool,
     answer: Option<bool>,
 }
 
 impl<'a> Entries<'a> {
-    fn new(ask: Ask<'a>, record: bool) -> Self {
+    fn new(evaluation: Evaluation<'a>, record: bool) -> Self {
         Entries {
-            ask,
+            evaluation,
             record,
             empty: true,
             found: false,
@@ -320,9 +328,11 @@ impl<'a> Entries<'a> {
     }
 
     fn finish(self) -> bool {
-        match self.ask.here() {
-            Some(question) => question.many(self.found, self.empty),
-            None => self.answer.unwrap_or_else(|| self.ask.absent(self.record)),
+        match self.evaluation.here() {
+            Some(condition) => condition.many(self.found, self.empty),
+            None => self
+                .answer
+                .unwrap_or_else(|| self.evaluation.absent(self.record)),
         }
     }
 }
@@ -333,17 +343,17 @@ impl ser::SerializeMap for Entries<'_> {
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Failed> {
         self.empty = false;
-        match (self.ask.here(), self.ask.next()) {
-            (Some(question), _) => self.found = self.found || is_item(question, key),
-            (None, Some((name, _))) => self.found = walk(Ask::Is(name), key),
+        match (self.evaluation.here(), self.evaluation.next()) {
+            (Some(condition), _) => self.found = self.found || is_item(condition, key),
+            (None, Some((name, _))) => self.found = walk(Evaluation::Equals(name), key),
             (None, None) => {}
         }
         Ok(())
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Failed> {
-        if let Some((_, ask)) = self.ask.next().filter(|_| self.found) {
-            self.answer = Some(walk(ask, value));
+        if let Some((_, evaluation)) = self.evaluation.next().filter(|_| self.found) {
+            self.answer = Some(walk(evaluation, value));
         }
         Ok(())
     }
@@ -362,8 +372,8 @@ impl ser::SerializeStruct for Entries<'_> {
         key: &'static str,
         value: &T,
     ) -> Result<(), Failed> {
-        if let Some((_, ask)) = self.ask.next().filter(|(name, _)| *name == key) {
-            self.answer = Some(walk(ask, value));
+        if let Some((_, evaluation)) = self.evaluation.next().filter(|(name, _)| *name == key) {
+            self.answer = Some(walk(evaluation, value));
         }
         Ok(())
     }

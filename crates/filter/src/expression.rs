@@ -1,4 +1,4 @@
-//! A filter as a tree, and its text.
+//! The syntax tree of a filter, and its text form.
 
 use std::fmt;
 
@@ -7,32 +7,32 @@ use crate::pattern::Pattern;
 /// Conditions joined by `and`, `or` and `not`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tree<M> {
-    /// All of them hold: two or more.
+    /// All conditions hold; two or more.
     And(Vec<Tree<M>>),
-    /// One of them holds: two or more.
+    /// At least one condition holds; two or more.
     Or(Vec<Tree<M>>),
-    /// It does not hold.
+    /// The condition does not hold.
     Not(Box<Tree<M>>),
-    /// One condition.
+    /// A single condition.
     Match(M),
 }
 
-/// What a text says, before it is known what it is asked of.
+/// A parsed filter, not yet checked against the fields of a type.
 pub type Expression = Tree<Match>;
 
-/// One question to one field.
+/// A condition on one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
     /// The field.
     pub selector: Selector,
     /// The question.
     pub operator: Operator,
-    /// Whether the answer is turned round. With a list on the way that differs from [`Tree::Not`]:
-    /// `Checks.Status != passing` asks whether there is a check that does not pass.
+    /// Whether the result is negated. If the selector passes a list, that differs from
+    /// [`Tree::Not`]: `Checks.Status != passing` holds if at least one check is not passing.
     pub negated: bool,
 }
 
-/// What a field is asked.
+/// The comparison, with its operand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operator {
     /// `==`
@@ -45,17 +45,17 @@ pub enum Operator {
     Empty,
 }
 
-/// A field by its names, from the outermost.
+/// The names of a field and its parents, outermost first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     /// At least one name.
     pub parts: Vec<String>,
-    /// Where it stands in the text, in bytes. Selectors that are built and not read are at 0.
+    /// Byte offset in the text; 0 if the selector was not parsed from a text.
     pub at: usize,
 }
 
 impl<M> Tree<M> {
-    /// The same tree of other conditions.
+    /// The same tree with each condition converted.
     pub(crate) fn try_map<N, E>(
         &self,
         map: &mut impl FnMut(&M) -> Result<N, E>,
@@ -71,7 +71,7 @@ impl<M> Tree<M> {
         })
     }
 
-    /// Whether it holds, if each condition is judged so.
+    /// Evaluates the tree; `judge` evaluates a condition.
     pub(crate) fn holds(&self, judge: &impl Fn(&M) -> bool) -> bool {
         match self {
             Tree::And(trees) => trees.iter().all(|tree| tree.holds(judge)),
@@ -98,7 +98,7 @@ impl Match {
     }
 }
 
-/// A text that is read as the same tree.
+/// Prints a text that parses to the same tree.
 impl<M: fmt::Display> fmt::Display for Tree<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let joined = |f: &mut fmt::Formatter<'_>, trees: &[Tree<M>], word: &str| {
@@ -156,7 +156,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A string as filters write it.
+/// A string in the quotes that filters use.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -181,7 +181,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Whether a text can stand after a dot.
+/// Whether a text can follow a dot in a selector.
 pub(crate) fn is_identifier(text: &str) -> bool {
     let rest = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(rest)

@@ -1,7 +1,7 @@
-//! What fields the values have that a filter is applied to: a selector that leads to none is refused
-//! when the filter is read, and not when it is applied.
+//! The fields of the type that a filter is applied to. A selector of an unknown field is refused
+//! when the filter is parsed.
 
-/// What a field holds, which decides what conditions it can have.
+/// The type of a field, which determines its operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A text.
@@ -12,43 +12,45 @@ pub enum Kind {
     Integer,
     /// A list of texts.
     Texts,
-    /// Values by free names.
+    /// A map with arbitrary keys.
     Map,
-    /// Records without keys: a condition on a field of them holds when it holds for one of them.
+    /// A list of records: a condition on one of their fields holds if it holds for at least one
+    /// record.
     List,
-    /// Fields with known names. Only those fields can have conditions.
+    /// A record with known fields. Conditions apply to its fields only.
     Record,
-    /// Unknown: every condition is accepted, and a field that is not there is missing.
+    /// Unknown: all operators are accepted, and an absent field counts as missing.
     Any,
 }
 
-/// The way to a field: one step a part of the selector.
+/// The path to a field: one step for each part of the selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// At least one.
+    /// At least one step.
     pub steps: Vec<Step>,
 }
 
-/// One step of the way to a field.
+/// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What the field is called where it is serialised.
+    /// The field's name in the serialized value.
     pub key: String,
-    /// What it holds.
+    /// The field's type.
     pub kind: Kind,
 }
 
 /// The fields that selectors may name.
 pub trait Fields {
-    /// The way to a field.
+    /// Finds a field.
     ///
     /// # Errors
     ///
-    /// How many parts of the selector lead somewhere, and what could follow them.
+    /// The number of leading parts of the selector that are valid, and the names that could follow
+    /// them.
     fn find(&self, selector: &[String]) -> Result<Place, (usize, String)>;
 }
 
-/// Any field: for values whose fields are not known where the filter is read.
+/// Accepts any field, for types whose fields are not known when the filter is parsed.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyFields;
 
@@ -63,10 +65,10 @@ impl Fields for AnyFields {
     }
 }
 
-/// What a type holds.
+/// The type of a field, with its nested fields.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {
-    /// A text, or an enum that is one in JSON.
+    /// A text, or an enum that is serialized as one.
     Text,
     /// True or false.
     Bool,
@@ -74,13 +76,13 @@ pub enum Shape {
     Integer,
     /// A list of texts.
     Texts,
-    /// A map whose values cannot be selected.
+    /// A map of which only keys can be selected.
     Keys,
-    /// A map, and what its values are.
+    /// A map and the type of its values.
     Map(&'static Shape),
-    /// A list of records.
+    /// A list of records with these fields.
     List(&'static [Field]),
-    /// A record.
+    /// A record with these fields.
     Record(&'static [Field]),
 }
 
@@ -93,7 +95,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// A field that has the same name in filters and where it is serialised.
+    /// A field with the same name in filters and in the serialized value.
     pub const fn new(name: &'static str, shape: Shape) -> Self {
         Field {
             name,
@@ -102,12 +104,12 @@ impl Field {
         }
     }
 
-    /// A field that filters name otherwise.
+    /// A field whose name in filters differs from its key in the serialized value.
     pub const fn named(name: &'static str, key: &'static str, shape: Shape) -> Self {
         Field { name, key, shape }
     }
 
-    /// What it is called where it is serialised.
+    /// The field's name in the serialized value.
     pub const fn key(&self) -> &'static str {
         self.key
     }

@@ -1,31 +1,31 @@
-//! A filter that fits the values that it is asked of.
+//! Filters checked against the fields of a type.
 
 use serde::Serialize;
 
 use crate::FilterError;
+use crate::condition::{Condition, Value};
 use crate::evaluate;
 use crate::expression::{Expression, Match, Operator, Tree};
 use crate::fields::{Fields, Kind};
-use crate::question::{Question, Value};
 
-/// A filter whose selectors lead to fields and whose values are such as those can have.
+/// A filter whose selectors and values fit the type that it is applied to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     text: String,
-    /// `None` fits everything.
-    tree: Option<Tree<Question>>,
+    /// `None` matches every value.
+    tree: Option<Tree<Condition>>,
 }
 
 impl Filter {
-    /// Reads a filter for values that have these fields; an empty one fits everything.
+    /// Parses a filter for a type with these fields. An empty filter matches every value.
     ///
     /// # Errors
     ///
-    /// [`FilterError`] says where the text is wrong and what was expected.
+    /// [`FilterError`] has the byte offset and what was expected.
     pub fn parse(text: &str, fields: &(impl Fields + ?Sized)) -> Result<Filter, FilterError> {
         let expression = Expression::parse(text)?;
         let tree = expression
-            .map(|expression| expression.try_map(&mut |found| question(found, fields)))
+            .map(|expression| expression.try_map(&mut |found| condition(found, fields)))
             .transpose()?;
         Ok(Filter {
             text: text.to_owned(),
@@ -33,26 +33,26 @@ impl Filter {
         })
     }
 
-    /// The text that it was read from.
+    /// The text from which the filter was parsed.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether it fits everything.
+    /// Whether the filter is empty and matches every value.
     pub fn is_empty(&self) -> bool {
         self.tree.is_none()
     }
 
-    /// Whether it fits a value. A value that cannot be serialised fits nothing that is asked about it.
+    /// Whether the filter matches a value. A value that fails to serialize matches no condition.
     pub fn matches<T: Serialize + ?Sized>(&self, value: &T) -> bool {
         self.tree
             .as_ref()
-            .is_none_or(|tree| tree.holds(&|question| evaluate::holds(question, value)))
+            .is_none_or(|tree| tree.holds(&|condition| evaluate::holds(condition, value)))
     }
 }
 
-/// A condition together with the way to its field.
-fn question(found: &Match, fields: &(impl Fields + ?Sized)) -> Result<Question, FilterError> {
+/// Resolves the selector of a condition, and checks its operator and value.
+fn condition(found: &Match, fields: &(impl Fields + ?Sized)) -> Result<Condition, FilterError> {
     let selector = &found.selector;
     let at = selector.at;
     let place = fields.find(&selector.parts).map_err(|(good, known)| {
@@ -69,17 +69,17 @@ fn question(found: &Match, fields: &(impl Fields + ?Sized)) -> Result<Question, 
         (operator, Kind::Text | Kind::Bool | Kind::Integer) => (
             matches!(operator, Operator::Equal(_))
                 || matches!(operator, Operator::Empty) && kind == Kind::Text,
-            "it is a number or a boolean, which only == and != can be asked of",
+            "it is a number or a boolean, which has only == and !=",
         ),
         (operator, Kind::Texts | Kind::Map) => (
             matches!(operator, Operator::In(_) | Operator::Empty),
-            "it has many values: ask with in, contains or is empty",
+            "it has many values: use in, contains or is empty",
         ),
         (operator, Kind::List) => (
             matches!(operator, Operator::Empty),
-            "it is a list of records: ask for one of their fields, or with is empty",
+            "it is a list of records: select one of their fields, or use is empty",
         ),
-        (_, Kind::Record) => (false, "it has fields: ask for one of them"),
+        (_, Kind::Record) => (false, "it has fields: select one of them"),
     };
     if !fits {
         return Err(FilterError::Operator {
@@ -105,5 +105,5 @@ fn question(found: &Match, fields: &(impl Fields + ?Sized)) -> Result<Question, 
             });
         }
     }
-    Ok(Question::new(place, &found.operator, found.negated))
+    Ok(Condition::new(place, &found.operator, found.negated))
 }

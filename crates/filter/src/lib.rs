@@ -16,14 +16,15 @@
 //! word       = one or more letters, digits and . _ - / : @
 //! ```
 //!
-//! It is the language of go-bexpr 0.1, which Consul uses. What that refuses and is taken here:
-//! words that begin with no letter or hold `-`, `/`, `:` or `@`, `\"` in a string, and `is empty` for
-//! texts. A pattern never matches what is missing from a map, as in later versions of go-bexpr; in 0.1
-//! it always does.
+//! This is the language of go-bexpr 0.1, which Consul uses. Accepted in addition: words that contain
+//! `-`, `/`, `:` or `@` or do not begin with a letter, `\"` in a string, and `is empty` for texts. One
+//! difference: a pattern never matches a missing key of a map, as in later versions of go-bexpr; in
+//! 0.1 it always does.
 //!
-//! Values are looked at through their [`serde::Serialize`], and only where a selector leads: nothing
-//! is copied, and no JSON is made. This crate knows no type of the mesh.
+//! Values are read through [`serde::Serialize`], and only along the selector: nothing is copied, and
+//! no JSON is built. The crate is independent of the types of the mesh.
 
+mod condition;
 mod error;
 mod evaluate;
 mod expression;
@@ -31,7 +32,6 @@ mod fields;
 mod filter;
 mod parser;
 mod pattern;
-mod question;
 pub mod re2;
 
 #[cfg(test)]
@@ -43,11 +43,11 @@ pub use fields::{AnyFields, Field, Fields, Kind, Place, Shape, Step};
 pub use filter::Filter;
 pub use pattern::Pattern;
 
-/// Longest filter, in bytes.
+/// The maximum length of a filter, in bytes.
 pub const MAX_LENGTH: usize = 8 * 1024;
 
-/// Deepest nesting of parentheses and `not`.
+/// The maximum nesting of parentheses and `not`.
 pub const MAX_DEPTH: usize = 64;
 
-/// Most patterns of one filter; each may take 256 KiB.
+/// The maximum number of patterns in a filter; each may take 256 KiB.
 pub const MAX_PATTERNS: usize = 16;

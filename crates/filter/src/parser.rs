@@ -1,21 +1,21 @@
-//! Reads a filter: one function a rule of the grammar.
+//! A recursive-descent parser for filters: one function for each rule of the grammar.
 
 use crate::expression::{Expression, Match, Operator, Selector, Tree, is_identifier};
 use crate::pattern::Pattern;
 use crate::{FilterError, MAX_DEPTH, MAX_LENGTH, MAX_PATTERNS};
 
-/// What is wrong, and at which byte.
+/// The byte offset and the reason.
 struct Wrong(usize, String);
 
-/// How much of a text that is too long an error shows, in bytes.
+/// How many bytes of an overlong filter an error shows.
 const SHOWN: usize = 64;
 
 impl Expression {
-    /// Reads a filter; `None` for an empty one, which fits everything.
+    /// Parses a filter; `None` for an empty one, which matches every value.
     ///
     /// # Errors
     ///
-    /// [`FilterError::Syntax`] says where the text stops making sense and what was expected.
+    /// [`FilterError::Syntax`] has the byte offset and what was expected.
     pub fn parse(text: &str) -> Result<Option<Expression>, FilterError> {
         let fail = |text: &str, Wrong(at, reason)| FilterError::Syntax {
             text: text.to_owned(),
@@ -65,13 +65,13 @@ impl<'a> Parser<'a> {
         self.at += self.rest().len() - self.rest().trim_start().len();
     }
 
-    /// The word that begins here; empty when none does.
+    /// The word at the current position, possibly empty.
     fn peek_word(&self) -> &'a str {
         let rest = self.rest();
         &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())]
     }
 
-    /// Takes a sign or a keyword after white space.
+    /// Consumes a sign or keyword after white space, if it is next.
     fn take(&mut self, sign: &str) -> bool {
         self.space();
         let found = match sign.starts_with(is_word) {
@@ -157,7 +157,7 @@ impl<'a> Parser<'a> {
         if self.take("in") {
             return self.is_in(value, negated);
         }
-        // It could only have been followed by `in`: name what is wrong about it.
+        // Only `in` could follow here; report the more precise error.
         let after = self.wrong("in or not in");
         self.at = at;
         match self.peek() {
@@ -166,7 +166,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The rest of a match that begins with a selector, which is perhaps a value before `in`.
+    /// The rest of a match that begins with a selector. The selector may turn out to be a value
+    /// before `in`.
     fn about(&mut self, selector: Selector) -> Result<Match, Wrong> {
         let operator = if self.take("==") {
             (Operator::Equal(self.required_value()?), false)
@@ -206,7 +207,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The selector after `in`.
+    /// Parses the selector after `in`.
     fn is_in(&mut self, value: String, negated: bool) -> Result<Match, Wrong> {
         self.space();
         match self.selector()? {
@@ -238,7 +239,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A word or a string, if one begins here. A word may have indices, as selectors have.
+    /// Parses a word or a string, if one is next. A word may have indices like a selector.
     fn value(&mut self) -> Result<Option<String>, Wrong> {
         if let Some(selector) = self.selector()? {
             return Ok(Some(selector.parts.join(".")));
@@ -251,7 +252,7 @@ impl<'a> Parser<'a> {
         Ok((!word.is_empty()).then(|| word.to_owned()))
     }
 
-    /// A selector, if one begins here; otherwise nothing is consumed.
+    /// Parses a selector, if one is next; otherwise consumes nothing.
     fn selector(&mut self) -> Result<Option<Selector>, Wrong> {
         let start = self.at;
         let mut parts = Vec::new();
@@ -299,7 +300,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `"…"` with the escapes of Go's strings, or `` `…` `` as it is.
+    /// `"…"` with Go's escapes, or `` `…` `` verbatim.
     fn string(&mut self) -> Result<String, Wrong> {
         let start = self.at;
         let wrong = |reason: String| Wrong(start, reason);
@@ -331,7 +332,7 @@ fn joined(mut all: Vec<Expression>, join: fn(Vec<Expression>) -> Expression) -> 
     }
 }
 
-/// The character that the text after a backslash stands for.
+/// The character of an escape sequence, after the backslash.
 fn escaped(rest: &mut impl Iterator<Item = char>) -> Result<char, String> {
     let Some(kind) = rest.next() else {
         return Err("the quote is not closed".to_owned());
@@ -353,7 +354,7 @@ fn escaped(rest: &mut impl Iterator<Item = char>) -> Result<char, String> {
     let code: String = rest.take(digits).collect();
     let hex = code.len() == digits && code.bytes().all(|byte| byte.is_ascii_hexdigit());
     let code = u32::from_str_radix(&code, 16).ok().filter(|_| hex);
-    // A byte above 0x7f is half a character only.
+    // `\x` above 0x7f would be part of a character only.
     code.filter(|code| kind != 'x' || *code < 0x80)
         .and_then(char::from_u32)
         .ok_or_else(|| format!("\\{kind} needs {digits} hexadecimal digits of a character"))

@@ -1,8 +1,8 @@
-//! Patterns of `matches`: regular expressions as Go reads them, matched in linear time.
+//! Patterns of `matches`: regular expressions with Go's semantics, matched in linear time.
 
 use regex::{Regex, RegexBuilder};
 
-/// How large a compiled pattern may be, in bytes.
+/// The maximum size of a compiled pattern, in bytes.
 const MAX_SIZE: usize = 256 * 1024;
 
 /// A regular expression that may match anywhere in a text.
@@ -23,7 +23,7 @@ impl Eq for Pattern {}
 impl Pattern {
     /// # Errors
     ///
-    /// What is wrong, for people.
+    /// A message for the user.
     pub fn new(text: &str) -> Result<Pattern, String> {
         let rewritten = as_go_reads(text);
         crate::re2::validate(&rewritten)?;
@@ -35,23 +35,23 @@ impl Pattern {
         match built {
             Ok(regex) => Ok(Pattern { text, regex }),
             Err(error) => Err(format!(
-                "{text:?} is not a regular expression that is served: {error}"
+                "{text:?} is not a supported regular expression: {error}"
             )),
         }
     }
 
-    /// The text that it was made from.
+    /// The text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// How many groups it has; the whole match is none of them.
+    /// The number of groups, without the whole match.
     pub fn group_count(&self) -> usize {
         self.regex.captures_len() - 1
     }
 
-    /// The first match in a text and its groups, a group that has no part in it as an empty text.
-    /// Nothing without a match.
+    /// The groups of the first match, empty without a match. A group that did not participate is an
+    /// empty text.
     pub fn groups(&self, text: &str) -> Vec<String> {
         let found = self.regex.captures(text);
         let groups = found.iter().flat_map(|found| found.iter());
@@ -66,8 +66,8 @@ impl Pattern {
     }
 }
 
-/// Rewrites what Go reads in another way than the library: `\d`, `\s`, `\w` and `\b` know ASCII only,
-/// and in a class `[`, `&` and `~` are themselves.
+/// Rewrites the syntax in which Go differs from the `regex` crate: `\d`, `\s`, `\w` and `\b` are
+/// ASCII only, and `[`, `&` and `~` are literal in a class.
 fn as_go_reads(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut in_class = false;
@@ -82,7 +82,7 @@ fn as_go_reads(text: &str) -> String {
                 Some((_, 's')) => out.push_str("[\\t\\n\\f\\r ]"),
                 Some((_, 'S')) => out.push_str("[^\\t\\n\\f\\r ]"),
                 Some((_, 'b')) if !in_class => out.push_str("(?-u:\\b)"),
-                // Between any two bytes in Go; here it keeps to whole characters.
+                // `\B` matches between any two bytes in Go, here only between characters.
                 Some((_, other)) => out.extend(['\\', other]),
                 None => out.push('\\'),
             },
@@ -96,7 +96,7 @@ fn as_go_reads(text: &str) -> String {
             '[' => {
                 in_class = true;
                 out.push(c);
-                // A bracket that comes first does not close the class.
+                // A bracket in first position does not close the class.
                 if chars.next_if(|(_, c)| *c == '^').is_some() {
                     out.push('^');
                 }
@@ -115,7 +115,7 @@ fn as_go_reads(text: &str) -> String {
     out
 }
 
-/// `[:alpha:]` or the like at the beginning of a text.
+/// A named class such as `[:alpha:]` at the beginning of a text.
 fn named_class(text: &str) -> Option<&str> {
     let inside = text.strip_prefix("[:")?;
     let (name, _) = inside.split_once(":]")?;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_refused() {
+    fn unsupported_patterns_are_refused() {
         for pattern in [
             "(",
             "a**",

@@ -1,21 +1,21 @@
-//! Regular expressions that proxies compile: refused here when they cannot, because a proxy that
-//! refuses one keeps all of its old access rules. Nothing is matched here.
+//! Checks regular expressions that proxies compile. They are refused when they are written, because
+//! a proxy that rejects one keeps all of its previous access rules. Nothing is matched here.
 
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{self, Ast, RepetitionKind, RepetitionRange, Visitor};
 
-/// The highest count of a repetition that RE2 takes.
+/// RE2's limit for counted repetitions.
 const MAX_REPEAT: u32 = 1_000;
 
-/// Whether RE2, which Envoy uses, will take the expression.
+/// Checks whether RE2, which Envoy uses, accepts an expression.
 ///
-/// The syntax is that of the `regex` crate with the differences that matter in paths: a brace that
-/// begins no repetition is itself, as in `/users/{id}`. What only RE2 knows (`\Q…\E`, `\C`) is not
-/// looked at.
+/// The syntax is that of the `regex` crate, with the differences that matter in paths: a brace that
+/// begins no repetition is literal, as in `/users/{id}`. Syntax that only RE2 has (`\Q…\E`, `\C`)
+/// is not checked.
 ///
 /// # Errors
 ///
-/// What is wrong, for people.
+/// A message for the user.
 pub fn validate(text: &str) -> Result<(), String> {
     if text.contains("\\Q") || text.contains("\\C") {
         return Ok(());
@@ -26,12 +26,12 @@ pub fn validate(text: &str) -> Result<(), String> {
     ast::visit(&tree, Repetitions)
 }
 
-/// The expression with a backslash before braces that begin no repetition.
+/// Escapes braces that begin no repetition.
 fn with_literal_braces(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut escaped = false;
     for (at, c) in text.char_indices() {
-        // `\p{Greek}` and `\x{10ffff}` have braces of their own.
+        // `\p{Greek}` and `\x{10ffff}` have their own braces.
         let of_escape = out.ends_with("\\p") || out.ends_with("\\P") || out.ends_with("\\x");
         if c == '{' && !escaped && !of_escape && !is_repetition(&text[at + 1..]) {
             out.push('\\');
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_paths_and_headers_look_like_is_taken() {
+    fn patterns_of_paths_and_headers_are_accepted() {
         for text in [
             "/v[0-9]+/.*",
             "/users/{id}/orders/{order,id}",
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_proxy_can_compile_is_refused() {
+    fn patterns_that_re2_rejects_are_refused() {
         for text in [
             "((",
             "/a)",

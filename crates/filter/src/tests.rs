@@ -53,7 +53,7 @@ fn filters_decide() {
         ("Tags is not empty and not Tags is empty", true),
         ("Meta.version == 2 and Meta[\"a.b\"] == c", true),
         ("version in Meta and Meta not contains gone", true),
-        // What a map lacks.
+        // A missing key of a map.
         ("Meta.gone == \"\"", false),
         ("Meta.gone != x and Meta.gone is empty", true),
         ("Meta.gone matches `.*`", false),
@@ -61,7 +61,7 @@ fn filters_decide() {
         ("Places.lan.Port == 1", true),
         ("Places.wan.Port != 1", true),
         ("Places.wan.Port == 0", false),
-        // One of a list is enough.
+        // One matching record of a list is enough.
         ("People.Name == ann and People.Name == bob", true),
         ("People.Name != ann", true),
         ("not People.Name == ann", false),
@@ -74,7 +74,7 @@ fn filters_decide() {
 }
 
 #[test]
-fn what_a_record_leaves_out_has_the_value_that_stands_for_nothing() {
+fn a_field_left_out_of_a_record_has_the_zero_value() {
     #[derive(serde::Serialize)]
     struct Empty {}
     for (text, expected) in [
@@ -92,7 +92,7 @@ fn what_a_record_leaves_out_has_the_value_that_stands_for_nothing() {
 }
 
 #[test]
-fn mistakes_say_where_and_what() {
+fn errors_have_the_position_and_the_expectation() {
     for (text, at, part) in [
         ("Name", 4, "expected =="),
         ("Name = red", 5, "'='"),
@@ -209,7 +209,7 @@ fn value() -> impl Strategy<Value = Json> {
     })
 }
 
-/// The same decision, made over a whole JSON value.
+/// A naive implementation of the decision, on a whole JSON value.
 fn naive(tree: &Expression, value: &Json) -> bool {
     match tree {
         Tree::And(trees) => trees.iter().all(|tree| naive(tree, value)),
@@ -257,7 +257,7 @@ fn naive_match(found: &Match, rest: &[String], value: &Json) -> bool {
     }
 }
 
-/// Where selectors stood is forgotten.
+/// Clears the positions of all selectors.
 fn without_places(tree: &mut Expression) {
     match tree {
         Tree::And(trees) | Tree::Or(trees) => trees.iter_mut().for_each(without_places),
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_is_read_as_the_same(tree in expression()) {
+    fn a_printed_filter_parses_to_the_same_tree(tree in expression()) {
         let text = tree.to_string();
         let mut read = Expression::parse(&text).map_err(|e| TestCaseError::fail(e.to_string()))?;
         read.iter_mut().for_each(without_places);

@@ -1,6 +1,6 @@
-//! A template's errors, positioned as Go positions them: lines from 1, byte columns from 0.
+//! Errors of templates, with positions in Go's format: lines from 1, byte columns from 0.
 
-/// What is wrong with a template, and where.
+/// An error in a template, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("template: {name}:{line}:{column}: {message}")]
 pub struct TemplateError {
@@ -10,14 +10,14 @@ pub struct TemplateError {
     message: String,
 }
 
-/// How much of an action a message repeats, in characters.
+/// The maximum number of characters of an action quoted in a message.
 const EXCERPT: usize = 60;
 
-/// Longest message, in characters. Templates hold names and texts of any length, which messages
-/// repeat.
+/// The maximum number of characters of a message, because templates contain names and texts of any
+/// length.
 const MESSAGE: usize = 500;
 
-/// A template's text, and what errors call it.
+/// A template's text, with its name for errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) name: &'a str,
@@ -25,7 +25,7 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// An error at byte `offset` of the text.
+    /// An error at the byte offset `offset`.
     pub(crate) fn error(self, offset: usize, message: &str) -> TemplateError {
         let (line, column) = self.position(offset);
         TemplateError {
@@ -36,7 +36,7 @@ impl Source<'_> {
         }
     }
 
-    /// An error at byte `offset` while the part of the text that `span` covers was executed.
+    /// An error at the byte offset `offset` during the execution of the part of the text in `span`.
     pub(crate) fn executing(
         self,
         offset: usize,
@@ -48,7 +48,7 @@ impl Source<'_> {
         self.error(offset, &message)
     }
 
-    /// Line and column of a byte offset, which lies on a character's boundary.
+    /// Line and column of a byte offset, which must be a character boundary.
     pub(crate) fn position(self, offset: usize) -> (usize, usize) {
         let before = &self.text[..offset];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -57,7 +57,7 @@ impl Source<'_> {
     }
 }
 
-/// The beginning of `text`, on one line.
+/// The beginning of `text` on one line.
 pub(crate) fn excerpt(text: &str) -> String {
     let characters = text.chars().map(|character| match character {
         '\n' | '\r' | '\t' => ' ',

@@ -1,5 +1,5 @@
-//! Executes the nodes of a template. Steps and text are counted, so that no template runs or grows
-//! without end.
+//! Executes the nodes of a template. Steps and output are counted, so that time and memory are
+//! bounded.
 
 use crate::error::{Source, TemplateError, excerpt};
 use crate::format;
@@ -9,13 +9,13 @@ use crate::output::Output;
 use crate::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
 use crate::value::Value;
 
-/// How many bytes a function looks at for the price of one step.
+/// The number of bytes that a function processes for the cost of one step.
 const BYTES_A_STEP: usize = 128;
 
-/// Executes `nodes`, which were parsed from `source`, with `data` as dot and as `$`.
+/// Executes `nodes`, parsed from `source`, with `data` as dot and as `$`.
 ///
 /// # Errors
-/// When an action fails, or a limit is met.
+/// If an action fails or a limit is exceeded.
 pub(crate) fn run<'a>(
     source: Source<'a>,
     nodes: &[Node<'a>],
@@ -34,15 +34,15 @@ pub(crate) fn run<'a>(
 
 struct Evaluator<'a> {
     source: Source<'a>,
-    /// Innermost last.
+    /// The variables in scope, innermost last.
     variables: Vec<(&'a str, Value)>,
     output: Output<'a>,
     steps: u32,
-    /// Bytes of text written or made by functions.
+    /// The number of bytes of text written or created by functions.
     made: usize,
 }
 
-/// A place in the template that errors name.
+/// A position in the template for errors.
 #[derive(Clone, Copy)]
 struct Place {
     at: usize,
@@ -108,7 +108,7 @@ impl<'a> Evaluator<'a> {
         self.charge(place, value.size())?;
         let mut text = String::new();
         match value {
-            // Functions write `nil` in another way than actions do.
+            // Functions format `nil` differently.
             Value::Nil => text.push_str("<no value>"),
             value => {
                 format::write(&mut text, &value).map_err(|message| self.error(place, &message))?;
@@ -168,7 +168,7 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// Gives the variables of a `range` their values for one iteration.
+    /// Sets the variables of a `range` for one iteration.
     fn bind(&mut self, place: Place, range: &Range<'a>, index: i64, item: &Value) -> Evaluated<()> {
         match range.pipeline.variables.as_slice() {
             [] => Ok(()),

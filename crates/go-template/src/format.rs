@@ -1,10 +1,10 @@
-//! How values are written: Go's `print`, `println` and `printf`, the latter with the verbs
-//! `%v`, `%s`, `%q`, `%d`, `%t` and `%%`. A verb that does not fit its value is an error, where Go
-//! would write a complaint into the document.
+//! Formats values like Go's `print`, `println` and `printf`, the latter with the verbs `%v`, `%s`,
+//! `%q`, `%d`, `%t` and `%%`. A verb that does not match its value is an error, where Go would
+//! write an error text into the output.
 
 use crate::value::Value;
 
-/// Values side by side, with a space between two that are no text.
+/// Concatenates values, with a space between two adjacent values that are not texts.
 pub(crate) fn print(values: &[Value]) -> Result<String, String> {
     let mut text = String::new();
     for (index, value) in values.iter().enumerate() {
@@ -19,7 +19,7 @@ pub(crate) fn print(values: &[Value]) -> Result<String, String> {
     Ok(text)
 }
 
-/// Values with spaces between them and a line break after them.
+/// Joins values with spaces and appends a line break.
 pub(crate) fn println(values: &[Value]) -> Result<String, String> {
     let mut text = String::new();
     for (index, value) in values.iter().enumerate() {
@@ -32,7 +32,7 @@ pub(crate) fn println(values: &[Value]) -> Result<String, String> {
     Ok(text)
 }
 
-/// Values in the places that `format` has for them.
+/// Inserts values at the verbs of `format`.
 pub(crate) fn printf(format: &str, values: &[Value]) -> Result<String, String> {
     let mut text = String::new();
     let mut values = values.iter();
@@ -84,12 +84,12 @@ fn verb_text(text: &mut String, verb: char, value: &Value) -> Result<(), String>
     }
 }
 
-/// Quotes as JSON does, which is Go's `%q` for everything that JSON can read.
+/// Quotes as JSON does, which equals Go's `%q` for all texts that are valid in JSON.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Appends the value in its plain form.
+/// Appends the plain form of a value.
 pub(crate) fn write(text: &mut String, value: &Value) -> Result<(), String> {
     match value {
         Value::Nil => text.push_str("<nil>"),
@@ -124,7 +124,7 @@ fn list(
     Ok(())
 }
 
-/// The shortest text that reads as the same number, with an exponent from 1e6 and below 1e-4.
+/// The shortest text that parses to the same number, with an exponent from 1e6 and below 1e-4.
 fn float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

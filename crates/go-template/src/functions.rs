@@ -1,12 +1,12 @@
-//! The functions of templates. `and` and `or` only name themselves here, because they evaluate
-//! their arguments one by one.
+//! The functions of templates. `and` and `or` are only declared here, because the caller evaluates
+//! their arguments lazily.
 
 use std::cmp::Ordering;
 
 use crate::format;
 use crate::value::Value;
 
-/// Which function it is.
+/// The functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
     And,
@@ -29,9 +29,9 @@ pub(crate) enum Name {
 #[derive(Debug)]
 pub(crate) struct Function {
     pub(crate) name: Name,
-    /// What templates call it.
+    /// The name in templates.
     pub(crate) word: &'static str,
-    /// The fewest arguments it takes, and whether it takes more.
+    /// The minimum number of arguments, and whether more are accepted.
     arguments: (usize, bool),
 }
 
@@ -60,11 +60,11 @@ const fn function(name: Name, word: &'static str, arguments: (usize, bool)) -> F
     }
 }
 
-/// Functions of Go's templates that are not here.
+/// Functions of Go's templates that are not supported.
 const REFUSED: [&str; 5] = ["call", "html", "js", "slice", "urlquery"];
 
 impl Function {
-    /// The function that templates call `word`, or why there is none.
+    /// The function named `word`, or an error that lists the supported ones.
     pub(crate) fn find(word: &str) -> Result<&'static Self, String> {
         if let Some(function) = FUNCTIONS.iter().find(|function| function.word == word) {
             return Ok(function);
@@ -90,8 +90,8 @@ impl Function {
         Ok(())
     }
 
-    /// Calls the function. `and` and `or` return the last argument here: those before it have
-    /// been looked at by the caller.
+    /// Calls the function. For `and` and `or` it returns the last argument, because the caller has
+    /// evaluated the others.
     pub(crate) fn call(&self, arguments: &[Value]) -> Result<Value, String> {
         let Some((first, rest)) = arguments.split_first() else {
             return match self.name {
@@ -145,7 +145,7 @@ fn equals(one: &Value, other: &Value) -> Result<bool, String> {
         (Value::Float(one), Value::Float(other)) => Ok(one == other),
         (Value::Text(one), Value::Text(other)) => Ok(one == other),
         (Value::Nil, Value::Nil) => Ok(true),
-        // Go has no empty list apart from nil where these lists come from.
+        // Where these lists come from, Go's empty lists are nil.
         (Value::List(items), Value::Nil) | (Value::Nil, Value::List(items)) => Ok(items.is_empty()),
         (Value::Nil, _) | (_, Value::Nil) => Ok(false),
         (Value::List(_), Value::List(_)) | (Value::Structure(_), Value::Structure(_)) => {
@@ -155,7 +155,7 @@ fn equals(one: &Value, other: &Value) -> Result<bool, String> {
     }
 }
 
-/// The order of two numbers or texts; none when one is no number at all.
+/// Compares two numbers or texts; `None` if one is NaN.
 fn order(one: &Value, other: &Value) -> Result<Option<Ordering>, String> {
     match (one, other) {
         (Value::Int(one), Value::Int(other)) => Ok(Some(one.cmp(other))),
@@ -195,7 +195,7 @@ fn len(value: &Value) -> Result<Value, String> {
     Ok(Value::Int(i64::try_from(length).unwrap_or(i64::MAX)))
 }
 
-/// `index list 1`; of a text it is the value of a byte.
+/// `index list 1`; for a text it is the value of a byte.
 fn index(item: &Value, indexes: &[Value]) -> Result<Value, String> {
     let mut item = item.clone();
     if matches!(item, Value::Nil) {

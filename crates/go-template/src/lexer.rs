@@ -1,5 +1,5 @@
-//! Cuts a template into text and the tokens of actions. Trim marks (`{{-`, `-}}`) and comments end
-//! here: the parser never meets them.
+//! Splits a template into text and the tokens of actions. Trim markers (`{{-`, `-}}`) and comments
+//! are handled here and not passed to the parser.
 
 /// A token, with its byte range in the template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,15 +11,15 @@ pub(crate) struct Token {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Text outside of actions, without what was trimmed.
+    /// Text outside of actions, trimmed.
     Text,
     /// `{{`
     Open,
     /// `}}`
     Close,
-    /// Blanks within an action, which separate operands.
+    /// White space within an action, which separates operands.
     Space,
-    /// A keyword, a literal in letters, or the name of a function.
+    /// A keyword, a literal made of letters, or the name of a function.
     Word,
     /// `.`
     Dot,
@@ -28,9 +28,9 @@ pub(crate) enum Kind {
     /// `$` or `$name`
     Variable,
     Number,
-    /// `"text"`, with its quotes.
+    /// `"text"`, including the quotes.
     Quoted,
-    /// Text in backquotes, with them.
+    /// Text in backquotes, including these.
     Raw,
     Pipe,
     Comma,
@@ -40,11 +40,11 @@ pub(crate) enum Kind {
     Assign,
     LeftParenthesis,
     RightParenthesis,
-    /// Another character, which no grammar rule takes.
+    /// Any other character, which no grammar rule accepts.
     Other,
     /// The end of the template.
     End,
-    /// What cannot be a token, with the reason. Nothing follows.
+    /// An invalid token, with the reason. It is the last token.
     Invalid(String),
 }
 
@@ -68,7 +68,7 @@ struct Lexer<'a> {
     tokens: Vec<Token>,
 }
 
-/// Where something is no token, and why.
+/// The offset of an invalid token, and the reason.
 type Invalid = (usize, String);
 
 impl Lexer<'_> {
@@ -103,7 +103,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Adds the token that reaches from `start` to where the lexer is.
+    /// Adds the token from `start` to the current position.
     fn push(&mut self, kind: Kind, start: usize) {
         self.tokens.push(Token {
             kind,
@@ -125,7 +125,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Whether an action ends here, and whether it trims what follows.
+    /// Whether an action ends here, and whether it trims the following text.
     fn closing(&self) -> Option<bool> {
         let rest = self.rest();
         match rest.as_bytes() {
@@ -135,7 +135,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Goes past the end of an action, if it is here.
+    /// Consumes the end of an action, if it is here.
     fn close(&mut self) -> bool {
         let Some(trims) = self.closing() else {
             return false;
@@ -248,11 +248,11 @@ impl Lexer<'_> {
         }
     }
 
-    /// Reads what looks like a number; whether it is one the parser finds out.
+    /// Reads the characters of a number; the parser validates it.
     fn number(&mut self) {
         let bytes = self.rest().as_bytes();
-        // A sign, perhaps, and a prefix; nothing behind them is looked at, so that many signs in a
-        // row cost no more than their number.
+        // An optional sign and a prefix. The check looks no further, so that the cost of a row of
+        // signs is linear.
         let unsigned = match bytes {
             [b'+' | b'-', unsigned @ ..] => unsigned,
             unsigned => unsigned,

@@ -1,6 +1,6 @@
-//! Go's `text/template`, for templates that people write into configuration.
+//! Go's `text/template`, for templates in configuration.
 //!
-//! What Go makes of a template, this makes of it too, byte by byte, as far as it goes:
+//! For the supported features, the output is identical to Go's:
 //!
 //! - text, comments, and white space trimmed by `{{-` and `-}}`;
 //! - `.`, fields (`.A.B`), variables (`$`, `$x := …`, `$x = …`), pipelines, parentheses;
@@ -10,12 +10,12 @@
 //!   `printf` (`%v %s %q %d %t %%`) and `println`;
 //! - texts in double quotes and backquotes, whole and decimal numbers, `true`, `false`, `nil`.
 //!
-//! Refused by name: `define`, `template`, `block`, `break`, `continue`; the functions `call`,
-//! `html`, `js`, `slice` and `urlquery`; character constants, imaginary numbers, and flags and widths
-//! in formats. Where Go writes its complaint into the output (`%!d(string=x)`), this is an error.
+//! Refused by name: `define`, `template`, `block`, `break`, `continue`; the functions `call`, `html`,
+//! `js`, `slice` and `urlquery`; character constants, imaginary numbers, and flags and widths in
+//! formats. Where Go writes an error text into the output (`%!d(string=x)`), this is an error.
 //!
-//! Errors have the form of Go's: `template: NAME:LINE:COLUMN: …`. Nothing here performs IO, and no
-//! template uses more than a fixed amount of time and memory: see the constants below.
+//! Errors have Go's format: `template: NAME:LINE:COLUMN: …`. The crate performs no IO, and execution
+//! is bounded in time and memory by the constants below.
 
 mod error;
 mod evaluate;
@@ -36,7 +36,7 @@ pub use value::{Structure, Value};
 
 use error::Source;
 
-/// Executes the template `text` with `data` as its dot. Errors call the template `name`.
+/// Executes the template `text` with `data` as its dot. Errors refer to the template as `name`.
 ///
 /// ```
 /// use legate_go_template::{Value, render};
@@ -48,8 +48,8 @@ use error::Source;
 /// ```
 ///
 /// # Errors
-/// When the template cannot be parsed, uses what is not supported, exceeds a limit, or fails while
-/// it is executed; the error says where.
+/// If the template cannot be parsed, uses an unsupported feature, exceeds a limit, or fails during
+/// execution; the error has the position.
 pub fn render<'a>(name: &'a str, text: &'a str, data: &Value) -> Result<Output<'a>, TemplateError> {
     let source = Source { name, text };
     if text.len() > MAX_TEMPLATE {

@@ -1,17 +1,18 @@
 //! How much a template may be, and may use.
 
-/// A template's largest size in bytes.
+/// The maximum size of a template in bytes.
 pub const MAX_TEMPLATE: usize = 1024 * 1024;
 
-/// How deep actions and parentheses nest.
+/// The maximum nesting of actions and parentheses.
 pub const MAX_DEPTH: usize = 64;
 
-/// How many nodes, operands and iterations one execution evaluates.
+/// The maximum number of nodes, operands and iterations evaluated in one execution.
 pub const MAX_STEPS: u32 = 100_000;
 
-/// How many bytes of text one execution makes, written or kept in variables. Documents are much
-/// smaller, and one that is read as JSON takes up to eighty times as much memory.
+/// The maximum number of bytes of text that one execution creates, in the output or in variables.
+/// Real documents are much smaller, and parsing one as JSON takes up to eighty times its size in
+/// memory.
 pub const MAX_TEXT: usize = 1024 * 1024;
 
-/// How many variables are in scope at one place. All of them are looked at to find one.
+/// The maximum number of variables in scope, because a lookup searches all of them.
 pub const MAX_VARIABLES: usize = 256;

@@ -1,9 +1,9 @@
-//! Literals: numbers in the decimal and prefixed notations of Go, and text in double quotes.
-//! Hexadecimal fractions and imaginary numbers, which no bootstrap template needs, are refused.
+//! Literals: numbers in Go's decimal and prefixed notations, and text in double quotes. Hexadecimal
+//! fractions and imaginary numbers, which no bootstrap template needs, are refused.
 
 use crate::value::Value;
 
-/// The value of a number, which starts with a sign, a digit or a dot.
+/// Parses a number, which starts with a sign, a digit or a dot.
 pub(crate) fn number(text: &str) -> Result<Value, String> {
     let wrong = || format!("bad number syntax: {text:?}");
     let (negative, digits) = match text.strip_prefix('-') {
@@ -29,8 +29,8 @@ pub(crate) fn number(text: &str) -> Result<Value, String> {
         .map_err(|_| format!("{text} overflows int"))
 }
 
-/// The base that a number's prefix stands for, and the digits after it. A lone leading zero
-/// stands for octal, unless the number has a fraction or an exponent.
+/// The base of a number's prefix, and the digits after it. A leading zero alone means octal, unless
+/// the number has a fraction or an exponent.
 fn radix(digits: &str) -> (u32, &str) {
     let prefixed = [("0x", 16), ("0o", 8), ("0b", 2)]
         .into_iter()
@@ -49,7 +49,7 @@ fn radix(digits: &str) -> (u32, &str) {
     }
 }
 
-/// Underscores separate digits; after a prefix one may come first.
+/// Removes underscores that separate digits; after a prefix one may come first.
 fn without_underscores(digits: &str, prefixed: bool) -> Option<String> {
     let inner = match prefixed {
         true => digits.strip_prefix('_').unwrap_or(digits),
@@ -65,7 +65,7 @@ fn float(text: &str) -> Option<Value> {
     value.is_finite().then_some(Value::Float(value))
 }
 
-/// The text between double quotes, with Go's escapes.
+/// Parses the text between double quotes, with Go's escapes.
 pub(crate) fn unquote(text: &str) -> Result<String, String> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -102,7 +102,7 @@ pub(crate) fn unquote(text: &str) -> Result<String, String> {
                 rest = &from[digits..];
                 let radix = if octal { 8 } else { 16 };
                 let value = u32::from_str_radix(code, radix).map_err(|_| wrong())?;
-                // Go would make a byte of it, which alone is no text from 0x80.
+                // In Go it is a byte, which is not valid text above 0x7f.
                 if digits < 4 && value > 0x7f {
                     return Err(format!(
                         "invalid syntax: \\{escape} in a string takes ASCII only; use \\u00XX"

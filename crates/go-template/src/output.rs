@@ -1,8 +1,8 @@
-//! A template's output, which remembers where in the template each part of it came from.
+//! The output of a template, with the origin of each part in the template.
 
 use crate::error::Source;
 
-/// What a template wrote.
+/// The output of a template.
 #[derive(Debug)]
 pub struct Output<'a> {
     source: Source<'a>,
@@ -12,16 +12,16 @@ pub struct Output<'a> {
 
 #[derive(Debug)]
 struct Part {
-    /// Where the part starts in the output.
+    /// The offset of the part in the output.
     start: usize,
-    /// Where in the template it comes from.
+    /// The offset of its origin in the template.
     origin: usize,
-    /// Whether it is text of the template, byte by byte, and not the value of an action.
+    /// Whether it is literal text of the template, and not the value of an action.
     literal: bool,
 }
 
 impl<'a> Output<'a> {
-    /// Nothing yet, of the template `source`.
+    /// The empty output of the template `source`.
     pub(crate) fn new(source: Source<'a>) -> Self {
         Self {
             source,
@@ -46,7 +46,8 @@ impl<'a> Output<'a> {
         &self.text
     }
 
-    /// Line (from 1) and byte column (from 0) in the template of what wrote the byte at `offset`.
+    /// Line (from 1) and byte column (from 0) in the template from which the output's byte at
+    /// `offset` originates.
     pub fn origin(&self, offset: usize) -> (usize, usize) {
         let next = self.parts.partition_point(|part| part.start <= offset);
         let Some(part) = next.checked_sub(1).and_then(|last| self.parts.get(last)) else {

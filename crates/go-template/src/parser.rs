@@ -1,5 +1,5 @@
-//! Tokens into nodes: the grammar of actions, the scopes of variables, and the refusal of what is
-//! not supported. Nesting is bounded.
+//! Parses tokens to nodes: the grammar of actions, the scopes of variables, and errors for
+//! unsupported features. Nesting is bounded.
 
 use crate::error::{Source, TemplateError, excerpt};
 use crate::functions::Function;
@@ -9,13 +9,13 @@ use crate::literal;
 use crate::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
 use crate::value::Value;
 
-/// What actions there are, for those who look for others.
+/// The supported actions, for errors.
 const SUPPORTED: &str = "supported are fields, variables, pipelines, functions, if, else, range, with, end and comments";
 
 /// Parses a template.
 ///
 /// # Errors
-/// When it does not follow the grammar, or uses what is not supported.
+/// If it does not follow the grammar, or uses an unsupported feature.
 pub(crate) fn parse(source: Source<'_>) -> Result<Vec<Node<'_>>, TemplateError> {
     let mut parser = Parser {
         source,
@@ -41,14 +41,14 @@ struct Parser<'a> {
     depth: usize,
 }
 
-/// Why a list of nodes ends. After `else` the rest of its action is still to be read.
+/// The reason why a list of nodes ends. After `else` the rest of its action is not read yet.
 enum Stop {
     EndOfText,
     End(usize),
     Else(usize),
 }
 
-/// The controls that have a body.
+/// The control structures with a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Control {
     If,
@@ -73,7 +73,7 @@ impl<'a> Parser<'a> {
         self.source.error(at, message)
     }
 
-    /// The next token, which the last one ([`Kind::End`] or [`Kind::Invalid`]) stays for ever.
+    /// The next token. The last one ([`Kind::End`] or [`Kind::Invalid`]) repeats forever.
     fn peek(&self) -> &Token {
         &self.tokens[self.at.min(self.tokens.len() - 1)]
     }
@@ -146,7 +146,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Takes the keyword that the action starts with, if it does.
+    /// Consumes the keyword at the beginning of the action, if there is one.
     fn keyword(&mut self) -> Option<&'a str> {
         let token = self.peek();
         let word = (token.kind == Kind::Word).then(|| self.text(token))?;
@@ -237,7 +237,7 @@ impl<'a> Parser<'a> {
         }))
     }
 
-    /// Nodes whose variables end with them.
+    /// Parses nodes up to a stop, with a scope for their variables.
     fn body(&mut self) -> Parsed<(Vec<Node<'a>>, Stop)> {
         let scope = self.variables.len();
         let body = self.nodes()?;
@@ -245,7 +245,7 @@ impl<'a> Parser<'a> {
         Ok(body)
     }
 
-    /// What follows a plain `else`, up to the `end`.
+    /// Parses the nodes from a plain `else` to the `end`.
     fn otherwise(&mut self, control: Control, open: usize) -> Parsed<Vec<Node<'a>>> {
         self.expect_close("else")?;
         let (nodes, stop) = self.body()?;
@@ -268,7 +268,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Commands up to `close`, which is taken too.
+    /// Parses commands up to `close` and consumes it.
     fn pipeline(&mut self, place: &str, close: &Kind) -> Parsed<Pipeline<'a>> {
         self.skip_space();
         let start = self.peek().start;
@@ -297,8 +297,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `$x :=`, `$x =`, and in `range` also `$i, $x :=`. Whether one that is assigned to exists
-    /// shows when it is.
+    /// Parses `$x :=`, `$x =`, and in `range` also `$i, $x :=`. The caller checks whether an
+    /// assigned variable exists.
     fn variables(&mut self, place: &str) -> Parsed<(Vec<&'a str>, bool)> {
         let start = self.at;
         let mut names = Vec::new();
@@ -334,7 +334,7 @@ impl<'a> Parser<'a> {
         Ok((Vec::new(), false))
     }
 
-    /// Notes that these can be used from here on.
+    /// Adds variables to the scope.
     fn declare(&mut self, names: &[&'a str], at: usize) -> Parsed<()> {
         for name in names {
             if !self.variables.contains(name) {
@@ -354,7 +354,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Operands up to a pipe, which is taken, or to `close`, which is not.
+    /// Parses operands up to a pipe, which is consumed, or to `close`, which is not.
     fn command(&mut self, before: usize, place: &str, close: &Kind) -> Parsed<Command<'a>> {
         let first = self.operand(place)?;
         let non_executable = matches!(
@@ -376,7 +376,7 @@ impl<'a> Parser<'a> {
                         arguments.push(self.operand("operand")?);
                     }
                 }
-                // Go does not mind when nothing follows.
+                // Go accepts a pipe with nothing after it.
                 Kind::Pipe => {
                     self.at += 1;
                     break;
@@ -440,7 +440,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Fields right behind an operand. Tells where they end.
+    /// Parses the fields directly after an operand. Returns the offset of their end.
     fn path(&mut self, kind: &mut OperandKind<'a>, text: &str) -> Parsed<usize> {
         let at = self.peek().start;
         let path = match kind {

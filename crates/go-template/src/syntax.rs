@@ -1,4 +1,4 @@
-//! What the parser makes of a template. Byte ranges refer to the template's text.
+//! The syntax tree of a template. Byte ranges refer to the template's text.
 
 use crate::functions::Function;
 use crate::value::Value;
@@ -6,9 +6,9 @@ use crate::value::Value;
 /// A part of a template.
 #[derive(Debug)]
 pub(crate) enum Node<'a> {
-    /// Text that is written as it is, without what was trimmed.
+    /// Literal text, trimmed.
     Text { start: usize, text: &'a str },
-    /// A pipeline whose value is written, unless it goes to a variable.
+    /// A pipeline whose value is written, unless it is assigned to a variable.
     Action(Pipeline<'a>),
     /// `if` or `with`.
     Branch(Branch<'a>),
@@ -16,7 +16,7 @@ pub(crate) enum Node<'a> {
     Range(Range<'a>),
 }
 
-/// `if` or `with`, each `else if` or `else with` being another arm.
+/// `if` or `with`; each `else if` or `else with` is an additional arm.
 #[derive(Debug)]
 pub(crate) struct Branch<'a> {
     /// Whether the value becomes the dot of its body, as in `with`.
@@ -30,15 +30,16 @@ pub(crate) struct Branch<'a> {
 pub(crate) struct Range<'a> {
     pub(crate) pipeline: Pipeline<'a>,
     pub(crate) body: Vec<Node<'a>>,
-    /// What is executed when there is nothing to iterate over.
+    /// The nodes executed if there is nothing to iterate over.
     pub(crate) otherwise: Vec<Node<'a>>,
 }
 
-/// Commands, each of which takes the value of the one before as its last argument.
+/// Commands; each gets the value of the previous one as its last argument.
 #[derive(Debug)]
 pub(crate) struct Pipeline<'a> {
     pub(crate) span: (usize, usize),
-    /// Where the value goes; two names in `range` only. Empty when it is used in place.
+    /// The variables to which the value is assigned; two in `range` only. Empty if the value is
+    /// used directly.
     pub(crate) variables: Vec<&'a str>,
     /// Whether `variables` exist already, as in `$x = 1`.
     pub(crate) assigns: bool,
@@ -53,10 +54,10 @@ pub(crate) struct Command<'a> {
     pub(crate) arguments: Vec<Operand<'a>>,
 }
 
-/// A value, or where it comes from.
+/// A value, or its source.
 #[derive(Debug)]
 pub(crate) struct Operand<'a> {
-    /// Where errors point to.
+    /// The position for errors.
     pub(crate) at: usize,
     pub(crate) span: (usize, usize),
     pub(crate) kind: OperandKind<'a>,

@@ -1,8 +1,8 @@
-//! The values that a template works with.
+//! The values of templates.
 
 use std::rc::Rc;
 
-/// A value. Cloning one is cheap.
+/// A value. Clones are cheap.
 #[derive(Debug, Clone)]
 pub enum Value {
     /// `nil`.
@@ -29,7 +29,7 @@ pub struct Structure {
 }
 
 impl Value {
-    /// Named values. Error messages call their type `type_name`, and list the names in this order.
+    /// Named values. Error messages use `type_name`, and list the names in this order.
     pub fn structure(
         type_name: &'static str,
         fields: impl IntoIterator<Item = (&'static str, Value)>,
@@ -40,7 +40,7 @@ impl Value {
         }))
     }
 
-    /// Whether `if` takes it for true: anything but zero and nothing.
+    /// Whether it counts as true in `if`: any value except zero and empty ones.
     pub(crate) fn truth(&self) -> bool {
         match self {
             Value::Nil => false,
@@ -53,7 +53,7 @@ impl Value {
         }
     }
 
-    /// What Go calls the value's type.
+    /// Go's name of the value's type.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Value::Nil => "<nil>",
@@ -82,7 +82,7 @@ impl Value {
         }
     }
 
-    /// How many bytes of text it holds; an item of a list is looked at even when it is empty.
+    /// The number of bytes of its text; a list item counts even if it is empty.
     pub(crate) fn size(&self) -> usize {
         match self {
             Value::Text(text) => text.len(),

@@ -1,6 +1,6 @@
 //! Writes the CustomResourceDefinitions of the chart: `cargo run -p legate-kubernetes --example crds`.
 //!
-//! A test compares the files with what this writes.
+//! A test compares the files with this output.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
-//! The mesh on Kubernetes: sidecars in pods, pods in the catalog, custom resources as config entries.
+//! The mesh on Kubernetes: injects sidecars, syncs pods to the catalog, and custom resources to
+//! config entries.
 //!
-//! Decisions are pure functions of Kubernetes objects; the drivers around them hold the caches and
-//! talk to the API server. Nothing here proxies traffic.
+//! Decisions are pure functions of Kubernetes objects; the drivers around them hold caches and
+//! communicate with the API server. Nothing here proxies traffic.
 
 pub mod acl_init;
 pub mod annotations;

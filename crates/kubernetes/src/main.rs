@@ -1,4 +1,4 @@
-//! `legate-k8s`: reads flags, starts the log, runs one subcommand.
+//! `legate-k8s`: parses flags, initializes the log, runs one subcommand.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,12 +14,12 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Least level that is logged: trace, debug, info, warn or error. Injected sidecars log from
-    /// the same level on.
+    /// Minimum level of log lines: trace, debug, info, warn or error. Also applies to injected
+    /// sidecars.
     #[arg(long, global = true, env = "LEGATE_K8S_LOG_LEVEL", default_value = "info", value_parser = level)]
     log_level: Level,
 
-    /// Log one JSON object a line; injected sidecars do so too.
+    /// Log one JSON object per line; also applies to injected sidecars.
     #[arg(long, global = true, env = "LEGATE_K8S_LOG_JSON", action = ArgAction::Set,
         num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     log_json: bool,
@@ -27,11 +27,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Injects sidecars, keeps the catalog in step with pods, writes config entries.
+    /// Injects sidecars, syncs pods to the catalog, writes config entries.
     Operator(Box<context::Options>),
-    /// Redirects the traffic of a pod to its sidecar; runs in an init container of the pod.
+    /// Redirects the traffic of a pod to its sidecar; runs in an init container.
     Redirect(redirect::Options),
-    /// Gives the servers their first token, and what pods and the operator log in with; then ends.
+    /// Bootstraps the servers' ACLs and creates the auth methods of pods and the operator; then
+    /// exits.
     AclInit(Box<acl_init::Options>),
 }
 
@@ -46,11 +47,11 @@ fn main() -> ExitCode {
         level: cli.log_level,
         json: cli.log_json,
     };
-    // It is kept to the end, so that the last line is written.
+    // Dropped last, so that the final line is written.
     let _log = match logging::init(log) {
         Ok(log) => log,
         Err(error) => {
-            // There is no log to tell it to, and a closed standard error changes nothing.
+            // Logging is not available, and an error of standard error can be ignored.
             let _ = writeln!(std::io::stderr(), "{error}");
             return ExitCode::FAILURE;
         }

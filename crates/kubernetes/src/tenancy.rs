@@ -1,15 +1,15 @@
-//! Which namespace and partition of the mesh the objects of this cluster belong to. Pure.
+//! Maps this cluster's objects to namespaces and partitions of the mesh. Pure.
 //!
-//! The names are those of the flags: whoever can annotate a pod cannot choose another tenant for it.
+//! The mapping depends on flags alone: users who can annotate a pod cannot choose another tenant for it.
 
 use clap::Args;
 use legate_model::{DEFAULT_TENANCY, TenancyName};
 
-/// The flags that say whose the cluster's pods and resources are. Each one can come from the environment
-/// too: `LEGATE_K8S_` and the name of the flag in capitals, with `_` for `-`.
+/// The flags for the tenants of pods and resources. Each can also be set in the environment:
+/// `LEGATE_K8S_` and the flag's name in capitals, with `_` for `-`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct TenancyFlags {
-    /// Partition of the mesh that this cluster is. Default: default.
+    /// Partition of the mesh that this cluster belongs to. Default: default.
     #[arg(long, env = "LEGATE_K8S_PARTITION", value_name = "NAME", value_parser = one)]
     pub partition: Option<TenancyName>,
 
@@ -19,12 +19,13 @@ pub struct TenancyFlags {
         conflicts_with = "mirror_namespaces")]
     pub destination_namespace: Option<TenancyName>,
 
-    /// Make a namespace of the mesh for each one of Kubernetes, of the same name behind this prefix.
+    /// Create a namespace of the mesh for each Kubernetes namespace, with the same name after this
+    /// prefix.
     #[arg(long, env = "LEGATE_K8S_MIRROR_NAMESPACES", value_name = "PREFIX", value_parser = prefix,
         num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub mirror_namespaces: Option<String>,
 
-    /// ACL policy that namespaces made here give to all their tokens: it lets them find services of
+    /// ACL policy for all tokens of the namespaces created here, which lets them discover services of
     /// other namespaces. Default: none.
     #[arg(
         long,
@@ -34,24 +35,24 @@ pub struct TenancyFlags {
     pub cross_namespace_acl_policy: Option<String>,
 }
 
-/// A name of exactly one namespace or partition.
+/// Parses the name of exactly one namespace or partition.
 fn one(text: &str) -> Result<TenancyName, String> {
     let name: TenancyName = text
         .parse()
         .map_err(|error: legate_model::InvalidTenancyName| error.to_string())?;
     match name.is_empty() || name.is_every() {
-        true => Err("one name is needed".to_owned()),
+        true => Err("exactly one name is required".to_owned()),
         false => Ok(name),
     }
 }
 
-/// What names can begin with.
+/// Parses a prefix of names.
 fn prefix(text: &str) -> Result<String, String> {
     one(&format!("{text}x"))?;
     Ok(text.to_ascii_lowercase())
 }
 
-/// Which tenants of the mesh this cluster's objects belong to.
+/// The mapping of this cluster's objects to tenants of the mesh.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tenants {
     namespaces: Option<Namespaces>,
@@ -61,17 +62,17 @@ pub struct Tenants {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Namespaces {
-    /// One for all.
+    /// One namespace for all objects.
     One(String),
-    /// One for each of Kubernetes.
+    /// One namespace for each Kubernetes namespace.
     Mirrored {
-        /// What their names begin with.
+        /// The prefix of their names.
         prefix: String,
     },
 }
 
 impl Tenants {
-    /// What the flags say.
+    /// The mapping that the flags define.
     #[must_use]
     pub fn of(flags: &TenancyFlags) -> Tenants {
         let text = |name: &TenancyName| name.as_str().to_owned();
@@ -81,19 +82,19 @@ impl Tenants {
             namespaces: mirrored
                 .map(|prefix| Namespaces::Mirrored { prefix })
                 .or(one.map(Namespaces::One)),
-            // Servers without partitions know this one, too.
+            // Servers without partitions accept the default one, too.
             partition: (flags.partition.as_ref().map(text)).filter(|name| name != DEFAULT_TENANCY),
             policy: flags.cross_namespace_acl_policy.clone(),
         }
     }
 
-    /// Whether namespaces of the mesh are used. Where they are not, none is named anywhere.
+    /// Whether namespaces of the mesh are used. If not, requests name none.
     #[must_use]
     pub fn has_namespaces(&self) -> bool {
         self.namespaces.is_some()
     }
 
-    /// Whether each namespace of Kubernetes is one of the mesh, with this before its name.
+    /// The prefix of mirrored namespaces; `None` if namespaces are not mirrored.
     #[must_use]
     pub fn mirror_prefix(&self) -> Option<&str> {
         match &self.namespaces {
@@ -102,8 +103,7 @@ impl Tenants {
         }
     }
 
-    /// The mesh's namespace for objects of a namespace of Kubernetes; `None` where namespaces are not
-    /// used.
+    /// The mesh's namespace for objects of a Kubernetes namespace; `None` if namespaces are not used.
     #[must_use]
     pub fn namespace(&self, kubernetes: &str) -> Option<String> {
         self.namespaces.as_ref().map(|namespaces| match namespaces {
@@ -112,14 +112,14 @@ impl Tenants {
         })
     }
 
-    /// The namespace for what belongs to a partition as a whole; `None` where namespaces are not used.
+    /// The namespace for partition-wide objects; `None` if namespaces are not used.
     #[must_use]
     pub fn default_namespace(&self) -> Option<String> {
         self.has_namespaces().then(|| DEFAULT_TENANCY.to_owned())
     }
 
-    /// The namespace of the auth method that pods log in with; `None` where namespaces are not used.
-    /// Where they are mirrored, the method finds out the namespace of each token.
+    /// The namespace of the auth method for pods; `None` if namespaces are not used. If they are
+    /// mirrored, the method determines the namespace of each token.
     #[must_use]
     pub fn login_namespace(&self) -> Option<&str> {
         self.namespaces.as_ref().map(|namespaces| match namespaces {
@@ -128,13 +128,13 @@ impl Tenants {
         })
     }
 
-    /// The partition, where it is not the default one.
+    /// The partition, if it is not the default one.
     #[must_use]
     pub fn partition(&self) -> Option<&str> {
         self.partition.as_deref()
     }
 
-    /// The ACL policy of all tokens of namespaces that are made.
+    /// The default ACL policy of the namespaces created here.
     #[must_use]
     pub fn cross_namespace_policy(&self) -> Option<&str> {
         self.policy.as_deref().filter(|name| !name.is_empty())
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_are_refused() {
+    fn invalid_names_are_refused() {
         for flags in [
             &["--partition=*"][..],
             &["--destination-namespace=a.b"],

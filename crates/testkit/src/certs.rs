@@ -1,7 +1,7 @@
-//! A certificate authority for one test, with its files in a temporary folder.
+//! A CA for tests, with its files in a temporary folder.
 //!
-//! These are certificates of servers and clients on the control link, never mesh identities:
-//! those come from the mesh's own authority.
+//! It issues certificates of servers and clients of the control plane, never mesh identities, which
+//! come from the mesh's own CA.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
-/// An authority with a root of its own. The files go when it is dropped.
+/// A CA with its own root. The files are removed on drop.
 pub struct TestCa {
     folder: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -36,12 +36,12 @@ pub struct CertFiles {
     pub key_pem: String,
 }
 
-/// How a server does TLS.
+/// The TLS settings of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerTls {
-    /// Whether the server selects `h2` by ALPN (it answers HTTP/2 either way).
+    /// Whether the server selects `h2` by ALPN (it serves HTTP/2 in either case).
     pub alpn: bool,
-    /// Whether clients must show a certificate of the same authority.
+    /// Whether clients must present a certificate of the same CA.
     pub require_client_cert: bool,
 }
 
@@ -55,11 +55,11 @@ impl Default for ServerTls {
 }
 
 impl TestCa {
-    /// Makes an authority.
+    /// Creates a CA.
     ///
     /// # Panics
     ///
-    /// When there is no temporary folder, or no key can be made.
+    /// If there is no temporary folder, or no key can be generated.
     #[must_use]
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
@@ -75,7 +75,7 @@ impl TestCa {
         Self { folder, issuer }
     }
 
-    /// Folder that holds all files.
+    /// The folder of all files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -93,32 +93,32 @@ impl TestCa {
         self.issuer.pem()
     }
 
-    /// A certificate for a server with these DNS names and IP addresses; the first one names the
-    /// files.
+    /// Issues a certificate for a server with these DNS names and IP addresses; the first one is
+    /// used in file names.
     ///
     /// # Panics
     ///
-    /// When a name is not one.
+    /// If a name is invalid.
     #[must_use]
     pub fn server(&self, names: &[&str]) -> CertFiles {
         self.issue(names, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A certificate for a client of this name.
+    /// Issues a certificate for a client with this name.
     ///
     /// # Panics
     ///
-    /// When the name is not one.
+    /// If the name is invalid.
     #[must_use]
     pub fn client(&self, name: &str) -> CertFiles {
         self.issue(&[name], ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// TLS settings of a server with these DNS names and IP addresses.
+    /// The TLS configuration of a server with these DNS names and IP addresses.
     ///
     /// # Panics
     ///
-    /// When a name is not one.
+    /// If a name is invalid.
     #[must_use]
     pub fn server_config(&self, names: &[&str], tls: ServerTls) -> Arc<ServerConfig> {
         let files = self.server(names);
@@ -128,7 +128,7 @@ impl TestCa {
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .expect("the provider knows TLS 1.2 and 1.3");
+            .expect("the provider supports TLS 1.2 and 1.3");
         let builder = if tls.require_client_cert {
             let mut roots = RootCertStore::empty();
             roots.add(self.issuer.der().clone()).expect("own root");
@@ -163,7 +163,8 @@ impl TestCa {
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().expect("key pair");
         let certificate = params.signed_by(&key, &self.issuer).expect("signature");
-        // Two certificates of one name are kept apart by their keys' first bytes.
+        // File names of certificates with the same name are distinguished by the first bytes of
+        // their keys.
         let mark: String = key.public_key_raw()[1..5]
             .iter()
             .map(|byte| format!("{byte:02x}"))
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_hold_what_the_text_holds() {
+    fn the_files_have_the_same_content_as_the_text() {
         let ca = TestCa::new();
         let first = ca.server(&["localhost", "127.0.0.1", "::1"]);
         let second = ca.server(&["localhost"]);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn server_settings_can_be_made() {
+    fn server_settings_are_valid() {
         let ca = TestCa::new();
         let config = ca.server_config(
             &["localhost"],

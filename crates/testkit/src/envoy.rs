@@ -1,7 +1,7 @@
 //! The real Envoy that scenarios run.
 //!
-//! Order: `LEGATE_ENVOY`, then `envoy` on `PATH`, then what `cargo xtask envoy` fetched. A missing
-//! Envoy fails the test; nothing here skips.
+//! In order: `LEGATE_ENVOY`, `envoy` on `PATH`, the Envoy fetched by `cargo xtask envoy`. A missing
+//! Envoy fails the test instead of skipping it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 ///
 /// # Panics
 ///
-/// When there is none, with the command that fetches one.
+/// If there is none, with the command that fetches one.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says which Envoy tests run"
+    reason = "the environment selects the Envoy of tests"
 )]
 pub fn binary() -> PathBuf {
     let named = std::env::var_os("LEGATE_ENVOY")
@@ -34,15 +34,15 @@ pub fn binary() -> PathBuf {
     }
 }
 
-/// Path of a binary of this workspace: `LEGATE_BINARIES`, or where the running test was built.
+/// Path of a binary of this workspace: in `LEGATE_BINARIES`, or in the folder of the running test.
 ///
 /// # Panics
 ///
-/// When it has not been built, with the command that builds it.
+/// If it has not been built, with the command that builds it.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says which profile benchmarks run"
+    reason = "the environment selects the profile of benchmarks"
 )]
 pub fn workspace_binary(name: &str) -> PathBuf {
     let folder = std::env::var_os("LEGATE_BINARIES").map_or_else(profile_folder, PathBuf::from);
@@ -55,7 +55,7 @@ pub fn workspace_binary(name: &str) -> PathBuf {
     file
 }
 
-/// `target/<profile>`: test executables live in its `deps`.
+/// `target/<profile>`: test executables are in its `deps`.
 fn profile_folder() -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
     test.parent()

@@ -1,7 +1,7 @@
-//! A real etcd of one or more members on loopback.
+//! A real etcd with one or more members on loopback.
 //!
-//! The program is `etcd` on `PATH`; a missing one fails the test. Members are killed when the
-//! [`Cluster`] is dropped, and also when the test's process is killed.
+//! The program is `etcd` on `PATH`; if it is missing the test fails. Members are killed when the
+//! [`Cluster`] is dropped, and also when the test process is killed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,56 +18,56 @@ use tokio::time::{Instant, sleep};
 use crate::certs::CertFiles;
 use crate::network::free_port;
 
-/// How long the members may take to start, and how long each may take to answer a request.
+/// The timeout for starting the members, and for each request.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Starts etcd below a process that kills it when the pipe from the test's process closes. Both are
-/// in one process group.
+/// Starts etcd with a process that kills it when the pipe from the test process closes. Both are in
+/// one process group.
 const DIES_WITH_THE_TEST: &str =
     r#"exec 3<&0; (cat <&3 >/dev/null; kill -9 $$) & exec etcd "$@" 3<&- </dev/null"#;
 
-/// The members. They are killed and their files removed when it is dropped.
+/// An etcd cluster. On drop its members are killed and their files removed.
 pub struct Cluster {
-    /// In the order in which they were started; methods name a member by its place here.
+    /// The members in the order in which they were started; methods select a member by index.
     pub members: Vec<Member>,
     folder: TempDir,
     tls: bool,
-    /// For requests where authentication is enabled.
+    /// The token of requests if authentication is enabled.
     token: String,
 }
 
 /// One member.
 pub struct Member {
-    /// Where clients reach it.
+    /// The address for clients.
     pub client: SocketAddr,
     command: Command,
     process: Option<Child>,
 }
 
-/// Certificates of the members, and the CA that clients' certificates must be from.
+/// Certificates of the members, and the CA of clients' certificates.
 pub struct ClusterTls {
-    /// What members show to clients: for 127.0.0.1.
+    /// The members' server certificate, for 127.0.0.1.
     pub files: CertFiles,
-    /// PEM file with the authority of the clients' certificates.
+    /// PEM file with the CA of clients' certificates.
     pub ca: PathBuf,
 }
 
 impl Cluster {
-    /// Starts members and waits until they answer.
+    /// Starts members and waits until they respond.
     ///
     /// # Panics
     ///
-    /// When they do not start.
+    /// If they do not start.
     pub async fn start(size: usize) -> Self {
         Self::start_with(size, None).await
     }
 
-    /// The same, with TLS for clients. With it, nobody waits until the members answer: that takes a
-    /// client's certificate.
+    /// The same with TLS for clients. In this case it does not wait until the members respond,
+    /// which requires a client certificate.
     ///
     /// # Panics
     ///
-    /// When they do not start.
+    /// If they do not start.
     pub async fn start_with(size: usize, tls: Option<ClusterTls>) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -120,7 +120,7 @@ impl Cluster {
         for n in 0..size {
             cluster.start_member(n);
         }
-        // Servers need one key file in common, which etcd knows nothing of.
+        // Servers share a key file, which etcd does not use.
         let key = "0123456789abcdef".repeat(4);
         std::fs::write(cluster.key_file(), key).expect("the key file can be written");
         if !cluster.tls {
@@ -146,31 +146,31 @@ impl Cluster {
         }
     }
 
-    /// Starts a member that was killed, with the data it had.
+    /// Restarts a killed member with its data.
     ///
     /// # Panics
     ///
-    /// When there is no shell to start it.
+    /// If there is no shell to start it.
     pub fn start_member(&mut self, n: usize) {
         let member = &mut self.members[n];
         member.process = Some(member.command.spawn().expect("a shell starts"));
     }
 
-    /// Kills a member at once (SIGKILL).
+    /// Kills a member (SIGKILL).
     ///
     /// # Panics
     ///
-    /// When it does not run.
+    /// If it is not running.
     pub fn kill(&mut self, n: usize) {
         let process = self.members[n].process.take().expect("it runs");
         end(process);
     }
 
-    /// Sends a signal to a member: SIGSTOP makes it hang, SIGCONT ends that.
+    /// Sends a signal to a member: SIGSTOP makes it hang, SIGCONT resumes it.
     ///
     /// # Panics
     ///
-    /// When it does not run.
+    /// If it is not running.
     pub fn signal(&self, n: usize, signal: Signal) {
         let process = self.members[n].process.as_ref().expect("it runs");
         kill(pid(process), signal).expect("it can be signalled");
@@ -182,7 +182,7 @@ impl Cluster {
         self.folder.path().join("key")
     }
 
-    /// The members as clients name them: `http://host:port` or `https://host:port`.
+    /// The members' URLs for clients: `http://host:port` or `https://host:port`.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
         let scheme = if self.tls { "https" } else { "http" };
@@ -192,11 +192,11 @@ impl Cluster {
             .collect()
     }
 
-    /// Asks a member by its JSON interface, as an operator does with `etcdctl`.
+    /// Sends a request to a member's JSON API, like an operator with `etcdctl`.
     ///
     /// # Panics
     ///
-    /// On every answer but success.
+    /// On an error status.
     pub fn post(&self, n: usize, path: &str, body: &str) -> String {
         let answer = self.try_post(n, path, body);
         answer.unwrap_or_else(|| panic!("{path} {body} is refused"))
@@ -220,22 +220,22 @@ impl Cluster {
         answer.starts_with("HTTP/1.1 200").then_some(answer)
     }
 
-    /// Makes later requests as a user.
+    /// Authenticates later requests as a user.
     ///
     /// # Panics
     ///
-    /// When the password is not this user's.
+    /// If the password is wrong.
     pub fn log_in(&mut self, name: &str, password: &str) {
         let body = format!(r#"{{"name":"{name}","password":"{password}"}}"#);
         let answer = self.post(0, "auth/authenticate", &body);
         text_of(&answer, "token").clone_into(&mut self.token);
     }
 
-    /// Forgets all revisions but the newest.
+    /// Compacts all revisions except the latest.
     ///
     /// # Panics
     ///
-    /// When the member refuses it.
+    /// If the member refuses.
     pub fn compact(&self, n: usize) {
         let answer = self.post(n, "kv/range", r#"{"key":"AA=="}"#);
         let revision = text_of(&answer, "revision");
@@ -269,9 +269,9 @@ impl std::fmt::Debug for Member {
     }
 }
 
-/// Kills a member and the process that watches the test's, and waits until the member is gone.
+/// Kills a member and its watchdog, and waits until the member has exited.
 fn end(mut process: Child) {
-    // As long as nobody has waited for it, its number is not another process's.
+    // Until the process has been waited for, its id is not reused.
     let _ = killpg(pid(&process), Signal::SIGKILL);
     drop(process.wait());
 }
@@ -280,7 +280,7 @@ fn pid(process: &Child) -> Pid {
     Pid::from_raw(process.id().try_into().expect("a process number"))
 }
 
-/// The text of a field of an answer.
+/// The text of a field of a response.
 fn text_of<'a>(answer: &'a str, field: &str) -> &'a str {
     let rest = answer.split(&format!("\"{field}\":\"")).nth(1);
     let text = rest.and_then(|rest| rest.split('"').next());
@@ -295,11 +295,11 @@ mod tests {
     async fn members_end_with_the_process_that_started_them() {
         let mut cluster = Cluster::start(1).await;
         let process = cluster.members[0].process.as_mut().unwrap();
-        // What the kernel does when the process is killed.
+        // The kernel closes the pipe when the process is killed.
         drop(process.stdin.take());
         let end = Instant::now() + LIMIT;
         while process.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < end, "etcd goes on");
+            assert!(Instant::now() < end, "etcd is still running");
             sleep(Duration::from_millis(10)).await;
         }
     }

@@ -1,8 +1,8 @@
-//! A control-plane server that does what the test says, right or wrong.
+//! A fake control-plane server with scripted behaviour.
 //!
-//! It is a real gRPC server on loopback, plaintext or TLS, with Consul's public services and
-//! delta ADS. A test tells it through its [`Script`] what to answer, and reads there what was
-//! asked. It holds no mesh: what no test has put in, it does not know.
+//! A real gRPC server on loopback, plaintext or TLS, with Consul's public services and delta ADS. A
+//! test sets the responses through its [`Script`] and reads the recorded requests there. It has no
+//! mesh of its own: all data comes from the test.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -10,7 +10,7 @@
 //! let server = FakeServer::plaintext().await;
 //! server.script().accept_token("secret");
 //! server.script().fail_next(Call::Features, tonic::Status::unavailable("starting"));
-//! // … start what is tested against server.address(), then:
+//! // … start the code under test against server.address(), then:
 //! let mut ads = server.accept_ads().await;
 //! let request = ads.next().await.expect("a request");
 //! # }
@@ -46,17 +46,17 @@ pub use self::script::{DnsAnswer, Script, WAIT, server_entry};
 use self::io::Io;
 use self::services::{Authority, Services};
 
-/// How long the tasks of a stopped server may take to end; they only have to notice.
+/// The deadline for the tasks of a stopped server.
 const STOP: Duration = Duration::from_secs(5);
 
-/// Where and how the server listens.
+/// The listener of the server.
 #[derive(Clone)]
 pub struct FakeServerOptions {
     /// Address to listen on; default 127.0.0.1.
     pub ip: IpAddr,
-    /// Port; 0 (the default) takes a free one.
+    /// Port; 0 (the default) selects a free one.
     pub port: u16,
-    /// TLS settings; plaintext HTTP/2 without (the default).
+    /// TLS settings; plaintext HTTP/2 if `None` (the default).
     pub tls: Option<Arc<ServerConfig>>,
 }
 
@@ -70,7 +70,7 @@ impl Default for FakeServerOptions {
     }
 }
 
-/// The server. Dropping it is like killing it.
+/// The server. Dropping it is equivalent to killing it.
 pub struct FakeServer {
     address: SocketAddr,
     tls: Option<Arc<ServerConfig>>,
@@ -85,7 +85,7 @@ impl FakeServer {
     ///
     /// # Panics
     ///
-    /// When it cannot listen.
+    /// If it cannot listen.
     pub async fn plaintext() -> Self {
         Self::start(FakeServerOptions::default()).await
     }
@@ -94,7 +94,7 @@ impl FakeServer {
     ///
     /// # Panics
     ///
-    /// When it cannot listen.
+    /// If it cannot listen.
     pub async fn tls(config: Arc<ServerConfig>) -> Self {
         Self::start(FakeServerOptions {
             tls: Some(config),
@@ -103,11 +103,11 @@ impl FakeServer {
         .await
     }
 
-    /// Starts a server. It accepts connections when this returns.
+    /// Starts a server, which accepts connections when this returns.
     ///
     /// # Panics
     ///
-    /// When it cannot listen.
+    /// If it cannot listen.
     pub async fn start(options: FakeServerOptions) -> Self {
         let wanted = SocketAddr::new(options.ip, options.port);
         let listener = listen(wanted).await;
@@ -126,23 +126,23 @@ impl FakeServer {
         server
     }
 
-    /// Where the server listens, or listened before it was stopped.
+    /// The server's address, which remains after it was stopped.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What the server does and what it was asked. Survives a restart.
+    /// The server's behaviour and recorded requests, which survive a restart.
     #[must_use]
     pub fn script(&self) -> &Script {
         &self.services.script
     }
 
-    /// The next ADS stream that a client opens, in the order of their opening.
+    /// The next ADS stream opened by a client, in order.
     ///
     /// # Panics
     ///
-    /// When none is opened within [`WAIT`].
+    /// If none is opened within [`WAIT`].
     pub async fn accept_ads(&self) -> AdsStream {
         let mut streams = self.streams.lock().await;
         tokio::time::timeout(WAIT, streams.recv())
@@ -156,11 +156,12 @@ impl FakeServer {
         self.cut.cut();
     }
 
-    /// Stops as if killed: all connections close, new ones are refused. Done when it returns.
+    /// Stops the server as if it was killed: connections are closed and new ones refused when this
+    /// returns.
     ///
     /// # Panics
     ///
-    /// When connections do not end.
+    /// If connections do not end.
     pub async fn stop(&mut self) {
         if let Some(scope) = self.running.take() {
             self.cut.cut();
@@ -168,11 +169,11 @@ impl FakeServer {
         }
     }
 
-    /// Starts again on the same address after [`stop`](Self::stop).
+    /// Restarts it on the same address after [`stop`](Self::stop).
     ///
     /// # Panics
     ///
-    /// When somebody else took the port meanwhile.
+    /// If another process has taken the port meanwhile.
     pub async fn restart(&mut self) {
         self.stop().await;
         let listener = listen(self.address).await;
@@ -228,7 +229,7 @@ async fn listen(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// What connections hang on: cancelling the token closes them.
+/// The token of all connections: cancelling it closes them.
 #[derive(Clone, Default)]
 struct Cut(Arc<Mutex<CancellationToken>>);
 
@@ -262,14 +263,14 @@ impl Accept {
                 () = stopped.cancelled() => return Ok(()),
                 accepted = self.listener.accept() => accepted?,
             };
-            // A client that stalls in its handshake must not keep others out.
+            // A client that stalls in its handshake must not block others.
             let (tls, cut, ready) = (self.tls.clone(), self.cut.token(), self.ready.clone());
             let stopped = stopped.clone();
             self.spawner.spawn("handshake", async move {
                 tokio::select! {
                     () = stopped.cancelled() => {}
                     io = handshake(stream, peer, tls, cut) => if let Some(io) = io {
-                        // Nobody takes it any more when the server stops right now.
+                        // The receiver is gone if the server is being stopped.
                         let _ = ready.send(io).await;
                     }
                 }
@@ -279,7 +280,7 @@ impl Accept {
     }
 }
 
-/// `None` when the client goes away or does not like the certificate.
+/// `None` if the client disconnects or rejects the certificate.
 async fn handshake(
     stream: TcpStream,
     peer: SocketAddr,

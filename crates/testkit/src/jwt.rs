@@ -1,6 +1,6 @@
-//! JWTs for auth methods: a key pair that is made for the test, and signatures with it.
+//! JWTs for auth methods, signed with a key pair generated for the test.
 //!
-//! Signs whatever claims it is given, wrong ones too; it never checks any.
+//! Signs arbitrary claims, including invalid ones, without checks.
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ pub struct TestSigner {
 }
 
 impl TestSigner {
-    /// Makes a fresh key pair.
+    /// Generates a key pair.
     ///
     /// # Panics
     ///
-    /// When no key can be made.
+    /// If no key can be generated.
     #[must_use]
     pub fn generate() -> Self {
         let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("P-256 key pair");
@@ -30,17 +30,17 @@ impl TestSigner {
         }
     }
 
-    /// Public key, PEM: what goes into `JWTValidationPubKeys` of an auth method.
+    /// The public key as PEM, for `JWTValidationPubKeys` of an auth method.
     #[must_use]
     pub fn public_key_pem(&self) -> &str {
         &self.public_key_pem
     }
 
-    /// A JWT with exactly these claims. Times are seconds since 1970.
+    /// A JWT with exactly these claims. Times are Unix timestamps.
     ///
     /// # Panics
     ///
-    /// When the claims cannot be encoded.
+    /// If the claims cannot be encoded.
     #[must_use]
     pub fn sign(&self, claims: &serde_json::Value) -> String {
         encode(&Header::new(Algorithm::ES256), claims, &self.key).expect("claims are JSON")
@@ -48,11 +48,11 @@ impl TestSigner {
 }
 
 impl TestSigner {
-    /// A JWT with exactly these claims that names its key.
+    /// A JWT with exactly these claims and a key id.
     ///
     /// # Panics
     ///
-    /// When the claims cannot be encoded.
+    /// If the claims cannot be encoded.
     #[must_use]
     pub fn sign_as(&self, key_id: &str, claims: &serde_json::Value) -> String {
         let mut header = Header::new(Algorithm::ES256);
@@ -60,11 +60,11 @@ impl TestSigner {
         encode(&header, claims, &self.key).expect("claims are JSON")
     }
 
-    /// The public key as a JSON Web Key of this name.
+    /// The public key as a JSON Web Key with this id.
     ///
     /// # Panics
     ///
-    /// When the key cannot be encoded.
+    /// If the key cannot be encoded.
     #[must_use]
     pub fn public_jwk(&self, key_id: &str) -> serde_json::Value {
         let mut key = Jwk::from_encoding_key(&self.key, Algorithm::ES256).expect("a P-256 key");

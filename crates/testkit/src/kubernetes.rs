@@ -1,7 +1,7 @@
-//! A fake Kubernetes API server: lists, watches and writes of any objects over HTTP, as far as clients
-//! of this workspace use them. It can be away, end all watches, and forget old versions.
+//! A fake Kubernetes API server: lists, watches and writes arbitrary objects over HTTP, as far as the
+//! clients of this workspace require. It can be unreachable, end all watches, and expire old versions.
 //!
-//! It checks nothing: neither schemas nor rights. Objects are JSON as clients send it.
+//! It validates neither schemas nor permissions. Objects are JSON as sent by clients.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
@@ -22,17 +22,17 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// The server. It ends when it is dropped.
+/// The server, stopped on drop.
 pub struct FakeKubernetes {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// `None` while it is away.
+    /// `None` while it is unreachable.
     scope: Mutex<Option<Scope>>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Counts what watches have to look at.
+    /// Counts changes that watches have to process.
     changed: watch::Sender<u64>,
 }
 
@@ -43,21 +43,21 @@ type Place = (String, String, String);
 struct State {
     version: u64,
     objects: BTreeMap<Place, Value>,
-    /// Every change: its version, where, how, and the object then.
+    /// Every change: version, place, type, and the object after it.
     log: Vec<(u64, Place, &'static str, Value)>,
-    /// Versions up to this one are forgotten.
+    /// Versions up to this one have expired.
     forgotten: u64,
-    /// Another one when all watches have to end.
+    /// Incremented to end all watches.
     epoch: u64,
     requests: HashMap<String, usize>,
 }
 
 impl FakeKubernetes {
-    /// Starts on a port of loopback, with the namespaces `kube-system` and `default`.
+    /// Starts on a loopback port, with the namespaces `kube-system` and `default`.
     ///
     /// # Panics
     ///
-    /// When there is no port.
+    /// If there is no port.
     pub async fn start() -> FakeKubernetes {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -85,11 +85,11 @@ impl FakeKubernetes {
         format!("http://{}", self.address)
     }
 
-    /// Creates or replaces an object, and returns it as it is now.
+    /// Creates or replaces an object, and returns its new state.
     ///
     /// # Panics
     ///
-    /// When it has no kind or no name.
+    /// If it has no kind or name.
     pub fn apply(&self, object: Value) -> Value {
         let plural = plural(object["kind"].as_str().expect("a kind"));
         let applied = self.state().put(&plural, object, false);
@@ -97,7 +97,7 @@ impl FakeKubernetes {
         applied.expect("a write without a version is never refused")
     }
 
-    /// Removes an object; nothing happens where there is none.
+    /// Deletes an object; a no-op if it does not exist.
     pub fn delete(&self, kind: &str, namespace: &str, name: &str) {
         let place = (plural(kind), namespace.to_owned(), name.to_owned());
         self.state().remove(&place);
@@ -112,7 +112,7 @@ impl FakeKubernetes {
         own.map(|(_, object)| object.clone()).collect()
     }
 
-    /// How often something was asked for, such as `GET pods` or `WATCH pods`.
+    /// The number of requests of a type, such as `GET pods` or `WATCH pods`.
     #[must_use]
     pub fn requests(&self, what: &str) -> usize {
         self.state().requests.get(what).copied().unwrap_or_default()
@@ -124,10 +124,10 @@ impl FakeKubernetes {
         self.wake();
     }
 
-    /// Ends every watch, and answers those that go on from an old version with 410 Gone.
+    /// Ends every watch, and answers watches from old versions with 410 Gone.
     pub fn forget(&self) {
         let mut state = self.state();
-        // A version that nobody has seen in an object.
+        // A version that occurs in no object.
         state.version += 1;
         state.forgotten = state.version;
         state.epoch += 1;
@@ -135,7 +135,7 @@ impl FakeKubernetes {
         self.wake();
     }
 
-    /// Breaks all connections and refuses new ones.
+    /// Closes all connections and refuses new ones.
     pub fn go_away(&self) {
         drop(
             self.scope
@@ -145,11 +145,11 @@ impl FakeKubernetes {
         );
     }
 
-    /// Comes back on the same port with all objects.
+    /// Accepts connections again on the same port, with all objects.
     ///
     /// # Panics
     ///
-    /// When somebody else has taken the port.
+    /// If another process has taken the port.
     pub async fn come_back(&self) {
         let listener = TcpListener::bind(self.address)
             .await
@@ -170,7 +170,7 @@ impl FakeKubernetes {
     }
 }
 
-/// As Kubernetes names the paths of these kinds.
+/// The plural in paths, as in Kubernetes for these kinds.
 fn plural(kind: &str) -> String {
     format!("{}s", kind.to_ascii_lowercase())
 }
@@ -238,7 +238,7 @@ fn serve(listener: TcpListener, shared: Arc<Shared>) -> Scope {
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What a path asks for.
+/// The target of a request's path.
 struct Target {
     plural: String,
     namespace: String,
@@ -281,7 +281,7 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     json_answer(&answer)
 }
 
-/// Reads or writes one object, or lists them.
+/// Reads, writes or lists objects.
 fn change(state: &mut State, method: &Method, target: &Target, sent: Value) -> Value {
     let place = (
         target.plural.clone(),
@@ -334,7 +334,7 @@ fn change(state: &mut State, method: &Method, target: &Target, sent: Value) -> V
     }
 }
 
-/// RFC 7396.
+/// Applies a JSON merge patch (RFC 7396).
 fn merge(object: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *object = patch.clone();
@@ -433,7 +433,7 @@ impl Target {
     }
 }
 
-/// Changes after `from`, until watches have to end.
+/// Streams changes after `from`, until watches are ended.
 fn watch_answer(shared: Arc<Shared>, target: Target, from: u64, state: &State) -> Response<Body> {
     let mut waiting = VecDeque::new();
     let mut next = Some(state.epoch);
@@ -464,7 +464,7 @@ fn watch_answer(shared: Arc<Shared>, target: Target, from: u64, state: &State) -
                     }
                     let how = match target.selects(object) {
                         true => *how,
-                        // It has left the selection, or was never in it.
+                        // It no longer matches the selector, or never did.
                         false => "DELETED",
                     };
                     waiting.push_back(json!({"type": how, "object": object}));

@@ -1,8 +1,8 @@
-//! What tests share: real Envoys, a real etcd, a fake server that misbehaves, a fake Kubernetes API
-//! server, certificates, ports, a cuttable network, metrics pages, waiting.
+//! Fixtures for tests: real Envoys, a real etcd, a fake server with failures, a fake Kubernetes API
+//! server, certificates, ports, a network that can be cut, metrics pages, polling.
 //!
-//! Everything here runs on loopback and inside the test's own process (Envoy and etcd apart). A
-//! helper that cannot do its work panics and says why: a test has nobody else to tell.
+//! Everything runs on loopback and, except for Envoy and etcd, in the test process. A helper that
+//! fails panics with the reason.
 
 pub mod certs;
 pub mod envoy;

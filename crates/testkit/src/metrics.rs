@@ -1,13 +1,12 @@
-//! Reads metrics pages in the Prometheus text format as strictly as Prometheus does.
+//! Parses metrics pages in the Prometheus text format as strictly as Prometheus.
 
 use std::collections::{HashMap, HashSet};
 
-/// The value of every series, by its name and labels as they are written.
+/// The value of every series, by name and labels as written.
 ///
 /// # Panics
 ///
-/// When a series or the type of a family is on the page twice, or a line is neither a comment nor
-/// a sample.
+/// If a series or the type of a family occurs twice, or a line is neither a comment nor a sample.
 #[track_caller]
 pub fn series(page: &str) -> HashMap<&str, f64> {
     let (mut values, mut families) = (HashMap::new(), HashSet::new());

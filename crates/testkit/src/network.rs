@@ -1,6 +1,6 @@
-//! Ports, and a TCP forwarder that can be cut, frozen and restored.
+//! Free ports, and a TCP forwarder that can be cut, frozen and restored.
 //!
-//! Loopback only. The forwarder never looks at what it forwards.
+//! Loopback only. The forwarder does not interpret the bytes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,38 +14,38 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
 
-/// How long the forwarder's tasks may take to end; they only have to notice.
+/// The deadline for the forwarder's tasks.
 const STOP: Duration = Duration::from_secs(5);
 
-/// Ports that no system takes for outgoing connections and no program of ours by default: one that is
-/// given out here is not lost to a connection before it is listened on.
+/// Outside of the ephemeral ranges of common systems and of our programs' default ports, so that a
+/// port returned here is not taken by a connection before it is bound.
 const PORTS: Range<u16> = 23_000..30_000;
 
-/// A port on 127.0.0.1 that nobody listened on a moment ago, another one each time.
+/// An unused port on 127.0.0.1, a different one each time.
 ///
 /// # Panics
 ///
-/// When there is none.
+/// If there is none.
 #[must_use]
 pub fn free_port() -> u16 {
     free_port_on(&[Ipv4Addr::LOCALHOST.into()])
 }
 
-/// A port that nobody listened on a moment ago, on any of these addresses, another one each time.
+/// A port unused on all of these addresses, a different one each time.
 ///
 /// # Panics
 ///
-/// When there is none after a hundred attempts.
+/// If there is none after a hundred attempts.
 #[must_use]
 pub fn free_port_on(addresses: &[IpAddr]) -> u16 {
-    // Tests of other programs begin elsewhere.
+    // Concurrent test processes start at different offsets.
     static NEXT: LazyLock<AtomicU32> =
         LazyLock::new(|| AtomicU32::new(std::process::id().wrapping_mul(131)));
     let count = u32::from(PORTS.end - PORTS.start);
     for _ in 0..100 {
         let place = NEXT.fetch_add(1, Ordering::Relaxed) % count;
         let port = PORTS.start + u16::try_from(place).expect("it is below the count");
-        // UDP as well: DNS servers take both.
+        // UDP is checked as well, because DNS servers use both.
         let free = |ip: &IpAddr| {
             std::net::TcpListener::bind((*ip, port)).is_ok()
                 && std::net::UdpSocket::bind((*ip, port)).is_ok()
@@ -70,7 +70,7 @@ impl Cuttable {
     ///
     /// # Panics
     ///
-    /// When it cannot listen.
+    /// If it cannot listen.
     pub async fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
@@ -87,34 +87,33 @@ impl Cuttable {
         forwarder
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Closes all connections and refuses new ones. Done when it returns.
+    /// Closes all connections and refuses new ones, completed on return.
     ///
     /// # Panics
     ///
-    /// When connections do not end.
+    /// If connections do not end.
     pub async fn cut(&self) {
         if let Some(scope) = self.running.lock().await.take() {
             scope.stop(STOP).await.expect("forwarding ends");
         }
     }
 
-    /// Keeps all connections, and takes new ones, but no byte passes: packets are lost.
+    /// Keeps connections and accepts new ones, but forwards no bytes, as with lost packets.
     pub fn freeze(&self) {
         self.flowing.send_replace(false);
     }
 
-    /// Ends what [`cut`](Self::cut) or [`freeze`](Self::freeze) began; connections that were cut
-    /// stay closed.
+    /// Ends [`cut`](Self::cut) or [`freeze`](Self::freeze); connections that were cut stay closed.
     ///
     /// # Panics
     ///
-    /// When somebody else took the port meanwhile.
+    /// If another process has taken the port meanwhile.
     pub async fn restore(&self) {
         self.flowing.send_replace(true);
         let mut running = self.running.lock().await;
@@ -169,7 +168,7 @@ async fn listen(
     }
 }
 
-/// Ends when either side does; which one and why is the test's business.
+/// Forwards until either side ends; errors are not reported.
 async fn forward(mut client: TcpStream, target: SocketAddr, mut flowing: watch::Receiver<bool>) {
     if flowing.wait_for(|flowing| *flowing).await.is_err() {
         return;
@@ -185,7 +184,7 @@ async fn forward(mut client: TcpStream, target: SocketAddr, mut flowing: watch::
             frozen = flowing.wait_for(|flowing| !*flowing) => if frozen.is_err() { return },
             _ = &mut copy => return,
         }
-        // Nothing polls the copy while the network is frozen.
+        // The copy is not polled while the network is frozen.
         if flowing.wait_for(|flowing| *flowing).await.is_err() {
             return;
         }

@@ -1,7 +1,7 @@
-//! Where the servers of a test keep their state.
+//! The storage backend of servers in tests.
 //!
-//! `LEGATE_TEST_STORE` is `memory` (the default), `file` or `etcd`; everything else fails the test.
-//! The tests of one process share one etcd, in which every [`State`] has a prefix of its own.
+//! `LEGATE_TEST_STORE` is `memory` (the default), `file` or `etcd`; any other value fails the test.
+//! The tests of one process share an etcd, in which every [`State`] has a prefix of its own.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use crate::etcd::Cluster;
 
-/// The kind of store that the test's servers have.
+/// The kind of store of the test's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// The server's memory.
@@ -24,15 +24,15 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// What `LEGATE_TEST_STORE` says.
+    /// The backend selected by `LEGATE_TEST_STORE`.
     ///
     /// # Panics
     ///
-    /// When it says something else.
+    /// If the value is invalid.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "the environment says which store tests use"
+        reason = "the environment selects the store of tests"
     )]
     pub fn from_env() -> Self {
         let value = std::env::var_os("LEGATE_TEST_STORE").unwrap_or_default();
@@ -49,45 +49,45 @@ impl Backend {
     }
 }
 
-/// What one server keeps, also while it does not run. It is gone when this is dropped.
+/// The state of one server, which outlives the server. It is removed on drop.
 #[derive(Debug)]
 pub struct State {
     place: Place,
-    /// Runs as long as a test of this process uses it.
+    /// Kept alive while a test of this process uses it.
     _etcd: Option<Arc<Cluster>>,
     _folder: Option<TempDir>,
 }
 
-/// Where a [`State`] is.
+/// The location of a [`State`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the server's memory.
     Memory,
-    /// In a directory that nobody else uses.
+    /// In a directory of its own.
     Directory(PathBuf),
     /// In etcd.
     Etcd {
-        /// The members, as `http://host:port`.
+        /// The members as `http://host:port`.
         endpoints: Vec<String>,
-        /// What the server's keys start with; nobody else's do.
+        /// The unique prefix of the server's keys.
         prefix: String,
-        /// The file with the key for secrets.
+        /// The file with the encryption key for secrets.
         key_file: PathBuf,
     },
 }
 
 impl State {
-    /// An empty one, of the kind that `LEGATE_TEST_STORE` names.
+    /// An empty state with the backend selected by `LEGATE_TEST_STORE`.
     ///
     /// # Panics
     ///
-    /// When there is no temporary folder or no etcd, or the variable is wrong.
+    /// If there is no temporary folder or no etcd, or the variable is invalid.
     pub async fn new() -> Self {
         Self::of(Backend::from_env()).await
     }
 
-    /// The same, and a file where the variable names memory: for tests of what is left when the
-    /// server has ended.
+    /// The same, with a file instead of memory, for tests of persistence after the server has
+    /// ended.
     ///
     /// # Panics
     ///
@@ -131,13 +131,13 @@ impl State {
         }
     }
 
-    /// Where it is.
+    /// Its location.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The flags that tell `legate-server` where it is.
+    /// The flags of `legate-server` for it.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         match &self.place {
@@ -157,7 +157,7 @@ impl State {
     }
 }
 
-/// The etcd of this process: started for whoever comes first, and ended with the last one's state.
+/// The etcd of this process, started on first use and stopped with the last state.
 async fn shared_etcd() -> Arc<Cluster> {
     static ETCD: Mutex<Weak<Cluster>> = Mutex::const_new(Weak::new());
     let mut shared = ETCD.lock().await;

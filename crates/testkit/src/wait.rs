@@ -1,22 +1,22 @@
-//! Waits for what has no event to wait for, such as what a server has read from a connection. What
-//! has one (a blocking query, a watch, a channel) is waited for by that.
+//! Polls for conditions without an event, such as what a server has read from a connection.
+//! Conditions with one (a blocking query, a watch, a channel) should be awaited instead.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How long anything may take.
+/// The timeout.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The first pause between two looks; each is twice as long as the one before.
+/// The first pause between polls; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause.
+/// The maximum pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks again and again until there is a value, and returns it.
+/// Polls until there is a value, and returns it.
 ///
 /// # Panics
 ///
-/// After 30 seconds, with what the last look saw instead.
+/// After 30 seconds, with the result of the last poll.
 pub async fn until<T>(mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
     let end = Instant::now() + LIMIT;
     let mut pause = FIRST_PAUSE;

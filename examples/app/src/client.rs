@@ -1,4 +1,4 @@
-//! Requests, each on a connection of its own.
+//! Requests, each on a new connection.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long an answer may take.
+/// The deadline for a response.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Between two requests of a load.
+/// The interval between requests of a load.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Status and body of the answer.
+/// Status and body of the response.
 pub(crate) async fn get(url: &str) -> anyhow::Result<(StatusCode, String)> {
     timeout(LIMIT, exchange(url))
         .await
         .context("nothing within 10 s")?
 }
 
-/// An answer in one line.
+/// The response on one line.
 pub(crate) fn describe(answer: anyhow::Result<(StatusCode, String)>) -> String {
     match answer {
         Ok((status, body)) => format!("{status}: {}", body.trim_end()),
@@ -31,7 +31,7 @@ pub(crate) fn describe(answer: anyhow::Result<(StatusCode, String)>) -> String {
     }
 }
 
-/// Asks for a while, and says what became of the requests.
+/// Sends requests for a while, and summarizes the results.
 pub(crate) async fn load(url: &str, length: Duration) -> String {
     let start = Instant::now();
     let (mut answered, mut failed) = (0, 0);
@@ -68,7 +68,7 @@ async fn exchange(url: &str) -> anyhow::Result<(StatusCode, String)> {
     let mut answer = std::pin::pin!(answer);
     tokio::select! {
         answer = &mut answer => answer,
-        // It ends with the last byte, and with an error that the answer has as well.
+        // The connection ends with the last byte; errors are also reported by the response.
         _ = connection => answer.await,
     }
 }

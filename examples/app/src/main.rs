@@ -1,6 +1,6 @@
-//! `legate-example`: the application of `docs/kubernetes.md`. It speaks plain HTTP and knows nothing of
-//! the mesh. The same program is the frontend, the backend, and a client to ask them with, because its
-//! image has no shell.
+//! `legate-example`: the application of `docs/kubernetes.md`. It uses plain HTTP and has no knowledge
+//! of the mesh. The same program is the frontend, the backend, and a client for both, because its image
+//! has no shell.
 #![expect(
     clippy::print_stdout,
     reason = "a command line tool talks to a terminal"
@@ -25,16 +25,16 @@ struct Args {
 enum Command {
     /// Serve HTTP on a port until SIGTERM
     Serve(server::Options),
-    /// Ask once, and print what came back or why nothing did
+    /// Send one request, and print the response or the error
     Get {
         /// Such as http://backend/
         url: String,
     },
-    /// Ask without pause, and print how many requests were answered with 200 and how many were not
+    /// Send requests continuously, and print how many were answered with 200 and how many were not
     Load {
         /// Such as http://backend/
         url: String,
-        /// How long
+        /// Duration in seconds
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },

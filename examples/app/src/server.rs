@@ -1,5 +1,5 @@
-//! The frontend and the backend. A backend says who it is and who calls it; a frontend asks its backend
-//! for every request and shows what it answered.
+//! The frontend and the backend. A backend returns its name and its caller's identity; a frontend
+//! requests its backend for every request and returns the response.
 
 use std::net::Ipv6Addr;
 
@@ -14,18 +14,18 @@ use crate::client;
 
 #[derive(Args, Clone)]
 pub(crate) struct Options {
-    /// The port of HTTP, on all addresses
+    /// HTTP port, on all addresses
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Who answers; in a pod its name
+    /// Name in responses; in a pod its name
     #[arg(long, env = "HOSTNAME", default_value = "localhost")]
     name: String,
-    /// What a frontend asks, such as http://backend/; without it this is a backend
+    /// URL of a frontend's backend, such as http://backend/; without it this is a backend
     #[arg(long)]
     backend: Option<String>,
 }
 
-/// Serves until SIGTERM, and then until the requests that it has are answered.
+/// Serves until SIGTERM, then until requests in flight are answered.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, options.port)).await?;
@@ -56,7 +56,7 @@ async fn answer(State(options): State<Options>, headers: HeaderMap) -> (StatusCo
     (status, format!("{name} asked {backend}: {answer}"))
 }
 
-/// Whom the sidecar has let in: the identity in the certificate of the caller's sidecar.
+/// The caller's verified identity: the URI in the certificate of the caller's sidecar.
 fn caller(headers: &HeaderMap) -> Option<&str> {
     let certificate = headers.get("x-forwarded-client-cert")?.to_str().ok()?;
     let mut parts = certificate.split([';', ',']);

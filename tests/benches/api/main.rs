@@ -1,10 +1,10 @@
-//! What the HTTP API takes, compared with Consul where one is at hand: reads of keys, of the catalog and of
-//! health, durable writes of keys, both together with 64 clients, and the time from a write to the answer
-//! of a query that waits for it. `legate-server` with its state in a file and Consul are whole processes,
-//! asked by clients that keep their connections.
+//! Throughput and latency of the HTTP API, compared with Consul if available: reads of keys, of the catalog
+//! and of health, durable writes of keys, a mix of both with 64 clients, and the time from a write to the
+//! response of a blocking query. `legate-server` with a file backend and Consul run as separate processes;
+//! clients reuse their connections.
 //!
-//! Prints tables; passes no judgement.
-#![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
+//! Prints tables and makes no assertions.
+#![expect(clippy::print_stdout, reason = "prints its results as tables")]
 
 #[path = "../store/client.rs"]
 mod client;
@@ -26,7 +26,7 @@ use self::figures::{Taken, print};
 use self::plane::{Kind, Plane};
 use self::work::Asked;
 
-/// What is measured: a title, how many clients ask at once, and what they ask.
+/// The measurements: title, number of concurrent clients, and request.
 const MEASURED: [(&str, usize, Asked); 10] = [
     ("kv get, 1 client", 1, Asked::Key),
     ("kv get, 64 clients", 64, Asked::Key),

@@ -1,4 +1,4 @@
-//! What clients ask, and how long the answers take.
+//! The clients' requests and their response times.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use tokio::time::Instant;
 use crate::client::Client;
 use crate::figures::Taken;
 
-/// How many keys there are.
+/// The number of keys.
 const KEYS: usize = 1000;
-/// How many instances the service has that is asked for.
+/// The number of instances of the queried service.
 const INSTANCES: usize = 100;
 
-/// What a client asks, again and again.
+/// The request that a client repeats.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     Key,
     Catalog,
     Health,
     Put,
-    /// Nine reads of a key, and one write.
+    /// Nine reads of a key and one write.
     Mixed,
-    /// A write, while another client waits for it.
+    /// A write that wakes the blocking query of another client.
     Wake,
 }
 
-/// What is asked for afterwards.
+/// Writes the data for the reads.
 pub(crate) async fn fill(server: SocketAddr) {
     let mut client = connected(server).await;
     for key in 0..KEYS {
@@ -55,7 +55,7 @@ async fn connected(server: SocketAddr) -> Client {
     client.expect("the server takes connections")
 }
 
-/// So many clients ask for so long.
+/// Measures the response times of concurrent clients for a given time.
 pub(crate) async fn measure(
     server: SocketAddr,
     asked: Asked,
@@ -96,7 +96,7 @@ async fn ask(
             Asked::Health => client.get("/v1/health/service/web?passing").await?,
             Asked::Mixed if !n.is_multiple_of(10) => client.get(&key).await?,
             Asked::Put | Asked::Mixed | Asked::Wake => {
-                // Each write is another value: one that is there already costs nothing.
+                // Each write has a new value, because an unchanged one costs nothing.
                 let value = json!(format!("{number} {n:0>90}"));
                 client.put(&key, &value).await?
             }
@@ -106,7 +106,8 @@ async fn ask(
     Ok(times)
 }
 
-/// One client waits for a key, another writes it: from the beginning of the write to the answer.
+/// One client blocks on a key and another writes it: measures from the start of the write to the
+/// response.
 async fn wake(server: SocketAddr, end: Instant) -> Result<Vec<Duration>, BoxError> {
     let mut reader = Client::connect(server).await?;
     let mut writer = Client::connect(server).await?;
@@ -119,10 +120,10 @@ async fn wake(server: SocketAddr, end: Instant) -> Result<Vec<Duration>, BoxErro
             (next, Instant::now())
         };
         let writing = async {
-            // The query is at the server by then.
+            // By now the query has arrived at the server.
             tokio::time::sleep(Duration::from_millis(5)).await;
             let before = Instant::now();
-            // A value that is there already would wake nobody.
+            // An unchanged value would not wake the query.
             writer.put("/v1/kv/wake", &json!(times.len() + 1)).await?;
             Ok::<_, BoxError>(before)
         };
@@ -133,7 +134,7 @@ async fn wake(server: SocketAddr, end: Instant) -> Result<Vec<Duration>, BoxErro
     Ok(times)
 }
 
-/// Waits for another index than this one.
+/// Blocks until the index differs from this one.
 async fn waited(client: &mut Client, index: u64) -> Result<u64, BoxError> {
     let path = format!("/v1/kv/wake?index={index}&wait=30s");
     let answer = client.ask(Method::GET, &path, Bytes::new()).await?;

@@ -1,4 +1,4 @@
-//! What concerns certificates: signing for those who ask by gRPC, and another root.
+//! Certificates: signing on request over gRPC, and root rotation.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,18 +16,18 @@ use tonic::transport::Endpoint;
 use crate::catalog;
 use crate::servers::Server;
 
-/// How long a signature may take.
+/// The deadline for a signature.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const CONFIGURATION: &str = "/v1/connect/ca/configuration";
 
-/// How long the new root is valid.
+/// The validity of the new root.
 const VALID: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// Processor milliseconds of a server for one certificate that it signs on request.
+/// CPU milliseconds of a server per signed certificate.
 ///
 /// # Errors
-/// What the server says.
+/// The server's error.
 pub(crate) async fn signature(server: &Server, times: u32) -> Result<f64, BoxError> {
     let trust_domain = trust_domain(server).await?;
     let service = catalog::service(0);
@@ -54,7 +54,7 @@ async fn trust_domain(server: &Server) -> Result<String, BoxError> {
     Ok(domain.ok_or("no trust domain")?.to_owned())
 }
 
-/// A change of the root that is ready to be made.
+/// A prepared root rotation.
 pub(crate) struct Rotation {
     body: Bytes,
 }

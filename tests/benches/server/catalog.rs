@@ -1,8 +1,7 @@
-//! The mesh that is registered: which services there are, who calls whom, and the changes that are
-//! made to it. Pure.
+//! The registered mesh: services, upstreams, and the changes that are measured. Pure.
 //!
-//! The first proxies are the instances of one service, and the only ones that call a certain other
-//! one: a change of either concerns just them. The others spread over the other services.
+//! The first proxies are the instances of one service and the only callers of another, so that a
+//! change of either concerns only them. The remaining proxies are spread over the other services.
 
 use std::net::Ipv4Addr;
 
@@ -14,40 +13,40 @@ pub(crate) const SERVICES: usize = 1_000;
 /// Upstreams of each proxy.
 const UPSTREAMS: usize = 5;
 
-/// Proxies that the change of an endpoint or an intention concerns.
+/// The number of proxies affected by a change of an endpoint or an intention.
 pub(crate) const CONCERNED: usize = 100;
 
-/// The service whose instances the concerned proxies are.
+/// The service of the affected proxies.
 const OWN: usize = 0;
 
-/// The service that only the concerned proxies call.
+/// The service that only the affected proxies call.
 const CALLED: usize = 1;
 
-/// Instances of that service, none of which connects.
+/// The number of instances of that service, none of which connects.
 const INSTANCES: usize = 10;
 
-/// Proxies that call the service with a router.
+/// The number of proxies that call the service with a router.
 pub(crate) const ROUTED: usize = 500;
 
-/// The service that has a router: none of the others.
+/// The index of the service with a router, after all others.
 const ROUTER: usize = SERVICES;
 
 /// Routes of the router.
 const ROUTES: usize = 200;
 
-/// Services of the other proxies.
+/// The number of services of the other proxies.
 const OTHERS: usize = SERVICES - 2;
 
-/// Proxies on one node.
+/// The number of proxies per node.
 const ON_A_NODE: usize = 10;
 
-/// Where something is written, and what.
+/// The path and body of a write.
 pub(crate) type Write = (&'static str, Value);
 
 const CONFIG: &str = "/v1/config";
 const REGISTER: &str = "/v1/catalog/register";
 
-/// The node that a proxy is registered on.
+/// The node of a proxy.
 pub(crate) fn node(proxy: usize) -> String {
     format!("node-{}", proxy / ON_A_NODE)
 }
@@ -57,7 +56,7 @@ pub(crate) fn id(proxy: usize) -> String {
     format!("instance-{proxy}-sidecar-proxy")
 }
 
-/// The name of the service that a proxy stands for.
+/// The service of a proxy.
 pub(crate) fn service(proxy: usize) -> String {
     name(match proxy.checked_sub(CONCERNED) {
         None => OWN,
@@ -69,12 +68,12 @@ fn name(service: usize) -> String {
     format!("service-{service}")
 }
 
-/// The name of the service that has a router.
+/// The service with a router.
 pub(crate) fn routed() -> String {
     name(ROUTER)
 }
 
-/// The services that a proxy calls. Instances of one service call the same ones.
+/// The upstreams of a proxy, which are the same for all instances of a service.
 fn upstreams(proxy: usize) -> Vec<String> {
     let spread = |place: usize| 2 + (proxy * 31 + place * 199) % OTHERS;
     let mut services: Vec<usize> = (0..UPSTREAMS).map(spread).collect();
@@ -88,7 +87,7 @@ fn upstreams(proxy: usize) -> Vec<String> {
     services.into_iter().map(name).collect()
 }
 
-/// What holds for all: every call is allowed by an intention, and every service speaks HTTP.
+/// Config entries for the whole mesh: intentions allow all calls, and every service uses HTTP.
 pub(crate) fn configuration() -> Vec<Write> {
     let allow = json!({
         "Kind": "service-intentions", "Name": "*", "Sources": [{"Name": "*", "Action": "allow"}],
@@ -101,7 +100,7 @@ pub(crate) fn configuration() -> Vec<Write> {
     entries.chain([router(0)]).collect()
 }
 
-/// An instance with its proxy, for each proxy, and those of the called service.
+/// The instances with their proxies, and those of the called service.
 pub(crate) fn instances(proxies: usize) -> Vec<Write> {
     let own = (0..proxies).flat_map(|proxy| {
         let calls = upstreams(proxy);
@@ -151,7 +150,7 @@ fn check(proxy: usize, passing: bool) -> Value {
     })
 }
 
-/// An endpoint of the called service goes away, and comes back in the next round.
+/// Removes an endpoint of the called service, or adds it again in the next round.
 pub(crate) fn flap(proxies: usize, round: usize) -> Write {
     let change = json!({
         "Node": node(proxies), "Address": "10.255.0.1", "SkipNodeUpdate": true,
@@ -160,7 +159,7 @@ pub(crate) fn flap(proxies: usize, round: usize) -> Write {
     (REGISTER, change)
 }
 
-/// One caller of the concerned proxies is denied, and allowed again in the next round.
+/// Denies one caller of the affected proxies, or allows it again in the next round.
 pub(crate) fn intention(round: usize) -> Write {
     let action = if round % 2 == 1 { "allow" } else { "deny" };
     let change = json!({
@@ -170,7 +169,7 @@ pub(crate) fn intention(round: usize) -> Write {
     (CONFIG, change)
 }
 
-/// A router whose last route is another one each round.
+/// A router whose last route changes each round.
 pub(crate) fn router(round: usize) -> Write {
     let route = |place: usize| {
         let last = place + 1 == ROUTES;
@@ -189,7 +188,7 @@ pub(crate) fn router(round: usize) -> Write {
     )
 }
 
-/// A setting of every proxy, another value each round.
+/// A setting of every proxy that changes each round.
 pub(crate) fn proxy_defaults_change(round: usize) -> Write {
     (CONFIG, proxy_defaults(1 + round))
 }

@@ -1,62 +1,62 @@
-//! What was measured of one server, and the tables of it.
-#![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
+//! The measurements of one server, and their tables.
+#![expect(clippy::print_stdout, reason = "prints its results as tables")]
 
 use legate_tests::program::Program;
 use legate_tests::table::{Table, median};
 
 use crate::catalog::{CONCERNED, ROUTED};
 
-/// What was measured of one server. `None` is what did not happen within its limit.
+/// The measurements of one server. `None` if an event did not happen within its limit.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     /// Connections and streams that ended before all proxies were configured.
     pub(crate) broken: Option<f64>,
-    /// Why the first of them did.
+    /// The error of the first of them.
     pub(crate) first_error: Option<String>,
     /// Milliseconds until the last connection was open.
     pub(crate) connected: Option<f64>,
-    /// Proxies that were configured.
+    /// Configured proxies.
     pub(crate) configured: Option<f64>,
-    /// Seconds until all were.
+    /// Seconds until all were configured.
     pub(crate) configuring: Option<f64>,
-    /// Processor seconds of the server meanwhile.
+    /// CPU seconds of the server during that time.
     pub(crate) configuring_work: Option<f64>,
-    /// Memory in MiB when all were.
+    /// Memory in MiB when all were configured.
     pub(crate) resident: Option<f64>,
-    /// The largest memory of the whole run, in MiB.
+    /// Peak memory of the whole run in MiB.
     pub(crate) peak: Option<f64>,
-    /// Processor time without any change, in percent of a core.
+    /// CPU usage without any change, in percent of a core.
     pub(crate) idle: Option<f64>,
-    /// An endpoint goes or comes.
+    /// A change of an endpoint.
     pub(crate) flap: Option<Change>,
-    /// An intention of one service.
+    /// A change of one service's intention.
     pub(crate) intention: Option<Change>,
-    /// One of the routes of a router.
+    /// A change of one route of a router.
     pub(crate) router: Option<Change>,
-    /// A setting of all proxies.
+    /// A change of a setting of all proxies.
     pub(crate) defaults: Option<Change>,
-    /// Processor milliseconds of a certificate.
+    /// CPU milliseconds per certificate.
     pub(crate) signature: Option<f64>,
-    /// Another root.
+    /// A root rotation.
     pub(crate) rotation: Option<Change>,
 }
 
-/// What a change costs, in milliseconds.
+/// The cost of a change, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Change {
     /// Until the first proxy has it.
     first: f64,
     median: f64,
-    /// Until 99 of 100 proxies have it.
+    /// Until 99 % of the proxies have it.
     most: f64,
     /// Until the last one has it, in the slowest round.
     last: f64,
-    /// Processor time, in the middle one of the rounds.
+    /// CPU time, the median of the rounds.
     work: f64,
 }
 
 impl Change {
-    /// From the delays of all proxies in all rounds, and the processor time of each round.
+    /// From the delays of all proxies in all rounds, and the CPU time of each round.
     pub(crate) fn new(mut delays: Vec<f64>, work: &[f64]) -> Self {
         delays.sort_by(f64::total_cmp);
         let at = |percent: usize| {
@@ -73,7 +73,7 @@ impl Change {
     }
 }
 
-/// Prints a table, and what went wrong.
+/// Prints a table and the errors.
 pub(crate) fn print(programs: &[Program], count: usize, columns: &[Figures]) {
     let title = format!("{count} proxies with 5 upstreams");
     let table = Table::new(&title, programs, 0);

@@ -1,11 +1,11 @@
-//! What a control plane costs, compared with Consul where one is at hand: memory, processor time and delay
-//! with thousands of sidecars connected. The servers are real processes; the sidecars are clients in
-//! this process that speak delta xDS as an Envoy does, without an Envoy.
+//! The cost of a control plane, compared with Consul if available: memory, CPU time and delay with
+//! thousands of connected sidecars. The servers are separate processes; the sidecars are clients in this
+//! process that use delta xDS like Envoy.
 //!
-//! Both servers are measured in the same run, one after the other, with the same mesh and without
-//! limits of rate. The clients share the machine with the server, so that delays hold their work
-//! too; processor time is the server's alone. Prints tables; passes no judgement.
-#![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
+//! Both servers are measured in the same run, one after the other, with the same mesh and without rate
+//! limits. The clients share the machine with the server, so delays include the clients' work; CPU time is
+//! the server's alone. Prints tables and makes no assertions.
+#![expect(clippy::print_stdout, reason = "prints its results as tables")]
 
 mod authority;
 mod catalog;
@@ -20,11 +20,11 @@ use std::time::Duration;
 use legate_testkit::envoy;
 use legate_tests::program::Program;
 
-/// How much is measured.
+/// The scope of the measurement.
 struct Options {
-    /// How many proxies are connected, one table each.
+    /// The numbers of connected proxies, one table for each.
     proxies: Vec<usize>,
-    /// How long all proxies may take until they are configured.
+    /// The deadline for the configuration of all proxies.
     limit: Duration,
 }
 
@@ -45,7 +45,7 @@ fn main() {
                 let seconds = args.next().and_then(|value| value.parse().ok());
                 options.limit = Duration::from_secs(seconds.expect("a number of seconds"));
             }
-            // `cargo bench` adds its own.
+            // `cargo bench` adds arguments of its own.
             _ => {}
         }
     }

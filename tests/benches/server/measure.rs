@@ -1,5 +1,5 @@
-//! What is done to a server, and what that costs it: all proxies connect at once, then nothing
-//! happens for a while, then one thing after the other changes.
+//! The measured scenario: all proxies connect at once, then nothing happens for a while, then a
+//! sequence of changes.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -16,28 +16,28 @@ use crate::protocol;
 use crate::proxies::{Event, Proxies, What};
 use crate::servers::{Kind, Server};
 
-/// Until the work for a change is over, after the last proxy has it.
+/// The time for remaining work after the last proxy has a change.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How long a server without work is watched: long enough for a ping on each connection.
+/// The duration of the idle measurement: long enough for a ping on each connection.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// How long the proxies that it concerns may take to get a change.
+/// The deadline for a change to reach the affected proxies.
 const CHANGE: Duration = Duration::from_secs(60);
 
-/// How long a rotation may take. Consul spreads the new certificates over half a minute.
+/// The deadline for a rotation. Consul spreads the new certificates over half a minute.
 const ROTATION: Duration = Duration::from_secs(240);
 
-/// A rotation is over when no proxy has received anything for so long.
+/// A rotation is complete when no proxy has received anything for this long.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How often each change is made.
+/// The number of repetitions of each change.
 const ROUNDS: usize = 5;
 
-/// Certificates that are signed.
+/// The number of signed certificates.
 const SIGNATURES: u32 = 500;
 
-/// Measures a server with so many proxies. `place` keeps the addresses of several servers apart.
+/// Measures a server with this many proxies. `place` separates the addresses of several servers.
 pub(crate) async fn server(
     program: &Program,
     place: usize,
@@ -65,7 +65,7 @@ pub(crate) async fn server(
     figures
 }
 
-/// Processor time of a server to which nothing happens, in percent of a core.
+/// CPU usage of an idle server, in percent of a core.
 async fn idle(server: &Running) -> f64 {
     let before = server.processor_time();
     sleep(IDLE).await;
@@ -81,7 +81,7 @@ struct Crowd<'a> {
 }
 
 impl<'a> Crowd<'a> {
-    /// Connects all of them at once and waits until each is configured, or the limit is over.
+    /// Connects all proxies at once and waits until each is configured, or the deadline has passed.
     async fn connect(
         server: &'a Server,
         count: usize,
@@ -126,8 +126,8 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// One change after the other, until one does not reach everybody in time: a server that cannot
-    /// keep up only takes more and more memory.
+    /// Makes all changes until one does not reach every proxy in time: an overloaded server would
+    /// only use more and more memory.
     async fn changes(&mut self, figures: &mut Figures) -> Option<()> {
         let count = self.count;
         let flap = |round| catalog::flap(count, round);
@@ -145,8 +145,8 @@ impl<'a> Crowd<'a> {
         Some(())
     }
 
-    /// Makes a change a few times. `None` when the proxies that it concerns, the first ones, do not
-    /// all get it in time.
+    /// Repeats a change. `None` if not all affected proxies, which are the first ones, receive it
+    /// in time.
     async fn change(
         &mut self,
         types: &[&str],
@@ -159,7 +159,7 @@ impl<'a> Crowd<'a> {
             let before = self.server.running.processor_time();
             let start = Instant::now();
             let server = self.server;
-            // Responses are taken while the server still answers the write.
+            // Responses are read while the server still processes the write.
             let change = write(round);
             let (received, made) = tokio::join!(
                 self.received(types, concerned, start + CHANGE),
@@ -175,8 +175,8 @@ impl<'a> Crowd<'a> {
         Some(Change::new(delays, &work))
     }
 
-    /// When each of the concerned proxies got the first update of one of these types, or everything
-    /// on a new stream.
+    /// The time at which each affected proxy received the first update of one of these types, or
+    /// its full configuration on a new stream.
     async fn received(&mut self, types: &[&str], concerned: usize, end: Instant) -> Vec<Instant> {
         let places: Vec<usize> = types.iter().map(|url| protocol::place(url)).collect();
         let (mut seen, mut times) = (HashSet::new(), Vec::new());
@@ -199,11 +199,11 @@ impl<'a> Crowd<'a> {
         while self.proxies.events.try_recv().is_ok() {}
     }
 
-    /// Another root becomes active. A proxy has it when it has received its last certificate;
-    /// `None` when not every proxy gets one.
+    /// Rotates the root. A proxy is finished when it has received its last certificate; `None` if a
+    /// proxy gets none.
     async fn rotation(&mut self) -> Option<Change> {
         let change = authority::Rotation::prepare(self.server).await.ok()?;
-        // Where the certificates are.
+        // The resource type that contains the certificates.
         let secrets = protocol::place(match self.server.kind {
             Kind::Legate => SECRET,
             Kind::Consul => CLUSTER,

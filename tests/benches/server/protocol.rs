@@ -1,5 +1,5 @@
-//! Delta xDS as an application's Envoy speaks it, without IO: responses in, requests out.
-//! It looks at names only, never into a resource.
+//! A delta xDS client that behaves like a sidecar's Envoy, without IO: responses in, requests out.
+//! It uses names only and never decodes a resource.
 
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -11,19 +11,19 @@ use prost_types::{Struct, Value};
 
 use crate::catalog;
 
-/// The cluster of the application: the only one without endpoints of its own.
+/// The cluster of the local application, the only one without EDS endpoints.
 const LOCAL_APP: &str = "local_app";
 
-/// What clusters and listeners of a server refer to besides endpoints.
+/// References from a server's clusters and listeners, apart from endpoints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct References {
-    /// Secrets of the clusters and the listener.
+    /// Secrets referenced by the clusters and the listener.
     pub(crate) secrets: &'static [&'static str],
-    /// Routes of the listener.
+    /// Routes referenced by the listener.
     pub(crate) routes: &'static [&'static str],
 }
 
-/// The encoded node of a proxy, as Envoy sends it with the bootstrap of `consul-dataplane`.
+/// The encoded node of a proxy, as sent by Envoy with the bootstrap of `consul-dataplane`.
 pub(crate) fn node(id: String, service: String, catalog_node: String) -> Bytes {
     let text = |value: String| Value {
         kind: Some(Kind::StringValue(value)),
@@ -60,9 +60,9 @@ pub(crate) fn node(id: String, service: String, catalog_node: String) -> Bytes {
 struct Subscription {
     asked: bool,
     answered: bool,
-    /// Names that were asked for.
+    /// The subscribed names.
     names: Vec<String>,
-    /// Those that have not come yet.
+    /// Subscribed names without a resource yet.
     missing: Vec<String>,
 }
 
@@ -76,12 +76,12 @@ impl Subscription {
 #[derive(Debug)]
 pub(crate) struct Session {
     references: References,
-    /// In the order of [`ORDERED`].
+    /// The subscriptions in the order of [`ORDERED`].
     types: [Subscription; ORDERED.len()],
 }
 
 impl Session {
-    /// A stream and its first request.
+    /// Starts a stream with its first request.
     pub(crate) fn start(references: References, node: Bytes) -> (Self, DeltaDiscoveryRequest) {
         let mut session = Self {
             references,
@@ -92,7 +92,7 @@ impl Session {
         (session, first)
     }
 
-    /// What is said to a response: the acceptance, and what has become known by it.
+    /// The requests in reply to a response: the ACK, and new subscriptions.
     pub(crate) fn on_response(
         &mut self,
         response: &DeltaDiscoveryResponse,
@@ -116,7 +116,7 @@ impl Session {
             }
             requests.extend(self.ask_once(SECRET, self.references.secrets));
         }
-        // Envoy asks for listeners when it has its clusters.
+        // Envoy subscribes to listeners once its clusters are complete.
         let has_clusters = [CLUSTER, ENDPOINT]
             .iter()
             .all(|url| self.of(url).is_complete());
@@ -129,13 +129,13 @@ impl Session {
         requests
     }
 
-    /// Whether the proxy has everything that it needs.
+    /// Whether the proxy has all required resources.
     pub(crate) fn is_configured(&self) -> bool {
         let asked = self.types.iter().filter(|one| one.asked);
         self.types[place(LISTENER)].answered && asked.into_iter().all(Subscription::is_complete)
     }
 
-    /// Asks for the routes that listeners refer to: their own, and those of the service that has a
+    /// Subscribes to the routes that listeners refer to: their own, and those of the service with a
     /// router.
     fn routes(&mut self, listeners: &DeltaDiscoveryResponse) -> Option<DeltaDiscoveryRequest> {
         if self.of(ROUTE).asked {
@@ -177,11 +177,11 @@ impl Session {
     }
 }
 
-/// The place of a type in [`ORDERED`].
+/// The index of a type in [`ORDERED`].
 ///
 /// # Panics
 ///
-/// For a type that nobody asked for.
+/// If the type is not among them.
 pub(crate) fn place(url: &str) -> usize {
     let place = ORDERED.iter().position(|one| *one == url);
     place.unwrap_or_else(|| panic!("the server sends {url}, for which nobody asked"))

@@ -1,5 +1,5 @@
-//! The simulated proxies: a connection and a task each, without TLS. They say what they receive and
-//! when; what that means is decided elsewhere.
+//! The simulated proxies: each has a plaintext connection and a task. They report what they receive
+//! and when; the caller evaluates it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,17 +22,17 @@ use crate::protocol::{self, References, Session};
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Bytes that a server may send ahead, on a stream and on a connection. More than a configuration
-/// has, as with Envoy.
+/// The flow control window in bytes, of a stream and of a connection. It exceeds the size of a
+/// configuration, as with Envoy.
 const WINDOW: u32 = 1024 * 1024;
 
-/// How long a proxy waits after its connection or stream has ended.
+/// The delay before a proxy reconnects.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Bytes before each gRPC message: whether it is compressed, and its length.
+/// The size of the gRPC message header: compression flag and length.
 const PREFIX: usize = 5;
 
-/// Something that happened to a proxy.
+/// An event of a proxy.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) proxy: usize,
@@ -44,11 +44,11 @@ pub(crate) struct Event {
 pub(crate) enum What {
     /// The connection is open.
     Connected,
-    /// The connection or the stream has ended, and why.
+    /// The connection or stream ended, with the reason.
     Ended(String),
-    /// The proxy has everything it needs, for the first time on this stream.
+    /// The proxy has all required resources for the first time on this stream.
     Configured,
-    /// A response for a configured proxy: the type, by its place in `ORDERED`.
+    /// A response for a configured proxy; the type is an index in `ORDERED`.
     Update(usize),
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Proxies {
 }
 
 impl Proxies {
-    /// Connects so many, all at one moment.
+    /// Connects this many proxies at the same moment.
     pub(crate) fn connect(count: usize, server: SocketAddr, references: References) -> Self {
         let tasks = Scope::new("proxies");
         let (sender, events) = mpsc::unbounded_channel();
@@ -100,7 +100,7 @@ impl Proxy {
     }
 
     fn say(&self, what: What) {
-        // Who listens is gone only at the end.
+        // The receiver is only dropped at the end.
         let _ = self.events.send(Event {
             proxy: self.number,
             at: Instant::now(),
@@ -108,7 +108,7 @@ impl Proxy {
         });
     }
 
-    /// Holds a connection until it ends.
+    /// Runs a connection until it ends.
     async fn connection(&self) -> Result<(), BoxError> {
         let stream = TcpStream::connect(self.server).await?;
         stream.set_nodelay(true)?;
@@ -175,7 +175,7 @@ impl Messages {
         Self { body, read }
     }
 
-    /// The next message; `None` at the end.
+    /// The next message; `None` at the end of the stream.
     async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
         loop {
             if let Some(message) = self.complete() {
@@ -200,7 +200,7 @@ impl Messages {
         Some(message.freeze())
     }
 
-    /// Why the stream has ended.
+    /// The reason for the end of the stream.
     async fn ended(&mut self) -> BoxError {
         let trailers = self.body.trailers().await.ok().flatten();
         let trailers = trailers.unwrap_or_default();

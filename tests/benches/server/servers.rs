@@ -1,5 +1,5 @@
-//! The servers that are measured, as real processes with an empty store on disk and without limits
-//! of rate, and what is written to them through their HTTP API.
+//! The measured servers, as processes with an empty store on disk and without rate limits, and a
+//! client for their HTTP API.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,22 +17,22 @@ use tempfile::TempDir;
 use crate::catalog::Write;
 use crate::protocol::References;
 
-/// Far above what a server takes until it serves.
+/// The deadline for the start, with a wide margin.
 const START: Duration = Duration::from_secs(60);
 
-/// How long an answer may take.
+/// The deadline for a response.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Registrations that are under way at one time.
+/// The number of concurrent registrations.
 const AT_ONCE: usize = 32;
 
-/// Connections of one address: all proxies have the same.
+/// The connection limit per address, because all proxies have the same address.
 const CONNECTIONS: usize = 16_384;
 
 const HTTP: u16 = 8500;
 const GRPC: u16 = 8502;
 
-/// Whose program it is.
+/// The vendor of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Legate,
@@ -48,7 +48,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it has a root certificate.
+    /// Starts the server and waits until it has a root certificate.
     pub(crate) async fn start(program: &Program, address: Ipv4Addr) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let kind = match program.name {
@@ -77,7 +77,8 @@ impl Server {
         };
         server.serves().await;
         if kind == Kind::Legate {
-            // No flag sets it. Else a signature waits for its turn, and its cost is that of waking up.
+            // There is no flag for it. With the limit a signature would wait, and its cost would be
+            // that of waking up.
             let limits = json!({"CSRMaxPerSecond": 0, "CSRMaxConcurrent": 0});
             let body = json!({"Provider": "consul", "Config": limits});
             let lifted = server.put(&("/v1/connect/ca/configuration", body)).await;
@@ -110,8 +111,8 @@ impl Server {
         (self.address, GRPC).into()
     }
 
-    /// What its clusters and listeners refer to by name. Consul's have certificates and routes in
-    /// them.
+    /// The names that its clusters and listeners refer to. Consul's contain certificates and routes
+    /// inline.
     pub(crate) fn references(&self) -> References {
         match self.kind {
             Kind::Legate => References {
@@ -125,10 +126,10 @@ impl Server {
         }
     }
 
-    /// A request to its HTTP API.
+    /// Sends a request to its HTTP API.
     ///
     /// # Errors
-    /// When there is no answer in time, or none that says success.
+    /// If there is no response in time, or an error status.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -149,7 +150,7 @@ impl Server {
         put.await.map(drop)
     }
 
-    /// Writes all of it, in no particular order.
+    /// Sends all writes in arbitrary order.
     pub(crate) async fn put_all(&self, writes: &[Write]) {
         let writes = futures_util::stream::iter(writes);
         let put = writes.for_each_concurrent(AT_ONCE, async |write| {
@@ -174,8 +175,8 @@ fn legate_flags(address: Ipv4Addr, data: &str) -> Vec<String> {
     .into()
 }
 
-/// One server over a store on disk. What Consul limits by default is lifted: connections, requests,
-/// updates of proxies, and certificates that are signed in a second.
+/// The configuration of a single server with a store on disk. Consul's default limits are disabled:
+/// connections, requests, proxy updates, and signed certificates per second.
 fn consul_settings(address: Ipv4Addr, data: &str) -> Value {
     json!({
         "datacenter": "dc1",

@@ -1,9 +1,9 @@
-//! What a sidecar costs, compared with `consul-dataplane` where one is at hand: memory, time from exec to
-//! ready by stage, the health probe, the relay's work, large metrics pages, what a lost Envoy costs,
-//! and what hostile clients do to it.
+//! The cost of a sidecar, compared with `consul-dataplane` if available: memory, time from exec to ready
+//! by stage, the health probe, the relay's work, large metrics pages, the loss of an Envoy, and attacks
+//! by clients.
 //!
-//! Whatever is compared is measured in the same run, in turns. Prints tables; passes no judgement.
-#![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
+//! Programs are measured in the same run, alternating. Prints tables and makes no assertions.
+#![expect(clippy::print_stdout, reason = "prints its results as tables")]
 
 mod hostile;
 mod metrics;
@@ -15,17 +15,17 @@ use legate_testkit::envoy;
 
 use legate_tests::program::Program;
 
-/// How much is measured.
+/// The scope of the measurement.
 struct Options {
-    /// How often each sidecar is started.
+    /// The number of starts of each sidecar.
     starts: u32,
-    /// How often each health probe is run.
+    /// The number of runs of each health probe.
     probes: u32,
-    /// How many updates each relay gets, in thousands.
+    /// The number of updates for each relay, in thousands.
     updates: u32,
-    /// How often an Envoy is killed.
+    /// The number of times an Envoy is killed.
     kills: u32,
-    /// The one part that is wanted; all when absent.
+    /// The only part to run; all if `None`.
     only: Option<String>,
 }
 

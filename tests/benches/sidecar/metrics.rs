@@ -1,5 +1,5 @@
-//! What it costs to pass a large metrics page on: an application that says 50 MB about itself, and
-//! a page of Envoy's. Neither of the two exists, so that nothing but the dataplane is measured.
+//! The cost of forwarding a large metrics page: 50 MB of an application, and a page of Envoy. Both
+//! are simulated, so that only the dataplane is measured.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -21,14 +21,14 @@ use crate::relay::{LIMIT, POLL, SERVER_NAME, arguments, sleeper};
 use legate_tests::program::{Program, Running};
 use legate_tests::table::Table;
 
-/// Bytes of the application's page, at least.
+/// The minimum size of the application's page in bytes.
 const APPLICATION: usize = 50_000_000;
-/// Bytes of Envoy's page, at least.
+/// The minimum size of Envoy's page in bytes.
 const ENVOY: usize = 300_000;
-/// How often it is read.
+/// The number of scrapes.
 const SCRAPES: usize = 3;
 
-/// What one program needed, in MiB and milliseconds.
+/// The usage of one program, in MiB and milliseconds.
 struct Cost {
     before: f64,
     peak: f64,
@@ -68,7 +68,7 @@ pub(crate) async fn measure(programs: &[Program]) {
     }
 }
 
-/// Lines of metrics, that many bytes or a few more.
+/// Metrics lines with at least this many bytes.
 pub(crate) fn page(prefix: &str, bytes: usize) -> String {
     let mut page = String::new();
     let mut family = 0;
@@ -83,7 +83,7 @@ pub(crate) fn page(prefix: &str, bytes: usize) -> String {
     page
 }
 
-/// Answers every connection with a page, in pieces that are sent again and again.
+/// Serves a page on every connection, in repeated pieces.
 pub(crate) async fn serve(
     scope: &Scope,
     address: SocketAddr,
@@ -116,13 +116,13 @@ pub(crate) async fn serve(
     address
 }
 
-/// `None` when the application's page does not pass.
+/// `None` if the application's page is not forwarded.
 async fn cost(program: &Program, headers: &str) -> Option<Cost> {
     let scope = Scope::new("in place of application and Envoy");
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let piece = page("app", 1_000_000);
     let count = APPLICATION.div_ceil(piece.len());
-    // What a family is may be said once.
+    // The metadata of a family may occur only once.
     let lines = piece.lines().filter(|line| !line.starts_with('#'));
     let size = lines.map(str::len).sum::<usize>() * count;
     let app = serve(&scope, local(0), piece, count).await;
@@ -159,7 +159,7 @@ async fn cost(program: &Program, headers: &str) -> Option<Cost> {
     if timeout(LIMIT, started).await.is_err() {
         panic!("{} serves no metrics:\n{}", program.name, running.log());
     }
-    // Only now: a port that is taken before Envoy starts is refused.
+    // Not earlier, because a port that is in use before Envoy starts is refused.
     serve(&scope, admin, page("envoy", ENVOY), 1).await;
     let (before, processor) = (running.peak() / 1024.0, running.processor_time());
     for _ in 0..SCRAPES {
@@ -185,7 +185,7 @@ async fn cost(program: &Program, headers: &str) -> Option<Cost> {
     })
 }
 
-/// How many bytes the merged page has.
+/// The size of the merged page in bytes.
 async fn scrape(merged: SocketAddr, headers: &str) -> usize {
     let mut stream = TcpStream::connect(merged).await.expect("it listens");
     let request = format!(

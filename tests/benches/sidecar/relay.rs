@@ -1,5 +1,5 @@
-//! The relay's work as a whole process: a server that pushes on one side, and this program in
-//! Envoy's place on the other, so that nothing but the dataplane is measured.
+//! The work of the relay as a whole process, between a server that pushes and this program in place
+//! of Envoy, so that only the dataplane is measured.
 
 use std::convert::Infallible;
 use std::fs;
@@ -28,15 +28,15 @@ use legate_tests::program::{Program, Running};
 use legate_tests::table::Table;
 
 const MIB: usize = 1024 * 1024;
-/// Sizes of a push in MiB, and of its resources in KiB.
+/// The size of a push in MiB, and of its resources in KiB.
 const PUSHES: [(usize, usize); 4] = [(32, 64), (32, 4), (64, 64), (64, 4)];
-/// Updates of one turn.
+/// The number of updates per turn.
 const TURN: u32 = 1_000;
-/// What the server's certificate says.
+/// The name in the server's certificate.
 pub(crate) const SERVER_NAME: &str = "server.test";
-/// Bytes of an updated resource.
+/// The size of an updated resource in bytes.
 const UPDATED: usize = 1_024;
-/// Far above what anything here takes.
+/// The deadline of every step, with a wide margin.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const POLL: Duration = Duration::from_millis(5);
 
@@ -45,7 +45,7 @@ pub(crate) async fn measure(programs: &[Program], options: &Options) {
     pushes(programs).await;
 }
 
-/// Processor time of updates that Envoy acknowledges one by one.
+/// CPU time for updates that Envoy acknowledges one by one.
 async fn updates(programs: &[Program], turns: u32) {
     let mut sidecars = Vec::new();
     for program in programs {
@@ -53,7 +53,7 @@ async fn updates(programs: &[Program], turns: u32) {
     }
     let mut costs = vec![Vec::new(); programs.len()];
     let mut version = 0;
-    // The first turn is not counted: it is about caches and growing buffers.
+    // The first turn is a warm-up for caches and buffers.
     for turn in 0..=turns {
         for (sidecar, costs) in sidecars.iter_mut().zip(&mut costs) {
             let before = sidecar.running.processor_time();
@@ -75,7 +75,7 @@ async fn updates(programs: &[Program], turns: u32) {
     table.largest("largest", &costs);
 }
 
-/// Peak memory and processor time of one large response.
+/// Peak memory and CPU time for one large response.
 async fn pushes(programs: &[Program]) {
     let mut rows = Vec::new();
     for (megabytes, kilobytes) in PUSHES {
@@ -122,7 +122,7 @@ fn resource(name: &str, version: u64, size: usize) -> Resource {
     }
 }
 
-/// A dataplane whose Envoy is this program. What stands in Envoy's place only sleeps.
+/// A dataplane whose Envoy is simulated by this program; the Envoy executable only sleeps.
 struct Sidecar {
     running: Running,
     ads: AdsStream,
@@ -137,7 +137,7 @@ struct Sidecar {
 
 impl Sidecar {
     async fn start(program: &Program) -> Sidecar {
-        // Consul's dataplane leaves the authority empty without TLS, which this server refuses.
+        // Without TLS Consul's dataplane sends an empty authority, which this server refuses.
         let ca = TestCa::new();
         let config = ca.server_config(&[SERVER_NAME], ServerTls::default());
         let server = FakeServer::tls(config).await;
@@ -148,7 +148,7 @@ impl Sidecar {
         arguments.push(format!("-tls-server-name={SERVER_NAME}"));
         let log = folder.path().join("log");
         let mut running = Running::start(&program.path, &arguments, log);
-        // Without an Envoy to start it would not be ready to relay.
+        // It would not become ready to relay without an Envoy to start.
         let started = async {
             while running.children().is_empty() {
                 running.check();
@@ -174,7 +174,7 @@ impl Sidecar {
         }
     }
 
-    /// Sends resources through, and Envoy's acknowledgement back. `None` when they do not pass.
+    /// Pushes resources and returns Envoy's ACK. `None` if they do not arrive.
     async fn push(&mut self, resources: Vec<Resource>) -> Option<()> {
         self.nonce += 1;
         let nonce = self.nonce.to_string();
@@ -192,7 +192,7 @@ impl Sidecar {
     }
 }
 
-/// A program that does nothing.
+/// An executable that only sleeps.
 pub(crate) fn sleeper(folder: &Path) -> PathBuf {
     let file = folder.join("envoy");
     fs::write(&file, "#!/bin/sh\nexec sleep 600\n").expect("the program can be written");
@@ -215,7 +215,7 @@ pub(crate) fn arguments(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> V
     ]
 }
 
-/// Responses of a stream. A relay may answer the call together with the first of them only.
+/// The responses of a stream. A relay may respond to the call only with the first message.
 enum Responses {
     Called(oneshot::Receiver<Result<Response<Stream>, Status>>),
     Open(Box<Stream>),
@@ -236,7 +236,7 @@ impl Responses {
     }
 }
 
-/// A stream as Envoy opens it, with the windows that it grants; it asks for all clusters.
+/// Opens a stream with Envoy's flow control windows and subscribes to all clusters.
 async fn connect(
     xds: SocketAddr,
     scope: &Scope,
@@ -266,7 +266,7 @@ async fn connect(
     let (answer, call) = oneshot::channel();
     scope.spawn("call", async move {
         let requests = ReceiverStream::new(receiver);
-        // Nobody waits for it when the measurement is over.
+        // The receiver is dropped after the measurement.
         let _ = answer.send(client.delta_aggregated_resources(requests).await);
         Ok::<_, Infallible>(())
     });

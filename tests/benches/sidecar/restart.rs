@@ -1,5 +1,5 @@
-//! How long nothing answers when Envoy is killed or replaced, under load and without any server:
-//! where a new Envoy can take over from the old one, and where it cannot.
+//! The outage when Envoy is killed or replaced, under load and without any server, with and without
+//! hot restart.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,32 +21,32 @@ const API: ServiceSpec = ServiceSpec {
     upstreams: &[],
 };
 
-/// Sidecars of one kind. An Envoy is killed when it counts as healthy, which takes 10 s, so that
-/// several take turns.
+/// The number of sidecars of each kind. An Envoy is killed once it counts as healthy, which takes
+/// 10 s, so several are used in turn.
 const EACH: usize = 3;
 const INSTANCES: [[&str; EACH]; 2] = [
     ["hot-1", "hot-2", "hot-3"],
     ["plain-1", "plain-2", "plain-3"],
 ];
 
-/// Replacements that hand over: each waits until the one before has let go of its parent.
+/// The number of hot restarts: each waits until the previous one has released its parent.
 const HAND_OVERS: usize = 3;
 
-/// Far above what anything here takes.
+/// The deadline of every step, with a wide margin.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Between two requests of a client that looks for a gap.
+/// The interval between requests that probe for an outage.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long it goes on looking after the new Envoy serves.
+/// How long probing continues after the new Envoy serves.
 const AFTER: Duration = Duration::from_millis(500);
 
 struct Bench {
     mesh: Mesh,
-    /// Those that can be restarted hot, and those that cannot.
+    /// Sidecars with and without hot restart.
     kinds: [Vec<(&'static str, Sidecar)>; 2],
 }
 
-/// What a client saw while Envoy was replaced.
+/// The outage seen by a client while Envoy was replaced.
 #[derive(Default)]
 struct Gap {
     failed: u32,
@@ -110,7 +110,7 @@ async fn until(sidecar: &Sidecar, what: &str, accept: impl Fn(&Value) -> bool) {
 }
 
 impl Bench {
-    /// The load on every sidecar of one kind.
+    /// Starts the load on every sidecar of one kind.
     fn load(&self, kind: usize) -> Vec<Load> {
         let instances = self.kinds[kind].iter();
         let upstreams = instances.map(|(instance, _)| self.mesh.upstream(instance, 0));
@@ -181,7 +181,7 @@ impl Bench {
         table.largest("longest time without an answer, ms, slowest", &longest);
     }
 
-    /// Replaces Envoy, while one client asks on new connections as fast as it is answered.
+    /// Replaces Envoy while a client sends requests on new connections without pause.
     async fn replace(&self, instance: &str, sidecar: &Sidecar) -> Gap {
         let upstream = self.mesh.upstream(instance, 0);
         let mut gap = Gap::default();

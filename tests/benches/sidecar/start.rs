@@ -1,4 +1,4 @@
-//! Sidecars of a real mesh, with real Envoys: from exec to ready, idle memory, health probe.
+//! Sidecars of a real mesh with real Envoys: time from exec to ready, idle memory, health probe.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -31,27 +31,27 @@ const WEB: ServiceSpec = ServiceSpec {
     protocol: "http",
     upstreams: &["api"],
 };
-/// The cluster of the bootstrap document through which Envoy gets its configuration.
+/// The xDS cluster of the bootstrap document.
 const XDS_CLUSTER: &str = "consul-dataplane";
-/// The server's port without TLS.
+/// The server's plaintext gRPC port.
 const GRPC: u16 = 8502;
 /// Envoy's admin port.
 const ADMIN: u16 = 19000;
-/// Long enough for caches of the start to be gone.
+/// Long enough for temporary memory of the start to be freed.
 const IDLE: Duration = Duration::from_secs(5);
-/// Between two looks.
+/// The polling interval.
 const POLL: Duration = Duration::from_micros(500);
-/// Far above what a start takes.
+/// The deadline for a start, with a wide margin.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Milliseconds of the starts of one program.
+/// Durations in milliseconds of one program's starts.
 #[derive(Default)]
 struct Starts {
     until_envoy: Vec<f64>,
     until_ready: Vec<f64>,
 }
 
-/// What a running sidecar holds.
+/// The resources of an idle sidecar.
 struct Idle {
     own: Memory,
     envoy: Memory,
@@ -188,7 +188,7 @@ impl Bench {
         }
     }
 
-    /// Starts a sidecar: milliseconds until it has started Envoy, and until Envoy is ready.
+    /// Starts a sidecar; returns milliseconds until it has started Envoy, and until Envoy is ready.
     async fn sidecar(&self, program: &Program) -> (Running, f64, f64) {
         let log = self.folder.join(format!("{}.log", program.name));
         let start = Instant::now();
@@ -206,7 +206,7 @@ impl Bench {
         (running, until_envoy, until_ready)
     }
 
-    /// Milliseconds until an Envoy that gets its configuration from the server itself is ready.
+    /// Milliseconds until an Envoy that connects to the server directly is ready.
     async fn envoy_alone(&self, document: &Value) -> f64 {
         let file = self.folder.join("bootstrap.json");
         std::fs::write(&file, document.to_string()).expect("the document can be written");
@@ -230,7 +230,7 @@ impl Bench {
         let wait = async {
             loop {
                 look();
-                // Only a listening Envoy is worth a request.
+                // Requests are sent once Envoy listens.
                 if TcpStream::connect(self.admin).await.is_ok() {
                     let answer = client::get(self.admin, "/ready").await;
                     if answer.is_ok_and(|(status, _)| status.is_success()) {
@@ -243,7 +243,7 @@ impl Bench {
         timeout(LIMIT, wait).await.expect("Envoy gets ready")
     }
 
-    /// The bootstrap document of the running Envoy, with the server in the dataplane's place.
+    /// The bootstrap document of the running Envoy, with the server in place of the dataplane.
     async fn bootstrap(&self) -> Value {
         let path = "/config_dump?resource=&mask=bootstrap";
         let (_, text) = client::get(self.admin, path)
@@ -267,7 +267,7 @@ impl Bench {
         document
     }
 
-    /// `startup_stage_seconds{stage="…"}` of the dataplane's own metrics, in their order.
+    /// `startup_stage_seconds{stage="…"}` from the dataplane's own metrics, in order.
     async fn stages(&self) -> Vec<(String, f64)> {
         let text = match client::get(self.lifecycle, "/metrics").await {
             Ok((_, text)) => text,
@@ -286,7 +286,7 @@ impl Bench {
     }
 }
 
-/// `-check-proxy-health`, against a server on loopback that says that it is ready.
+/// `-check-proxy-health` against a loopback server that reports ready.
 async fn probes(programs: &[Program], count: u32) {
     let scope = Scope::new("ready");
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -309,7 +309,7 @@ async fn probes(programs: &[Program], count: u32) {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
             let start = Instant::now();
-            // The server answers on other threads.
+            // The server runs on other threads.
             let status = probe.status().expect("the program can be started");
             times.push(milliseconds(start));
             assert!(status.success(), "{}: {status}", program.name);

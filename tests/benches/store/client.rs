@@ -1,4 +1,4 @@
-//! A client of the HTTP API that keeps its connection.
+//! A client of the HTTP API that reuses its connection.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 pub(crate) struct Client {
     server: SocketAddr,
     sender: SendRequest<Full<Bytes>>,
-    // Ends the connection when it is dropped.
+    // Closes the connection on drop.
     _connection: Scope,
 }
 
@@ -26,7 +26,7 @@ impl Client {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let scope = Scope::new("connection");
         scope.spawn("connection", async move {
-            // What is wrong with it, the request says.
+            // Errors are reported by the request.
             drop(connection.await);
             Ok::<(), BoxError>(())
         });
@@ -37,12 +37,12 @@ impl Client {
         })
     }
 
-    /// Body of an answer with status 200.
+    /// The body of a response with status 200.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Bytes, BoxError> {
         self.send(Method::GET, path, Bytes::new()).await
     }
 
-    /// The number of entries of a list.
+    /// The number of elements in a list.
     pub(crate) async fn count(&mut self, path: &str) -> Result<usize, BoxError> {
         let body = self.get(path).await?;
         let list: Vec<Value> = serde_json::from_slice(&body)?;
@@ -59,7 +59,7 @@ impl Client {
         Ok(answer.into_body())
     }
 
-    /// An answer with status 200.
+    /// Sends a request and expects status 200.
     pub(crate) async fn ask(
         &mut self,
         method: Method,

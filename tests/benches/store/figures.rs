@@ -1,20 +1,20 @@
-//! What was measured, as tables.
+//! Tables of the measurements.
 
 use std::time::Duration;
 
-/// The name that ratios are to.
+/// The program that ratios refer to.
 pub(crate) const CONSUL: &str = "consul";
 
-/// How fast requests were answered.
+/// The throughput and latency of requests.
 pub(crate) struct Taken {
     per_second: f64,
-    /// Of the time from a request to its answer, in milliseconds.
+    /// The median latency in milliseconds.
     median: f64,
     percentile_99: f64,
 }
 
 impl Taken {
-    /// From the times of all requests, which took so long together.
+    /// From the latencies of all requests, and their total duration.
     pub(crate) fn of(mut times: Vec<Duration>, took: Duration) -> Self {
         times.sort_unstable();
         let at = |percent: usize| {
@@ -28,7 +28,7 @@ impl Taken {
         }
     }
 
-    /// As a row of a table.
+    /// The row of a table.
     pub(crate) fn row(&self) -> Vec<Option<f64>> {
         [self.per_second, self.median, self.percentile_99]
             .map(Some)
@@ -36,19 +36,19 @@ impl Taken {
     }
 }
 
-/// What a kill cost.
+/// The recovery after a kill.
 pub(crate) struct Recovery {
-    /// Until the row that was written last was answered, and until all were read; `None` where
-    /// nothing is kept.
+    /// The time until the last written row was returned, and until all rows were read; `None`
+    /// without persistence.
     pub(crate) times: Option<(Duration, Duration)>,
-    /// KiB.
+    /// Disk usage in KiB.
     pub(crate) disk: f64,
-    /// Resident KiB of the server and of its etcd.
+    /// Resident memory of the server and of its etcd in KiB.
     pub(crate) before: (f64, Option<f64>),
     pub(crate) after: Option<(f64, Option<f64>)>,
 }
 
-/// One table for each number of writers.
+/// Prints one table per number of writers.
 pub(crate) fn print_writes(writers: &[usize], written: &[(String, Vec<Taken>)]) {
     for (n, writers) in writers.iter().enumerate() {
         let s = if *writers == 1 { "" } else { "s" };
@@ -65,7 +65,7 @@ pub(crate) fn print_writes(writers: &[usize], written: &[(String, Vec<Taken>)]) 
     }
 }
 
-/// One table for time, one for memory and disk.
+/// Prints one table for time, and one for memory and disk.
 pub(crate) fn print_recovery(rows: usize, recovered: &[(String, Recovery)]) {
     let times = recovered.iter().filter_map(|(name, recovery)| {
         let (last, all) = recovery.times?;
@@ -100,7 +100,7 @@ pub(crate) fn print_recovery(rows: usize, recovered: &[(String, Recovery)]) {
     print(&title, &columns, &used.collect::<Vec<_>>());
 }
 
-/// Each column is followed by what its value is of Consul's, where there is one.
+/// Each column is followed by its ratio to Consul, if measured.
 pub(crate) fn print(title: &str, columns: &[(&str, usize)], rows: &[(&str, Vec<Option<f64>>)]) {
     let of = |n: usize| {
         let consul = rows.iter().find(|(name, _)| *name == CONSUL)?;

@@ -1,9 +1,9 @@
-//! What keeping state costs, compared with Consul where one is at hand: acknowledged writes per second, and
-//! what a killed control plane with many rows takes to answer again. Each backend of
-//! `legate-server` and Consul are whole processes that are asked by the HTTP API.
+//! The cost of persistence, compared with Consul if available: acknowledged writes per second, and the
+//! recovery time of a killed control plane with many rows. Each backend of `legate-server` and Consul run
+//! as processes and are accessed through the HTTP API.
 //!
-//! Prints tables; passes no judgement.
-#![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
+//! Prints tables and makes no assertions.
+#![expect(clippy::print_stdout, reason = "prints its results as tables")]
 
 mod client;
 mod figures;
@@ -17,16 +17,16 @@ use std::time::Duration;
 use self::figures::{Recovery, Taken};
 use self::plane::{Kind, Plane};
 
-/// Concurrent writers, each with a connection of its own.
+/// Numbers of concurrent writers, each with a connection of its own.
 const WRITERS: [usize; 3] = [1, 16, 128];
 
-/// How much is measured.
+/// The scope of the measurement.
 struct Options {
-    /// How long each number of writers writes.
+    /// The duration for each number of writers.
     time: Duration,
-    /// How many rows the control plane has that is killed.
+    /// The number of rows of the control plane that is killed.
     rows: usize,
-    /// Where the data is kept: decides which disk is measured.
+    /// The directory of the data, which determines the measured disk.
     directory: PathBuf,
 }
 
@@ -91,7 +91,7 @@ async fn measure(options: &Options) {
     figures::print_recovery(options.rows, &recovered);
 }
 
-/// Kills and starts a control plane with so many rows, in each way there is.
+/// Kills and restarts a control plane with this many rows, in each possible way.
 async fn recover(plane: &mut Plane, rows: usize) -> Vec<(String, Recovery)> {
     let mut recovered = Vec::new();
     for way in plane.ways_to_die() {
@@ -117,10 +117,10 @@ async fn recover(plane: &mut Plane, rows: usize) -> Vec<(String, Recovery)> {
     recovered
 }
 
-/// `LEGATE_CONSUL`, or what is on `PATH`.
+/// `LEGATE_CONSUL`, or `consul` on `PATH`.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment says what benchmarks compare with"
+    reason = "the environment selects the programs of benchmarks"
 )]
 fn consul() -> Option<PathBuf> {
     let named = std::env::var_os("LEGATE_CONSUL").filter(|path| !path.is_empty());

@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep};
 use crate::client::Client;
 use crate::process::{Process, on_disk};
 
-/// How long one may take to answer after its start.
+/// The deadline for a response after a start.
 const START: Duration = Duration::from_secs(120);
 
-/// Which control plane.
+/// The kind of control plane.
 pub(crate) enum Kind {
     Memory,
     File,
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// What is killed.
+/// The killed processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Killed {
     /// The server.
@@ -45,10 +45,10 @@ pub(crate) enum Killed {
     All,
 }
 
-/// A running control plane with its files, which are removed with it.
+/// A running control plane with its files, which are removed on drop.
 pub(crate) struct Plane {
     name: String,
-    /// Where the HTTP API is.
+    /// The address of the HTTP API.
     pub(crate) http: SocketAddr,
     server: Process,
     etcd: Vec<Process>,
@@ -57,16 +57,17 @@ pub(crate) struct Plane {
     _logs: TempDir,
 }
 
-/// What a control plane uses.
+/// The resources of a control plane.
 pub(crate) struct Usage {
-    /// KiB of all files.
+    /// The size of all files in KiB.
     pub(crate) disk: f64,
-    /// Resident KiB of the server, and of the members of its etcd together.
+    /// Resident memory in KiB of the server, and of all members of its etcd.
     pub(crate) resident: (f64, Option<f64>),
 }
 
 impl Plane {
-    /// Starts one with its data in a new folder below `directory`, and waits until it serves.
+    /// Starts a control plane with its data in a new folder below `directory`, and waits until it
+    /// serves.
     pub(crate) async fn start(kind: &Kind, directory: &Path) -> Self {
         let data = TempDir::new_in(directory).expect("a folder for the data");
         let logs = TempDir::new().expect("a folder for the logs");
@@ -151,8 +152,8 @@ impl Plane {
         killed
     }
 
-    /// Starts what was killed. A server refuses to start without its etcd: whoever supervises it
-    /// starts it again, here at once.
+    /// Restarts the killed processes. A server refuses to start without its etcd; a supervisor
+    /// would restart it, which happens here at once.
     pub(crate) fn start_again(&mut self, killed: Killed) {
         if killed == Killed::All {
             self.etcd.iter_mut().for_each(Process::start_again);
@@ -160,8 +161,7 @@ impl Plane {
         self.server.start_again();
     }
 
-    /// Asks a path until it is answered with a list of at least so many entries, and returns the
-    /// number.
+    /// Polls a path until it returns a list with at least this many elements; returns their number.
     pub(crate) async fn until_answered(&mut self, path: &str, entries: usize) -> usize {
         let started = Instant::now();
         loop {
@@ -197,7 +197,7 @@ fn local() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
-/// Members of an etcd as it is without settings, and where clients reach them.
+/// An etcd cluster with default settings, and its client addresses.
 fn start_etcd(members: usize, data: &Path, logs: &Path) -> (Vec<Process>, Vec<String>) {
     let addresses: Vec<_> = (0..members).map(|_| (local(), local())).collect();
     let cluster = addresses.iter().enumerate();
@@ -241,8 +241,8 @@ async fn wait_for_etcd(endpoints: &[String]) {
     }
 }
 
-/// One durable server with its own certificate authority, and the timing that its vendor recommends
-/// for production.
+/// A single durable server with its own CA, and the timing that its vendor recommends for
+/// production.
 fn consul_config(http: SocketAddr, data: &str) -> String {
     let config = json!({
         "server": true,

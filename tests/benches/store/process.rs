@@ -1,4 +1,4 @@
-//! A process of a control plane that is measured, killed and started again.
+//! A control plane process that is measured, killed and restarted.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
-/// A program with its arguments, and the process that runs it. Dropping it kills the process.
+/// A program with its arguments and its process, which is killed on drop.
 pub(crate) struct Process {
     program: PathBuf,
     arguments: Vec<String>,
@@ -15,7 +15,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program; what it writes goes to `log`.
+    /// Starts a program; its output is written to `log`.
     pub(crate) fn start(program: PathBuf, arguments: Vec<String>, log: PathBuf) -> Self {
         let mut process = Self {
             program,
@@ -27,7 +27,7 @@ impl Process {
         process
     }
 
-    /// The same, after its end.
+    /// Restarts the program after its end.
     pub(crate) fn start_again(&mut self) {
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         let log: File = log.expect("the log can be written");
@@ -44,13 +44,13 @@ impl Process {
         self.child = Some(child);
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL and waits for the end.
     pub(crate) async fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");
         child.kill().await.expect("it can be killed");
     }
 
-    /// Fails with its log when it has ended.
+    /// Fails with the log if the process has ended.
     pub(crate) fn check(&mut self) {
         let child = self.child.as_mut().expect("it was started");
         if let Some(status) = child.try_wait().expect("it can be asked for") {
@@ -71,7 +71,7 @@ impl Process {
     }
 }
 
-/// What the files below a folder take on the disk, in KiB.
+/// The disk usage of all files in a folder, in KiB.
 pub(crate) fn on_disk(folder: &Path) -> f64 {
     use std::os::unix::fs::MetadataExt;
     let mut blocks = 0;
@@ -81,11 +81,11 @@ pub(crate) fn on_disk(folder: &Path) -> f64 {
             match entry.metadata() {
                 Ok(data) if data.is_dir() => folders.push(entry.path()),
                 Ok(data) => blocks += data.blocks(),
-                // It was removed in this moment.
+                // The file was removed concurrently.
                 Err(_) => {}
             }
         }
     }
-    // A block of `stat` is half a KiB, whatever the file system has.
+    // A block of `stat` is 512 bytes on every file system.
     blocks as f64 / 2.0
 }

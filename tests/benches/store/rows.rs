@@ -1,4 +1,4 @@
-//! What is written and read.
+//! The rows that are written and read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use crate::figures::Taken;
 use crate::plane::Plane;
 
 const REGISTER: &str = "/v1/catalog/register";
-/// Instances of one service, and on one node, of those that fill a control plane.
+/// The number of instances per service and per node of the generated rows.
 const INSTANCES: usize = 1000;
-/// How many fill it.
+/// The number of concurrent clients that write them.
 const FILLERS: usize = 128;
-/// How long filling, or the last write, may take.
+/// The deadline for filling, and for the last write.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Writers that register nodes as fast as each is answered. Every write changes a row.
+/// Writers that register nodes without pause. Every write changes a row.
 pub(crate) async fn write(plane: &Plane, writers: usize, time: Duration) -> Taken {
     let scope = Scope::new("writers");
     let answered = Arc::new(Mutex::new(Vec::new()));
@@ -51,12 +51,12 @@ pub(crate) async fn write(plane: &Plane, writers: usize, time: Duration) -> Take
     Taken::of(times, took)
 }
 
-/// Waits until every task has ended by itself.
+/// Waits until every task has ended.
 async fn finished(scope: Scope) {
     scope.stop(LIMIT).await.expect("every write is answered");
 }
 
-/// Registers so many instances.
+/// Registers this many instances.
 pub(crate) async fn fill(plane: &Plane, rows: usize) {
     let scope = Scope::new("fillers");
     let next = Arc::new(AtomicUsize::new(0));
@@ -95,8 +95,8 @@ fn instance(number: usize) -> Value {
     })
 }
 
-/// How long a control plane that was just started takes to answer with the row that was written
-/// last, and until all rows have been read.
+/// The time until a restarted control plane returns the row that was written last, and until all
+/// rows have been read.
 pub(crate) async fn read_all(plane: &mut Plane, rows: usize) -> (Duration, Duration) {
     let started = Instant::now();
     let last = service(rows - 1);

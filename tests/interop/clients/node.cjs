@@ -1,5 +1,5 @@
 // The Node.js client `consul`, unmodified, against an agent: node.cjs HOST:PORT.
-// Each function is a part of the API as the client offers it.
+// Each function tests a part of the client's API.
 
 const assert = require("node:assert");
 const Consul = require("consul");
@@ -48,7 +48,7 @@ async function catalog(consul) {
   assert.deepEqual(await consul.catalog.datacenters(), ["dc1"]);
 }
 
-// The client's own watch is a blocking query that is repeated.
+// The client's own watch repeats a blocking query.
 function watch(consul) {
   return new Promise((resolve, reject) => {
     const watched = consul.watch({ method: consul.kv.get, options: { key: "watched" }, backoffFactor: 100 });

@@ -1,12 +1,12 @@
-//! The format of recorded commands: the line after `$`, its standard output after `>`, its standard error after
-//! `!`, and its exit code after `=`.
+//! The format of recorded commands: the command line after `$`, standard output after `>`, standard error after
+//! `!`, and the exit code after `=`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use super::Outcome;
 
-/// A command line and what came of it.
+/// A command line with its outcome.
 pub(super) struct Recorded {
     pub(super) line: String,
     pub(super) outcome: Outcome,

@@ -1,4 +1,4 @@
-//! In what two answers differ.
+//! Compares two responses.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::file::{Answer, Exchange};
 use super::masks::{self, is_at};
 
-/// The places at which answers differ, and how.
+/// The differences with their places.
 pub(super) struct Found(Vec<(Place, String)>);
 
 enum Place {
     /// The status, a header or the whole body.
     Named(String),
-    /// In the body's JSON.
+    /// A path in the JSON of the body.
     Inside(Vec<String>),
 }
 
@@ -32,7 +32,7 @@ impl Found {
         };
         for name in names {
             let (one, other) = (value(recorded, name), value(answered, name));
-            // Legate says with every answer what Consul says with many.
+            // Legate sets this header on every response, Consul on many.
             let is_said = one.is_empty() && masks::is_by_chance(name);
             if one != other && !is_said {
                 found.named(name, format!("{one:?} is {other:?}"));
@@ -50,7 +50,7 @@ impl Found {
         found
     }
 
-    /// Whether these are the differences that the exchange lists, and all of them.
+    /// Whether these are exactly the differences listed for the exchange.
     pub(super) fn judge(&self, exchange: &Exchange, intended: bool) -> Result<(), String> {
         let listed: &[String] = if intended { &exchange.differs } else { &[] };
         let mut text: Vec<String> = Vec::new();
@@ -99,7 +99,7 @@ impl Found {
                 }
             }
             (one, other) if one == other => {}
-            // Consul writes null where nobody gave anything, and Legate what is empty.
+            // Consul writes null for unset lists, Legate an empty list.
             (Value::Null, Value::Array(other)) if other.is_empty() => {}
             (Value::Null, Value::Object(other)) if other.is_empty() => {}
             (Value::Array(one), Value::Null) if one.is_empty() => {}
@@ -114,7 +114,7 @@ impl Found {
 }
 
 impl Place {
-    /// Whether a listed place is this one, or one that it is in.
+    /// Whether a listed place is this one or a parent of it.
     fn is(&self, listed: &str) -> bool {
         match self {
             Self::Named(name) => name == listed,

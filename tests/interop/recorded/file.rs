@@ -1,8 +1,8 @@
-//! The format of recordings: requests, each followed by the answer that a Consul gave.
+//! The format of recordings: requests, each with the response of a Consul.
 //!
 //! ```text
 //! === PUT /v1/catalog/register?x=y
-//! # what it shows
+//! # what it demonstrates
 //! X-Consul-Token: root
 //! @keep NAME /ID
 //!
@@ -13,31 +13,31 @@
 //! the body of the answer
 //! ```
 //!
-//! `@keep NAME /POINTER` keeps a value of the answer: `{NAME}` stands for it from then on. `@masked /POINTER` hides
-//! a value, where `*` is any element. `@unordered` sorts lists. `@eventually` repeats the request until the answer
-//! agrees. `@differs PLACE REASON` is a difference that is intended: the place is `status`, the name of a header,
-//! `body` or a pointer into it; the reason is one of `http/reasons.md`, or a sentence. `{address}` is the address
-//! of the agent.
+//! `@keep NAME /POINTER` saves a value of the response, which `{NAME}` refers to from then on. `@masked /POINTER`
+//! masks a value; `*` matches any element. `@unordered` sorts lists. `@eventually` repeats the request until the
+//! response matches. `@differs PLACE REASON` is an intended difference: the place is `status`, a header, `body` or
+//! a pointer into it; the reason is one of `http/reasons.md`, or a sentence. `{address}` is the address of the
+//! agent.
 
 use std::fmt::Write;
 use std::path::Path;
 
 const REASONS: &str = include_str!("../http/reasons.md");
 
-/// One file.
+/// A recording file.
 pub(super) struct Recording {
     pub(super) name: String,
-    /// What stands before the first request.
+    /// The text before the first request.
     begin: String,
     pub(super) exchanges: Vec<Exchange>,
 }
 
-/// A request and what it was answered.
+/// A request with its response.
 pub(super) struct Exchange {
     pub(super) line: usize,
-    /// The request as it stands in the file.
+    /// The request as written in the file.
     text: String,
-    /// Method and path as they stand there.
+    /// Method and path as written in the file.
     pub(super) first: String,
     pub(super) method: String,
     pub(super) path: String,
@@ -51,11 +51,11 @@ pub(super) struct Exchange {
     pub(super) answer: Option<Answer>,
 }
 
-/// What is compared of an answer.
+/// The compared parts of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// Name and value, in the order in which they are listed.
+    /// Names and values, in the order of `masks::HEADERS`.
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: String,
 }

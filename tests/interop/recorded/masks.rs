@@ -1,4 +1,4 @@
-//! What never is the same twice, and what stands for it in recordings.
+//! Values that differ in every run, and their placeholders in recordings.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::file::{Answer, Exchange};
 
-/// The headers that clients read, and whether they say how fresh an answer is, or what holds without a rule:
-/// refusals have those by chance.
+/// The headers that clients use, and whether a header describes freshness or a default; refusals have those
+/// unpredictably.
 const HEADERS: [(&str, bool); 15] = [
     ("Content-Type", false),
     ("Allow", false),
@@ -30,7 +30,7 @@ const HEADERS: [(&str, bool); 15] = [
     ("X-Consul-Translate-Addresses", false),
 ];
 
-/// Whether a header is of those that refusals have by chance.
+/// Whether refusals have this header unpredictably.
 pub(super) fn is_by_chance(header: &str) -> bool {
     HEADERS.contains(&(header, true))
 }
@@ -52,13 +52,13 @@ static CHANGING: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     compiled.into()
 });
 
-/// What was kept of the answers so far.
+/// The values saved from previous responses.
 pub(super) struct Masks {
     pub(super) kept: BTreeMap<String, String>,
 }
 
 impl Masks {
-    /// What is recorded of an answer; what the exchange keeps is kept.
+    /// The recorded form of a response; saves the values that the exchange keeps.
     pub(super) fn answer(&mut self, exchange: &Exchange, reply: &Response<Bytes>) -> Answer {
         let text = String::from_utf8_lossy(reply.body()).into_owned();
         let json: Option<Value> = serde_json::from_str(&text).ok();
@@ -94,7 +94,7 @@ impl Masks {
                     "X-Consul-Index" if value != "0" => "{index}".to_owned(),
                     "X-Consul-LastContact" if value != "0" => "{milliseconds}".to_owned(),
                     "X-Consul-ContentHash" => "{hash}".to_owned(),
-                    // What an agent of Consul has by then is a matter of time.
+                    // The state of the cache in Consul's agent depends on timing.
                     "X-Cache" => "{cache}".to_owned(),
                     _ => value,
                 };
@@ -130,7 +130,7 @@ impl Masks {
         }
         match value {
             Value::Object(fields) => {
-                // Of config entries: a sum of Consul's own, which no client reads.
+                // In config entries: a checksum of Consul's, which clients do not use.
                 fields.retain(|name, value| name != "Hash" || !value.is_number());
                 for (name, value) in fields.iter_mut() {
                     at.push(name.clone());
@@ -165,7 +165,7 @@ impl Masks {
     }
 }
 
-/// Whether a pointer with wildcards leads there.
+/// Whether a pointer with wildcards matches this path.
 pub(super) fn is_at(pointer: &str, at: &[String]) -> bool {
     let names: Vec<_> = pointer.split('/').skip(1).collect();
     names.len() == at.len()

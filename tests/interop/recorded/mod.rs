@@ -1,9 +1,9 @@
-//! Requests to the HTTP API that were recorded with a real Consul, as data in `http/`: Legate answers each as
-//! Consul did, field by field, but for the differences that the data lists with their reasons.
+//! Requests to the HTTP API recorded with a real Consul, as data in `http/`: Legate's responses are equal
+//! field by field, except for differences listed with their reasons.
 //!
-//! Every file has an agent of its own, started as `consul agent -dev`; those whose names begin with `acl` have
-//! ACLs. The requests of a file are sent in its order. Where a real Consul is at hand it is asked as well, and
-//! its answers are compared with the recording; `LEGATE_RECORD=1` writes them down instead.
+//! Every file is run against a separate agent, started as `consul agent -dev`; files whose names begin with
+//! `acl` have ACLs. Requests are sent in order. If a real Consul is available, it is tested against the
+//! recordings as well; `LEGATE_RECORD=1` updates them instead.
 
 mod compare;
 mod file;
@@ -30,12 +30,12 @@ use crate::consul_catalog::consul;
 const ACL: &str = r#"
     acl { enabled = true default_policy = "deny" tokens { initial_management = "root" agent = "root" } }
 "#;
-/// How long an answer that comes with time may take.
+/// The deadline for a response that is reached eventually.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How long a recording waits for such an answer.
+/// How long a recording waits for such a response.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Whose answers are compared.
+/// The server under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Server {
     Consul,
@@ -91,7 +91,7 @@ pub(crate) fn set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// The recordings; where `LEGATE_ONLY` is set, those whose names have it in them.
+/// The recordings; with `LEGATE_ONLY`, those whose names contain it.
 #[expect(
     clippy::disallowed_methods,
     reason = "the environment says whether and what is recorded"
@@ -107,8 +107,8 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// Sends the requests of a file to an agent of its own, and says which answers are otherwise. When
-/// recording, the answers take the place of those in the file instead.
+/// Sends the requests of a file to a new agent and reports differences. When recording, the file's responses
+/// are replaced instead.
 async fn replay(
     recording: &mut Recording,
     program: &Path,
@@ -163,7 +163,7 @@ async fn compared(
     }
 }
 
-/// An answer without what never is the same, and what is kept from now on.
+/// Sends a request and returns the masked response; saves values to keep.
 async fn ask(
     http: SocketAddr,
     exchange: &Exchange,
@@ -190,7 +190,7 @@ async fn ask(
     (answer, masks)
 }
 
-/// Consul's agent registers itself some time after there is a leader.
+/// Consul's agent registers itself some time after a leader is elected.
 pub(crate) async fn wait_until_settled(http: SocketAddr) {
     for (path, has) in [
         ("/v1/catalog/service/consul", "ServiceName"),

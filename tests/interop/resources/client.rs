@@ -1,4 +1,4 @@
-//! Delta xDS as an Envoy speaks it, which keeps what it gets as JSON.
+//! A delta xDS client that behaves like Envoy and stores resources as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,18 +19,18 @@ use tonic::transport::Endpoint;
 
 use super::Resources;
 
-/// When no response comes for so long, no more is expected.
+/// When no response arrives for this long, no more are expected.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long it may take.
+/// The deadline for all resources.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// The resources of a proxy: those that are expected as soon as they are there, else what there is once
-/// nothing new comes.
+/// The resources of a proxy: returns as soon as all expected ones are present, else when no new ones
+/// arrive.
 ///
 /// # Errors
 ///
-/// When the server ends the stream, or something that was named does not come.
+/// If the server ends the stream, or a referenced resource does not arrive.
 pub(super) async fn resources(
     server: SocketAddr,
     node: &str,
@@ -123,11 +123,11 @@ impl Known {
         self.has_listeners && self.missing.is_empty()
     }
 
-    /// Takes a response. Returns its acknowledgement and the subscriptions that follow from it.
+    /// Processes a response. Returns its ACK and the resulting subscriptions.
     ///
     /// # Errors
     ///
-    /// When a resource is none that Envoy could read.
+    /// If a resource cannot be decoded.
     fn take(
         &mut self,
         response: &DeltaDiscoveryResponse,
@@ -172,13 +172,13 @@ impl Known {
     }
 }
 
-/// A resource by its type, without the package, and its name.
+/// The key of a resource: its type without the package, and its name.
 pub(super) fn key(type_url: &str, name: &str) -> String {
     let short = type_url.rsplit('.').next().unwrap_or_default();
     format!("{short} {name}")
 }
 
-/// The endpoints and routes that a resource names, by the URL of their type.
+/// The endpoints and routes that a resource refers to, by type URL.
 pub(super) fn references(value: &Value, names: &mut BTreeMap<&'static str, Vec<String>>) {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     match value {

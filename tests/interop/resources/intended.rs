@@ -1,19 +1,19 @@
-//! What Legate does otherwise than Consul, on purpose: what is taken out of all that is compared, and
-//! [`FIELDS`], which differ in a few cases.
+//! Intended differences between Legate and Consul: normalizations applied to all resources, and [`FIELDS`],
+//! which differ in a few cases.
 
 use serde_json::{Map, Value, json};
 
 use super::Resources;
 
-/// By which a proxy says that its application has not seen a request.
+/// The header by which a proxy reports that its application has not received a request.
 const NOT_SENT: &str = "x-legate-not-sent";
 
-/// The routes of the listener for the mesh, which hold the intentions.
+/// The route configuration of the public listener, which contains the intentions.
 const PUBLIC_ROUTES: &str = "RouteConfiguration public_listener";
 
 const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 
-/// The beginning of automatic virtual IPs.
+/// The prefix of automatic virtual IPs.
 const VIRTUAL: &str = "240.";
 
 pub(super) fn remove_from_ours(resources: &mut Resources) {
@@ -32,7 +32,7 @@ pub(super) fn remove_from_both(resources: &mut Resources) {
     resources.values_mut().for_each(common);
 }
 
-/// The routes of the listener for the mesh are a resource of their own, with the intentions in them: a
+/// Legate has the routes of the public listener as a separate resource with the intentions, so that a
 /// changed intention drains no connection.
 fn inline_public_routes(ours: &mut Resources) {
     let Some(mut routes) = ours.remove(PUBLIC_ROUTES) else {
@@ -63,7 +63,7 @@ fn inline_public_routes(ours: &mut Resources) {
     }
 }
 
-/// A retry policy that many routes have is that of their virtual host.
+/// Legate moves a retry policy common to many routes to their virtual host.
 fn policies_of_routes(ours: &mut Resources) {
     let configurations = ours
         .iter_mut()
@@ -85,21 +85,21 @@ fn policies_of_routes(ours: &mut Resources) {
     }
 }
 
-/// Where many instances of what a query finds are down, Consul's proxies send to those as well.
+/// If many of a query's instances are unhealthy, Consul's proxies also send to unhealthy ones.
 fn clusters_of_queries(ours: &mut Resources) {
     let clusters = ours
         .iter_mut()
         .filter(|(name, _)| name.starts_with("Cluster ") && name.contains(".query."));
     for cluster in clusters.filter_map(|(_, value)| value.as_object_mut()) {
         cluster.remove("commonLbConfig");
-        // It is the cluster's name.
+        // It equals the cluster's name.
         cluster.remove("altStatName");
     }
 }
 
-/// Services in the mesh are reached on the ports of destinations as well, which Envoy looks at first; the
-/// hosts of requests may have their port. Where a server name is looked for, connections on which the server
-/// speaks first go on after a second; Consul's proxies close them after 15.
+/// Legate's proxies reach services in the mesh on the ports of destinations as well, which Envoy matches
+/// first, and accept hosts with a port. If a server name is required, server-first connections proceed after
+/// a second; Consul's proxies close them after 15.
 fn own_of_destinations(ours: &mut Resources) {
     for (name, value) in ours {
         if name.starts_with("Listener outbound_listener:")
@@ -129,12 +129,12 @@ fn own_of_destinations(ours: &mut Resources) {
     }
 }
 
-/// Orders that mean nothing, and what looks at the first bytes of connections: TLS only on the ports where a
-/// name decides, HTTP nowhere, for nothing depends on it.
+/// Meaningless orders, and listener filters that inspect the first bytes: TLS only on ports with server
+/// names, HTTP nowhere, because nothing depends on it.
 fn destinations(name: &str, value: &mut Value) {
     if name.starts_with("Listener outbound_listener:") {
         if let Some(Value::Array(chains)) = value.get_mut("filterChains") {
-            // Which of those that were given back is given out next is not said anywhere.
+            // The order in which released addresses are reused is not specified.
             for range in chains
                 .iter_mut()
                 .flat_map(|chain| items(&mut chain["filterChainMatch"]["prefixRanges"]))
@@ -163,7 +163,7 @@ fn destinations(name: &str, value: &mut Value) {
     }
 }
 
-/// What a query finds is shuffled.
+/// The endpoints of a query are shuffled.
 fn endpoints_of_queries(name: &str, value: &mut Value) {
     if name.starts_with("ClusterLoadAssignment ")
         && name.contains(".query.")
@@ -194,7 +194,7 @@ fn object(fields: &mut Map<String, Value>) {
     access(fields);
     repeats(fields);
     orders(fields);
-    // The last entry of the header is the caller's, and the dots of a trust domain are only dots.
+    // The last entry of the header is the caller's, and the dots of a trust domain are literal.
     if let Some(Value::String(regex)) = fields.get_mut("regex") {
         if regex.starts_with(".*URI=spiffe://") {
             "the caller".clone_into(regex);
@@ -203,7 +203,7 @@ fn object(fields: &mut Map<String, Value>) {
             *regex = regex.replace("\\.", ".");
         }
     }
-    // Certificates are resources of their own, so that a renewed one changes no listener or cluster.
+    // Certificates are separate resources, so that a renewal changes no listener or cluster.
     if let Some(Value::Object(context)) = fields.get_mut("commonTlsContext") {
         certificates(context);
     }
@@ -212,7 +212,7 @@ fn object(fields: &mut Map<String, Value>) {
             fields.insert(source.to_owned(), json!("ads"));
         }
     }
-    // Which virtual IP a service is assigned depends on those that were assigned before.
+    // A service's virtual IP depends on previous assignments.
     if let Some(Value::String(address)) = fields.get_mut("addressPrefix")
         && address.starts_with("240.")
     {
@@ -220,18 +220,18 @@ fn object(fields: &mut Map<String, Value>) {
     }
 }
 
-/// What decides who may send which requests.
+/// Access rules of requests.
 fn access(fields: &mut Map<String, Value>) {
-    // Consul accepts both and sends them to no Envoy.
+    // Consul accepts both and passes them to no Envoy.
     fields.remove("clockSkewSeconds");
     fields.remove("jwtCacheConfig");
-    // A claim with several values may have the one that is asked for among them.
+    // A claim with several values may contain the required one.
     if let Some(mut either) = fields.remove("orMatch")
         && let Value::Object(text) = either["valueMatchers"][0].take()
     {
         fields.extend(text);
     }
-    // Of the rules of a policy one that matches is enough. Consul adds to each that none before it does.
+    // One matching rule of a policy is enough. Consul adds to each the negation of the previous ones.
     if let Some(Value::Array(permissions)) = fields.get_mut("permissions") {
         let mut before: Vec<Value> = Vec::new();
         for permission in permissions {
@@ -247,16 +247,16 @@ fn access(fields: &mut Map<String, Value>) {
     }
 }
 
-/// What no application has seen is sent again, to another instance.
+/// Requests that no application has received are retried on another instance.
 fn repeats(fields: &mut Map<String, Value>) {
     fields.remove("maxConnectAttempts");
-    // Connections that are not HTTP are hashed by their source where a resolver says so.
+    // Non-HTTP connections are hashed by source if a resolver sets it.
     if *fields.get("hashPolicy").unwrap_or(&Value::Null) == json!([{"sourceIp": {}}]) {
         fields.remove("hashPolicy");
     }
     fields.remove("localReplyConfig");
     if let Some(policy) = fields.get("retryPolicy")
-        // A number alone says how often that is done; in Consul it does nothing.
+        // A number alone sets how often such requests are retried; in Consul it has no effect.
         && (policy.to_string().contains(NOT_SENT) || policy.get("retryOn").is_none())
     {
         fields.remove("retryPolicy");
@@ -279,8 +279,8 @@ fn repeats(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Orders that mean nothing: of conditions that must all hold, of changes of different headers, and of
-/// filter chains, among which Envoy chooses by what they match. Consul's is often that of a map in Go.
+/// Meaningless orders: of conditions that must all hold, of changes to different headers, and of filter
+/// chains, which Envoy selects by match. Consul's order is often that of a Go map.
 fn orders(fields: &mut Map<String, Value>) {
     for list in [
         "requirements",
@@ -296,7 +296,7 @@ fn orders(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Conditions that must all hold are one list, in one order, without those that always hold.
+/// Flattens nested conjunctions into one sorted list, without conditions that always hold.
 fn flatten(value: &mut Value, kind: &str, list: &str) {
     let Some(conditions) = value.get_mut(kind) else {
         return;
@@ -316,12 +316,12 @@ fn flatten(value: &mut Value, kind: &str, list: &str) {
     };
 }
 
-/// A field that Legate fills otherwise, in cases that show it.
+/// A field with an intended difference, in the cases that demonstrate it.
 pub(super) struct Field {
-    /// A part of the place of the difference.
+    /// A part of the path of the difference.
     pub(super) at: &'static str,
     pub(super) cases: &'static [&'static str],
-    /// Why.
+    /// The reason.
     pub(super) reason: &'static str,
 }
 
@@ -452,7 +452,7 @@ pub(super) const FIELDS: &[Field] = &[
     },
 ];
 
-/// Leaves who must be at the other end.
+/// Keeps only the peer's required identity.
 fn certificates(context: &mut Map<String, Value>) {
     context.remove("tlsCertificates");
     context.remove("tlsCertificateSdsSecretConfigs");

@@ -1,7 +1,7 @@
-//! What a sidecar is configured with, compared with a real Consul: the golden cases of
-//! `crates/resources`. Their documents are written to Consul, and what it answers to the proxy is to be
-//! what `resources.json` says. What differs on purpose is taken out in `intended`, each with its reason;
-//! `not_compared.json` has the cases that Consul cannot be asked for. Nothing else may differ.
+//! Compares the configuration of sidecars with that of a real Consul, for the golden cases of
+//! `crates/resources`. The documents of a case are written to Consul, and its resources for the proxy
+//! must equal `resources.json`. Intended differences are removed in `intended`, each with its reason;
+//! `not_compared.json` lists cases that Consul does not support. No other differences are permitted.
 
 mod client;
 #[path = "../../../crates/resources/tests/it/golden_cases/documents.rs"]
@@ -25,10 +25,10 @@ use crate::consul_catalog::consul;
 use documents::Documents;
 use intended::Field;
 
-/// The resources of a proxy, as `type name`.
+/// The resources of a proxy, keyed by `type name`.
 pub(crate) type Resources = BTreeMap<String, Value>;
 
-/// What the trust domain is called when resources are compared.
+/// The trust domain's placeholder in comparisons.
 const TRUST_DOMAIN: &str = "trust.domain";
 
 /// The trust domain in the golden resources.
@@ -38,7 +38,7 @@ const GOLDEN_TRUST_DOMAIN: &str = "c1.consul";
 struct Case {
     name: String,
     documents: Documents,
-    /// What Legate answers.
+    /// Legate's resources.
     resources: Resources,
 }
 
@@ -66,8 +66,8 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// The resources of `resources.json` that an Envoy asks for. It does not ask for secrets here: Consul
-/// has certificates in its clusters and listeners.
+/// The resources of `resources.json` that Envoy subscribes to, without secrets: Consul has certificates
+/// inline in its clusters and listeners.
 fn golden(document: &Value) -> Resources {
     let mut named = BTreeMap::new();
     for section in ["Clusters", "Listeners"] {
@@ -94,7 +94,7 @@ fn golden(document: &Value) -> Resources {
     resources
 }
 
-/// The same with the trust domain called as everywhere.
+/// Replaces the trust domain by the placeholder.
 fn rename(resources: Resources, trust_domain: &str) -> Resources {
     let escape = |domain: &str| domain.replace('.', "\\\\.");
     let same = |text: &str| {
@@ -128,7 +128,7 @@ impl Consul {
         }
     }
 
-    /// Refused is what is not a success.
+    /// Sends a request; fails for an error status.
     async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(), String> {
         let answer = http_client::send(method, self.http, path, None, body).await;
         let (status, text) = answer.expect("an answer");
@@ -180,7 +180,7 @@ impl Consul {
         }
         for entry in documents.entries.iter().rev() {
             let kind = entry["Kind"].as_str().unwrap_or_default();
-            // The only kind of which there is one entry, with the kind's name.
+            // The only kind with a single entry, named like the kind.
             let name = entry["Name"].as_str().unwrap_or("mesh");
             self.delete(&format!("/v1/config/{kind}/{name}")).await;
         }
@@ -196,7 +196,7 @@ impl Consul {
         removed.expect("a removed document");
     }
 
-    /// How what the proxy gets differs from the golden resources, for a case at a time.
+    /// The differences between the proxy's resources and the golden ones, for one case at a time.
     async fn differences(&self, case: &Case) -> Vec<Difference> {
         let found = self.compare(case).await;
         self.clean(&case.documents).await;
@@ -229,15 +229,15 @@ impl Consul {
     }
 }
 
-/// A value that Consul has otherwise.
+/// A value that differs in Consul.
 struct Difference {
-    /// Resource and field; empty when nothing could be compared.
+    /// Resource and field; empty if nothing could be compared.
     at: String,
     text: String,
 }
 
 impl Difference {
-    /// Which of the intended differences of a case it is.
+    /// The index of the case's intended difference that matches.
     fn intended(&self, case: &str) -> Option<usize> {
         intended::FIELDS
             .iter()
@@ -251,7 +251,7 @@ fn intention_path(intention: &Value) -> String {
     format!("/v1/connect/intentions/exact?source={source}&destination={destination}")
 }
 
-/// The Consuls that cases are shared by: the address of each, and its default for intentions.
+/// The Consul servers that cases share: address, and default for intentions.
 const CONSULS: [(&str, &str); 3] = [
     ("127.0.77.4", "deny"),
     ("127.0.77.5", "deny"),
@@ -291,7 +291,7 @@ async fn resources_are_those_of_consul() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What is listed nowhere, and what is listed in vain.
+/// Differences that are not listed, and listed ones that do not occur.
 fn not_intended(
     not_compared: &BTreeMap<String, String>,
     found: &BTreeMap<String, Vec<Difference>>,
@@ -327,7 +327,7 @@ fn not_intended(
     wrong
 }
 
-/// The first differences, by where they are.
+/// The first differences, by path.
 fn compare(ours: &Resources, theirs: &Resources, found: &mut Vec<Difference>) {
     let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
     for name in names {

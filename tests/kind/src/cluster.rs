@@ -1,4 +1,4 @@
-//! The cluster, through the programs that people use: kubectl and helm.
+//! Access to the cluster with the tools of its users: kubectl and helm.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,24 +10,24 @@ use serde_json::Value;
 
 use crate::retry::retry;
 
-/// Longest wait of a step; far above what one takes on a slow machine.
+/// The deadline of a step, with a wide margin for slow machines.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
-/// The cluster that `KUBECONFIG` names, and what else this machine has for the scenarios.
+/// The cluster of `KUBECONFIG`, and other programs on this machine.
 pub(crate) struct Cluster {
-    /// A real Consul.
+    /// The path of a real Consul.
     pub(crate) consul: Option<PathBuf>,
-    /// Process 1 of the cluster's only node, where that node is of this machine.
+    /// Process 1 of the cluster's only node, if it runs on this machine.
     pub(crate) node: Option<u32>,
 }
 
 impl Cluster {
-    /// What kubectl prints.
+    /// Runs kubectl and returns its output.
     pub(crate) fn kubectl(&self, words: &[&str]) -> anyhow::Result<String> {
         output(kubectl().args(words), "")
     }
 
-    /// What kubectl prints, with a text as its input.
+    /// The same with text on standard input.
     pub(crate) fn kubectl_with(&self, input: &str, words: &[&str]) -> anyhow::Result<String> {
         output(kubectl().args(words), input)
     }
@@ -39,14 +39,14 @@ impl Cluster {
     }
 }
 
-/// kubectl, which ends in time whatever the API server does.
+/// The kubectl command with a timeout.
 fn kubectl() -> Command {
     let mut command = Command::new("timeout");
     command.args(["150", "kubectl"]);
     command
 }
 
-/// Runs a command to its end; an exit status other than 0 is an error with what it said.
+/// Runs a command; an exit status other than 0 is an error with its output.
 pub(crate) fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
     let done = finish(command, input)?;
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -62,7 +62,7 @@ pub(crate) fn output(command: &mut Command, input: &str) -> anyhow::Result<Strin
     Ok(text)
 }
 
-/// Exit status and output, whatever they are.
+/// Runs a command and returns exit status and output.
 pub(crate) fn finish(command: &mut Command, input: &str) -> anyhow::Result<Output> {
     let program = command.get_program().display().to_string();
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -75,7 +75,7 @@ pub(crate) fn finish(command: &mut Command, input: &str) -> anyhow::Result<Outpu
     Ok(child.wait_with_output()?)
 }
 
-/// Tries until it succeeds; the last error after [`LIMIT`].
+/// Retries until success; returns the last error after [`LIMIT`].
 pub(crate) fn eventually<T>(
     what: &str,
     attempt: impl FnMut() -> anyhow::Result<T>,

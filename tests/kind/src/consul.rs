@@ -1,4 +1,4 @@
-//! A real Consul server on this machine, outside of the cluster, with TLS and access control.
+//! A real Consul server on this machine, outside of the cluster, with TLS and ACLs.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -16,23 +16,23 @@ use crate::host::{Process, address_towards, api_server, free_ports};
 /// The name in its certificate.
 pub(crate) const NAME: &str = "server.dc1.consul";
 
-/// One server, which ends when this is dropped.
+/// A server that is stopped on drop.
 pub(crate) struct Consul {
     program: PathBuf,
     process: Process,
     folder: TempDir,
-    /// Its address, as pods see it.
+    /// Its address from within pods.
     pub(crate) address: IpAddr,
     pub(crate) https: u16,
     pub(crate) grpc: u16,
-    /// May do everything.
+    /// A management token.
     pub(crate) token: String,
-    /// The URL of the cluster's API server, as Consul sees it.
+    /// The URL of the cluster's API server from Consul.
     pub(crate) kubernetes: String,
 }
 
 impl Consul {
-    /// Starts it, and waits until it answers.
+    /// Starts it and waits until it responds.
     pub(crate) fn start(program: &Path, cluster: &Cluster) -> anyhow::Result<Self> {
         let kubernetes = api_server(cluster)?;
         let address = address_towards(kubernetes)?;
@@ -92,7 +92,7 @@ impl Consul {
         Ok(consul)
     }
 
-    /// What `consul` prints as a client of this server.
+    /// Runs `consul` as a client of this server and returns its output.
     pub(crate) fn run(&self, words: &[&str]) -> anyhow::Result<String> {
         let mut client = command(&self.program, self.folder.path());
         let url = format!("https://{}", SocketAddr::new(self.address, self.https));
@@ -104,14 +104,14 @@ impl Consul {
         output(client.args(words), "")
     }
 
-    /// Names of the services that have a name with this beginning.
+    /// Names of the services with this prefix.
     pub(crate) fn services(&self, beginning: &str) -> anyhow::Result<Vec<String>> {
         let all = self.run(&["catalog", "services"])?;
         let names = all.lines().filter(|name| name.starts_with(beginning));
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// The tokens of logins through an auth method whose description has a text in it.
+    /// The tokens of logins with an auth method whose description contains a text.
     pub(crate) fn logins(&self, method: &str, text: &str) -> anyhow::Result<Vec<String>> {
         let tokens = self.run(&["acl", "token", "list", "-format=json"])?;
         let tokens: Value = serde_json::from_str(&tokens)?;
@@ -122,7 +122,7 @@ impl Consul {
         Ok(descriptions.filter(|is| is.contains(text)).collect())
     }
 
-    /// The file with the authority of its certificate.
+    /// The file with the CA of its certificate.
     pub(crate) fn authority(&self) -> PathBuf {
         self.folder.path().join(CA)
     }
@@ -133,7 +133,7 @@ impl Consul {
     }
 }
 
-/// The authority that `consul tls` makes.
+/// The CA that `consul tls` creates.
 const CA: &str = "consul-agent-ca.pem";
 
 fn command(program: &Path, folder: &Path) -> Command {

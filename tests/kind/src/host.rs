@@ -1,4 +1,4 @@
-//! Programs on this machine, outside of the cluster, that pods reach.
+//! Programs on this machine, outside of the cluster, that are reachable from pods.
 
 use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -9,18 +9,18 @@ use anyhow::{Context, ensure};
 
 use crate::cluster::Cluster;
 
-/// A program that ends when this is dropped.
+/// A program that is stopped on drop.
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts it; what it prints goes to a file in `folder`.
+    /// Starts it; its output is written to a file in `folder`.
     pub(crate) fn start(program: Command, folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join("log");
         let file = File::create(&log)?;
-        // With this program the kernel ends it, however this program ends.
+        // The kernel kills it when this program dies.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
@@ -35,7 +35,7 @@ impl Process {
         Ok(Self { child, log })
     }
 
-    /// The last lines of what it printed.
+    /// The last lines of its output.
     pub(crate) fn log(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -50,7 +50,7 @@ impl Drop for Process {
     }
 }
 
-/// Where the API server is, for pods and for this machine.
+/// The address of the API server, from pods and from this machine.
 pub(crate) fn api_server(cluster: &Cluster) -> anyhow::Result<SocketAddr> {
     let slice = cluster.json(&["get", "endpointslice", "kubernetes", "--namespace=default"])?;
     let address = slice["endpoints"][0]["addresses"][0].as_str();
@@ -60,7 +60,7 @@ pub(crate) fn api_server(cluster: &Cluster) -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(address.parse()?, port))
 }
 
-/// The address of this machine from which it reaches another, which therefore reaches it there.
+/// The local address used to reach another machine, by which the other reaches this one.
 pub(crate) fn address_towards(other: SocketAddr) -> anyhow::Result<IpAddr> {
     let any = match other {
         SocketAddr::V4(_) => "0.0.0.0:0",
@@ -76,7 +76,7 @@ pub(crate) fn address_towards(other: SocketAddr) -> anyhow::Result<IpAddr> {
     Ok(address)
 }
 
-/// Ports that nobody listens at.
+/// Unused ports.
 pub(crate) fn free_ports<const N: usize>(address: IpAddr) -> anyhow::Result<[u16; N]> {
     let mut listeners = Vec::new();
     for _ in 0..N {

@@ -28,15 +28,15 @@ fn program() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Exit status and output, whatever they are.
+/// Runs it and returns exit status and output.
 fn legate(words: &[&str]) -> anyhow::Result<Output> {
-    // It ends in time by itself; the limit is for the defect in which it does not.
+    // It has its own timeouts; this limit catches defects.
     let mut command = Command::new("timeout");
     command.arg("150").arg(program()?).args(words);
     finish(&mut command, "")
 }
 
-/// What it prints.
+/// Runs it and returns its output.
 pub(crate) fn output(words: &[&str]) -> anyhow::Result<String> {
     let done = legate(words)?;
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -50,14 +50,14 @@ pub(crate) fn output(words: &[&str]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What it prints as JSON.
+/// Runs it and returns its output as JSON.
 pub(crate) fn json(words: &[&str]) -> anyhow::Result<Value> {
     let text = output(&[words, &["-o", "json"]].concat())?;
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Runs `legate check`: whether it says that all is well, and what it found. Its exit status says the
-/// same.
+/// Runs `legate check` and returns whether the mesh is healthy, and the findings. The exit status
+/// must agree.
 pub(crate) fn check() -> anyhow::Result<(bool, Vec<Finding>)> {
     let done = legate(&["check", "-o", "json"])?;
     let document: Value = serde_json::from_slice(&done.stdout).with_context(|| {
@@ -67,7 +67,7 @@ pub(crate) fn check() -> anyhow::Result<(bool, Vec<Finding>)> {
     let healthy = document["healthy"] == true;
     ensure!(
         done.status.code() == Some(i32::from(!healthy)),
-        "legate check ends with {} and says {document}",
+        "legate check exited with {} and printed {document}",
         done.status
     );
     let findings = document["findings"].as_array().context("findings")?;
@@ -84,7 +84,7 @@ pub(crate) fn check() -> anyhow::Result<(bool, Vec<Finding>)> {
     Ok((healthy, findings.collect()))
 }
 
-/// A finding that failed, with this in its message: there has to be one with a next step.
+/// Expects a failed finding with this text and a next step.
 pub(crate) fn fails(check_name: &str, part: &str) -> anyhow::Result<()> {
     let (healthy, findings) = check()?;
     let mut failed = findings

@@ -1,12 +1,12 @@
-//! `legate-kind`: the scenarios with Kubernetes. `cargo xtask kind` makes the cluster and the images and
+//! `legate-kind`: the scenarios with Kubernetes. `cargo xtask kind` creates the cluster and the images and
 //! starts this program with `KUBECONFIG` set and kubectl and helm on `PATH`.
 //!
-//! Scenarios of a group run side by side, each in a namespace of its own; what concerns the whole
-//! cluster runs alone. A scenario that fails shows what its pods said. `legate-kind bench` measures instead.
+//! Scenarios of a group run concurrently, each in a namespace of its own; scenarios that affect the whole
+//! cluster run alone. A failed scenario shows the logs of its pods. `legate-kind bench` measures instead.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command line tool talks to whoever runs it"
+    reason = "a command line tool prints to its user"
 )]
 
 mod bench;
@@ -30,39 +30,39 @@ use clap::{Parser, Subcommand};
 
 use crate::cluster::Cluster;
 
-/// Which scenarios to run.
+/// Options of the program.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Those whose name has this in it; all unless given
+    /// Scenarios whose name contains this text; default: all
     #[arg(long)]
     filter: Vec<String>,
-    /// A real consul, for the chart with servers outside of the cluster
+    /// A real consul, for the chart with external servers
     #[arg(long, env = "LEGATE_CONSUL", value_name = "FILE")]
     consul: Option<OsString>,
-    /// Process 1 of the node that `cargo xtask kind` has started
+    /// Process 1 of the node started by `cargo xtask kind`
     #[arg(long, value_name = "PID")]
     node: Option<u32>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure what the mesh costs, and print tables
+    /// Measure the cost of the mesh and print tables
     Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let cluster = Cluster {
-        // An empty variable is none, as everywhere.
+        // An empty variable counts as unset, as everywhere.
         consul: args
             .consul
             .filter(|file| !file.is_empty())
             .map(PathBuf::from),
         node: args.node,
     };
-    if let Err(error) = mesh::refuse_somebodys_cluster(&cluster) {
+    if let Err(error) = mesh::refuse_foreign_cluster(&cluster) {
         eprintln!("error: {error:#}");
         return ExitCode::FAILURE;
     }

@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::cluster::{Cluster, eventually, output};
 use crate::namespace::Namespace;
 
-/// The release with servers of its own, and its namespace.
+/// The release with its own servers, and its namespace.
 pub(crate) const RELEASE: &str = "legate";
 
-/// What differs from the chart's defaults.
+/// The values that differ from the chart's defaults.
 const VALUES: [&str; 4] = [
     "global.image=localhost/legate-server:test",
     "global.imageK8S=localhost/legate-k8s:test",
@@ -26,15 +26,14 @@ pub(crate) struct Release<'a> {
     pub(crate) namespace: &'a str,
 }
 
-/// The one with servers of its own, which most scenarios use.
+/// The release with its own servers, which most scenarios use.
 pub(crate) const OWN: Release<'static> = Release {
     name: RELEASE,
     namespace: RELEASE,
 };
 
 impl Release<'_> {
-    /// Installs the chart, or makes what is installed like this; values are `name=value`. Returns when
-    /// all of it is ready.
+    /// Installs or upgrades the chart; values are `name=value`. Returns when everything is ready.
     pub(crate) fn upgrade(&self, values: &[&str]) -> anyhow::Result<()> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/legate");
         let mut helm = Command::new("helm");
@@ -48,7 +47,7 @@ impl Release<'_> {
         output(&mut helm, "").map(|_| ())
     }
 
-    /// Removes it, if it is there, and waits until its pods are gone.
+    /// Uninstalls it, if installed, and waits until its pods are gone.
     pub(crate) fn uninstall(&self) -> anyhow::Result<()> {
         let mut helm = Command::new("helm");
         helm.args(["uninstall", self.name, "--namespace", self.namespace])
@@ -57,11 +56,12 @@ impl Release<'_> {
     }
 }
 
-/// Namespaces that scenarios and the tutorial make and delete, and that people have too.
+/// Namespaces that scenarios and the tutorial create and delete, and that a user's cluster may have
+/// too.
 const COMMON: [&str; 4] = [RELEASE, "consul", "hello", "hello-restricted"];
 
-/// Fails where the cluster is not one that was made for this, and has something that would be deleted.
-pub(crate) fn refuse_somebodys_cluster(cluster: &Cluster) -> anyhow::Result<()> {
+/// Fails if the cluster was not created for this and has something that would be deleted.
+pub(crate) fn refuse_foreign_cluster(cluster: &Cluster) -> anyhow::Result<()> {
     if cluster.node.is_some() {
         return Ok(());
     }
@@ -76,7 +76,7 @@ pub(crate) fn refuse_somebodys_cluster(cluster: &Cluster) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The namespace of the release with servers of its own.
+/// The namespace of the release with its own servers.
 pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     Namespace {
         cluster,
@@ -84,13 +84,13 @@ pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     }
 }
 
-/// Installs the release with servers of its own.
+/// Installs the release with its own servers.
 pub(crate) fn install(cluster: &Cluster) -> anyhow::Result<()> {
     let installed = OWN.upgrade(&[]);
     installed.map_err(|error| error.context(namespace(cluster).describe()))
 }
 
-/// Checks that pods do not wait for an operator that is gone.
+/// Checks that pods are not blocked by the webhook of a removed operator.
 pub(crate) fn assert_no_webhook_of(cluster: &Cluster, release: &str) -> anyhow::Result<()> {
     let hooks = cluster.json(&["get", "mutatingwebhookconfigurations"])?;
     let hooks = hooks["items"].as_array().context("they are a list")?;
@@ -102,7 +102,7 @@ pub(crate) fn assert_no_webhook_of(cluster: &Cluster, release: &str) -> anyhow::
     Ok(())
 }
 
-/// What the servers answer to a GET with the token that may do everything.
+/// The servers' response to a GET with the management token.
 pub(crate) fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
     let url = url(cluster, path)?;
     let read = || cluster.kubectl(&["get", "--raw", &url]);
@@ -110,21 +110,21 @@ pub(crate) fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// A PUT with that token.
+/// Sends a PUT with that token.
 pub(crate) fn put(cluster: &Cluster, path: &str, body: &Value) -> anyhow::Result<()> {
     let url = url(cluster, path)?;
     let words = ["replace", "--raw", &url, "--filename", "-"];
     cluster.kubectl_with(&body.to_string(), &words).map(|_| ())
 }
 
-/// The token that may do everything.
+/// The management token.
 pub(crate) fn token(cluster: &Cluster) -> anyhow::Result<String> {
     let template = "--output=go-template={{.data.token|base64decode}}";
     let secret = ["get", "secret/legate-bootstrap-acl-token", template];
     namespace(cluster).kubectl(&secret)
 }
 
-/// A path of the servers' API, through the API server.
+/// The URL of a path of the servers' API, through the API server.
 fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
     let token = token(cluster)?;
     let server = format!("/api/v1/namespaces/{RELEASE}/services/https:legate-server:8501/proxy");
@@ -132,8 +132,8 @@ fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
     Ok(format!("{server}{path}{separator}token={token}"))
 }
 
-/// When each instance of a service came into the catalog, by its id: one that was deleted and has come
-/// back has another index.
+/// The create index of each instance of a service, by id: an instance that was deleted and created
+/// again has another index.
 pub(crate) fn registered(cluster: &Cluster, service: &str) -> anyhow::Result<Vec<(String, u64)>> {
     let instances = get(cluster, &format!("/v1/catalog/service/{service}"))?;
     let instances = instances.as_array().context("instances are a list")?.iter();

@@ -1,18 +1,18 @@
-//! One scenario's namespace: what it applies, waits for, runs and reads there.
+//! The namespace of a scenario, with kubectl operations in it.
 
 use anyhow::Context;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, LIMIT};
 
-/// A namespace that is there for as long as its scenario runs.
+/// A namespace that exists while its scenario runs.
 pub(crate) struct Namespace<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) name: String,
 }
 
 impl<'a> Namespace<'a> {
-    /// Makes it anew: one of this name is what an earlier run has left.
+    /// Creates it, after deleting one left by an earlier run.
     pub(crate) fn create(cluster: &'a Cluster, name: &str) -> anyhow::Result<Self> {
         let space = Self {
             cluster,
@@ -23,7 +23,7 @@ impl<'a> Namespace<'a> {
         Ok(space)
     }
 
-    /// What kubectl prints here.
+    /// Runs kubectl in the namespace and returns its output.
     pub(crate) fn kubectl(&self, words: &[&str]) -> anyhow::Result<String> {
         let here = ["--namespace", &self.name];
         self.cluster.kubectl(&[&here[..], words].concat())
@@ -35,13 +35,14 @@ impl<'a> Namespace<'a> {
         self.cluster.kubectl_with(manifests, &words).map(|_| ())
     }
 
-    /// Objects here as JSON.
+    /// Objects in the namespace as JSON.
     pub(crate) fn json(&self, words: &[&str]) -> anyhow::Result<Value> {
         let here = ["--namespace", &self.name];
         self.cluster.json(&[&here[..], words].concat())
     }
 
-    /// Waits until all pods of a Deployment or StatefulSet, `deployment/api`, are ready and new.
+    /// Waits until all pods of a Deployment or StatefulSet, such as `deployment/api`, are updated
+    /// and ready.
     pub(crate) fn rolled_out(&self, workload: &str) -> anyhow::Result<()> {
         let limit = format!("--timeout={}s", LIMIT.as_secs());
         self.kubectl(&["rollout", "status", workload, &limit])
@@ -56,7 +57,7 @@ impl<'a> Namespace<'a> {
             .map(|_| ())
     }
 
-    /// Names of the pods with a label that are not about to end.
+    /// Names of the pods with a label, without terminating ones.
     pub(crate) fn pods(&self, label: &str) -> anyhow::Result<Vec<String>> {
         let pods = self.json(&["get", "pods", "--selector", label])?;
         let pods = pods["items"].as_array().context("pods are a list")?;
@@ -67,7 +68,7 @@ impl<'a> Namespace<'a> {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// What a command in a container prints: `exec("deployment/web", "web", &["mesh-app", …])`.
+    /// The output of a command in a container: `exec("deployment/web", "web", &["mesh-app", …])`.
     pub(crate) fn exec(
         &self,
         pod: &str,
@@ -77,7 +78,7 @@ impl<'a> Namespace<'a> {
         self.kubectl(&[&["exec", pod, "--container", container, "--"], words].concat())
     }
 
-    /// A request to a Service here, such as `server:8500`, through the API server.
+    /// Sends a request to a Service here, such as `server:8500`, through the API server.
     pub(crate) fn put(&self, service: &str, path: &str, body: &Value) -> anyhow::Result<String> {
         let name = &self.name;
         let url = format!("/api/v1/namespaces/{name}/services/{service}/proxy{path}");
@@ -85,7 +86,7 @@ impl<'a> Namespace<'a> {
         self.cluster.kubectl_with(&body.to_string(), &words)
     }
 
-    /// What there is to see of all pods after a failure.
+    /// Describes all pods after a failure.
     pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for words in [
@@ -102,7 +103,7 @@ impl<'a> Namespace<'a> {
         text
     }
 
-    /// Removes it without waiting for its pods.
+    /// Deletes it without waiting for its pods.
     pub(crate) fn delete(&self) -> anyhow::Result<()> {
         let words = ["delete", "namespace", &self.name, "--wait=false"];
         self.cluster.kubectl(&words).map(|_| ())

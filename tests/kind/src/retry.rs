@@ -1,9 +1,9 @@
-//! Waiting for what comes in its own time. `cargo xtask kind` has this module as well.
+//! Retries with a time limit. `cargo xtask kind` includes this module as well.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-/// Tries until it succeeds; the last error after `limit`.
+/// Retries until success; returns the last error after `limit`.
 pub(crate) fn retry<T>(
     limit: Duration,
     what: &str,

@@ -1,4 +1,4 @@
-//! Runs scenarios side by side, and shows what became of each.
+//! Runs scenarios concurrently, and prints the result of each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -11,25 +11,25 @@ use crate::mesh;
 use crate::namespace::Namespace;
 use crate::scenarios;
 
-/// What is to be shown, in a namespace of its own.
+/// A scenario, which runs in a namespace of its own.
 pub(crate) struct Scenario {
-    /// A sentence in words and `_`, of at most 63 letters: the namespace has this name.
+    /// A sentence in words and `_`, with at most 63 letters, because it is the namespace's name.
     pub(crate) name: &'static str,
-    /// Fails with what was seen instead.
+    /// Fails with the unexpected observation.
     pub(crate) run: fn(&Namespace) -> anyhow::Result<()>,
 }
 
-/// What not every machine has.
+/// Requirements that not every machine meets.
 pub(crate) enum Needs {
     Nothing,
-    /// Parts of the control plane as processes of this machine.
+    /// The control plane's components run as processes of this machine.
     OwnNode,
-    /// A real Consul.
+    /// A real Consul is available.
     Consul,
 }
 
 impl Needs {
-    /// Why scenarios with this need cannot run here.
+    /// Why scenarios with this requirement cannot run here.
     fn missing(&self, cluster: &Cluster) -> Option<&'static str> {
         match self {
             Self::OwnNode if cluster.node.is_none() => Some(
@@ -41,19 +41,19 @@ impl Needs {
     }
 }
 
-/// Groups run one after the other.
+/// A group of scenarios; groups run one after the other.
 pub(crate) struct Group {
-    /// The chart is installed before.
+    /// Whether the chart is installed before.
     pub(crate) mesh: bool,
-    /// Left out, and said so, where this is not there.
+    /// If this is missing, the group is skipped and reported.
     pub(crate) needs: Needs,
-    /// How many run at a time. They wait most of their time, and those that concern the whole cluster
-    /// run alone.
+    /// The maximum number of concurrent scenarios. Scenarios mostly wait; those that affect the whole
+    /// cluster run alone.
     pub(crate) at_a_time: usize,
     pub(crate) scenarios: &'static [&'static [Scenario]],
 }
 
-/// Runs those whose name has one of the filters in it.
+/// Runs the scenarios whose name contains one of the filters.
 pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
     let chosen = |scenario: &&Scenario| {
         filters.is_empty() || filters.iter().any(|filter| scenario.name.contains(filter))
@@ -97,14 +97,14 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
         );
     }
     println!("{count} scenarios passed");
-    // Those that were left out have to be seen with the verdict.
+    // Skipped scenarios are reported together with the result.
     for line in left_out {
         println!("{line}");
     }
     Ok(())
 }
 
-/// The names of those that failed.
+/// Runs scenarios concurrently; returns the names of failed ones.
 fn side_by_side(cluster: &Cluster, at_a_time: usize, scenarios: &[&Scenario]) -> Vec<&'static str> {
     let waiting = Mutex::new(scenarios.iter());
     let failed = Mutex::new(Vec::new());
@@ -125,7 +125,7 @@ fn side_by_side(cluster: &Cluster, at_a_time: usize, scenarios: &[&Scenario]) ->
     failed.into_inner().expect("no holder panics")
 }
 
-/// Whether it passed.
+/// Runs a scenario; returns whether it passed.
 fn one(cluster: &Cluster, scenario: &Scenario) -> bool {
     let start = SystemTime::now();
     let space = Namespace::create(cluster, &scenario.name.replace('_', "-"));
@@ -133,14 +133,14 @@ fn one(cluster: &Cluster, scenario: &Scenario) -> bool {
         let run = AssertUnwindSafe(|| (scenario.run)(&space));
         let outcome = catch_unwind(run).unwrap_or_else(|_| Err(anyhow!("it panicked")));
         let outcome = outcome.map_err(|error| error.context(space.describe()));
-        // What failed stays as it is, for whoever keeps the cluster.
+        // The namespace of a failed scenario is kept for inspection.
         outcome.and_then(|()| space.delete())
     });
     let took = seconds_since(start);
     match &outcome {
         Ok(()) => println!("{took:>6.1} s  ok      {}", scenario.name),
         Err(error) => {
-            // What was wrong is read last, so it stands last.
+            // The error is printed last, where it is read first.
             let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
             println!(
                 "{}\n{took:>6.1} s  FAILED  {}",

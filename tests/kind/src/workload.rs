@@ -1,4 +1,4 @@
-//! Applications in the mesh: what a user would write for each, and the load that calls them.
+//! Applications in the mesh as users define them, and the load that calls them.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use serde_json::{Value, json};
 use crate::cluster::eventually;
 use crate::namespace::Namespace;
 
-/// Where an application serves HTTP.
+/// The HTTP port of an application.
 pub(crate) const PORT: u16 = 8080;
 
-/// A Deployment with its Service and ServiceAccount, all of one name. The catalog has one name for each
-/// service whatever its namespace, so that each scenario uses its own.
+/// A Deployment with a Service and ServiceAccount of the same name. Names are unique in the catalog
+/// across namespaces, so each scenario has its own.
 pub(crate) struct App {
     pub(crate) name: String,
     pub(crate) replicas: u32,
     /// Arguments of `mesh-app`.
     pub(crate) arguments: Vec<String>,
-    /// Annotations under `consul.hashicorp.com/` besides `connect-inject`.
+    /// Annotations under `consul.hashicorp.com/` in addition to `connect-inject`.
     pub(crate) annotations: Vec<(&'static str, String)>,
-    /// More of the container.
+    /// Additional fields of the container.
     pub(crate) container: Value,
 }
 
 impl App {
-    /// One that serves HTTP under its pod's name.
+    /// An application that serves HTTP under its pod's name.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -46,13 +46,13 @@ impl App {
         self
     }
 
-    /// An annotation of its pods.
+    /// Adds an annotation to its pods.
     pub(crate) fn annotation(mut self, name: &'static str, value: &str) -> Self {
         self.annotations.push((name, value.to_owned()));
         self
     }
 
-    /// A field of its container, such as `readinessProbe`.
+    /// Sets a field of its container, such as `readinessProbe`.
     pub(crate) fn container(mut self, name: &str, value: Value) -> Self {
         self.container[name] = value;
         self
@@ -64,7 +64,7 @@ impl App {
         space.rolled_out(&format!("deployment/{}", self.name))
     }
 
-    /// Applies its Service and ServiceAccount only.
+    /// Applies only its Service and ServiceAccount.
     pub(crate) fn apply_without_pods(&self, space: &Namespace) -> anyhow::Result<()> {
         let manifests = self.manifests();
         for one in [&manifests["items"][0], &manifests["items"][1]] {
@@ -73,7 +73,7 @@ impl App {
         Ok(())
     }
 
-    /// One of its pods, made by nobody else.
+    /// One of its pods, without a controller.
     pub(crate) fn pod(&self, name: &str) -> Value {
         let mut pod = self.template();
         pod["apiVersion"] = json!("v1");
@@ -82,7 +82,7 @@ impl App {
         pod
     }
 
-    /// What is applied.
+    /// Its manifests.
     pub(crate) fn manifests(&self) -> Value {
         let name = &self.name;
         let labels = json!({"app": name});
@@ -107,7 +107,7 @@ impl App {
         ]})
     }
 
-    /// Its pods.
+    /// Its pod template.
     pub(crate) fn template(&self) -> Value {
         let mut annotations = json!({"consul.hashicorp.com/connect-inject": "true"});
         for (name, value) in &self.annotations {
@@ -141,7 +141,7 @@ pub(crate) fn resource(kind: &str, name: &str, spec: &Value) -> String {
     resource.to_string()
 }
 
-/// Lets one service call another, or not: `allow` or `deny`.
+/// Creates an intention: `allow` or `deny`.
 pub(crate) fn intend(space: &Namespace, from: &str, to: &str, action: &str) -> anyhow::Result<()> {
     let sources = json!([{"name": from, "action": action}]);
     let spec = json!({"destination": {"name": to}, "sources": sources});
@@ -149,21 +149,21 @@ pub(crate) fn intend(space: &Namespace, from: &str, to: &str, action: &str) -> a
     space.wait(&format!("serviceintentions/{to}"), "condition=Synced")
 }
 
-/// Says that a service speaks HTTP.
+/// Sets the service's protocol to HTTP.
 pub(crate) fn speaks_http(space: &Namespace, name: &str) -> anyhow::Result<()> {
     let spec = json!({"protocol": "http"});
     space.apply(&resource("ServiceDefaults", name, &spec))?;
     space.wait(&format!("servicedefaults/{name}"), "condition=Synced")
 }
 
-/// What an application answers to a caller: `{"instance": …, "caller": …}`.
+/// An application's response to a caller: `{"instance": …, "caller": …}`.
 pub(crate) fn ask(space: &Namespace, from: &str, url: &str) -> anyhow::Result<Value> {
     let pod = format!("deployment/{from}");
     let answer = space.exec(&pod, "app", &["mesh-app", "get", url])?;
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// The same, as soon as there is an answer.
+/// The same, retried until there is a response.
 pub(crate) fn ask_until_answered(
     space: &Namespace,
     from: &str,
@@ -172,19 +172,19 @@ pub(crate) fn ask_until_answered(
     eventually(&format!("{from} asks {url}"), || ask(space, from, url))
 }
 
-/// Waits until a caller gets no answer.
+/// Waits until a caller is refused.
 pub(crate) fn ask_until_refused(space: &Namespace, from: &str, url: &str) -> anyhow::Result<()> {
     eventually(&format!("{from} is refused by {url}"), || {
         match ask(space, from, url) {
             Ok(answer) => Err(anyhow::anyhow!("{answer}")),
-            // The caller itself has to be there.
+            // The error must come from the caller's program, which shows that the caller is running.
             Err(error) if format!("{error:#}").contains("error: ") => Ok(()),
             Err(error) => Err(error),
         }
     })
 }
 
-/// Checks who Envoy says is calling.
+/// Checks the caller's identity as reported by Envoy.
 pub(crate) fn assert_caller(answer: &Value, name: &str) -> anyhow::Result<()> {
     let caller = answer["caller"].as_str().unwrap_or_default();
     ensure!(caller.starts_with("spiffe://"), "{answer}");
@@ -192,24 +192,24 @@ pub(crate) fn assert_caller(answer: &Value, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Requests without pause from a pod in the mesh.
+/// Continuous requests from a pod in the mesh.
 pub(crate) struct Load<'a> {
     space: &'a Namespace<'a>,
     name: &'static str,
 }
 
-/// What became of requests.
+/// The results of requests.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// Answers by instance.
+    /// Number of responses by instance.
     pub(crate) answers: BTreeMap<String, u64>,
     pub(crate) failed: u64,
-    /// The first of them.
+    /// The first failures.
     pub(crate) failures: Vec<String>,
 }
 
 impl<'a> Load<'a> {
-    /// Starts it, and waits until requests are answered; counts from then on.
+    /// Starts it, waits for the first response, and clears the results.
     pub(crate) fn start(
         space: &'a Namespace<'a>,
         name: &'static str,
@@ -226,12 +226,12 @@ impl<'a> Load<'a> {
         Ok(load)
     }
 
-    /// Counts from now on.
+    /// Clears the results.
     pub(crate) fn reset(&self) -> anyhow::Result<()> {
         self.get("/reset").map(|_| ())
     }
 
-    /// What became of the requests since.
+    /// The results since the last reset.
     pub(crate) fn seen(&self) -> anyhow::Result<Seen> {
         let seen: Value = serde_json::from_str(&self.get("/")?)?;
         let answers = seen["answers"].as_object().context("answers")?;
@@ -247,7 +247,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Answers and not one failure; what was seen.
+    /// The results, which must contain responses and no failure.
     pub(crate) fn without_failure(&self) -> anyhow::Result<Seen> {
         let seen = self.seen()?;
         ensure!(

@@ -1,4 +1,4 @@
-//! `consul agent -dev` on ports of its own, for the clients that do not start one themselves.
+//! Runs `consul agent -dev` on free ports, for clients that do not start an agent themselves.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -9,18 +9,18 @@ use anyhow::{Context, bail};
 
 use super::Place;
 
-/// How often it is tried to connect to the agent, at most, and the pause in between.
+/// The maximum number of attempts to connect to the agent, and the pause between them.
 const ATTEMPTS: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A running agent; it ends with this value.
+/// A running agent, stopped on drop.
 pub(super) struct Agent {
     child: Child,
     http: u16,
 }
 
 impl Agent {
-    /// Starts one, and waits until its HTTP port can be connected to.
+    /// Starts an agent and waits until its HTTP port accepts connections.
     pub(super) fn start(place: &Place) -> anyhow::Result<Self> {
         let http = free_port()?;
         let mut command = Command::new(place.consul());
@@ -41,7 +41,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Where its HTTP API is, without a scheme.
+    /// The address of its HTTP API, without a scheme.
     pub(super) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.http)
     }
@@ -66,13 +66,13 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A Consul has ports that `legate` has not, which two of them on one machine must not share.
+/// A Consul has additional ports, which two agents on one machine must not share.
 fn is_consul(place: &Place) -> bool {
     let target = place.consul().canonicalize();
     target.is_ok_and(|target| target.file_name().is_some_and(|name| name == "consul"))

@@ -1,5 +1,5 @@
-//! The test suite of the official Go client, compiled from the Go module proxy, against the program that
-//! is called `consul`.
+//! The test suite of the official Go client, compiled from the Go module proxy, against the program named
+//! `consul`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -17,22 +17,22 @@ use crate::workspace::{run, variable};
 const MODULE: &str = "github.com/hashicorp/consul/api";
 const VERSION: &str = "v1.32.1";
 
-/// The tests' utilities, which the module takes from a folder that its release does not have.
+/// The module of test utilities, which the client requires from a folder that is not in its release.
 const UTILITIES: &str = "github.com/hashicorp/consul/sdk";
 
-/// How many processes of the suite run at once: its tests mostly wait.
+/// The number of concurrent processes of the suite, whose tests mostly wait.
 const WORKERS: usize = 3;
 
-/// How many tests one process runs.
+/// The number of tests per process.
 const BATCH: usize = 12;
 
-/// How many seconds one process may take.
+/// The time limit of a process.
 const LIMIT: &str = "240s";
 
-/// Names the tests that do not pass, and why.
+/// The document that lists failing tests with reasons.
 const DOCUMENT: &str = "docs/consul-clients.md";
 
-/// Runs the tests whose names match. Without a pattern, those that fail must be those of the document.
+/// Runs the matching tests. Without a pattern, failures must be exactly those in the document.
 pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
     let binary = compile(place)?;
     certificates(place)?;
@@ -43,7 +43,7 @@ pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
     );
     let batches = names.chunks(BATCH).map(<[String]>::to_vec).collect();
     let mut verdicts = in_parallel(place, &binary, batches);
-    // Some tests wait for fixed times, which a busy machine does not keep: once more, alone.
+    // Some tests depend on fixed times, which a busy machine may miss: retry them alone.
     let passed = |verdicts: &Verdicts, name: &String| {
         verdicts.get(name).is_some_and(|verdict| verdict.passed)
     };
@@ -62,7 +62,7 @@ pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
     for name in &failed {
         let text = verdicts
             .get(*name)
-            .map_or("it did not end", |verdict| &verdict.text);
+            .map_or("it did not complete", |verdict| &verdict.text);
         println!("\n== {name}\n{}", without_log(text));
     }
     println!(
@@ -77,7 +77,7 @@ pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
     compare(&place.root.join(DOCUMENT), &failed)
 }
 
-/// What became of one test.
+/// The result of a test.
 #[derive(Default)]
 struct Verdict {
     passed: bool,
@@ -86,7 +86,7 @@ struct Verdict {
 
 type Verdicts = BTreeMap<String, Verdict>;
 
-/// The compiled suite, made once for each version.
+/// The compiled suite, built once for each version.
 fn compile(place: &Place) -> anyhow::Result<PathBuf> {
     let folder = place.folder.join(format!("go-{VERSION}"));
     let binary = folder.join("suite.test");
@@ -100,8 +100,9 @@ fn compile(place: &Place) -> anyhow::Result<PathBuf> {
         .context("cannot start go, which compiles the client's tests: install Go 1.24 or newer")?;
     let answer: Value = serde_json::from_slice(&answer.stdout).context("go mod download failed")?;
     let source = answer["Dir"].as_str();
-    let source = source.with_context(|| format!("{module} cannot be had: {}", answer["Error"]))?;
-    // Nobody may write into the module cache, and cp keeps that.
+    let source =
+        source.with_context(|| format!("cannot download {module}: {}", answer["Error"]))?;
+    // The module cache is read-only, and cp preserves the mode.
     let _ = fs::remove_dir_all(&folder);
     run(Command::new("cp")
         .args(["-r", "--no-preserve=mode", source])
@@ -115,8 +116,8 @@ fn compile(place: &Place) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
-/// The suite takes certificates from a folder that the module's release does not have. Those that it asks for
-/// are made here by the program that is tested.
+/// The suite reads certificates from a folder that is not in the module's release. They are created here with
+/// the tested program.
 fn certificates(place: &Place) -> anyhow::Result<()> {
     let made = place.folder.join("certificates");
     let _ = fs::remove_dir_all(&made);
@@ -159,7 +160,7 @@ fn certificates(place: &Place) -> anyhow::Result<()> {
 
 fn go(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("go");
-    // A folder of the cache is no module of this repository.
+    // The folder in the cache does not belong to a module of this repository.
     command
         .current_dir(folder)
         .args(args)
@@ -176,7 +177,7 @@ fn names(binary: &Path, pattern: &str) -> anyhow::Result<Vec<String>> {
         .context("cannot start the client's tests")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let names = text.lines().filter(|line| line.starts_with("Test"));
-    // The one that holds no test of a client but starts all others.
+    // `TestMain` is not a test but starts all others.
     let names = names.filter(|name| *name != "TestMain");
     Ok(names.map(str::to_owned).collect())
 }
@@ -202,7 +203,7 @@ fn pop(batches: &Mutex<VecDeque<Vec<String>>>) -> Option<Vec<String>> {
     batches.lock().ok()?.pop_front()
 }
 
-/// Runs these tests in one process. One that has no verdict afterwards did not end.
+/// Runs these tests in one process. A test without a verdict afterwards did not complete.
 fn run_batch(place: &Place, binary: &Path, names: &[String]) -> Verdicts {
     let mut path = place.bin.clone().into_os_string();
     if let Some(rest) = variable("PATH") {
@@ -224,8 +225,8 @@ fn run_batch(place: &Place, binary: &Path, names: &[String]) -> Verdicts {
     }
 }
 
-/// Reads what `go test -v` prints: a line for each test that begins, and one for each that ends. Tests
-/// that run in parallel name themselves before they print.
+/// Parses the output of `go test -v`: a line for the start of each test, and one for its end. Parallel tests
+/// print their names before their output.
 fn verdicts(output: &Output) -> Verdicts {
     let text = String::from_utf8_lossy(&output.stdout);
     let mut verdicts = Verdicts::new();
@@ -244,7 +245,7 @@ fn verdicts(output: &Output) -> Verdicts {
             .and_then(|rest| rest.split_once(": "))
         {
             let name = name.split(' ').next().unwrap_or(name);
-            // A test that is left out by its own decision fails nobody.
+            // A skipped test counts as passed.
             let passed = matches!(verdict, "PASS" | "SKIP");
             verdicts.entry(name.to_owned()).or_default().passed = passed;
         }
@@ -255,7 +256,7 @@ fn verdicts(output: &Output) -> Verdicts {
     verdicts
 }
 
-/// Fails where tests fail that the document does not name, and says which pass that it names.
+/// Fails if a failing test is not listed in the document, and reports listed tests that pass.
 fn compare(document: &Path, failed: &BTreeSet<&str>) -> anyhow::Result<()> {
     let text = fs::read_to_string(document)
         .with_context(|| format!("cannot read {}", document.display()))?;
@@ -272,7 +273,7 @@ fn compare(document: &Path, failed: &BTreeSet<&str>) -> anyhow::Result<()> {
     );
     if !over.is_empty() {
         println!(
-            "hint: these tests pass, take them out of {DOCUMENT}: {}",
+            "hint: these tests pass, remove them from {DOCUMENT}: {}",
             join(&over)
         );
     }
@@ -283,7 +284,7 @@ fn join(names: &BTreeSet<&str>) -> String {
     names.iter().copied().collect::<Vec<_>>().join(", ")
 }
 
-/// What the test says, without what its servers log: at most so many lines.
+/// The output of a test without the logs of its servers, limited to some lines.
 fn without_log(text: &str) -> String {
     const LINES: usize = 40;
     let logged = |line: &&str| {

@@ -1,5 +1,5 @@
-//! Clients in other languages, and a program that others wrote: each is fetched from its registry, and
-//! runs a script of `tests/interop/clients` against an agent of its own.
+//! Clients in other languages, and consul-template: each is fetched from its registry, and tested by a
+//! script of `tests/interop/clients` against an agent of its own.
 
 use std::fs;
 use std::process::Command;
@@ -46,7 +46,7 @@ pub(super) fn node(place: &Place) -> anyhow::Result<()> {
         .arg("--prefix")
         .arg(&folder))
     .context("cannot install the client: install Node.js with npm")?;
-    // A script finds packages next to itself.
+    // A script finds packages in its own folder.
     let script_in_repository = place.root.join("tests/interop/clients/node.cjs");
     fs::copy(&script_in_repository, folder.join("node.cjs"))?;
     let agent = Agent::start(place)?;
@@ -97,7 +97,7 @@ pub(super) fn template(place: &Place) -> anyhow::Result<()> {
         place.root.join("tests/interop/clients/template.ctmpl"),
         place.folder.join("template.out"),
     );
-    // What is there is of an earlier run.
+    // Removes the output of an earlier run.
     let _ = fs::remove_file(&output);
     run(Command::new(&program)
         .args(["-once", "-log-level", "err", "-consul-addr"])

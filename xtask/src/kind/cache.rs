@@ -1,5 +1,5 @@
-//! The folder outside of the checkout where the programs of a cluster are kept and a node has its
-//! state: `LEGATE_KIND_CACHE`, else `legate/kind` in the user's cache.
+//! The folder outside of the checkout for the programs of a cluster and the state of a node:
+//! `LEGATE_KIND_CACHE`, or `legate/kind` in the user's cache.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Finds it and makes it.
+    /// Finds and creates the folder.
     pub(super) fn find() -> anyhow::Result<Self> {
         let own = variable("LEGATE_KIND_CACHE").map(PathBuf::from);
         let user = || variable("XDG_CACHE_HOME").map(PathBuf::from);
@@ -23,21 +23,20 @@ impl Cache {
         let folder = own
             .or_else(|| Some(user().or_else(home)?.join("legate/kind")))
             .context(
-                "there is no HOME: name a folder for the cluster's programs in LEGATE_KIND_CACHE",
+                "there is no HOME: set LEGATE_KIND_CACHE to a folder for the cluster's programs",
             )?;
         fs::create_dir_all(&folder).with_context(|| {
             format!(
-                "cannot make {}: name another folder in LEGATE_KIND_CACHE",
+                "cannot make {}: set LEGATE_KIND_CACHE to another folder",
                 folder.display()
             )
         })?;
-        // Components run in folders of their own, where a relative path means something else.
+        // Absolute, because components run in folders of their own.
         let folder = folder.canonicalize()?;
         Ok(Self { folder })
     }
 
-    /// Waits until nobody else has this lock. It is held until the file is dropped, also by the end
-    /// of the process.
+    /// Acquires an exclusive lock, which is held until the file is dropped or the process ends.
     pub(super) fn lock(&self, name: &str) -> anyhow::Result<File> {
         let path = self.folder.join(format!("{name}.lock"));
         let file =

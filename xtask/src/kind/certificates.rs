@@ -1,5 +1,5 @@
-//! Keys and certificates of a node, and the files by which clients find its API server. They are made
-//! anew for every cluster, and nobody outside of the tests trusts them.
+//! Keys and certificates of a node, and the kubeconfig files of its clients. They are created for
+//! every cluster and not trusted outside of the tests.
 
 use std::fs;
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// The API server as seen from outside of the node, and from within.
+/// The API server's URL from outside of the node, and from inside.
 const OUTSIDE: &str = "https://10.250.0.2:6443";
 const INSIDE: &str = "https://127.0.0.1:6443";
-/// The folder of the certificates within the node.
+/// The folder of the certificates inside the node.
 const INSIDE_FOLDER: &str = "/run/node/state/certificates";
 
-/// openssl adds to certificates what its own configuration says, unless there is another one.
+/// An empty configuration, because openssl adds the contents of its default one to certificates.
 const CONFIGURATION: &str = "[req]\ndistinguished_name = name\n[name]\n";
 
-/// Writes everything below `folder`, and `kubeconfig` for the administrator outside.
+/// Writes all files below `folder`, and `kubeconfig` for the administrator outside.
 pub(super) fn make(folder: &Path, kubeconfig: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
     fs::write(folder.join("openssl.cnf"), CONFIGURATION)?;
@@ -49,7 +49,7 @@ pub(super) fn make(folder: &Path, kubeconfig: &Path) -> anyhow::Result<()> {
     client("kubelet", INSIDE, place, &folder.join("kubelet.conf"))
 }
 
-/// `NAME.key` and `NAME.crt`, signed by itself or by the CA.
+/// Creates `NAME.key` and `NAME.crt`, self-signed or signed by the CA.
 fn certificate(
     folder: &Path,
     name: &str,
@@ -92,7 +92,7 @@ fn certificate(
     Ok(())
 }
 
-/// A file for kubectl and components, which see the certificates in `folder`.
+/// A kubeconfig for kubectl and components, which see the certificates in `folder`.
 fn client(name: &str, server: &str, folder: &Path, file: &Path) -> anyhow::Result<()> {
     let place = |file: &str| folder.join(file).display().to_string();
     let document = serde_json::json!({

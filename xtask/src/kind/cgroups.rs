@@ -1,5 +1,5 @@
-//! What a node changes outside of its namespaces: one control group in every hierarchy, and settings
-//! of the kernel that the kubelet makes for the whole machine. Both are put back when it has ended.
+//! The node's changes outside of its namespaces: a control group in every hierarchy, and kernel
+//! settings that the kubelet sets for the whole machine. Both are restored when the node has ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use anyhow::{Context, ensure};
 
 use super::retry::retry;
 
-/// Where the kernel shows its groups.
+/// The mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
-/// The name that the kubelet's configuration has as `cgroupRoot`.
+/// The name, which is also `cgroupRoot` in the kubelet's configuration.
 const NAME: &str = "legate-kind";
-/// What the kubelet sets.
+/// The settings that the kubelet changes.
 const SETTINGS: [&str; 6] = [
     "kernel/keys/root_maxbytes",
     "kernel/keys/root_maxkeys",
@@ -23,19 +23,19 @@ const SETTINGS: [&str; 6] = [
     "vm/panic_on_oom",
 ];
 
-/// Makes the groups.
+/// Creates the groups.
 pub(super) fn make() -> anyhow::Result<()> {
     let hierarchies = hierarchies("tasks")?;
     ensure!(
         !hierarchies.is_empty(),
         "{GROUPS} has the second version of control groups only, which this node does not run with: \
-         install docker and kind, or name a cluster in KUBECONFIG"
+         install docker and kind, or set KUBECONFIG to a cluster"
     );
     for hierarchy in hierarchies {
         let group = hierarchy.join(NAME);
         fs::create_dir_all(&group)
-            .with_context(|| format!("cannot make {}: it takes root's rights", group.display()))?;
-        // A new group may use no processor before these are set.
+            .with_context(|| format!("cannot make {}: root is required", group.display()))?;
+        // A new group has no processors until these are set.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             let above = hierarchy.join(file);
             if above.is_file() {
@@ -46,13 +46,13 @@ pub(super) fn make() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the groups and all below. A process leaves its group a moment after it is gone.
+/// Removes the groups with everything below. A process leaves its group shortly after it has exited.
 pub(super) fn remove() -> anyhow::Result<()> {
     retry(
         Duration::from_secs(10),
         "control groups of the node",
         || {
-            // The container runtime makes one more where the second version is there as well.
+            // The container runtime creates another group if the second version is also mounted.
             for hierarchy in hierarchies("cgroup.procs")? {
                 remove_below(&hierarchy.join(NAME))?;
             }
@@ -61,14 +61,14 @@ pub(super) fn remove() -> anyhow::Result<()> {
     )
 }
 
-/// Folders with this file: `tasks` is in the first version only.
+/// Hierarchies with this file: `tasks` exists in the first version only.
 fn hierarchies(file: &str) -> anyhow::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(GROUPS).with_context(|| format!("cannot read {GROUPS}"))?;
     let paths = entries.flatten().map(|entry| entry.path());
     Ok(paths.filter(|path| path.join(file).is_file()).collect())
 }
 
-/// Files of a group go with it.
+/// Removing a group also removes its files.
 fn remove_below(group: &Path) -> anyhow::Result<()> {
     if !group.is_dir() {
         return Ok(());
@@ -82,7 +82,7 @@ fn remove_below(group: &Path) -> anyhow::Result<()> {
     fs::remove_dir(group).with_context(|| format!("cannot remove {}", group.display()))
 }
 
-/// Writes down what the settings are.
+/// Saves the current settings.
 pub(super) fn save_settings(file: &Path) -> anyhow::Result<()> {
     let mut text = String::new();
     for name in SETTINGS {
@@ -92,12 +92,12 @@ pub(super) fn save_settings(file: &Path) -> anyhow::Result<()> {
     Ok(fs::write(file, text)?)
 }
 
-/// Puts them back, if they were written down.
+/// Restores the settings, if they were saved.
 pub(super) fn restore_settings(file: &Path) -> anyhow::Result<()> {
     let text = fs::read_to_string(file).unwrap_or_default();
     for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
         let path = Path::new("/proc/sys").join(name);
-        // Writing needs the right to, also where nothing would change.
+        // Writing requires permission even if nothing would change.
         if fs::read_to_string(&path)?.trim() != value {
             fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))?;
         }

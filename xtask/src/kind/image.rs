@@ -1,8 +1,7 @@
-//! The images of a cluster, without docker: the layout of the Dockerfile around the programs that cargo
-//! has built for tests, written into one archive as `docker save` writes it.
+//! The images of a cluster, built without docker: the layout of the Dockerfile with the programs built by
+//! cargo for tests, in an archive of the format of `docker save`.
 //!
-//! In place of the base image they have the C library of this machine, which the programs were built
-//! with.
+//! Instead of the base image they have this machine's C library, which the programs were built with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,18 +17,17 @@ use crate::images::{DATAPLANE, IMAGES, Image, USER, program};
 use crate::workspace::{Workspace, run};
 
 /// The tag of every image in scenarios; not `latest`, which Kubernetes would pull. The images of this
-/// repository have the name in the chart's default values as well, for those who follow the documentation.
+/// repository also have the tag of the chart's default values, for users of the documentation.
 const TAG: &str = "test";
 /// The applications of the scenarios.
 const APPLICATION: &str = "mesh-app";
-/// The CA bundle, at the place that base images have it.
+/// The CA bundle, in the place of base images.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// The search path of the base image.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Writes the archive: the images of this repository, the applications of the scenarios and,
-/// where a node needs them, the images of what it runs itself. `built` is where cargo has put
-/// programs.
+/// Writes the archive: the images of this repository, the applications of the scenarios and, for a node,
+/// the images of its own components. `built` is cargo's output folder.
 pub(super) fn archive(
     workspace: &Workspace,
     node: Option<&Path>,
@@ -73,7 +71,7 @@ pub(super) fn archive(
     archive.finish()
 }
 
-/// What an image of this repository has besides the base.
+/// The layer of an image of this repository on top of the base.
 fn own(
     workspace: &Workspace,
     folder: &Path,
@@ -93,13 +91,13 @@ fn own(
         layout.arg(envoy);
     }
     run(layout.arg(&root)).context(
-        "it takes root's rights, and setcap, nft and iptables (Debian: libcap2-bin nftables iptables)",
+        "this requires root, setcap, nft and iptables (Debian: libcap2-bin nftables iptables)",
     )?;
     layer.folder(&root)?;
     Ok(layer)
 }
 
-/// A program as cargo has built it, without what only debuggers read: most of its size.
+/// A program without debug information, which is most of its size.
 fn stripped(built: &Path, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let to = folder.join("programs").join(name);
     let mut strip = Command::new("strip");
@@ -108,7 +106,7 @@ fn stripped(built: &Path, folder: &Path, name: &str) -> anyhow::Result<PathBuf> 
     Ok(to)
 }
 
-/// What the programs need from the base image.
+/// The libraries and files that the programs need from the base image.
 fn base<'a>(folder: &Path, programs: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<Layer> {
     let mut base = Layer::create(folder, "base")?;
     base.empty_folder("/tmp", 0o1777)?;
@@ -124,7 +122,7 @@ fn base<'a>(folder: &Path, programs: impl Iterator<Item = &'a PathBuf>) -> anyho
     Ok(base)
 }
 
-/// The shared libraries of a program, its loader included.
+/// The shared libraries of a program, including the loader.
 fn libraries_of(program: &Path) -> anyhow::Result<Vec<String>> {
     let output = Command::new("ldd").arg(program).output();
     let output = output.context("cannot start ldd (Debian: libc-bin)")?;
@@ -140,11 +138,11 @@ fn libraries_of(program: &Path) -> anyhow::Result<Vec<String>> {
     Ok(paths.map(str::to_owned).collect())
 }
 
-/// Images and their layers, a layer that several have once.
+/// Images and their layers; shared layers are stored once.
 struct Archive {
     folder: PathBuf,
     manifest: Vec<Value>,
-    /// What is in the archive, below the folder.
+    /// The files of the archive, relative to the folder.
     files: Vec<String>,
     /// The workspace's version, which is the tag of images in the chart's values.
     version: String,
@@ -160,7 +158,7 @@ impl Archive {
         }
     }
 
-    /// The digest of a finished layer.
+    /// Adds a finished layer; returns its file name and digest.
     fn layer(&mut self, layer: Layer) -> anyhow::Result<(String, String)> {
         let name = layer.finish()?;
         let mut sum = Command::new("sha256sum");
@@ -194,7 +192,7 @@ impl Archive {
         });
         let mut names = vec![format!("localhost/{name}:{TAG}")];
         if IMAGES.iter().any(|image| image.name == name) {
-            // How Kubernetes reads a name without a registry.
+            // Kubernetes' canonical form of a name without a registry.
             names.push(format!("docker.io/library/{name}:{}", self.version));
         }
         let file = format!("{name}.json");

@@ -1,4 +1,4 @@
-//! One layer of an image: an archive of files, as they will be below its root.
+//! A layer of an image: a tar archive of files relative to the root.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use anyhow::Context;
 use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 
-/// Where the kernel keeps a program's capabilities.
+/// The extended attribute with a file's capabilities.
 const CAPABILITIES: &str = "security.capability";
 
 /// A layer that is being written.
@@ -20,7 +20,7 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Begins the file `NAME.tar` in the folder.
+    /// Starts the file `NAME.tar` in the folder.
     pub(super) fn create(folder: &Path, name: &str) -> anyhow::Result<Self> {
         let name = format!("{name}.tar");
         let path = folder.join(&name);
@@ -32,7 +32,7 @@ impl Layer {
         })
     }
 
-    /// A file of this machine at an absolute place, with its permissions and capabilities. A link is
+    /// Adds a local file at an absolute path, with its permissions and capabilities. Links are
     /// followed.
     pub(super) fn file(&mut self, from: &Path, place: &str) -> anyhow::Result<()> {
         self.above(place)?;
@@ -49,7 +49,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Everything below a folder of this machine.
+    /// Adds everything below a local folder.
     pub(super) fn folder(&mut self, root: &Path) -> anyhow::Result<()> {
         let mut folders = vec![root.to_path_buf()];
         while let Some(folder) = folders.pop() {
@@ -73,7 +73,7 @@ impl Layer {
         Ok(())
     }
 
-    /// A folder with nothing in it.
+    /// Adds an empty folder.
     pub(super) fn empty_folder(&mut self, place: &str, mode: u32) -> anyhow::Result<()> {
         self.above(place)?;
         self.folders.insert(relative(place).to_owned());
@@ -83,13 +83,13 @@ impl Layer {
         Ok(())
     }
 
-    /// The name of the file, which is complete now.
+    /// Completes the file and returns its name.
     pub(super) fn finish(mut self) -> anyhow::Result<String> {
         self.tar.finish()?;
         Ok(self.name)
     }
 
-    /// The folders above a place, once each.
+    /// Adds the parent folders of a path, once each.
     fn above(&mut self, place: &str) -> anyhow::Result<()> {
         let place = relative(place);
         for (end, _) in place.match_indices('/') {
@@ -102,7 +102,7 @@ impl Layer {
     }
 }
 
-/// Everything belongs to root, and has no time, so that the same files are the same layer.
+/// Everything is owned by root and has no timestamp, so that layers are reproducible.
 fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -118,7 +118,7 @@ fn relative(place: &str) -> &str {
     place.trim_start_matches('/')
 }
 
-/// The capabilities that a program's file has, as the kernel writes them.
+/// The capabilities of a program's file, in the kernel's format.
 fn capabilities(file: &File) -> anyhow::Result<Option<Vec<u8>>> {
     let mut value = [0; 64];
     match rustix::fs::fgetxattr(file, CAPABILITIES, &mut value[..]) {

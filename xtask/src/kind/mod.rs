@@ -1,8 +1,9 @@
 //! `cargo xtask kind`: the scenarios of `tests/kind` in a real cluster.
 //!
-//! The cluster is the one that `KUBECONFIG` names; else one that kind makes, where docker and kind are;
-//! else one node of the real components, started here ([`node`]). This module decides which, gives it
-//! the images, runs the scenarios and says how long each part took. What is shown is in `tests/kind`.
+//! The cluster is that of `KUBECONFIG`; or one created by kind, if docker and kind are installed; or a
+//! single node of the real components, started here ([`node`]). This module selects the cluster, loads
+//! the images, runs the scenarios and reports the duration of each part. The scenarios are in
+//! `tests/kind`.
 
 mod cache;
 mod certificates;
@@ -26,33 +27,33 @@ use crate::workspace::{self, Workspace};
 use cache::Cache;
 use node::{Lifetime, Node};
 
-/// The cluster that kind makes.
+/// The name of kind's cluster.
 const KIND_NAME: &str = "legate";
 
-/// What to run, and whether the cluster stays.
+/// Options of `cargo xtask kind`.
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
     command: Option<Action>,
-    /// Leave the cluster running; `cargo xtask kind down` ends it
+    /// Leave the cluster running; `cargo xtask kind down` stops it
     #[arg(long)]
     keep: bool,
-    /// Run the scenarios whose name has this in it; may be given several times
+    /// Run the scenarios whose name contains this text; may be repeated
     #[arg(long, value_name = "NAME")]
     filter: Vec<String>,
 }
 
 #[derive(Subcommand)]
 enum Action {
-    /// Start a cluster with the images in it, for trying things out, and leave it running
+    /// Start a cluster with the images for experiments, and leave it running
     Up,
-    /// End the cluster and remove all that it left on this machine
+    /// Stop the cluster and remove all its remains on this machine
     Down,
     /// Build the programs of the cluster, if they are not in the cache
     Programs,
 }
 
-/// Runs the scenarios, or the action that is named.
+/// Runs the scenarios, or the given action.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     match options.command {
         Some(Action::Down) => return down(workspace),
@@ -75,7 +76,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         Ok(())
     } else if options.keep {
         println!(
-            "\nthe cluster stays for a look at it: {}",
+            "\nthe cluster is kept for inspection: {}",
             kind.how_to_use()
         );
         Ok(())
@@ -86,7 +87,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     outcome.and(ended)
 }
 
-/// The helm that is built with the programs of a cluster.
+/// The helm built with the programs of a cluster.
 pub(crate) fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(programs::get(workspace, &Cache::find()?)?.join("helm"))
 }
@@ -101,7 +102,7 @@ pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
     run(workspace, &options)
 }
 
-/// `legate-kind bench` in a cluster of its own, unless `KUBECONFIG` names one; with programs of this
+/// Runs `legate-kind bench` in a new cluster, or in that of `KUBECONFIG`, with programs of this
 /// profile.
 pub(crate) fn bench(
     workspace: &Workspace,
@@ -135,7 +136,7 @@ fn measure(
     workspace::run(command.args(arguments))
 }
 
-/// Everything between deciding for a cluster and ending it.
+/// Runs the scenarios in a cluster, from loading the images to the result.
 fn scenarios(
     workspace: &Workspace,
     options: &Options,
@@ -166,13 +167,13 @@ fn scenarios(
     times.measure("scenarios", || workspace::run(&mut command))
 }
 
-/// Programs of the images and the scenarios themselves. All programs at once, as the tests build them:
-/// naming packages would build what they depend on again, with other features.
+/// Builds the programs of the images and the scenarios. All programs are built at once, like the tests:
+/// selecting packages would rebuild dependencies with other features.
 fn build(workspace: &Workspace) -> anyhow::Result<()> {
     workspace::run(&mut workspace.cargo(&["build", "--workspace", "--locked", "--bins"]))
 }
 
-/// Ends whatever cluster an earlier run has left.
+/// Stops the cluster of an earlier run, of whatever kind.
 fn down(workspace: &Workspace) -> anyhow::Result<()> {
     if has_kind() {
         end_kind()?;
@@ -181,13 +182,13 @@ fn down(workspace: &Workspace) -> anyhow::Result<()> {
     Node::new(workspace, &cache, None).down()
 }
 
-/// The kind of cluster, with what is needed to use it.
+/// The kind of cluster, with the data to use it.
 enum Kind {
-    /// Somebody else's, by `KUBECONFIG`. It is left as it is.
+    /// A user's cluster from `KUBECONFIG`, which is not stopped.
     Named(PathBuf),
-    /// Made by the program kind.
+    /// Created by the program kind.
     Docker { cache: Cache },
-    /// One node, started here.
+    /// A single node, started here.
     Node(Node),
 }
 
@@ -196,7 +197,7 @@ impl Kind {
         let cache = Cache::find()?;
         if let Some(path) = workspace::variable("KUBECONFIG") {
             let node = Node::new(workspace, &cache, None);
-            // `up` starts ours and says to set the variable to this file.
+            // `up` starts our node and suggests to set the variable to this file.
             if node.kubeconfig().as_os_str() == path {
                 let programs = programs::get(workspace, &cache)?;
                 return Ok(Self::Node(Node::new(workspace, &cache, Some(programs))));
@@ -210,7 +211,7 @@ impl Kind {
         Ok(Self::Node(Node::new(workspace, &cache, Some(programs))))
     }
 
-    /// What the node itself runs as containers: where there is one, from the programs built for it.
+    /// The folder of programs that a node runs as containers, if it is our node.
     fn node_images(&self) -> Option<&Path> {
         match self {
             Self::Node(node) => node.programs(),
@@ -248,7 +249,7 @@ impl Kind {
         match self {
             Self::Named(_) => {
                 println!(
-                    "KUBECONFIG names a cluster: its nodes need the images of {}",
+                    "KUBECONFIG selects a cluster, whose nodes need the images of {}",
                     archive.display()
                 );
                 Ok(())
@@ -269,7 +270,7 @@ impl Kind {
         }
     }
 
-    /// The variables that the scenarios and people need.
+    /// Sets the environment variables of scenarios and users.
     fn environment(&self, command: &mut Command) -> anyhow::Result<()> {
         command.env("KUBECONFIG", self.kubeconfig());
         if let Some(programs) = self.node_images() {
@@ -299,7 +300,7 @@ impl Kind {
     }
 }
 
-/// Whether kind can make a cluster here.
+/// Whether kind can create a cluster here.
 fn has_kind() -> bool {
     let answers = |program: &str, argument: &str| {
         let mut command = Command::new(program);
@@ -314,11 +315,11 @@ fn end_kind() -> anyhow::Result<()> {
     workspace::run(Command::new("kind").args(["delete", "cluster", "--name", KIND_NAME]))
 }
 
-/// Builds the programs of the cluster while other stages of CI run.
+/// Builds the programs of the cluster in the background of other CI stages.
 pub(crate) struct Background(Option<Child>);
 
 impl Background {
-    /// Starts the build, with little right to processors; its output goes to a file.
+    /// Starts the build with low priority; its output is written to a file.
     pub(crate) fn start(workspace: &Workspace) -> anyhow::Result<Self> {
         use std::os::unix::process::CommandExt;
         if workspace::variable("KUBECONFIG").is_some() || has_kind() {
@@ -339,8 +340,7 @@ impl Background {
         Ok(Self(Some(child)))
     }
 
-    /// Waits for its end. Whether it worked shows where the programs are used, which builds what is
-    /// missing.
+    /// Waits for the end. Failures show where the programs are used, which builds missing ones.
     pub(crate) fn wait(&mut self) -> anyhow::Result<()> {
         if let Some(child) = &mut self.0 {
             child.wait().context("cannot wait for kind programs")?;
@@ -350,7 +350,7 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// A build that nobody waits for any longer ends with all its processes.
+    /// Stops an abandoned build with all its processes.
     fn drop(&mut self) {
         let Some(child) = &mut self.0 else { return };
         if matches!(child.try_wait(), Ok(None)) {
@@ -361,7 +361,7 @@ impl Drop for Background {
     }
 }
 
-/// How long each part took.
+/// The duration of each part.
 #[derive(Default)]
 struct Times(Vec<String>);
 

@@ -1,8 +1,8 @@
-//! One node of the real components, in namespaces of its own: what kind's container is, without docker.
+//! A node of the real components in separate namespaces, like kind's container but without docker.
 //!
-//! `tests/kind/node/init` is its process 1. Outside of it there are a pair of network interfaces, one
-//! control group, settings of the kernel and a folder in the cache; [`Node::down`] removes these also
-//! after a run that was killed. A machine has one such node at a time.
+//! `tests/kind/node/init` is its process 1. Outside of it there are a pair of network interfaces, a
+//! control group, kernel settings and a folder in the cache; [`Node::down`] removes these even after a
+//! killed run. A machine has at most one such node.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,12 +19,12 @@ use super::retry::retry;
 use super::{certificates, cgroups, programs};
 use crate::workspace::{self, Workspace};
 
-/// The interface outside of the node; its other end is `eth0` within.
+/// The interface outside of the node; its peer is `eth0` inside.
 const INTERFACE: &str = "legate-kind";
-/// The address of this machine as the node and its pods see it.
+/// The address of this machine from the node and its pods.
 const OUTSIDE: &str = "10.250.0.1/30";
 
-/// What has to be installed: program and Debian package.
+/// The required tools: program and Debian package.
 const TOOLS: [(&str, &str); 10] = [
     ("bridge", "containernetworking-plugins"),
     ("containerd", "containerd"),
@@ -37,24 +37,24 @@ const TOOLS: [(&str, &str); 10] = [
     ("sysctl", "procps"),
     ("unshare", "util-linux"),
 ];
-/// Where these are besides the search path.
+/// Folders of these tools in addition to the search path.
 const FOLDERS: [&str; 3] = ["/usr/lib/cni", "/usr/sbin", "/sbin"];
 
-/// How long a node lives.
+/// The lifetime of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
-    /// The kernel ends it with this process, however that ends.
+    /// The kernel kills it when this process ends.
     WithThisProcess,
-    /// Until somebody ends it.
+    /// Until it is stopped explicitly.
     UntilDown,
 }
 
 /// The node of this machine, running or not.
 pub(super) struct Node {
-    /// The folder with `init` and what it reads.
+    /// The folder with `init` and its files.
     files: PathBuf,
     state: PathBuf,
-    /// Where Kubernetes is; nothing where the node is only to be ended.
+    /// The folder of Kubernetes' programs; `None` if the node is only to be stopped.
     programs: Option<PathBuf>,
 }
 
@@ -67,7 +67,7 @@ impl Node {
         }
     }
 
-    /// What clients outside of it need.
+    /// The kubeconfig of clients outside.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.state.join("kubeconfig")
     }
@@ -77,11 +77,11 @@ impl Node {
         self.programs.as_deref()
     }
 
-    /// Starts it. Components come up in their own time: see [`Self::ready`].
+    /// Starts it. Components become ready later: see [`Self::ready`].
     pub(super) fn up(&self, lifetime: Lifetime) -> anyhow::Result<()> {
         let programs = self.programs.as_deref().context("programs were built")?;
         check_tools()?;
-        // What a killed run has left.
+        // Removes the remains of a killed run.
         self.down()?;
         fs::create_dir_all(&self.state)?;
         certificates::make(&self.state.join("certificates"), &self.kubeconfig())?;
@@ -99,8 +99,7 @@ impl Node {
         ip(&["link", "set", INTERFACE, "up"])
     }
 
-    /// Namespaces with process 1 in them. The number is that of the process above it, with which it
-    /// ends.
+    /// Creates the namespaces with process 1. Returns the id of its parent process, with which it ends.
     fn start(&self, programs: &Path, lifetime: Lifetime) -> anyhow::Result<u32> {
         let log = File::create(self.state.join("node.log"))?;
         let mut command = without_inherited_files("setsid");
@@ -134,7 +133,7 @@ impl Node {
         run_quietly(import)
     }
 
-    /// Waits until pods can be scheduled and names are answered.
+    /// Waits until pods can be scheduled and DNS works.
     pub(super) fn ready(&self, workspace: &Workspace) -> anyhow::Result<()> {
         let limit = Duration::from_secs(120);
         let base = workspace.root.join(programs::FOLDER).join("cluster.yaml");
@@ -169,16 +168,16 @@ impl Node {
         Ok(())
     }
 
-    /// Whether there is one.
+    /// Whether it is running.
     pub(super) fn runs(&self) -> bool {
         self.parent().is_some()
     }
 
-    /// Ends it and removes every trace, whatever of it is there.
+    /// Stops it and removes everything that exists of it.
     pub(super) fn down(&self) -> anyhow::Result<()> {
         if let Some(parent) = self.parent() {
             let init = fs::read_to_string(self.state.join("init.pid")).unwrap_or_default();
-            // With it the kernel ends process 1, and with that everything in the node.
+            // With this process the kernel kills process 1, and with that everything in the node.
             let parent = parent.to_string();
             run_quietly(command("kill", &["-KILL", &parent]))?;
             retry(Duration::from_secs(20), "the end of the node", || {
@@ -189,7 +188,7 @@ impl Node {
             })?;
         }
         if Path::new("/sys/class/net").join(INTERFACE).exists() {
-            // The kernel removes it with the other end, a moment after the node.
+            // The kernel removes it together with its peer, shortly after the node.
             let _ = run_quietly(command("ip", &["link", "delete", INTERFACE]));
         }
         cgroups::remove()?;
@@ -202,7 +201,7 @@ impl Node {
         }
     }
 
-    /// The process above process 1, if it is there and is ours.
+    /// The parent of process 1, if it exists and is ours.
     fn parent(&self) -> Option<u32> {
         let pid = fs::read_to_string(self.state.join("pid")).ok()?;
         let line = fs::read(Path::new("/proc").join(&pid).join("cmdline")).ok()?;
@@ -216,13 +215,13 @@ impl Node {
         Ok(())
     }
 
-    /// Its process 1, as this machine numbers it.
+    /// The id of its process 1 on this machine.
     pub(super) fn init(&self) -> anyhow::Result<String> {
         fs::read_to_string(self.state.join("init.pid"))
             .context("there is no node: start one with cargo xtask kind up")
     }
 
-    /// A command within the node.
+    /// A command inside the node.
     fn inside(&self, words: &[&str]) -> anyhow::Result<Command> {
         let init = self.init()?;
         let mut inside = command("nsenter", &["--target", &init]);
@@ -248,7 +247,7 @@ impl Node {
     }
 }
 
-/// A volume for each folder that `init` makes; a claim takes one for good.
+/// A volume for each folder that `init` creates; each can be claimed once.
 fn volumes_for_claims() -> Value {
     let on_the_node = json!({
         "key": "kubernetes.io/hostname",
@@ -276,7 +275,7 @@ fn volumes_for_claims() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": volumes})
 }
 
-/// Names all that is missing at once.
+/// Reports all missing tools at once.
 fn check_tools() -> anyhow::Result<()> {
     let path = workspace::variable("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
@@ -287,13 +286,13 @@ fn check_tools() -> anyhow::Result<()> {
     let packages: Vec<&str> = packages.into_iter().collect();
     ensure!(
         packages.is_empty(),
-        "a node needs what is not installed: apt-get install {}; or name a cluster in KUBECONFIG",
+        "a node needs what is not installed: apt-get install {}; or set KUBECONFIG to a cluster",
         packages.join(" ")
     );
     Ok(())
 }
 
-/// A process that has ended is there until it is collected.
+/// A zombie process counts as ended.
 fn alive(stat: &Path) -> bool {
     let text = fs::read_to_string(stat).unwrap_or_default();
     let state = text.rsplit(") ").next().unwrap_or_default();
@@ -319,15 +318,15 @@ fn command(program: &str, words: &[&str]) -> Command {
     command
 }
 
-/// A command that has no open files but its input and output. A node outlives whoever starts it, and with
-/// their files it would keep their locks.
+/// A command without inherited files except standard input and output. A node outlives its starter, whose
+/// files would keep locks held.
 fn without_inherited_files(program: &str) -> Command {
     let close = "for file in /proc/self/fd/*; do file=${file##*/}; \
                  [ \"$file\" -le 2 ] || eval \"exec $file>&-\"; done; exec \"$@\"";
     command("bash", &["-c", close, "bash", program])
 }
 
-/// Shows what it said only if it failed.
+/// Shows the output only on failure.
 fn run_quietly(mut command: Command) -> anyhow::Result<()> {
     let program = command.get_program().display().to_string();
     let done = command
@@ -363,7 +362,7 @@ mod tests {
         assert!(kept.contains(&"9") && kept.contains(&"12"), "{kept:?}");
         let kept = open_files(&without_inherited_files("ls"));
         let kept: Vec<&str> = kept.split_whitespace().collect();
-        // The last one is the folder that is listed.
+        // The last one is the listed folder.
         assert_eq!(kept, ["0", "1", "2", "3"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The programs of a cluster, built with Go from the module in `tests/kind/node` and kept in the cache
-//! for as long as its sources and the compiler are the same. Nothing but the Go module proxy is asked.
+//! The programs of a cluster, built with Go from the module in `tests/kind/node` and cached as long as
+//! its sources and the compiler are unchanged. Only the Go module proxy is accessed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,9 +11,9 @@ use super::cache::Cache;
 use crate::go;
 use crate::workspace::{self, Workspace};
 
-/// Where the module is, and what else belongs to the node.
+/// The folder of the module and of the node's other files.
 pub(super) const FOLDER: &str = "tests/kind/node";
-/// What decides about the programs.
+/// The sources that determine the programs.
 const SOURCES: [&str; 5] = [
     "go.mod",
     "go.sum",
@@ -21,7 +21,7 @@ const SOURCES: [&str; 5] = [
     "coredns/main.go",
     "pause/main.go",
 ];
-/// The packages, and the program that has all the names below.
+/// The packages, and the multi-call program that has all the names below.
 const PACKAGES: [&str; 4] = [".", "./coredns", "./pause", "helm.sh/helm/v3/cmd/helm"];
 const ALL_IN_ONE: &str = "node";
 const NAMES: [&str; 7] = [
@@ -34,14 +34,14 @@ const NAMES: [&str; 7] = [
     "kubelet",
 ];
 
-/// The folder with the programs, which are built unless they are there.
+/// The folder with the programs, which are built if necessary.
 pub(super) fn get(workspace: &Workspace, cache: &Cache) -> anyhow::Result<PathBuf> {
     let module = workspace.root.join(FOLDER);
     let programs = cache.folder.join("programs");
     let stamp = programs.join("stamp");
-    // CI builds in the background, and comes here again for the result.
+    // CI builds in the background, and gets the result here later.
     let _lock = cache.lock("programs")?;
-    let sources = go::stamp(&module, &SOURCES, "name a cluster in KUBECONFIG")?;
+    let sources = go::stamp(&module, &SOURCES, "set KUBECONFIG to a cluster")?;
     if fs::read(&stamp).is_ok_and(|found| found == sources) {
         return Ok(programs);
     }
@@ -66,7 +66,7 @@ fn build(module: &Path, programs: &Path) -> anyhow::Result<()> {
     list.args(["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]);
     let version = list.output().context("cannot start go")?;
     let version = String::from_utf8(version.stdout)?;
-    // Programs of a release know their version from the linker; clients decide by it.
+    // The linker sets the version of a release's programs, which clients check.
     let version = version.trim();
     let minor = version.split('.').nth(1).unwrap_or_default();
     let variables = [

@@ -1,4 +1,4 @@
-//! Subjects of commits fit in the lists that show them.
+//! Checks that subjects of commits are not truncated in lists.
 
 use std::process::Command;
 
@@ -7,16 +7,16 @@ use anyhow::Context;
 use super::Finding;
 use crate::workspace::Workspace;
 
-/// What git and the sites that show commits do not cut off, in characters.
+/// The length in characters up to which git and hosting sites show subjects completely.
 const LONGEST: usize = 72;
 
-/// How many of the latest commits are looked at: those before have been judged.
+/// Only the latest commits are checked.
 const LATEST: &str = "--max-count=100";
 
-/// Who has the tree without its history, as packagers do, is only reminded.
+/// Without a git history, as for packagers, there is only a hint.
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     let output = Command::new("git")
-        // The tree may be another user's, as in a container.
+        // The tree may be owned by another user, as in a container.
         .args(["-c", "safe.directory=*"])
         .args(["log", "--no-merges", "--format=%h %s", LATEST])
         .current_dir(&workspace.root)
@@ -38,7 +38,7 @@ fn too_long(log: &str) -> Vec<Finding> {
     let long = lengths.filter(|(_, length)| *length > LONGEST);
     let finding = |(id, length): (&str, usize)| {
         format!(
-            "the subject of commit {id} has {length} characters: {LONGEST} is the most; say the rest in the body"
+            "the subject of commit {id} has {length} characters: the limit is {LONGEST}; move details to the body"
         )
     };
     long.map(finding).collect()

@@ -1,5 +1,5 @@
-//! The fuzz targets are a workspace of their own, and cannot inherit what the members inherit: here
-//! it is compared.
+//! Checks the settings of the fuzz targets, a separate workspace that cannot inherit those of the
+//! members.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
         let seeds = workspace.root.join("fuzz/seeds").join(name);
         if fs::read_dir(&seeds).map_or(0, Iterator::count) == 0 {
             findings.push(format!(
-                "fuzz/seeds/{name} has no input: without one, a short run reaches nothing"
+                "fuzz/seeds/{name} has no input: without one, a short run covers nothing"
             ));
         }
     }

@@ -1,5 +1,5 @@
-//! What the Dockerfile says again because Docker cannot read it elsewhere: versions, profiles, and the
-//! names and the user that charts rely on.
+//! Checks the values that the Dockerfile has to repeat: versions, profiles, and the names and the user
+//! that charts rely on.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::envoy;
 use crate::images::{DATAPLANE, IMAGES, Image, USER, program};
 use crate::workspace::Workspace;
 
-/// The programs that containers are started with, and the Envoy that gateways name.
+/// The programs that containers start, and the Envoy that gateways refer to.
 const NAMES: [&str; 3] = [
     "consul-dataplane",
     "privileged-consul-dataplane",
@@ -45,7 +45,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// One version is in one place, and repeated here.
+/// A version that is defined elsewhere and repeated in the Dockerfile.
 fn argument(dockerfile: &str, name: &str, expected: &str, place: &str) -> Vec<Finding> {
     let found = dockerfile.lines().find_map(|line| {
         line.strip_prefix("ARG ")?
@@ -55,13 +55,13 @@ fn argument(dockerfile: &str, name: &str, expected: &str, place: &str) -> Vec<Fi
     match found {
         Some(found) if found == expected => Vec::new(),
         found => vec![format!(
-            "Dockerfile: ARG {name} is {}, and {place} says {expected}",
+            "Dockerfile: ARG {name} is {}, but {place} has {expected}",
             found.unwrap_or("not there")
         )],
     }
 }
 
-/// The base of all images says who runs them.
+/// The user in the base of all images.
 fn user(dockerfile: &str) -> Vec<Finding> {
     let users: Vec<&str> = dockerfile
         .lines()
@@ -71,12 +71,12 @@ fn user(dockerfile: &str) -> Vec<Finding> {
         return Vec::new();
     }
     vec![format!(
-        "Dockerfile: USER is {users:?}, not {USER} once: other users are unknown to Kubernetes, or not \
-         what the tests run"
+        "Dockerfile: USER is {users:?}, not {USER} once: Kubernetes cannot verify other users, and they are not \
+         those of the tests"
     )]
 }
 
-/// How an image is built, and what containers of it start.
+/// The build of an image, and the program that its containers start.
 fn container(dockerfile: &str, image: &Image) -> Vec<Finding> {
     let Image {
         name,
@@ -115,7 +115,7 @@ mod tests {
     const GOOD: &str = "ARG RUST=1.2.3\nRUN cargo build --locked --profile sidecar --package legate-dataplane && x\nCOPY images/dataplane/layout /\nUSER 100:100\nFROM base AS legate-dataplane\nENTRYPOINT [\"/usr/local/bin/legate-dataplane\"]\n";
 
     #[test]
-    fn what_differs_is_told() {
+    fn differences_are_reported() {
         assert_eq!(user(GOOD), Vec::<String>::new());
         assert_eq!(container(GOOD, &DATAPLANE), Vec::<String>::new());
         for other in ["USER legate", "USER 0", "", "USER 100:100\nUSER 0"] {

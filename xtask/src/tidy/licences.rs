@@ -1,4 +1,4 @@
-//! Every crate that is linked carries a licence that `deny.toml` allows.
+//! Checks that the licence of every linked crate is allowed by `deny.toml`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,8 +33,8 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Evaluates the SPDX expressions found in practice: `OR`, `AND`, `WITH`, `/`, one level of
-/// parentheses. An expression it cannot read is refused.
+/// Evaluates the SPDX expressions that occur in practice: `OR`, `AND`, `WITH`, `/`, one level of
+/// parentheses. Expressions that it cannot parse are refused.
 fn accepts(allowed: &BTreeSet<&str>, expression: &str) -> bool {
     let expression = expression.replace('/', " OR ");
     let mut depth = 0usize;

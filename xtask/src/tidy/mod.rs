@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the rules of ARCHITECTURE.md that a program can check.
+//! `cargo xtask tidy`: checks the rules of ARCHITECTURE.md that can be checked automatically.
 //!
-//! Every check returns what is wrong as sentences that name the file and the way out; all checks
-//! run, so that one look shows everything.
+//! Every check returns its findings as sentences that name the file and the remedy. All checks run,
+//! so that all findings are reported at once.
 
 mod commits;
 mod dependencies;
@@ -17,7 +17,7 @@ use anyhow::bail;
 
 use crate::workspace::Workspace;
 
-/// One rule that is broken, in words.
+/// A broken rule, as a sentence.
 type Finding = String;
 
 /// Runs every check.
@@ -41,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A reader finds every crate in the code map.
+/// Checks that every crate is in the code map.
 fn named_in_architecture(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     let text = fs::read_to_string(workspace.root.join("ARCHITECTURE.md")).unwrap_or_default();
     let missing = workspace

@@ -1,5 +1,5 @@
-//! Pages in Markdown: their links lead to files and headings that there are, and the README leads to each
-//! page of `docs`. It asks no network: addresses of other sites are not looked at.
+//! Checks Markdown pages: links point to existing files and headings, and the README links to each page
+//! of `docs`. It needs no network: links to other sites are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
             if !found {
                 let page = page.display();
                 findings.push(format!(
-                    "{page}:{line} links to {link}, which there is not: correct the link"
+                    "{page}:{line} links to {link}, which does not exist: correct the link"
                 ));
             }
             if page == Path::new("README.md") {
@@ -46,7 +46,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// All pages below a folder, by their path from the root.
+/// Reads all pages below a folder, by path relative to the root.
 fn read(root: &Path, folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
@@ -64,7 +64,7 @@ fn read(root: &Path, folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> an
     Ok(())
 }
 
-/// A path as it is seen from a folder, without `..` in it.
+/// Resolves a path relative to a folder, without `..`.
 fn joined(folder: &Path, link: &str) -> PathBuf {
     let mut path = PathBuf::new();
     for part in folder.join(link).components() {
@@ -79,7 +79,7 @@ fn joined(folder: &Path, link: &str) -> PathBuf {
     path
 }
 
-/// The lines that are no code, with their numbers.
+/// The lines outside of code blocks, with line numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut code = false;
     text.lines().enumerate().filter_map(move |(number, line)| {
@@ -89,7 +89,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What a page links to within the repository, with the numbers of the lines.
+/// The links of a page within the repository, with line numbers.
 fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     prose(text).flat_map(|(number, line)| {
         let targets = line.split("](").skip(1);
@@ -100,7 +100,7 @@ fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The names by which the headings of a page are linked to.
+/// The anchors of a page's headings.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     prose(text)
         .filter(|(_, line)| line.starts_with('#'))
@@ -128,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn headings_have_the_names_that_sites_give_them() {
+    fn headings_have_the_anchors_of_code_hosting_sites() {
         let found: Vec<_> = headings(PAGE).collect();
         assert_eq!(found, ["legate-agent-and-more"]);
     }
 
     #[test]
-    fn paths_are_seen_from_the_page() {
+    fn paths_are_relative_to_the_page() {
         let seen = |folder: &str, link| joined(Path::new(folder), link);
         assert_eq!(seen("docs", "../README.md"), Path::new("README.md"));
         assert_eq!(seen("", "docs"), Path::new("docs"));

@@ -1,4 +1,4 @@
-//! What source files look like: without unsafe code, introduced by what they are for. Long ones are named.
+//! Checks source files: no unsafe code, and a module comment. Long files are listed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use super::Finding;
 use crate::workspace::Workspace;
 
-/// Longer files are named, as a hint.
+/// Longer files are listed as a hint.
 const LINES: usize = 500;
-/// The kernel interface for "die with your parent" is the one place without a safe wrapper.
+/// The only file with unsafe code: the kernel's parent-death signal has no safe wrapper.
 const UNSAFE: &str = "crates/envoy/src/process/parent_death.rs";
-/// Whose scopes have none above them: programs, and parts that tell their owner of every failure.
+/// Files with root scopes: programs, and components that report every failure to their owner.
 const ROOT_SCOPES: [&str; 5] = [
     "crates/cli/src/dev/mod.rs",
     "crates/dataplane/src/main.rs",
@@ -60,12 +60,14 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
                 );
             }
             if !text.starts_with("//!") && !name.ends_with("tests.rs") {
-                findings.push(format!("{name} does not start with //! and what it is for"));
+                findings.push(format!(
+                    "{name} does not start with a //! comment on its purpose"
+                ));
             }
             let product = name.starts_with("crates/") && !name.starts_with("crates/testkit/");
             if product && !test && !ROOT_SCOPES.contains(&&*name) && has_root_scope(&text) {
                 findings.push(format!(
-                    "{name} has a scope of its own, whose failures nobody might see: make it a \
+                    "{name} has a scope of its own, whose failures may go unseen: make it a \
                      child of another one (Spawner::child)"
                 ));
             }
@@ -87,7 +89,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Whether code that is no test makes a scope without a parent.
+/// Whether code outside of tests creates a scope without a parent.
 fn has_root_scope(text: &str) -> bool {
     let code = text.split("#[cfg(test)]\nmod tests {").next();
     code.is_some_and(|code| code.contains("Scope::new("))
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_tests_may_have_scopes_of_their_own() {
+    fn only_tests_may_have_root_scopes() {
         assert!(has_root_scope("let scope = Scope::new(\"a\");\n"));
         assert!(!has_root_scope("let scope = spawner.child(\"a\");\n"));
         assert!(!has_root_scope(

@@ -1,4 +1,4 @@
-//! `acl auth-method`: whom to believe at a login.
+//! `acl auth-method`: manages auth methods.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::shown;
 use crate::input;
 use crate::output::text;
 
-/// What is done with auth methods.
+/// Subcommands of `acl auth-method`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make an auth method
+    /// Create an auth method
     Create(Create),
     /// Delete an auth method
     Delete(Delete<Which>),
@@ -24,44 +24,44 @@ pub(crate) enum Command {
     List(List),
     /// Print an auth method
     Read(Read<Which>),
-    /// Change an auth method
+    /// Update an auth method
     Update(Update),
 }
 
-/// What an auth method is.
+/// The fields of an auth method.
 #[derive(Args)]
 struct Fields {
     /// Name of the auth method
     #[arg(long, default_value = "")]
     name: String,
-    /// Name that people see
+    /// Display name
     #[arg(long, default_value = "")]
     display_name: String,
-    /// Description, for people
+    /// Description
     #[arg(long, default_value = "")]
     description: String,
-    /// How long tokens of its logins are valid
+    /// Lifetime of tokens created by its logins
     #[arg(long, value_parser = input::duration, value_name = "DURATION")]
     max_token_ttl: Option<Duration>,
-    /// Where those tokens are valid: local or global
+    /// Locality of those tokens: local or global
     #[arg(long, default_value = "", value_name = "LOCALITY")]
     token_locality: String,
     /// Configuration as JSON: text, @FILE, or - for standard input
     #[arg(long, default_value = "", value_name = "JSON")]
     config: String,
-    /// Address of the API server, for the type kubernetes
+    /// Address of the API server, for type kubernetes
     #[arg(long, default_value = "", value_name = "URL")]
     kubernetes_host: String,
-    /// PEM of its authority: text, or @FILE
+    /// PEM of its CA certificate: text, or @FILE
     #[arg(long, default_value = "", value_name = "PEM")]
     kubernetes_ca_cert: String,
-    /// Token of the service account that may review tokens
+    /// Service account token for token reviews
     #[arg(long, value_parser = input::secret, value_name = "JWT")]
     kubernetes_service_account_jwt: Option<Secret>,
-    /// Which logins get a token in another namespace; all where it is left out
+    /// Selector of logins that get a token in another namespace [default: all]
     #[arg(long, default_value = "", value_name = "EXPRESSION")]
     namespace_rule_selector: String,
-    /// That namespace; may have ${variables} of the login
+    /// Name of that namespace; may contain ${variables} of the login
     #[arg(long, default_value = "", value_name = "NAMESPACE")]
     namespace_rule_bind_namespace: String,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Create {
     asked: Asked,
 }
 
-/// Which auth method.
+/// Selects an auth method.
 #[derive(Args)]
 pub(crate) struct Which {
     /// Name of the auth method
@@ -91,7 +91,7 @@ pub(crate) struct Which {
 pub(crate) struct Update {
     #[command(flatten)]
     fields: Fields,
-    /// Replace all fields, also those that are not given
+    /// Replace all fields, including those not given
     #[arg(long)]
     no_merge: bool,
     #[command(flatten)]
@@ -135,12 +135,12 @@ impl Which {
 }
 
 impl Fields {
-    /// Sets those that are given.
+    /// Sets the fields that are given.
     fn apply(&self, method: &mut Value) -> anyhow::Result<()> {
         let bound = &self.namespace_rule_bind_namespace;
         ensure!(
             !bound.is_empty() || self.namespace_rule_selector.is_empty(),
-            "Missing '-namespace-rule-bind-namespace' flag: it says which namespace the selector is for"
+            "Missing '-namespace-rule-bind-namespace' flag: it sets the namespace of the selected logins"
         );
         if !bound.is_empty() {
             let selector = &self.namespace_rule_selector;
@@ -160,7 +160,7 @@ impl Fields {
         Ok(())
     }
 
-    /// The configuration of `-config`, if it is given.
+    /// The value of `-config`, if given.
     fn config(&self) -> anyhow::Result<Option<Value>> {
         if self.config.is_empty() {
             return Ok(None);
@@ -179,7 +179,7 @@ impl Fields {
         ))
     }
 
-    /// What is said about Kubernetes.
+    /// The fields for Kubernetes.
     fn kubernetes(&self) -> anyhow::Result<[(&'static str, String); 3]> {
         let ca = input::text_or_file(&self.kubernetes_ca_cert);
         let ca = ca.context("Invalid '-kubernetes-ca-cert' value")?;
@@ -198,7 +198,7 @@ impl Fields {
         ])
     }
 
-    /// The whole configuration of something new.
+    /// The complete configuration of a new auth method.
     fn whole_config(&self, kind: &str) -> anyhow::Result<Option<Value>> {
         let config = self.config()?;
         if kind != "kubernetes" || config.is_some() {

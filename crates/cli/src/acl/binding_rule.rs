@@ -1,4 +1,4 @@
-//! `acl binding-rule`: what a login gives.
+//! `acl binding-rule`: manages binding rules.
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
@@ -11,13 +11,13 @@ use super::shown;
 use crate::input;
 use crate::server_api::Api;
 
-/// The only type of which rules have variables.
+/// The only bind type with variables.
 const TEMPLATED: &str = "templated-policy";
 
-/// What is done with binding rules.
+/// Subcommands of `acl binding-rule`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a binding rule
+    /// Create a binding rule
     Create(Create),
     /// Delete a binding rule
     Delete(Delete<Which>),
@@ -25,23 +25,23 @@ pub(crate) enum Command {
     List(List),
     /// Print a binding rule
     Read(Read<Which>),
-    /// Change a binding rule
+    /// Update a binding rule
     Update(Update),
 }
 
-/// What a rule says.
+/// The fields of a rule.
 #[derive(Args)]
 struct Fields {
-    /// Description, for people
+    /// Description
     #[arg(long, default_value = "")]
     description: String,
-    /// Which logins it is for, in Consul's filter language
+    /// Selector of logins, in Consul's filter language
     #[arg(long)]
     selector: Option<String>,
-    /// What is bound: service, node, role, policy or templated-policy
+    /// Type of the bound object: service, node, role, policy or templated-policy
     #[arg(long, default_value = "service", value_name = "TYPE")]
     bind_type: String,
-    /// Name of what is bound; may have variables, as ${value.name}
+    /// Name of the bound object; may contain variables such as ${value.name}
     #[arg(long, default_value = "", value_name = "NAME")]
     bind_name: String,
     /// Variable of a templated policy; may be repeated
@@ -62,10 +62,10 @@ pub(crate) struct Create {
     asked: Asked,
 }
 
-/// Which rule.
+/// Selects a rule.
 #[derive(Args)]
 pub(crate) struct Which {
-    /// Id of the rule, or its beginning
+    /// Id of the rule, or a unique prefix
     #[arg(long, default_value = "")]
     id: String,
 }
@@ -83,12 +83,12 @@ pub(crate) struct List {
 
 #[derive(Args)]
 pub(crate) struct Update {
-    /// Id of the rule, or its beginning
+    /// Id of the rule, or a unique prefix
     #[arg(long, default_value = "")]
     id: String,
     #[command(flatten)]
     fields: Fields,
-    /// Replace all fields, also those that are not given
+    /// Replace all fields, including those not given
     #[arg(long)]
     no_merge: bool,
     #[command(flatten)]
@@ -137,7 +137,7 @@ async fn whole_id(api: &Api, id: &str) -> anyhow::Result<String> {
 }
 
 impl Fields {
-    /// The variables; only one is known.
+    /// The variables; only one name is supported.
     fn variables(&self) -> Option<Value> {
         let mut names = self.bind_vars.iter().rev();
         let name = names.find(|(key, _)| key.eq_ignore_ascii_case("name"));
@@ -147,7 +147,7 @@ impl Fields {
         }
     }
 
-    /// Refuses a whole rule that lacks something.
+    /// Refuses an incomplete rule.
     fn check(&self) -> anyhow::Result<()> {
         ensure!(
             !self.bind_type.is_empty(),
@@ -213,8 +213,8 @@ impl Update {
         NOUN.print(&written, &self.printed)
     }
 
-    /// The rule that there is with what is given. As in Consul, the type is always given: by default it
-    /// is that of a service.
+    /// The existing rule with the given fields. As in Consul, the bind type is always replaced; its
+    /// default is service.
     fn merged(&self, mut rule: Value) -> Value {
         let fields = &self.fields;
         for (field, value) in [

@@ -5,7 +5,8 @@ use anyhow::{anyhow, bail};
 use crate::output::text;
 use crate::server_api::Api;
 
-/// The one of a list whose `field` begins with `partial`. A whole id is not looked up.
+/// Resolves the prefix of an id, given in `field`, to the only match in a list. A complete id is not
+/// looked up.
 async fn whole_id(
     api: &Api,
     list: &str,
@@ -51,7 +52,7 @@ pub(super) async fn role_id(api: &Api, partial: &str) -> anyhow::Result<String> 
 
 pub(super) async fn rule_id(api: &Api, partial: &str) -> anyhow::Result<String> {
     let found = whole_id(api, "/v1/acl/binding-rules", "ID", partial, "rule").await;
-    // Consul says it in other words for these.
+    // Consul has other texts for these.
     found.map_err(
         |error| match error.to_string().strip_prefix("No such rule ID") {
             Some(rest) => anyhow!("no such rule ID{rest}: ACL not found"),

@@ -1,4 +1,4 @@
-//! The flags that say what a token or a role is made of, and what they mean in the API.
+//! Flags for the policies and identities of a token or role, and their form in the API.
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -13,16 +13,16 @@ use crate::server_api::Api;
 /// Policies and identities.
 #[derive(Args, Default)]
 pub(super) struct Links {
-    /// Id of a policy, or its beginning; may be repeated
+    /// Id of a policy, or a unique prefix; may be repeated
     #[arg(long, value_name = "ID")]
     pub(super) policy_id: Vec<String>,
     /// Name of a policy; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(super) policy_name: Vec<String>,
-    /// Service whose rights are given; may be repeated
+    /// Service identity; may be repeated
     #[arg(long, value_name = "NAME[:DATACENTERS]")]
     pub(super) service_identity: Vec<String>,
-    /// Node whose rights are given; may be repeated
+    /// Node identity; may be repeated
     #[arg(long, value_name = "NAME:DATACENTER")]
     pub(super) node_identity: Vec<String>,
     /// Variable of a templated policy; may be repeated
@@ -39,7 +39,7 @@ impl Links {
     }
 }
 
-/// Templated policies of something new.
+/// Templated policies of a new token or role.
 #[derive(Args, Default)]
 pub(super) struct Templates {
     /// Name of a templated policy, such as builtin/service
@@ -50,16 +50,16 @@ pub(super) struct Templates {
     pub(super) templated_policy_file: String,
 }
 
-/// Templated policies of something that is changed.
+/// Changes of the templated policies of an existing token or role.
 #[derive(Args)]
 pub(super) struct ChangedTemplates {
-    /// Name of a templated policy that is added
+    /// Name of a templated policy to add
     #[arg(long, default_value = "", value_name = "NAME")]
     append_templated_policy: String,
     /// Name of a templated policy that replaces all others
     #[arg(long, default_value = "", value_name = "NAME")]
     replace_templated_policy: String,
-    /// File with templated policies that are added
+    /// File with templated policies to add
     #[arg(long, default_value = "", value_name = "FILE")]
     append_templated_policy_file: String,
     /// File with templated policies that replace all others
@@ -68,7 +68,7 @@ pub(super) struct ChangedTemplates {
 }
 
 impl ChangedTemplates {
-    /// Changes the templated policies of a token or a role.
+    /// Applies the changes to a token or role.
     pub(super) fn apply(&self, to: &mut Value, variables: &[String]) -> anyhow::Result<()> {
         let some = |name: &str, file: &str| !name.is_empty() || !file.is_empty();
         let (name, file) = (
@@ -98,7 +98,7 @@ impl ChangedTemplates {
     }
 }
 
-/// Adds an element to a list, which need not be there.
+/// Adds an element to a list, which may be absent.
 pub(super) fn push(to: &mut Value, field: &str, element: Value) {
     match to[field].as_array_mut() {
         Some(list) => list.push(element),
@@ -158,7 +158,7 @@ pub(super) fn node_identities(given: &[String]) -> anyhow::Result<Vec<Value>> {
     given.iter().map(of).collect()
 }
 
-/// The templated policy of flags, and those of a file.
+/// The templated policies of the flags and of a file.
 pub(super) fn templated_policies(
     name: &str,
     file: &str,
@@ -174,7 +174,7 @@ pub(super) fn templated_policies(
             let (key, value) = parts.with_context(|| {
                 format!("malformed -var argument: {variable:?}, expecting VariableName:Value")
             })?;
-            // The only variable that there is.
+            // The only variable that exists.
             if key.eq_ignore_ascii_case("name") {
                 policy["TemplateVariables"] = json!({"Name": value});
             }
@@ -188,7 +188,7 @@ pub(super) fn templated_policies(
     Ok(policies)
 }
 
-/// `TemplatedPolicy "builtin/service" { Name = "web" }`, once or more often.
+/// Parses one or more blocks such as `TemplatedPolicy "builtin/service" { Name = "web" }`.
 fn of_file(content: &str) -> anyhow::Result<Vec<Value>> {
     let content = hcl::to_json(content)?;
     let mut policies = Vec::new();

@@ -1,4 +1,4 @@
-//! `acl`: tokens, and what says what they allow.
+//! `acl`: manages tokens and what grants their permissions.
 
 mod auth_method;
 mod binding_rule;
@@ -24,36 +24,36 @@ use crate::input;
 use crate::output::{Format, line, quoted};
 use crate::server_api::ApiFlags;
 
-/// What is done with access rights.
+/// Subcommands of `acl`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make the first token, which may do everything
+    /// Create the first token, a management token
     Bootstrap(Bootstrap),
-    /// Give a token to the agent that is asked
+    /// Set a token of an agent
     SetAgentToken(SetAgentToken),
-    /// Tokens
+    /// Manage tokens
     #[command(subcommand)]
     Token(Box<token::Command>),
-    /// Policies: named rules
+    /// Manage policies: named rules
     #[command(subcommand)]
     Policy(policy::Command),
-    /// Roles: named sets of policies and identities
+    /// Manage roles: named sets of policies and identities
     #[command(subcommand)]
     Role(Box<role::Command>),
-    /// Auth methods: whom to believe at a login
+    /// Manage auth methods: trusted sources of identities for logins
     #[command(subcommand)]
     AuthMethod(Box<auth_method::Command>),
-    /// Binding rules: what a login gives
+    /// Manage binding rules: the permissions that logins get
     #[command(subcommand)]
     BindingRule(binding_rule::Command),
-    /// Policies that are made of a template
+    /// Show policies that are generated from templates
     #[command(subcommand)]
     TemplatedPolicy(templated_policy::Command),
 }
 
 #[derive(Args)]
 pub(crate) struct Bootstrap {
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     /// FILE with the token's secret, or - for standard input
@@ -70,11 +70,11 @@ pub(crate) struct SetAgentToken {
     api: ApiFlags,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Bootstrap(options) => bootstrap(options).await?,

@@ -1,5 +1,5 @@
-//! What the commands of all nouns of `acl` have in common: their options, what they ask, and what they say
-//! about it. Each noun has what is its own in its module.
+//! Code shared by the commands of all `acl` nouns: options, requests and messages. Each noun's specifics
+//! are in its module.
 
 use anyhow::Context;
 use clap::Args;
@@ -9,7 +9,7 @@ use super::printed::Printed;
 use crate::output::{line, quoted};
 use crate::server_api::{Api, ApiFlags, encoded};
 
-/// Who is asked. Like Consul's, these commands take arguments that have no meaning.
+/// The options for the request. Like Consul's, these commands accept arguments without meaning.
 #[derive(Args)]
 pub(crate) struct Asked {
     #[arg(hide = true)]
@@ -27,7 +27,7 @@ pub(crate) struct Delete<W: Args> {
     pub(super) asked: Asked,
 }
 
-/// Options of `list`, where there is nothing to choose.
+/// Options of `list` without filters.
 #[derive(Args)]
 pub(crate) struct List {
     #[command(flatten)]
@@ -47,24 +47,24 @@ pub(crate) struct Read<W: Args> {
     pub(super) asked: Asked,
 }
 
-/// One kind of things that are read and written.
+/// An object type with create, read, update, delete and list.
 pub(super) struct Noun {
-    /// Its name within a sentence.
+    /// Its name in messages.
     pub(super) name: &'static str,
-    /// Where one is made; each is below, by its key.
+    /// The path for creation; objects are below, by key.
     pub(super) path: &'static str,
-    /// Where all of them are.
+    /// The path of the list.
     pub(super) all: &'static str,
-    /// One as text.
+    /// Formats an object.
     pub(super) shown: fn(&Value, bool) -> String,
-    /// One of a list as text.
+    /// Formats an object in a list.
     pub(super) listed: fn(&Value, bool) -> String,
-    /// What stands between two of a list.
+    /// The separator between objects in a list.
     pub(super) between: &'static str,
 }
 
 impl Noun {
-    /// The path of one.
+    /// The path of an object.
     pub(super) fn one(&self, key: &str) -> String {
         format!("{}/{}", self.path, encoded(key))
     }
@@ -73,13 +73,13 @@ impl Noun {
         printed.print(value, self.shown)
     }
 
-    /// Makes one.
+    /// Creates an object.
     pub(super) async fn create(&self, api: &Api, value: &Value) -> anyhow::Result<Value> {
         let made = api.put(self.path).json(value).value().await;
         made.with_context(|| format!("Failed to create new {}", self.name))
     }
 
-    /// Replaces one.
+    /// Replaces an object.
     pub(super) async fn update(
         &self,
         api: &Api,
@@ -90,7 +90,7 @@ impl Noun {
         written.with_context(|| format!("Error updating {} {}", self.name, quoted(key)))
     }
 
-    /// Deletes one, and says so.
+    /// Deletes an object and prints a confirmation.
     pub(super) async fn delete(&self, api: &Api, key: &str) -> anyhow::Result<()> {
         let (name, key_shown) = (self.name, quoted(key));
         let deleted = api.delete(self.one(key)).ok().await;
@@ -99,12 +99,12 @@ impl Noun {
         line(&format!("{name} {key_shown} deleted successfully"))
     }
 
-    /// The one with this key, which is its `by`.
+    /// Reads an object by key; `by` is the kind of key for messages.
     pub(super) async fn read(&self, api: &Api, by: &str, key: &str) -> anyhow::Result<Value> {
         self.read_at(api, self.one(key), by, key).await
     }
 
-    /// The one at a path, which was asked for by `key`.
+    /// Reads the object at a path; `key` is for messages.
     pub(super) async fn read_at(
         &self,
         api: &Api,
@@ -118,7 +118,7 @@ impl Noun {
         read.with_context(|| format!("{} not found with {by} {shown}", capitalised(name)))
     }
 
-    /// The one that is to be changed.
+    /// Reads an object for an update.
     pub(super) async fn current(&self, api: &Api, by: &str, key: &str) -> anyhow::Result<Value> {
         let name = self.name;
         let known = api.get(self.one(key)).found().await;
@@ -126,14 +126,14 @@ impl Noun {
         known.with_context(|| format!("{} not found with {by} {}", capitalised(name), quoted(key)))
     }
 
-    /// Prints all.
+    /// Prints all objects.
     pub(super) async fn list(&self, options: List) -> anyhow::Result<()> {
         let api = options.asked.api.connect()?;
         let all = api.get(self.all).value().await;
         self.print_list(all, &options.printed)
     }
 
-    /// Prints those that were asked for.
+    /// Prints the objects of a list.
     pub(super) fn print_list(
         &self,
         all: anyhow::Result<Value>,

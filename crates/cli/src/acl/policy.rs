@@ -1,4 +1,4 @@
-//! `acl policy`: policies.
+//! `acl policy`: manages policies.
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
@@ -12,10 +12,10 @@ use crate::input;
 use crate::output::{quoted, text};
 use crate::server_api::{Api, encoded};
 
-/// What is done with policies.
+/// Subcommands of `acl policy`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a policy
+    /// Create a policy
     Create(Create),
     /// Delete a policy
     Delete(Delete<Which>),
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     List(List),
     /// Print a policy
     Read(Read<Which>),
-    /// Change a policy
+    /// Update a policy
     Update(Update),
 }
 
@@ -32,10 +32,10 @@ pub(crate) struct Create {
     /// Name of the policy
     #[arg(long, default_value = "")]
     name: String,
-    /// Description, for people
+    /// Description
     #[arg(long, default_value = "")]
     description: String,
-    /// Datacenter where it holds; may be repeated [default: all]
+    /// Datacenter in which it is valid; may be repeated [default: all]
     #[arg(long, value_name = "NAME")]
     valid_datacenter: Vec<String>,
     /// Rules: text, @FILE, or - for standard input
@@ -47,10 +47,10 @@ pub(crate) struct Create {
     asked: Asked,
 }
 
-/// Which policy.
+/// Selects a policy.
 #[derive(Args)]
 pub(crate) struct Which {
-    /// Id of the policy, or its beginning
+    /// Id of the policy, or a unique prefix
     #[arg(long, default_value = "")]
     id: String,
     /// Name of the policy
@@ -60,22 +60,22 @@ pub(crate) struct Which {
 
 #[derive(Args)]
 pub(crate) struct Update {
-    /// Id of the policy, or its beginning
+    /// Id of the policy, or a unique prefix
     #[arg(long, default_value = "")]
     id: String,
-    /// Another name; without -id the name of the policy
+    /// New name; without -id the name of the policy
     #[arg(long)]
     name: Option<String>,
-    /// Another description
+    /// New description
     #[arg(long)]
     description: Option<String>,
-    /// Datacenter where it holds; may be repeated
+    /// Datacenter in which it is valid; may be repeated
     #[arg(long, value_name = "NAME")]
     valid_datacenter: Vec<String>,
-    /// Other rules: text, @FILE, or - for standard input
+    /// New rules: text, @FILE, or - for standard input
     #[arg(long)]
     rules: Option<String>,
-    /// Replace all fields, also those that are not given
+    /// Replace all fields, including those not given
     #[arg(long)]
     no_merge: bool,
     #[command(flatten)]
@@ -103,7 +103,7 @@ pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// The policy of a name; `None` where there is none.
+/// Reads a policy by name; `None` if it does not exist.
 async fn by_name(api: &Api, name: &str) -> anyhow::Result<Option<Value>> {
     let found = api
         .get(format!("/v1/acl/policy/name/{}", encoded(name)))
@@ -177,7 +177,7 @@ async fn read(options: Read<Which>) -> anyhow::Result<()> {
     NOUN.print(&whole(policy), &options.printed)
 }
 
-/// A policy without datacenters says so.
+/// Adds the `Datacenters` field that servers omit if it is empty.
 fn whole(mut policy: Value) -> Value {
     if policy.get("Datacenters").is_none() {
         policy["Datacenters"] = Value::Null;

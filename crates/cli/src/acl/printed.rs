@@ -5,19 +5,19 @@ use serde_json::Value;
 
 use crate::output::{Format, line, print_json};
 
-/// In which form results are printed.
+/// Output options.
 #[derive(Args)]
 pub(crate) struct Printed {
-    /// Print hashes and indexes, too
+    /// Print hashes and indexes as well
     #[arg(long)]
     pub(crate) meta: bool,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     pub(crate) format: Format,
 }
 
 impl Printed {
-    /// Prints a value, as text by `pretty`.
+    /// Prints a value as JSON, or as text formatted by `pretty`.
     pub(super) fn print(
         &self,
         value: &Value,
@@ -32,7 +32,7 @@ impl Printed {
         }
     }
 
-    /// Prints a list, each element by `pretty`, with `between` two of them.
+    /// Prints a list, each element formatted by `pretty` and separated by `between`.
     pub(super) fn print_list(
         &self,
         values: &Value,
@@ -48,14 +48,14 @@ impl Printed {
     }
 }
 
-/// Variables with the names that Consul's command line prints; servers write them in small letters.
+/// Renames variables to what Consul's command line prints; servers write them in lower case.
 fn with_names(mut value: Value) -> Value {
     match &mut value {
         Value::Array(values) => values
             .iter_mut()
             .for_each(|one| *one = with_names(one.take())),
         Value::Object(fields) => {
-            // The id of a template is made by servers, and no command prints it.
+            // Servers generate the id of a template, and no command prints it.
             fields.remove("TemplateID");
             for (key, field) in fields.iter_mut() {
                 *field = with_names(field.take());

@@ -1,4 +1,4 @@
-//! `acl role`: roles.
+//! `acl role`: manages roles.
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
@@ -12,10 +12,10 @@ use super::shown;
 use crate::output::{list, text};
 use crate::server_api::encoded;
 
-/// What is done with roles.
+/// Subcommands of `acl role`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a role
+    /// Create a role
     Create(Create),
     /// Delete a role
     Delete(Delete<Which>),
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     List(List),
     /// Print a role
     Read(Read<Which>),
-    /// Change a role
+    /// Update a role
     Update(Update),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Create {
     /// Name of the role
     #[arg(long, default_value = "")]
     name: String,
-    /// Description, for people
+    /// Description
     #[arg(long, default_value = "")]
     description: String,
     #[command(flatten)]
@@ -45,10 +45,10 @@ pub(crate) struct Create {
     asked: Asked,
 }
 
-/// Which role.
+/// Selects a role.
 #[derive(Args)]
 pub(crate) struct Which {
-    /// Id of the role, or its beginning
+    /// Id of the role, or a unique prefix
     #[arg(long, default_value = "")]
     id: String,
     /// Name of the role
@@ -58,18 +58,18 @@ pub(crate) struct Which {
 
 #[derive(Args)]
 pub(crate) struct Update {
-    /// Id of the role, or its beginning
+    /// Id of the role, or a unique prefix
     #[arg(long, default_value = "")]
     id: String,
-    /// Another name
+    /// New name
     #[arg(long, default_value = "")]
     name: String,
-    /// Another description
+    /// New description
     #[arg(long, default_value = "")]
     description: String,
     #[command(flatten)]
     links: Links,
-    /// Replace all fields, also those that are not given
+    /// Replace all fields, including those not given
     #[arg(long)]
     no_merge: bool,
     #[command(flatten)]
@@ -134,7 +134,7 @@ impl Create {
 }
 
 impl Which {
-    /// Refuses to go on without either. Consul's commands say it in different words.
+    /// Requires one of the two. Consul's commands have different messages.
     fn check(&self, missing: &'static str) -> anyhow::Result<()> {
         ensure!(!self.id.is_empty() || !self.name.is_empty(), missing);
         Ok(())
@@ -215,7 +215,7 @@ impl Update {
     }
 }
 
-/// Adds an element; one that is the same by any of the keys that it has is replaced.
+/// Adds an element, replacing one that is equal in any of the keys it has.
 fn merged(role: &mut Value, field: &str, keys: &[&str], one: Value) {
     let same = |known: &Value| {
         let mut keys = keys.iter().filter(|key| !one[**key].is_null());
@@ -223,7 +223,7 @@ fn merged(role: &mut Value, field: &str, keys: &[&str], one: Value) {
     };
     let mut all = list(role, field).to_vec();
     match all.iter().position(same) {
-        // A link has nothing that could be changed.
+        // A policy link has no other fields to change.
         Some(_) if field == "Policies" => {}
         Some(at) => {
             all[at] = one;
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_role_has_is_kept() {
+    fn existing_links_of_a_role_are_kept() {
         let mut role = json!({"ServiceIdentities": [{"ServiceName": "a"}, {"ServiceName": "b"}]});
         let a = json!({"ServiceName": "a", "Datacenters": ["dc1"]});
         merged(&mut role, "ServiceIdentities", &["ServiceName"], a.clone());

@@ -1,4 +1,4 @@
-//! Tokens, roles, policies and the like as text: the lines that Consul's command line prints. Pure.
+//! Formats tokens, roles, policies and the like as Consul's command line does. Pure.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::output::{go_time, joined, json, list, number, text};
 
-/// Lines of text, each of a title that is as wide as the others, and a value.
+/// A list of titles of equal width with their values.
 struct Lines {
     out: String,
     indent: &'static str,
@@ -26,11 +26,11 @@ impl Lines {
 
     fn field(&mut self, title: &str, value: &str) {
         let (indent, width) = (self.indent, self.width);
-        // Text takes whatever is written to it.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(self.out, "{indent}{title:width$}{value}");
     }
 
-    /// Those of the tenant, which are left out where the server does not say them.
+    /// Adds the tenant, if the server returns it.
     fn tenant(&mut self, value: &Value) {
         for (title, field) in [("Partition:", "Partition"), ("Namespace:", "Namespace")] {
             let value = text(value, field);
@@ -52,7 +52,7 @@ impl Lines {
     }
 }
 
-/// A token.
+/// Formats a token.
 pub(super) fn token(token: &Value, meta: bool) -> String {
     let mut lines = token_head(token, meta);
     links(&mut lines.out, token, "");
@@ -93,7 +93,7 @@ fn token_head(token: &Value, meta: bool) -> Lines {
     lines
 }
 
-/// A role.
+/// Formats a role.
 pub(super) fn role(role: &Value, meta: bool) -> String {
     let mut lines = Lines::new("", 14);
     lines.field("ID:", text(role, "ID"));
@@ -101,7 +101,7 @@ pub(super) fn role(role: &Value, meta: bool) -> String {
     role_rest(lines, role, meta)
 }
 
-/// A role among others.
+/// Formats a role in a list.
 pub(super) fn listed_role(role: &Value, meta: bool) -> String {
     let mut lines = Lines::new("   ", 14);
     lines.out = format!("{}:\n", text(role, "Name"));
@@ -121,7 +121,7 @@ fn role_rest(mut lines: Lines, role: &Value, meta: bool) -> String {
     lines.out
 }
 
-/// What a token or a role is made of.
+/// Formats the policies and identities of a token or role.
 fn links(out: &mut String, of: &Value, indent: &str) {
     let mut section = |title: &str, field: &str, line: &dyn Fn(&Value) -> String| {
         let links = list(of, field);
@@ -145,7 +145,7 @@ fn links(out: &mut String, of: &Value, indent: &str) {
     });
     section("Templated Policies", "TemplatedPolicies", &|policy| {
         let mut shown = text(policy, "TemplateName").to_owned();
-        // Servers write it in small letters.
+        // Servers write it in lower case.
         let variables = &policy["TemplateVariables"];
         let name = match text(variables, "Name") {
             "" => text(variables, "name"),
@@ -170,7 +170,7 @@ fn datacenters(of: &Value) -> String {
     }
 }
 
-/// A policy.
+/// Formats a policy.
 pub(super) fn policy(policy: &Value, meta: bool) -> String {
     let mut lines = Lines::new("", 14);
     lines.field("ID:", text(policy, "ID"));
@@ -179,7 +179,7 @@ pub(super) fn policy(policy: &Value, meta: bool) -> String {
     format!("{}Rules:\n{}", lines.out, text(policy, "Rules"))
 }
 
-/// A policy among others.
+/// Formats a policy in a list.
 pub(super) fn listed_policy(policy: &Value, meta: bool) -> String {
     let mut lines = Lines::new("   ", 14);
     lines.out = format!("{}:\n", text(policy, "Name"));
@@ -198,7 +198,7 @@ fn policy_rest(lines: &mut Lines, policy: &Value, meta: bool) {
     }
 }
 
-/// An auth method.
+/// Formats an auth method.
 pub(super) fn auth_method(method: &Value, meta: bool) -> String {
     let mut lines = Lines::new("", 15);
     lines.field("Name:", text(method, "Name"));
@@ -228,7 +228,7 @@ pub(super) fn auth_method(method: &Value, meta: bool) -> String {
     format!("{}Config:\n{}", lines.out, json(&method["Config"], "  "))
 }
 
-/// An auth method among others.
+/// Formats an auth method in a list.
 pub(super) fn listed_auth_method(method: &Value, meta: bool) -> String {
     let mut lines = Lines::new("   ", 14);
     lines.out = format!("{}:\n", text(method, "Name"));
@@ -245,14 +245,14 @@ pub(super) fn listed_auth_method(method: &Value, meta: bool) -> String {
     lines.out
 }
 
-/// A binding rule.
+/// Formats a binding rule.
 pub(super) fn binding_rule(rule: &Value, meta: bool) -> String {
     let mut lines = Lines::new("", 14);
     lines.field("ID:", text(rule, "ID"));
     rule_rest(lines, rule, meta, "     - Name: ")
 }
 
-/// A binding rule among others.
+/// Formats a binding rule in a list.
 pub(super) fn listed_binding_rule(rule: &Value, meta: bool) -> String {
     let mut lines = Lines::new("   ", 14);
     lines.out = format!("{}:\n", text(rule, "ID"));
@@ -283,7 +283,7 @@ fn rule_rest(mut lines: Lines, rule: &Value, meta: bool, variable: &str) -> Stri
     lines.out
 }
 
-/// A templated policy.
+/// Formats a templated policy.
 pub(super) fn templated_policy(policy: &Value, meta: bool) -> String {
     let name = text(policy, "TemplateName");
     let mut lines = Lines::new("", 17);
@@ -317,7 +317,7 @@ pub(super) fn templated_policy(policy: &Value, meta: bool) -> String {
     out
 }
 
-/// A token with all that it allows, and why.
+/// Formats a token with all its permissions and their sources.
 pub(super) fn expanded_token(token: &Value, meta: bool) -> String {
     let mut out = token_head(token, meta).out;
     let policies = list(token, "ExpandedPolicies");
@@ -360,7 +360,7 @@ fn expanded_role(out: &mut String, role: &Value, policies: &[Value]) {
     expanded_links(out, role, policies, "\t\t");
 }
 
-/// What the namespace of a token gives to all of its tokens.
+/// Formats the defaults that a token inherits from its namespace.
 fn expanded_defaults(out: &mut String, token: &Value, policies: &[Value], roles: &[Value]) {
     let of_policies = list(token, "NamespaceDefaultPolicyIDs");
     let of_roles = list(token, "NamespaceDefaultRoleIDs");
@@ -426,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_say_what_they_are_made_of() {
+    fn a_token_lists_its_links() {
         let value = json!({
             "AccessorID": "a", "SecretID": "s", "Description": "d", "Local": false,
             "CreateTime": "2026-01-02T03:04:05Z", "Hash": "YWI=", "CreateIndex": 1, "ModifyIndex": 2,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expanded_token_says_what_its_namespace_gives() {
+    fn an_expanded_token_lists_the_defaults_of_its_namespace() {
         let value = json!({
             "AccessorID": "a", "Namespace": "team", "NamespaceDefaultPolicyIDs": ["p"],
             "ExpandedPolicies": [{"ID": "p", "Name": "shared", "Rules": "acl = \"read\""}],
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_a_policy_stand_as_they_are() {
+    fn rules_of_a_policy_are_printed_verbatim() {
         let value = json!({"ID": "i", "Name": "n", "Rules": "key \"\" {}"});
         assert_eq!(
             policy(&value, false),

@@ -1,4 +1,4 @@
-//! `acl templated-policy`: policies that are made of a template.
+//! `acl templated-policy`: shows policies that are generated from templates.
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
@@ -11,20 +11,20 @@ use super::shown;
 use crate::output::{Format, quoted, text};
 use crate::server_api::encoded_path;
 
-/// What is done with templated policies.
+/// Subcommands of `acl templated-policy`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Print the names of all
+    /// Print the names of all templated policies
     List(List),
-    /// Print one
+    /// Print a templated policy
     Read(Read),
-    /// Print the policy that one makes
+    /// Print the policy that a template generates
     Preview(Preview),
 }
 
 #[derive(Args)]
 pub(crate) struct List {
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(crate) struct List {
 
 #[derive(Args)]
 pub(crate) struct Read {
-    /// Its name, such as builtin/service
+    /// Name, such as builtin/service
     #[arg(long, default_value = "")]
     name: String,
     #[command(flatten)]
@@ -44,16 +44,16 @@ pub(crate) struct Read {
 
 #[derive(Args)]
 pub(crate) struct Preview {
-    /// Its name, such as builtin/service
+    /// Name, such as builtin/service
     #[arg(long, default_value = "")]
     name: String,
-    /// File with one, in HCL or JSON
+    /// File with a templated policy, in HCL or JSON
     #[arg(long, default_value = "")]
     file: String,
     /// Variable; may be repeated
     #[arg(long, value_name = "NAME:VALUE")]
     var: Vec<String>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `acl token`: tokens.
+//! `acl token`: manages tokens.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::input;
 use crate::output::{Format, quoted};
 use crate::server_api::encoded;
 
-/// What is done with tokens.
+/// Subcommands of `acl token`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a token with the rights of another one
+    /// Create a token with the permissions of another
     Clone(Clone),
-    /// Make a token
+    /// Create a token
     Create(Create),
     /// Delete a token
     Delete(Delete<Which>),
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     List(List),
     /// Print a token
     Read(Read),
-    /// Change a token
+    /// Update a token
     Update(Update),
 }
 
@@ -38,10 +38,10 @@ pub(crate) enum Command {
 pub(crate) struct Clone {
     #[command(flatten)]
     which: Which,
-    /// Description of the new token [default: that of the other one]
+    /// Description of the new token [default: that of the original]
     #[arg(long, default_value = "")]
     description: String,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[command(flatten)]
@@ -56,21 +56,21 @@ pub(crate) struct Create {
     /// Secret id [default: a random one]
     #[arg(long, value_parser = input::secret, value_name = "ID")]
     secret: Option<Secret>,
-    /// Only for this datacenter
+    /// Valid in this datacenter only
     #[arg(long)]
     local: bool,
-    /// Description, for people
+    /// Description
     #[arg(long, default_value = "")]
     description: String,
     #[command(flatten)]
     links: Links,
-    /// Id of a role, or its beginning; may be repeated
+    /// Id of a role, or a unique prefix; may be repeated
     #[arg(long, value_name = "ID")]
     role_id: Vec<String>,
     /// Name of a role; may be repeated
     #[arg(long, value_name = "NAME")]
     role_name: Vec<String>,
-    /// How long it is valid
+    /// Lifetime of the token
     #[arg(long, value_parser = input::duration, value_name = "DURATION")]
     expires_ttl: Option<Duration>,
     #[command(flatten)]
@@ -85,10 +85,10 @@ pub(crate) struct Create {
 pub(crate) struct Read {
     #[command(flatten)]
     which: Which,
-    /// The token that is used for this request
+    /// The token of this request itself
     #[arg(long = "self")]
     own: bool,
-    /// Print all that it allows, and why
+    /// Print all its permissions and their sources
     #[arg(long)]
     expanded: bool,
     #[command(flatten)]

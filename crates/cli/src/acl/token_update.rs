@@ -1,4 +1,4 @@
-//! `acl token update`: a token is read, changed and written.
+//! `acl token update`: reads, changes and writes a token.
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -12,19 +12,19 @@ use super::shown;
 use crate::output::{list, warn};
 use crate::server_api::{Api, encoded};
 
-/// Which token.
+/// Selects a token.
 #[derive(Args)]
 pub(crate) struct Which {
-    /// Accessor id of the token, or its beginning
+    /// Accessor id of the token, or a unique prefix
     #[arg(long, default_value = "", value_name = "ID")]
     pub(super) accessor_id: String,
-    /// The same under its old name
+    /// Deprecated name of -accessor-id
     #[arg(long, default_value = "", value_name = "ID")]
     pub(super) id: String,
 }
 
 impl Which {
-    /// The id that is given, under whichever name.
+    /// The id, from either flag.
     pub(super) fn given(&self, missing: &str) -> anyhow::Result<&str> {
         if !self.accessor_id.is_empty() {
             return Ok(&self.accessor_id);
@@ -39,12 +39,12 @@ impl Which {
 pub(crate) struct Update {
     #[command(flatten)]
     which: Which,
-    /// Another description
+    /// New description
     #[arg(long, default_value = "")]
     description: String,
     #[command(flatten)]
     links: Links,
-    /// Id of a role, or its beginning; may be repeated
+    /// Id of a role, or a unique prefix; may be repeated
     #[arg(long, value_name = "ID")]
     role_id: Vec<String>,
     /// Name of a role; may be repeated
@@ -62,30 +62,30 @@ pub(crate) struct Update {
     asked: Asked,
 }
 
-/// What is added to what the token has.
+/// Links that are added to the existing ones.
 #[derive(Args)]
 struct Added {
-    /// Id of a policy that is added; may be repeated
+    /// Id of a policy to add; may be repeated
     #[arg(long, value_name = "ID")]
     append_policy_id: Vec<String>,
-    /// Name of a policy that is added; may be repeated
+    /// Name of a policy to add; may be repeated
     #[arg(long, value_name = "NAME")]
     append_policy_name: Vec<String>,
-    /// Id of a role that is added; may be repeated
+    /// Id of a role to add; may be repeated
     #[arg(long, value_name = "ID")]
     append_role_id: Vec<String>,
-    /// Name of a role that is added; may be repeated
+    /// Name of a role to add; may be repeated
     #[arg(long, value_name = "NAME")]
     append_role_name: Vec<String>,
-    /// Service identity that is added; may be repeated
+    /// Service identity to add; may be repeated
     #[arg(long, value_name = "NAME[:DATACENTERS]")]
     append_service_identity: Vec<String>,
-    /// Node identity that is added; may be repeated
+    /// Node identity to add; may be repeated
     #[arg(long, value_name = "NAME:DATACENTER")]
     append_node_identity: Vec<String>,
 }
 
-/// Old flags that make of what is given an addition.
+/// Deprecated flags that add instead of replacing.
 #[derive(Args)]
 struct Merge {
     /// Add policies instead of replacing them
@@ -102,7 +102,7 @@ struct Merge {
     merge_node_identities: bool,
 }
 
-/// Refuses a flag together with the one that adds.
+/// Refuses a flag in combination with its append variant.
 fn not_both(set: bool, added: bool, flags: &str, what: &str) -> anyhow::Result<()> {
     let one = flags.replace('/', " or -");
     let append: Vec<String> = flags.split('/').map(|it| format!("-append-{it}")).collect();
@@ -141,7 +141,7 @@ impl Update {
         self.printed.print(&written, shown::token)
     }
 
-    /// Policies and roles.
+    /// Sets or adds policies and roles.
     async fn links_of(&self, api: &Api, token: &mut Value) -> anyhow::Result<()> {
         let (links, added) = (&self.links, &self.added);
         let set = links::policies(api, &links.policy_id, &links.policy_name).await?;
@@ -177,7 +177,8 @@ impl Update {
         Ok(())
     }
 
-    /// Identities. As in Consul, those that are not given again are gone, unless some are added.
+    /// Sets or adds identities. As in Consul, identities that are not given are removed, unless
+    /// some are appended.
     fn identities(&self, token: &mut Value) -> anyhow::Result<()> {
         for (field, key, flag, what, set, more, merge) in [
             (
@@ -215,7 +216,7 @@ impl Update {
     }
 }
 
-/// Replaces links, or adds those that are not there.
+/// Replaces links, or adds missing ones.
 fn changed(token: &mut Value, field: &str, set: Vec<Value>, more: Vec<Value>, merge: bool) {
     let replace = !merge && !set.is_empty();
     if replace {

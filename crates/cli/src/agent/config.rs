@@ -1,5 +1,5 @@
-//! The configuration files of `consul agent`, as values. Names are Consul's; what has no field here
-//! is refused.
+//! The configuration files of `consul agent` as types, with Consul's names. Unknown fields are
+//! refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use legate_model::{CheckType, Secret, ServiceDefinition, duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Defines settings that a file may have or not, and how those of a later file replace them.
+/// Defines types with optional settings, and how a later file overrides an earlier one.
 macro_rules! settings {
     ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* })+) => {$(
         $(#[$meta])*
@@ -23,7 +23,7 @@ macro_rules! settings {
         }
 
         impl $name {
-            /// Its keys.
+            /// The keys of the type.
             #[cfg(test)]
             pub(super) const KEYS: &'static [&'static str] = &[$(stringify!($field)),*];
         }
@@ -31,7 +31,7 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Everything that is one value, whichever file it stands in.
+    /// All settings with a single value, which a later file overrides.
     Settings {
         acl: Acl,
         addresses: Addresses,
@@ -159,7 +159,7 @@ settings! {
     }
     /// `limits.request_limits`
     RequestRates { mode: String, read_rate: f64, write_rate: f64, }
-    /// A key of which nothing has an effect.
+    /// A key without any supported field.
     Nothing { }
     /// `ports`
     Ports { dns: i64, http: i64, https: i64, grpc: i64, grpc_tls: i64, }
@@ -191,7 +191,7 @@ settings! {
     Xds { update_max_per_second: f64, }
 }
 
-/// One file: settings, and what it registers.
+/// One file: its settings and its registrations.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Registered {
@@ -206,7 +206,7 @@ pub(super) struct Registered {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Entries {
-    /// Decoded one by one, by the same rules as `PUT /v1/config`.
+    /// Decoded one by one, with the rules of `PUT /v1/config`.
     pub(super) bootstrap: Vec<Value>,
 }
 
@@ -215,18 +215,18 @@ pub(super) const REGISTERED: [&str; 5] =
     ["service", "services", "check", "checks", "config_entries"];
 
 impl Settings {
-    /// Refuses values that are not served, of one file.
+    /// Refuses unsupported values in a file.
     ///
     /// # Errors
-    /// Names the key and why.
+    /// Names the key and the reason.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.server == Some(false) {
-            bail!("server = false is not served: client agents are not served, run a server");
+            bail!("server = false is not supported: there are no client agents, run a server");
         }
         let partition = self.partition.as_deref();
         if let Some(set) = partition.filter(|set| !["", "default"].contains(set)) {
             bail!(
-                "partition = {set:?} cannot be set: as in Consul, servers are of the partition \"default\"; \
+                "partition = {set:?} cannot be set: as in Consul, servers are in the partition \"default\"; \
                  register what runs in another one with PUT /v1/catalog/register"
             );
         }
@@ -240,7 +240,7 @@ impl Settings {
     }
 }
 
-/// A later source replaces single values and adds keys.
+/// Merges a later source: it replaces values and adds keys.
 pub(super) fn merge(into: &mut Value, later: Value) {
     match (into, later) {
         (Value::Object(into), Value::Object(later)) => {

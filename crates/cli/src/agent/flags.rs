@@ -1,5 +1,5 @@
-//! The command line of `consul agent`: Go's flags, with one dash or two, `-flag value` or
-//! `-flag=value`. What a flag sets is a key of the configuration and wins over the files.
+//! The command line of `consul agent`: Go's flags, with one or two dashes, `-flag value` or
+//! `-flag=value`. A flag sets a key of the configuration and overrides the files.
 
 use std::path::PathBuf;
 
@@ -12,15 +12,15 @@ use super::config::merge;
 /// The flags of `legate agent`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Flags {
-    /// Development mode: everything in memory, and gRPC also without TLS, on 8502
+    /// Development mode: state in memory, and gRPC also without TLS, on 8502
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false",
         default_missing_value = "true", value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     pub(crate) dev: bool,
-    /// Run a server; client agents are not served, so that it is needed without -dev
+    /// Run a server; required without -dev, because client agents are not supported
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     server: Option<bool>,
-    /// Directory whose *.hcl and *.json files are read, in the order of their names; may be repeated
+    /// Directory with *.hcl and *.json files, read in order of their names; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(crate) config_dir: Vec<PathBuf>,
     /// File to read, *.hcl or *.json, or a directory; may be repeated
@@ -29,118 +29,118 @@ pub(crate) struct Flags {
     /// Configuration in HCL, read after the files; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) hcl: Vec<String>,
-    /// Directory that keeps the state; -dev keeps it in memory
+    /// Directory for the state; with -dev the state is in memory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
     /// Name of the datacenter [default: dc1]
     #[arg(long, value_name = "NAME")]
     datacenter: Option<String>,
-    /// Name of this node [default: the name of the host]
+    /// Name of this node [default: the host name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Key and value that describe this node; may be repeated
+    /// Metadata of this node, KEY:VALUE; may be repeated
     #[arg(long, value_name = "KEY:VALUE")]
     node_meta: Vec<String>,
-    /// Address at which HTTP, gRPC and DNS listen [default: 127.0.0.1]
+    /// Address of the HTTP, gRPC and DNS listeners [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     client: Option<String>,
-    /// Address that stands for this node in the catalog, unless -advertise does
+    /// Address of this node in the catalog, unless -advertise is set
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Address that stands for this node in the catalog [default: that of -bind]
+    /// Address of this node in the catalog [default: that of -bind]
     #[arg(long, value_name = "ADDRESS")]
     advertise: Option<String>,
-    /// Port of the HTTP API; -1 turns it off [default: 8500]
+    /// Port of the HTTP API; -1 disables it [default: 8500]
     #[arg(long, value_name = "PORT", allow_hyphen_values = true)]
     http_port: Option<i64>,
-    /// Port of the HTTP API with TLS; -1 turns it off [default: -1]
+    /// Port of the HTTP API with TLS; -1 disables it [default: -1]
     #[arg(long, value_name = "PORT", allow_hyphen_values = true)]
     https_port: Option<i64>,
-    /// Port of the gRPC API; -1 turns it off [default: 8502 with -dev, else -1]
+    /// Port of the gRPC API; -1 disables it [default: 8502 with -dev, else -1]
     #[arg(long, value_name = "PORT", allow_hyphen_values = true)]
     grpc_port: Option<i64>,
-    /// Port of the gRPC API with TLS; -1 turns it off [default: 8503]
+    /// Port of the gRPC API with TLS; -1 disables it [default: 8503]
     #[arg(long, value_name = "PORT", allow_hyphen_values = true)]
     grpc_tls_port: Option<i64>,
-    /// Port of DNS; -1 turns it off [default: 8600]
+    /// Port of DNS; -1 disables it [default: 8600]
     #[arg(long, value_name = "PORT", allow_hyphen_values = true)]
     dns_port: Option<i64>,
-    /// How many servers there will be: one
+    /// Number of servers: one
     #[arg(long, value_name = "NUMBER")]
     bootstrap_expect: Option<i64>,
     /// The same as -bootstrap-expect 1
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     bootstrap: Option<bool>,
-    /// Form of all files, whatever their names end in: hcl or json
+    /// Format of all files, whatever their names: hcl or json
     #[arg(long, value_name = "FORM")]
     pub(crate) config_format: Option<String>,
-    /// Domain that DNS answers for [default: consul]
+    /// Domain of DNS names [default: consul]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// Another domain that DNS answers for [default: none]
+    /// Alternative domain of DNS names [default: none]
     #[arg(long, value_name = "NAME")]
     alt_domain: Option<String>,
-    /// Address of a DNS server that is asked for names of other domains; may be repeated [default: none]
+    /// Upstream DNS server for other domains; may be repeated [default: none]
     #[arg(long, value_name = "ADDRESS")]
     recursor: Vec<String>,
-    /// Id of this node, a UUID [default: a random one that stays with the state]
+    /// Id of this node, a UUID [default: random, stored with the state]
     #[arg(long, value_name = "ID")]
     node_id: Option<String>,
-    /// File that gets the number of the process while it runs
+    /// File with the process id while the agent runs
     #[arg(long, value_name = "FILE")]
     pid_file: Option<String>,
-    /// How long a blocking query waits that does not say [default: 5m]
+    /// Default wait time of blocking queries [default: 5m]
     #[arg(long, value_name = "TIME")]
     default_query_time: Option<String>,
-    /// How long a blocking query waits at most [default: 10m]
+    /// Maximum wait time of blocking queries [default: 10m]
     #[arg(long, value_name = "TIME")]
     max_query_time: Option<String>,
-    /// Network that may write over HTTP, such as 10.0.0.0/8; may be repeated [default: all]
+    /// Network allowed to write over HTTP, such as 10.0.0.0/8; may be repeated [default: all]
     #[arg(long, value_name = "NETWORK")]
     allow_write_http_from: Vec<String>,
-    /// How much of the output of a check is kept, in bytes [default: 4096]
+    /// Maximum stored output of a check, in bytes [default: 4096]
     #[arg(long, value_name = "BYTES", alias = "check_output_max_size")]
     check_output_max_size: Option<u64>,
-    /// Run checks that are commands, whoever registers them
+    /// Enable script checks from any source
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     enable_script_checks: Option<bool>,
-    /// Run checks that are commands, when a file has them
+    /// Enable script checks from files
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     enable_local_script_checks: Option<bool>,
-    /// Read the files again when one of them changes
+    /// Reload the files when one of them changes
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     auto_reload_config: Option<bool>,
-    /// File that gets the log, too
+    /// Additional file for the log
     #[arg(long, value_name = "FILE")]
     log_file: Option<String>,
-    /// Begin another log file from so many bytes on [default: never]
+    /// Rotate the log file at this size [default: never]
     #[arg(long, value_name = "BYTES")]
     log_rotate_bytes: Option<i64>,
-    /// Begin another log file after this time [default: 24h]
+    /// Rotate the log file after this time [default: 24h]
     #[arg(long, value_name = "TIME")]
     log_rotate_duration: Option<String>,
-    /// How many log files before the current one are kept; 0 keeps all, -1 none [default: 0]
+    /// Number of rotated log files to keep; 0 keeps all, -1 none [default: 0]
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     log_rotate_max_files: Option<i64>,
-    /// From which weight on events are logged: trace, debug, info, warn or error [default: info]
+    /// Minimum log level: trace, debug, info, warn or error [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// Log JSON objects instead of text
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     log_json: Option<bool>,
-    /// Where traces and metrics are sent by OTLP over HTTP, such as http://127.0.0.1:4318
+    /// OTLP/HTTP endpoint for traces and metrics, such as http://127.0.0.1:4318
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
     #[command(flatten)]
     without_effect: WithoutEffect,
 }
 
-/// Flags of `consul agent` that have no effect here: the same is said about them as about their keys.
+/// Flags of `consul agent` without effect here; they are reported like their keys.
 #[derive(Debug, Default, Args)]
 struct WithoutEffect {
     #[arg(long, hide = true)]
@@ -212,7 +212,7 @@ struct WithoutEffect {
     ui_dir: Option<String>,
 }
 
-/// What a file is written in, whatever its name ends in.
+/// The format of a file, whatever its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Hcl,
@@ -220,10 +220,10 @@ pub(super) enum Form {
 }
 
 impl Flags {
-    /// What all files are written in, if the command line says it.
+    /// The format of all files, if the command line sets it.
     ///
     /// # Errors
-    /// When it is no form that there is.
+    /// If the format is unknown.
     pub(super) fn form(&self) -> anyhow::Result<Option<Form>> {
         match self.config_format.as_deref() {
             None | Some("") => Ok(None),
@@ -233,10 +233,10 @@ impl Flags {
         }
     }
 
-    /// What the flags set, as a configuration.
+    /// The settings of the flags, as a configuration.
     ///
     /// # Errors
-    /// When a value has not the form that the flag needs.
+    /// If a value is malformed.
     pub(super) fn settings(&self) -> anyhow::Result<Value> {
         let meta: anyhow::Result<Map<String, Value>> = self
             .node_meta
@@ -289,7 +289,7 @@ impl Flags {
     }
 }
 
-/// A list that was given at all.
+/// A list, if it is not empty.
 fn lists(list: &[String]) -> Option<&[String]> {
     (!list.is_empty()).then_some(list)
 }
@@ -334,7 +334,7 @@ impl WithoutEffect {
     }
 }
 
-/// The flags of a command line, read as the program does.
+/// Parses a command line as the program does.
 #[cfg(test)]
 pub(super) fn parse(args: &[&str]) -> anyhow::Result<Flags> {
     use anyhow::Context;
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_named() {
+    fn unsupported_flags_are_named() {
         let refused = |args: &[&str]| parse(args).unwrap_err().to_string();
         assert!(refused(&["-nonsense"]).contains("flag provided but not defined: -nonsense"));
         assert!(refused(&["-h"]).contains("--bind <ADDRESS>"));

@@ -1,21 +1,21 @@
-//! Consul's keys that are no settings of this server: which are taken, and what happens instead, and
-//! which are refused, and why. Keys that Consul has renamed get their new names here.
+//! Consul's keys that have no effect here: ignored keys, with the actual behaviour, and refused
+//! keys, with the reason. Also maps keys that Consul has renamed.
 
 use legate_model::json::same_key;
 use serde_json::{Map, Value};
 
-/// What becomes of a key that has no effect here.
+/// How a key without effect is treated.
 enum Fate {
-    /// It is taken, and this is what happens instead.
+    /// Ignored; the text describes the actual behaviour.
     Taken(&'static str),
-    /// Whoever sets it relies on what there is not.
+    /// Refused, because users of the key rely on a feature that does not exist.
     Refused(&'static str),
 }
 
 use Fate::{Refused, Taken};
 
-/// Which values ask for nothing but what happens anyway. Nothing at all, and empty lists and texts,
-/// always do.
+/// The values that request nothing but the actual behaviour. `null` and empty lists and texts always
+/// do.
 enum Quiet {
     No,
     Is(bool),
@@ -26,20 +26,19 @@ use Quiet::{Any, Is, No};
 
 const GOSSIP: &str = "there is no gossip and no RPC among agents; servers share their state through \
                       etcd (legate-server --etcd-endpoints)";
-const ALONE: &str = "nobody is joined: servers share their state through etcd (legate-server \
+const ALONE: &str = "agents are not joined: servers share their state through etcd (legate-server \
                      --etcd-endpoints)";
 const WAN: &str = "a server serves one datacenter, and federation is not part of it";
 const RAFT: &str = "there is no Raft: the state is in memory, in a file or in etcd";
-const CACHED: &str = "tokens and policies are judged as they are stored now, and nothing is cached";
+const CACHED: &str = "tokens and policies are always current, and nothing is cached";
 const UI: &str = "there is no web interface";
-const CLIENTS: &str =
-    "client agents are not served, so that none is given certificates or settings";
+const CLIENTS: &str = "there are no client agents to configure";
 const SYSLOG: &str = "the log goes to standard error, and to log_file";
 const RPC: &str = "there is no RPC among agents";
-const FRESH: &str = "answers are never stale, and none is cached";
-const INTERNAL: &str = "it is no setting for users";
+const FRESH: &str = "answers are never stale or cached";
+const INTERNAL: &str = "it is an internal setting";
 
-/// Keys, and all below each.
+/// Keys, each with all keys below it.
 const KEYS: &[(&str, Quiet, Fate)] = &[
     ("acl.down_policy", No, Taken(CACHED)),
     ("acl.enable_token_replication", Is(false), Taken(WAN)),
@@ -54,7 +53,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "acl.tokens.managed_service_provider",
         No,
-        Refused("the initial management token is the only one that files give"),
+        Refused("the initial management token is the only token that files can create"),
     ),
     ("advertise_addr_wan", No, Taken(WAN)),
     ("advertise_addr_wan_ipv4", No, Taken(WAN)),
@@ -64,7 +63,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "audit.rpc_enabled",
         Is(false),
-        Taken("the audit log has requests over HTTP"),
+        Taken("the audit log records HTTP requests"),
     ),
     ("auto_config.enabled", Is(false), Refused(CLIENTS)),
     ("auto_config", No, Taken(CLIENTS)),
@@ -75,7 +74,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("cache", No, Taken(FRESH)),
     ("check_deregister_interval_min", No, Taken(INTERNAL)),
     ("check_reap_interval", No, Taken(INTERNAL)),
-    ("cloud", No, Taken("no service of HashiCorp's is asked")),
+    ("cloud", No, Taken("no HashiCorp service is contacted")),
     (
         "connect.enable_mesh_gateway_wan_federation",
         Is(false),
@@ -91,17 +90,17 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "disable_coordinates",
         Is(true),
-        Taken("no times between nodes are measured"),
+        Taken("no round-trip times are measured"),
     ),
     (
         "disable_host_node_id",
         Is(true),
-        Taken("the node's id is random, or that of node_id, and stays"),
+        Taken("the node's id is random or set by node_id, and persistent"),
     ),
     (
         "disable_http_unprintable_char_filter",
         Is(true),
-        Taken("paths with any characters are served"),
+        Taken("paths may contain any characters"),
     ),
     ("disable_keyring_file", Any, Taken(GOSSIP)),
     (
@@ -112,7 +111,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "disable_update_check",
         Is(true),
-        Taken("nobody is asked for updates"),
+        Taken("there is no update check"),
     ),
     ("discovery_max_stale", No, Taken(FRESH)),
     ("dns_config.allow_stale", Any, Taken(FRESH)),
@@ -122,24 +121,24 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "enable_agent_tls_for_checks",
         Is(false),
-        Refused("checks with TLS show no certificate"),
+        Refused("checks with TLS present no certificate"),
     ),
     (
         "enable_central_service_config",
         Is(true),
-        Refused("proxies always get what config entries say"),
+        Refused("proxies always use config entries"),
     ),
     ("enable_syslog", Is(false), Taken(SYSLOG)),
     ("encrypt", No, Taken(GOSSIP)),
     ("encrypt_verify_incoming", Any, Taken(GOSSIP)),
     ("encrypt_verify_outgoing", Any, Taken(GOSSIP)),
-    ("experiments", No, Taken("there are none here")),
+    ("experiments", No, Taken("there are none")),
     ("gossip_lan", No, Taken(GOSSIP)),
     ("gossip_wan", No, Taken(GOSSIP)),
     (
         "http_config.use_cache",
         No,
-        Taken("?cached is answered from the state, which is as fast and fresh"),
+        Taken("?cached is answered from the current state"),
     ),
     ("license_path", No, Taken("no licence is needed")),
     ("license_poll_base_time", No, Taken(INTERNAL)),
@@ -154,7 +153,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "peering.enabled",
         Is(false),
-        Taken("peerings are kept, and clusters do not connect to each other"),
+        Taken("peerings are stored, but clusters do not connect to each other"),
     ),
     (
         "peering.test_allow_peer_registrations",
@@ -186,7 +185,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("reconnect_timeout", No, Taken(GOSSIP)),
     ("reconnect_timeout_wan", No, Taken(GOSSIP)),
     ("rejoin_after_leave", Any, Taken(ALONE)),
-    ("reporting", No, Taken("nothing is reported to anybody")),
+    ("reporting", No, Taken("nothing is reported")),
     ("retry_interval", No, Taken(ALONE)),
     ("retry_interval_wan", No, Taken(WAN)),
     ("retry_join", No, Taken(ALONE)),
@@ -198,12 +197,12 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "segment",
         No,
-        Refused("there is no gossip, and so no segment of it"),
+        Refused("there is no gossip and therefore no segments"),
     ),
     (
         "segments",
         No,
-        Refused("there is no gossip, and so no segment of it"),
+        Refused("there is no gossip and therefore no segments"),
     ),
     ("segment_limit", Any, Taken(INTERNAL)),
     ("segment_name_limit", Any, Taken(INTERNAL)),
@@ -224,7 +223,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "telemetry.disable_hostname",
         Any,
-        Taken("names of metrics never hold the name of the host"),
+        Taken("names of metrics never contain the host name"),
     ),
     (
         "telemetry.disable_per_tenancy_usage_metrics",
@@ -238,7 +237,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "telemetry.prometheus_retention_time",
         Any,
-        Taken("metrics are always read at /v1/agent/metrics?format=prometheus"),
+        Taken("metrics are always available at /v1/agent/metrics?format=prometheus"),
     ),
     ("telemetry.retry_failed_connection", Any, Taken(METRICS)),
     ("telemetry.statsite_address", No, Taken(SENT)),
@@ -272,7 +271,7 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "tls_prefer_server_cipher_suites",
         Any,
-        Taken("the TLS library chooses the order"),
+        Taken("the TLS library determines the order"),
     ),
     ("translate_wan_addrs", Is(false), Taken(WAN)),
     ("ui", Is(false), Taken(UI)),
@@ -287,16 +286,16 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     (
         "watches",
         No,
-        Refused("programs are not started; blocking queries wait for changes"),
+        Refused("no programs are started; use blocking queries to wait for changes"),
     ),
 ];
 
-const METRICS: &str = "all metrics are shown, under their own names";
+const METRICS: &str = "all metrics are exported under their own names";
 const SENT: &str = "metrics are sent by OTLP, StatsD and DogStatsD";
 const EXPOSED: &str = "ports of exposed checks are 21500 to 21755";
 const SIDECARS: &str = "ports of sidecars are 21000 to 21255";
 
-/// Names that Consul has replaced, with those that count.
+/// Names that Consul has replaced, with the current ones.
 const RENAMED: &[(&str, &str)] = &[
     ("acl.tokens.agent_master", "acl.tokens.agent_recovery"),
     ("acl.tokens.master", "acl.tokens.initial_management"),
@@ -329,11 +328,11 @@ const RENAMED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Takes out of a configuration what has no effect here, and gives what Consul has renamed its new
-/// name. Returns one line for each key that asks for something else than what happens.
+/// Removes keys without effect from a configuration and renames deprecated keys. Returns a line for
+/// each key that requests something else than the actual behaviour.
 ///
 /// # Errors
-/// Names every key that is refused, with the reason.
+/// Names every refused key with the reason.
 pub(super) fn settle(fields: &mut Map<String, Value>) -> Result<Vec<String>, String> {
     let mut lines = rename(fields);
     let mut refused = Vec::new();
@@ -349,7 +348,7 @@ pub(super) fn settle(fields: &mut Map<String, Value>) -> Result<Vec<String>, Str
         }
         match fate {
             Taken(instead) => lines.push(format!("{key} has no effect: {instead}")),
-            Refused(reason) => refused.push(format!("{key} is not served: {reason}")),
+            Refused(reason) => refused.push(format!("{key} is not supported: {reason}")),
         }
     }
     match refused.is_empty() {
@@ -366,9 +365,9 @@ fn rename(fields: &mut Map<String, Value>) -> Vec<String> {
             continue;
         };
         match *old {
-            // As in Consul: who names a datacenter for ACLs wants them.
+            // As in Consul, an ACL datacenter implies ACLs.
             "acl_datacenter" => set_default(fields, "acl.enabled", Value::Bool(true)),
-            // It was there before gRPC could ask for certificates, and does not concern it.
+            // The setting is older than gRPC's client verification and does not apply to it.
             "verify_incoming" => set_default(fields, "tls.grpc.verify_incoming", false.into()),
             _ => {}
         }
@@ -389,7 +388,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Takes a key out of an object. In HCL one object may be several in a list.
+/// Removes a key from an object. In HCL an object can be a list of several.
 fn take(fields: &mut Map<String, Value>, key: &str) -> Vec<Value> {
     let (first, rest) = match key.split_once('.') {
         Some((first, rest)) => (first, Some(rest)),
@@ -415,7 +414,7 @@ fn take(fields: &mut Map<String, Value>, key: &str) -> Vec<Value> {
     taken
 }
 
-/// Sets a key that is not set.
+/// Sets a key unless it is set already.
 fn set_default(fields: &mut Map<String, Value>, key: &str, value: Value) {
     let (first, rest) = match key.split_once('.') {
         Some((first, rest)) => (first, Some(rest)),
@@ -437,7 +436,7 @@ fn set_default(fields: &mut Map<String, Value>, key: &str, value: Value) {
         Value::Array(items) => items.last_mut(),
         other => Some(other),
     };
-    // What is no object is refused by whoever reads it.
+    // The decoder refuses a value that is not an object.
     if let Some(Value::Object(below)) = below {
         set_default(below, rest, value);
     }
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_instead_is_said_once_a_key() {
+    fn each_ignored_key_is_reported_once() {
         let (left, lines) = settled(json!({
             "retry_join": ["a", "b"], "RaftProtocol": 3, "segments": null, "disable_update_check": true,
             "ports": [{"http": 1, "serf_lan": 2}, {"serf_lan": 3}], "peering": {"enabled": true},
@@ -482,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn old_names_become_new_ones_that_are_not_set() {
+    fn deprecated_names_set_current_ones_unless_set() {
         let (left, lines) = settled(json!({
             "acl_datacenter": "dc1", "acl_default_policy": "deny", "verify_incoming": true,
             "acl": {"default_policy": "allow", "tokens": {"master": "x"}},
@@ -505,13 +504,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_relied_on_is_refused_and_all_of_it_is_named() {
+    fn all_refused_keys_are_named() {
         let (_, lines) = settled(json!({
             "primary_gateways": ["a"], "watches": [{"type": "key"}], "retry_join_wan": [],
         }));
         let text = lines.unwrap_err();
-        assert!(text.contains("primary_gateways is not served"), "{text}");
-        assert!(text.contains("watches is not served"), "{text}");
+        assert!(text.contains("primary_gateways is not supported"), "{text}");
+        assert!(text.contains("watches is not supported"), "{text}");
         assert!(!text.contains("retry_join_wan"), "{text}");
     }
 }

@@ -1,9 +1,9 @@
 //! `legate agent`: one server of the control plane, with the command line and configuration files of
 //! `consul agent`.
 //!
-//! Everything that is asked for is served, taken with a line that says what happens instead, or refused
-//! with the name of the flag, or the file and key. It runs the server of `legate-server` in this process
-//! and has no mesh logic of its own.
+//! Every setting is served, ignored with a line about the actual behaviour, or refused with the name of
+//! the flag, or the file and key. It runs the server of `legate-server` in this process and has no mesh
+//! logic of its own.
 
 mod config;
 mod flags;
@@ -27,22 +27,22 @@ use legate_server::{Definitions, Parts, Program, Reload, Server};
 pub(crate) use self::flags::Flags;
 use self::resolve::Resolved;
 
-/// How long open requests and streams get to end.
+/// The deadline for open requests and streams during shutdown.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Who may read the log file, as in Consul.
+/// The mode of the log file, as in Consul.
 const LOG_MODE: u32 = 0o640;
 
 /// Runs the server until SIGTERM, SIGINT, or a failure.
 ///
 /// # Errors
 ///
-/// When a setting is wrong or not served, or a part of the server cannot start or fails.
+/// If a setting is invalid or not supported, or a component of the server cannot start or fails.
 pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let sources = sources::read(&flags)?;
     let (notes, files) = (sources.notes.clone(), sources.files.clone());
     let resolved = resolve::resolve(sources, flags.dev)?;
-    // It is kept to the end, so that the last line is written.
+    // Dropped last, so that the final line is written.
     let log = start_log(&resolved)?;
     for note in &notes {
         tracing::warn!("{note}");
@@ -80,14 +80,14 @@ fn start_log(resolved: &Resolved) -> anyhow::Result<Log> {
     Ok(logging::init_to(resolved.log, both)?)
 }
 
-/// Whether the program is called by the name of Consul's: then it also speaks of itself by it, because
-/// scripts wait for its lines.
+/// Whether the program was started under the name `consul`. It then uses that name in its output,
+/// because scripts wait for these lines.
 fn is_consul() -> bool {
     let name = std::env::args_os().next().map(PathBuf::from);
     name.is_some_and(|name| name.file_name().is_some_and(|name| name == "consul"))
 }
 
-/// Says on standard output what people and scripts wait for.
+/// Prints the startup lines that users and scripts wait for.
 fn started(server: &Server, with_lines: bool) {
     let name = if is_consul() { "Consul" } else { "Legate" };
     tracing::info!("{name} agent running!");
@@ -114,13 +114,13 @@ fn started(server: &Server, with_lines: bool) {
         config.advertise,
         config.acl.enabled,
     );
-    // Whoever started it may not listen.
+    // Standard output may be closed.
     let _ = io::stdout().write_all(text.as_bytes());
     let _ = io::stdout().flush();
 }
 
-/// What the configuration files say now that can change. The files as a whole must be good, whatever of
-/// them only counts at a start.
+/// The current settings of the files that can be reloaded. All files must be valid, including settings
+/// that apply at startup only.
 fn definitions(flags: &Flags) -> Result<Definitions, String> {
     let read = sources::read(flags).and_then(|sources| resolve::resolve(sources, flags.dev));
     let resolved = read.map_err(|error| format!("{error:#}"))?;
@@ -136,13 +136,13 @@ fn definitions(flags: &Flags) -> Result<Definitions, String> {
     })
 }
 
-/// The files and when each was changed.
+/// The files with their modification times.
 type Seen = BTreeMap<PathBuf, Option<SystemTime>>;
 
-/// Whether the files have changed since this was asked last.
+/// Returns a function that reports whether the files have changed since its last call.
 fn changed(flags: Arc<Flags>, mut known: Seen) -> Box<dyn FnMut() -> bool + Send> {
     Box::new(move || {
-        // What cannot be read now is reported when something has changed.
+        // Read errors are reported when something has changed.
         let Ok(files) = sources::list(&flags) else {
             return false;
         };
@@ -153,7 +153,7 @@ fn changed(flags: Arc<Flags>, mut known: Seen) -> Box<dyn FnMut() -> bool + Send
     })
 }
 
-/// When each file was changed.
+/// The modification time of each file.
 fn seen(files: &[PathBuf]) -> Seen {
     let changed = |file: &Path| {
         std::fs::metadata(file)
@@ -166,12 +166,12 @@ fn seen(files: &[PathBuf]) -> Seen {
         .collect()
 }
 
-/// A file with the number of the process, until the program ends.
+/// A file with the process id, removed on drop.
 struct PidFile(PathBuf);
 
 impl PidFile {
     fn write(path: PathBuf) -> anyhow::Result<Self> {
-        let failed = || format!("the pid file {} cannot be written", path.display());
+        let failed = || format!("cannot write the pid file {}", path.display());
         std::fs::write(&path, std::process::id().to_string()).with_context(failed)?;
         Ok(Self(path))
     }
@@ -179,7 +179,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // It may have been removed by somebody else.
+        // Another process may have removed it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -190,7 +190,7 @@ fn of_files(files: Vec<PathBuf>) -> Flags {
     flags
 }
 
-/// Whether an agent could run with these files and directories.
+/// Checks whether an agent could run with these files and directories.
 ///
 /// # Errors
 ///
@@ -200,11 +200,11 @@ pub(crate) fn validate(files: Vec<PathBuf>) -> anyhow::Result<()> {
     resolve::resolve(settings, false).map(drop)
 }
 
-/// The services that files and directories define.
+/// The services defined in files and directories.
 ///
 /// # Errors
 ///
-/// As [`validate`], for what is read.
+/// As [`validate`], for the files read.
 pub(crate) fn services(files: Vec<PathBuf>) -> anyhow::Result<Vec<ServiceDefinition>> {
     Ok(sources::read(&of_files(files))?.services)
 }

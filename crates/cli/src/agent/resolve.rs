@@ -1,4 +1,4 @@
-//! From settings to a server: defaults, what fits together, and what is refused for its value.
+//! Resolves settings to a server's configuration: defaults, consistency checks, invalid values.
 
 mod dns;
 mod listeners;
@@ -26,20 +26,20 @@ use super::sockaddr;
 use super::sources::Sources;
 use crate::server_api::environment;
 
-/// What is started.
+/// The configuration to run.
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) server: ServerConfig,
     pub(super) log: LogOptions,
     pub(super) log_file: Option<LogFile>,
-    /// The file that gets the number of the process.
+    /// The file for the process id.
     pub(super) pid_file: Option<PathBuf>,
     pub(super) leave: Leave,
-    /// Whether the files are read again when one of them changes.
+    /// Whether the files are reloaded when one of them changes.
     pub(super) reload_by_itself: bool,
 }
 
-/// Which signals make the node leave the catalog before the server ends.
+/// The signals on which the node leaves the catalog before the server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leave {
     pub(super) on_terminate: bool,
@@ -52,7 +52,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
     let settings = sources.settings;
     settings.check().context("the command line")?;
     if !dev && settings.server != Some(true) {
-        bail!("client agents are not served: run a server with -server or -dev");
+        bail!("client agents are not supported: run a server with -server or -dev");
     }
     let datacenter = settings
         .datacenter
@@ -64,7 +64,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
     {
         bail!(
             "primary_datacenter is {primary:?} and datacenter {datacenter:?}: federation is not \
-             part of this server, so that they must be the same"
+             supported, so they must be the same"
         );
     }
     let ports = Listeners::of(&settings, dev)?;
@@ -121,7 +121,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
     resolved(operations::with(server, &settings, dev)?, &settings)
 }
 
-/// What of the program is not its server.
+/// The settings of the program around the server.
 fn resolved(server: ServerConfig, settings: &Settings) -> anyhow::Result<Resolved> {
     let pid_file = settings.pid_file.clone().filter(|file| !file.is_empty());
     Ok(Resolved {
@@ -131,19 +131,19 @@ fn resolved(server: ServerConfig, settings: &Settings) -> anyhow::Result<Resolve
         pid_file: pid_file.map(PathBuf::from),
         leave: Leave {
             on_terminate: settings.leave_on_terminate == Some(true),
-            // As of a server of Consul's.
+            // The default of Consul's servers.
             on_interrupt: settings.skip_leave_on_interrupt == Some(false),
         },
         reload_by_itself: settings.auto_reload_config == Some(true),
     })
 }
 
-/// The id of the node in the form in which UUIDs are compared.
+/// The id of the node, normalized.
 fn node_id(id: Option<&str>) -> anyhow::Result<Option<String>> {
     let Some(id) = id.filter(|id| !id.is_empty()) else {
         return Ok(None);
     };
-    let id = Uuid::parse_str(id).with_context(|| format!("node_id {id:?} is no UUID"))?;
+    let id = Uuid::parse_str(id).with_context(|| format!("node_id {id:?} is not a UUID"))?;
     Ok(Some(id.to_string()))
 }
 
@@ -166,7 +166,7 @@ fn tagged_addresses(settings: &Settings) -> anyhow::Result<BTreeMap<String, Stri
         .collect()
 }
 
-/// Programs may be run for all checks, or for those of the files; `-dev` changes nothing about it.
+/// Script checks are enabled for all sources or for files only; `-dev` does not change this.
 fn check_settings(settings: &Settings) -> anyhow::Result<CheckSettings> {
     let default = CheckSettings::default();
     let scripts = match (
@@ -192,7 +192,7 @@ fn check_settings(settings: &Settings) -> anyhow::Result<CheckSettings> {
     })
 }
 
-/// The agent's own tokens, and where those are kept that the API sets.
+/// The agent's own tokens, and the file for tokens that are set through the API.
 fn agent_tokens(settings: &Settings, dev: bool) -> (TokenSet, Option<PathBuf>) {
     let acl = settings.acl.clone().unwrap_or_default();
     let kept = acl.enable_token_persistence == Some(true) && !dev;
@@ -216,9 +216,8 @@ fn node_name(settings: &Settings) -> anyhow::Result<String> {
         return Ok(name);
     }
     let host = nix::unistd::gethostname().context("the name of this host cannot be read")?;
-    host.into_string().map_err(|name| {
-        anyhow::anyhow!("the name of this host, {name:?}, is not text: name the node with -node")
-    })
+    host.into_string()
+        .map_err(|name| anyhow::anyhow!("the name of this host, {name:?}, is not text: set -node"))
 }
 
 /// The address of the node in the catalog.
@@ -247,7 +246,7 @@ fn store(data_dir: Option<String>, dev: bool) -> anyhow::Result<StoreConfig> {
             directory: directory.into(),
             key_file: None,
         }),
-        _ => bail!("data_dir is needed without -dev: the directory that keeps the state"),
+        _ => bail!("data_dir is required without -dev: the directory for the state"),
     }
 }
 
@@ -255,7 +254,7 @@ fn connections(per_client: Option<usize>) -> ConnectionLimits {
     let mut limits = ConnectionLimits::default();
     match per_client {
         None => {}
-        // No limit for one address, as in Consul.
+        // 0 means no limit per address, as in Consul.
         Some(0) => limits.http.per_address = limits.http.in_all,
         Some(per_address) => {
             limits.http = ApiLimit {
@@ -267,8 +266,8 @@ fn connections(per_client: Option<usize>) -> ConnectionLimits {
     limits
 }
 
-/// What happens to a connection that no intention speaks of. As in Consul the default policy of ACLs
-/// decides, also where ACLs are off.
+/// The action for connections without an intention. As in Consul it is the default policy of ACLs,
+/// even if ACLs are disabled.
 fn intention_policy(settings: &Settings) -> anyhow::Result<Option<IntentionAction>> {
     let acl = settings
         .acl
@@ -302,7 +301,7 @@ fn acl(acl: Option<Acl>) -> anyhow::Result<AclConfig> {
     let initial = acl.tokens.and_then(|tokens| tokens.initial_management);
     let initial_management = initial.filter(|token| !token.is_empty());
     if initial_management.is_some() && !enabled {
-        bail!("acl.tokens.initial_management needs acl.enabled = true");
+        bail!("acl.tokens.initial_management requires acl.enabled = true");
     }
     Ok(AclConfig {
         enabled,
@@ -312,7 +311,7 @@ fn acl(acl: Option<Acl>) -> anyhow::Result<AclConfig> {
     })
 }
 
-/// The configuration of the CA of a new mesh. Its keys are those of the API, written in small letters.
+/// The CA configuration of a new mesh. Its keys are those of the API, in lower case.
 fn ca(connect: Connect) -> anyhow::Result<CaConfig> {
     let mut config = CaConfig::default();
     if let Some(provider) = connect.ca_provider.filter(|name| !name.is_empty()) {
@@ -323,7 +322,7 @@ fn ca(connect: Connect) -> anyhow::Result<CaConfig> {
         if same_key(&key, "cluster_id") {
             let id = text.unwrap_or_default();
             let parsed = Uuid::parse_str(&id)
-                .with_context(|| format!("connect.ca_config.cluster_id {id:?} is no UUID"));
+                .with_context(|| format!("connect.ca_config.cluster_id {id:?} is not a UUID"));
             config.cluster_id = Some(id)
                 .filter(|id| !id.is_empty())
                 .map(|_| parsed)
@@ -355,7 +354,7 @@ fn ca(connect: Connect) -> anyhow::Result<CaConfig> {
 fn update_rate(rate: Option<f64>) -> anyhow::Result<u32> {
     let rate = rate.unwrap_or_default();
     if !(0.0..=f64::from(u32::MAX)).contains(&rate) {
-        bail!("xds.update_max_per_second must be a number from 0, which is no limit");
+        bail!("xds.update_max_per_second must not be negative; 0 means no limit");
     }
     Ok(rate.ceil() as u32)
 }

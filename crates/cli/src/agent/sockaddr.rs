@@ -1,15 +1,15 @@
-//! Addresses of settings: as they stand there, or as one of HashiCorp's address templates, such as
-//! `{{ GetInterfaceIP "eth0" }}`.
+//! Addresses in settings: literal, or HashiCorp's address templates such as `{{ GetInterfaceIP
+//! "eth0" }}`.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, bail};
 use nix::ifaddrs::getifaddrs;
 
-/// The addresses that a setting stands for, with spaces between them.
+/// Resolves a setting to its addresses, separated by spaces.
 ///
 /// # Errors
-/// When one is no address, or a template that has no answer on this machine.
+/// If one is not an address, or a template without a result on this machine.
 pub(super) fn resolve_all(text: &str) -> anyhow::Result<Vec<IpAddr>> {
     let mut all = Vec::new();
     let mut rest = text.trim();
@@ -31,10 +31,10 @@ pub(super) fn resolve_all(text: &str) -> anyhow::Result<Vec<IpAddr>> {
     Ok(all)
 }
 
-/// The address that a setting stands for.
+/// Resolves a setting to one address.
 ///
 /// # Errors
-/// When it is no address, or a template that has no one answer on this machine.
+/// If it is not an address, or a template without exactly one result on this machine.
 pub(super) fn resolve(text: &str) -> anyhow::Result<IpAddr> {
     let text = text.trim();
     let Some(template) = text.strip_prefix("{{") else {
@@ -57,16 +57,16 @@ pub(super) fn resolve(text: &str) -> anyhow::Result<IpAddr> {
         ["GetPrivateIP"] => private(),
         ["GetPublicIP"] => only(interfaces(|_, ip| is_public(ip))?, text),
         _ => bail!(
-            "the template {text:?} is not served: there are GetInterfaceIP \"NAME\", GetPrivateIP \
-             and GetPublicIP; or give an IP address"
+            "the template {text:?} is not supported: use GetInterfaceIP \"NAME\", GetPrivateIP \
+             or GetPublicIP, or give an IP address"
         ),
     }
 }
 
-/// The one private IPv4 address of this machine.
+/// The only private IPv4 address of this machine.
 ///
 /// # Errors
-/// When there is none, or more than one.
+/// If there is none or more than one.
 pub(super) fn private() -> anyhow::Result<IpAddr> {
     let is_private = |ip: IpAddr| matches!(ip, IpAddr::V4(ip) if ip.is_private());
     only(
@@ -75,7 +75,7 @@ pub(super) fn private() -> anyhow::Result<IpAddr> {
     )
 }
 
-/// IPv4 is preferred, as by Consul.
+/// Selects the only address; IPv4 is preferred, as in Consul.
 fn only(mut found: Vec<IpAddr>, what: &str) -> anyhow::Result<IpAddr> {
     if found.iter().any(IpAddr::is_ipv4) {
         found.retain(IpAddr::is_ipv4);
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(loopback, Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         for (text, says) in [
             ("{{ GetInterfaceIP \"none0\" }}", "none0"),
-            ("{{ GetAllInterfaces | attr \"x\" }}", "is not served"),
+            ("{{ GetAllInterfaces | attr \"x\" }}", "is not supported"),
             ("{{ GetPrivateIP", "}}"),
             ("eth0", "is not an IP address"),
             ("127.0.0.1 ::1", "is not an IP address"),

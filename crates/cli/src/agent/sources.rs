@@ -1,5 +1,5 @@
-//! Where settings come from: files in the order in which the command line names them, then `-hcl`,
-//! then flags. The later one wins; lists of services, checks and entries are added up.
+//! Reads settings from their sources: files in the order of the command line, then `-hcl`, then
+//! flags. Later values win; lists of services, checks and entries are concatenated.
 
 use std::path::{Path, PathBuf};
 
@@ -13,26 +13,26 @@ use super::config::{REGISTERED, Registered, Settings, merge};
 use super::flags::{Flags, Form};
 use super::keys;
 
-/// The largest file that is read, in bytes.
+/// The maximum size of a file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// How many files are read at most.
+/// The maximum number of files.
 const MAX_FILES: usize = 4096;
 
-/// All that was read.
+/// The settings from all sources.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) settings: Settings,
     pub(super) services: Vec<ServiceDefinition>,
     pub(super) checks: Vec<CheckType>,
     pub(super) config_entries: Vec<ConfigEntry>,
-    /// One line for each key that has no effect, with what happens instead.
+    /// A line for each ignored key, with the actual behaviour.
     pub(super) notes: Vec<String>,
-    /// The files that were read, in their order.
+    /// The files that were read, in order.
     pub(super) files: Vec<PathBuf>,
 }
 
 /// # Errors
-/// Names the file, or the flag, and the key.
+/// Names the file or flag, and the key.
 pub(super) fn read(flags: &Flags) -> anyhow::Result<Sources> {
     let mut sources = Sources::default();
     let mut merged = Value::Object(Map::new());
@@ -42,7 +42,7 @@ pub(super) fn read(flags: &Flags) -> anyhow::Result<Sources> {
         let text = read_file(&file)?;
         let name = file.display().to_string();
         if form == Some(Form::Json) && !text.trim_start().starts_with('{') {
-            bail!("{name} cannot be read as JSON, which -config-format asks for");
+            bail!("{name} cannot be read as JSON, the format of -config-format");
         }
         sources.add(&name, &text, &mut merged)?;
     }
@@ -57,10 +57,10 @@ pub(super) fn read(flags: &Flags) -> anyhow::Result<Sources> {
     Ok(sources)
 }
 
-/// The files that there are to read now.
+/// The files to read, as they exist now.
 ///
 /// # Errors
-/// When a folder cannot be read.
+/// If a directory cannot be read.
 pub(super) fn list(flags: &Flags) -> anyhow::Result<Vec<PathBuf>> {
     files(flags, flags.form()?)
 }
@@ -97,7 +97,7 @@ impl Sources {
     ) -> anyhow::Result<()> {
         let notes = keys::settle(&mut fields).map_err(|error| anyhow!("{source}: {error}"))?;
         for note in notes {
-            // What two files say alike is said once.
+            // A note that several files cause is reported once.
             if !self.notes.iter().any(|known| known.ends_with(&note)) {
                 self.notes.push(format!("{source}: {note}"));
             }
@@ -116,15 +116,13 @@ fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> 
             let fields = fields.iter();
             let named = fields.map(|key| format!("invalid config key {key}"));
             let named = named.collect::<Vec<_>>().join(", ");
-            bail!(
-                "{source}: {named}: no agent has such a setting; docs/agent.md says which there are"
-            )
+            bail!("{source}: {named}: no such setting exists; see docs/agent.md")
         }
         Err(error) => bail!("{source}: {error}"),
     };
     if !request.not_served.is_empty() {
         let fields = request.not_served.join(", ");
-        bail!("{source}: {fields} is not served: leave it out");
+        bail!("{source}: {fields} is not supported: remove it");
     }
     Ok(request.value)
 }
@@ -132,8 +130,8 @@ fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> 
 /// The files in the order in which they are read.
 fn files(flags: &Flags, form: Option<Form>) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    // Consul reads both kinds of arguments in the order of the command line; whoever mixes them names
-    // files for what wins.
+    // Consul reads both kinds of arguments in the order of the command line; with a mix of both the
+    // order is defined here: directories first.
     for path in flags.config_dir.iter().chain(&flags.config_file) {
         if path.is_dir() {
             files.extend(in_directory(path, form)?);

@@ -1,14 +1,13 @@
-//! The answer to a dry run as text for people: one line a field, `+` for what comes and `-` for what
-//! goes.
+//! Formats the response to a dry run: one line per field, `+` for additions and `-` for removals.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// The text of an answer.
+/// Formats a response.
 pub(super) fn text(answer: &Value) -> String {
     let mut out = String::new();
-    // A text takes whatever is written to it.
+    // Writing to a `String` cannot fail.
     let _ = write_all(&mut out, answer);
     out
 }
@@ -17,7 +16,7 @@ fn write_all(out: &mut String, answer: &Value) -> std::fmt::Result {
     if answer["Written"] == false {
         return writeln!(
             out,
-            "Nothing would be written: the entry has another modify index than -modify-index."
+            "Nothing would be written: the modify index of the entry is not -modify-index."
         );
     }
     let proxies = &answer["Proxies"];
@@ -31,12 +30,9 @@ fn write_all(out: &mut String, answer: &Value) -> std::fmt::Result {
         count(&proxies["Connected"]),
     )?;
     for (field, what) in [
-        ("Hidden", "that change and may not be seen with this token"),
-        ("Waiting", "that wait for their first configuration"),
-        (
-            "NotComputed",
-            "that were not computed, because they are too many",
-        ),
+        ("Hidden", "that change and are not visible to this token"),
+        ("Waiting", "waiting for their first configuration"),
+        ("NotComputed", "not computed, because there are too many"),
     ] {
         match count(&proxies[field]) {
             0 => {}
@@ -80,7 +76,7 @@ fn write_all(out: &mut String, answer: &Value) -> std::fmt::Result {
             }
         }
         for failure in list(&group["Failures"]) {
-            writeln!(out, "  cannot be made: {}", name(failure))?;
+            writeln!(out, "  cannot be generated: {}", name(failure))?;
         }
     }
     if answer["Truncated"] == true {
@@ -122,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_answer_is_text_with_a_line_for_each_field() {
+    fn a_response_has_a_line_for_each_field() {
         let answer = json!({
             "Index": 7, "Written": true, "MoreChains": 0,
             "Chains": [{"Service": "web", "Fields": [{"Path": "Protocol", "Before": "tcp", "After": "http"}]}],
@@ -135,7 +131,7 @@ mod tests {
         let text = super::text(&answer);
         for line in [
             "Discovery chains that would change: 1. Proxies that would change: 2 of 3",
-            "Proxies that change and may not be seen with this token: 1.",
+            "Proxies that change and are not visible to this token: 1.",
             "discovery chain web",
             "    - Protocol: \"tcp\"",
             "    + Protocol: \"http\"",

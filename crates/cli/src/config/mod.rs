@@ -1,4 +1,4 @@
-//! `config`: config entries, with the flags of `consul config`, and what a write would change.
+//! `config`: manages config entries with the flags of `consul config`, and previews writes.
 
 mod dry_run;
 
@@ -13,13 +13,13 @@ use crate::input;
 use crate::output::{line, print_json, text, warn};
 use crate::server_api::{ApiFlags, encoded};
 
-/// Largest entry that is read, in bytes: what servers take.
+/// The maximum size of an entry, in bytes, which is that of the servers.
 const ENTRY_LIMIT: usize = 512 * 1024;
 
-/// What is done with config entries.
+/// Subcommands of `config`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Write the config entry of a file, in HCL or JSON
+    /// Write a config entry from a file in HCL or JSON
     Write(Write),
     /// Print a config entry as JSON
     Read(Read),
@@ -31,13 +31,14 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Write {
-    /// Write only if the stored entry has the modify index of -modify-index; 0: if there is none
+    /// Write only if the stored entry has the modify index of -modify-index; 0: only if it does not
+    /// exist
     #[arg(long)]
     cas: bool,
-    /// The modify index for -cas
+    /// Modify index for -cas
     #[arg(long, default_value_t = 0)]
     modify_index: u64,
-    /// Print what the write would change, and change nothing
+    /// Print the effects of the write without writing
     #[arg(long)]
     dry_run: bool,
     /// FILE, or - for standard input
@@ -48,10 +49,10 @@ pub(crate) struct Write {
 
 #[derive(Args)]
 pub(crate) struct Read {
-    /// The entry's kind, such as service-router
+    /// Kind of the entry, such as service-router
     #[arg(long, default_value = "")]
     kind: String,
-    /// The entry's name
+    /// Name of the entry
     #[arg(long, default_value = "")]
     name: String,
     #[arg(hide = true)]
@@ -62,10 +63,10 @@ pub(crate) struct Read {
 
 #[derive(Args)]
 pub(crate) struct List {
-    /// The kind, such as service-router
+    /// Kind of the entries, such as service-router
     #[arg(long, default_value = "")]
     kind: String,
-    /// Which entries, in Consul's filter language
+    /// Filter in Consul's filter language
     #[arg(long, default_value = "")]
     filter: String,
     #[arg(hide = true)]
@@ -79,19 +80,19 @@ pub(crate) struct Delete {
     /// File with the entry, instead of -kind and -name; - for standard input
     #[arg(long, default_value = "", value_name = "FILE")]
     filename: String,
-    /// The entry's kind, such as service-router
+    /// Kind of the entry, such as service-router
     #[arg(long, default_value = "")]
     kind: String,
-    /// The entry's name
+    /// Name of the entry
     #[arg(long, default_value = "")]
     name: String,
     /// Delete only if the entry has the modify index of -modify-index
     #[arg(long)]
     cas: bool,
-    /// The modify index for -cas
+    /// Modify index for -cas
     #[arg(long, default_value_t = 0)]
     modify_index: u64,
-    /// Print what the removal would change, and change nothing
+    /// Print the effects of the removal without removing
     #[arg(long)]
     dry_run: bool,
     #[arg(hide = true)]
@@ -100,11 +101,11 @@ pub(crate) struct Delete {
     api: ApiFlags,
 }
 
-/// Does it, and prints the outcome.
+/// Runs the command and prints the outcome.
 ///
 /// # Errors
 ///
-/// When the file cannot be read, the server cannot be asked, or it refuses.
+/// If the file cannot be read, the request fails, or the server refuses.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Write(options) => write(options).await?,
@@ -142,20 +143,20 @@ async fn write(options: Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is dangerous about an entry.
+/// A warning about an insecure entry.
 fn warning(entry: &Value) -> Option<&'static str> {
     let permissive = entry["MutualTLSMode"] == "permissive";
     match text(entry, "Kind") {
         "service-defaults" if permissive => Some(
-            "MutualTLSMode=permissive is insecure: traffic that is not encrypted and whose sender is \
-             not known reaches the service. Set it to `strict` when no caller needs it any more.",
+            "MutualTLSMode=permissive is insecure: unencrypted traffic from unauthenticated callers \
+             reaches the service. Set it to `strict` once no caller needs it.",
         ),
         "proxy-defaults" if permissive => Some(
-            "MutualTLSMode=permissive is insecure: it holds for every service. Set it to `strict`, and \
+            "MutualTLSMode=permissive is insecure: it applies to every service. Set it to `strict`, and \
              to permissive in service-defaults of single services only.",
         ),
         "mesh" if entry["AllowEnablingPermissiveMutualTLS"] == true => Some(
-            "AllowEnablingPermissiveMutualTLS=true lets proxy-defaults and service-defaults have \
+            "AllowEnablingPermissiveMutualTLS=true allows proxy-defaults and service-defaults to set \
              MutualTLSMode=permissive, which is insecure.",
         ),
         _ => None,
@@ -169,7 +170,7 @@ async fn read(options: Read) -> anyhow::Result<()> {
     let entry = options.api.connect()?.get(path(&kind, &name)).value().await;
     let mut entry = entry.with_context(|| format!("Error reading config entry {kind}/{name}"))?;
     if let Some(fields) = entry.as_object_mut() {
-        // It is no field of an entry, and whoever writes it back is refused.
+        // It is not a field of an entry; a write with it would be refused.
         fields.remove("Hash");
     }
     print_json(&entry)
@@ -234,7 +235,7 @@ fn path(kind: &str, name: &str) -> String {
 fn entry_of(text: &str) -> anyhow::Result<Value> {
     ensure!(
         text.len() <= ENTRY_LIMIT,
-        "it is longer than the {ENTRY_LIMIT} bytes that servers take"
+        "it exceeds the servers' limit of {ENTRY_LIMIT} bytes"
     );
     let value = hcl::to_json(text)?;
     let entry = json::from_hcl::<ConfigEntry>(value)?;

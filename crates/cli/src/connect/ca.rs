@@ -1,4 +1,4 @@
-//! `connect ca`: the configuration of the mesh's authority.
+//! `connect ca`: manages the configuration of the mesh's CA.
 
 use std::process::ExitCode;
 
@@ -12,9 +12,9 @@ use crate::server_api::ApiFlags;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Print it
+    /// Print the configuration
     GetConfig(Get),
-    /// Replace it
+    /// Replace the configuration
     SetConfig(Set),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Set {
     /// File with the configuration as JSON
     #[arg(long, default_value = "", value_name = "FILE")]
     config_file: String,
-    /// Change the root even if proxies cannot trust the old and the new one at the same time
+    /// Replace the root even if proxies cannot trust the old and the new one at the same time
     #[arg(long)]
     force_without_cross_signing: bool,
     #[arg(hide = true)]
@@ -64,7 +64,7 @@ pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
             let mut config: Value = config.context("Error parsing config file")?;
             ensure!(
                 config.is_object(),
-                "Error parsing config file: it is no object"
+                "Error parsing config file: it is not an object"
             );
             config["ForceWithoutCrossSigning"] = options.force_without_cross_signing.into();
             let done = api.put(PATH).json(&config).ok().await;

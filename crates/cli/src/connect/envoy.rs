@@ -1,5 +1,5 @@
-//! `connect envoy`: runs Envoy for a proxy that is registered, or prints its bootstrap document. Envoy asks
-//! the server itself; legate-dataplane is the way with a supervisor.
+//! `connect envoy`: runs Envoy for a registered proxy, or prints its bootstrap document. Envoy connects to
+//! the server itself; legate-dataplane is the alternative with a supervisor.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -52,7 +52,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     Err(execute(&options, &document))
 }
 
-/// Replaces this program by Envoy. It returns only what went wrong.
+/// Replaces this program by Envoy. Returns only on failure.
 fn execute(options: &Options, document: &Value) -> anyhow::Error {
     let path = environment("PATH").map(OsString::from);
     let envoy = find_executable(options.envoy_binary.as_deref(), path.as_deref());
@@ -62,13 +62,13 @@ fn execute(options: &Options, document: &Value) -> anyhow::Error {
     };
     let file = match inherited(document) {
         Ok(file) => file,
-        Err(error) => return error.context("cannot hand the bootstrap document to Envoy"),
+        Err(error) => return error.context("cannot pass the bootstrap document to Envoy"),
     };
     let mut command = std::process::Command::new(envoy);
     command
         .arg("--config-path")
         .arg(format!("/dev/fd/{}", file.as_raw_fd()));
-    // Several Envoys of one machine would share memory and sockets.
+    // Hot restarts are disabled, because several Envoys on one machine would share memory and sockets.
     let restarts = |argument: &String| argument.starts_with("--restart-epoch");
     if !options.arguments.iter().any(restarts) {
         command.arg("--disable-hot-restart");
@@ -79,7 +79,7 @@ fn execute(options: &Options, document: &Value) -> anyhow::Error {
     )
 }
 
-/// A file without a name that a program which is executed keeps open: the document may have a token.
+/// An anonymous file that stays open across exec, because the document may contain a token.
 fn inherited(document: &Value) -> anyhow::Result<std::fs::File> {
     let mut file = tempfile::tempfile()?;
     file.write_all(document.to_string().as_bytes())?;

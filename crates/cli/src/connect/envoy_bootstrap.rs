@@ -1,5 +1,5 @@
-//! The bootstrap document of an Envoy that asks the server itself: what legate-dataplane's Envoys get, with
-//! the server's address, TLS and token in place of the dataplane's.
+//! The bootstrap document of an Envoy that connects to the server itself: the document of legate-dataplane,
+//! with the server's address, TLS and token instead of the dataplane's.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use super::envoy_proxy::{Proxy, registration};
 use crate::output::{list, text, warn};
 use crate::server_api::{Api, environment, refused};
 
-/// How Consul calls the server in documents for Envoys that ask it themselves.
+/// Consul's name of the server's cluster in such documents.
 const SERVER_CLUSTER: &str = "local_agent";
-/// Where the gRPC API is when nobody says.
+/// The default port of the gRPC API.
 const DEFAULT_PORT: u64 = 8502;
 
-/// Where configuration comes from.
+/// The xDS server.
 struct Server {
     address: XdsAddress,
-    /// PEM of the authorities, for TLS.
+    /// PEM of the CA certificates, for TLS.
     authorities: Option<String>,
 }
 
-/// The document.
+/// The bootstrap document.
 pub(super) async fn document(options: &Options, api: &Api, proxy: &Proxy) -> anyhow::Result<Value> {
     let of = &options.bootstrap_of;
     let server = server(of, api, options.api.ca_file.as_deref()).await?;
@@ -82,7 +82,7 @@ pub(super) async fn document(options: &Options, api: &Api, proxy: &Proxy) -> any
     Ok(for_server(built.document, &server, api))
 }
 
-/// Warns where Envoy is given no token although there are ACLs.
+/// Warns if Envoy gets no token although ACLs are enabled.
 async fn check_token(api: &Api) {
     if api.token().is_some() {
         return;
@@ -163,7 +163,7 @@ async fn resolved(address: &str) -> anyhow::Result<SocketAddr> {
         .with_context(|| format!("{address:?} has no address"))
 }
 
-/// Where the server's gRPC API is: as flags say, else as the agent does.
+/// The address of the server's gRPC API, from flags or from the agent.
 async fn server(
     of: &BootstrapOptions,
     api: &Api,
@@ -205,7 +205,7 @@ async fn server(
     let authorities = match (tls, ca.or_else(http_ca)) {
         (false, _) => None,
         (true, Some(ca)) => Some(pem(&ca)?),
-        // Servers show a certificate of the mesh where they have no other one.
+        // Without another certificate, servers present one of the mesh.
         (true, None) => Some(roots(api).await?),
     };
     Ok(Server {
@@ -231,7 +231,7 @@ async fn said_by_agent(api: &Api) -> anyhow::Result<String> {
     Ok(format!("localhost:{}", plain.unwrap_or(DEFAULT_PORT)))
 }
 
-/// The certificates of a file, or of all files of a folder.
+/// The certificates of a file, or of all files in a folder.
 fn pem(path: &Path) -> anyhow::Result<String> {
     let failed = || format!("cannot read {}", path.display());
     if !path.is_dir() {
@@ -281,14 +281,14 @@ fn for_server(mut document: Value, server: &Server, api: &Api) -> Value {
     }
     let token = api.token().map(|token| token.expose()).unwrap_or_default();
     let services = &mut document["dynamic_resources"]["ads_config"]["grpc_services"];
-    // Where a template made the document, it says itself where configuration comes from.
+    // A template's document sets the xDS server itself.
     if services.is_array() {
         services[0]["initial_metadata"] = json!([{"key": "x-consul-token", "value": token}]);
     }
     document
 }
 
-/// Gives the server's cluster its usual name, wherever it stands.
+/// Renames the server's cluster everywhere in the document.
 fn rename(value: &mut Value) {
     match value {
         Value::String(text) if text == LOCAL_AGENT_CLUSTER => *text = SERVER_CLUSTER.to_owned(),

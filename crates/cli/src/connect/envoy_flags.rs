@@ -1,4 +1,4 @@
-//! The flags of `connect envoy`, and which of them fit together.
+//! The flags of `connect envoy` and their constraints.
 
 use std::path::PathBuf;
 
@@ -18,16 +18,16 @@ pub(crate) struct Options {
     /// Print the bootstrap document instead of running Envoy
     #[arg(long)]
     pub(super) bootstrap: bool,
-    /// Envoy's program [default: envoy on PATH]
+    /// Path of Envoy [default: envoy on PATH]
     #[arg(long, value_name = "PATH")]
     pub(super) envoy_binary: Option<PathBuf>,
-    /// Version of Envoy; every one that is supported gets the same document
+    /// Version of Envoy; the document is the same for all supported versions
     #[arg(long, default_value = "", value_name = "VERSION")]
     envoy_version: String,
-    /// Do not look at Envoy's version; it is not looked at
+    /// Skip the check of Envoy's version; there is none
     #[arg(long)]
     ignore_envoy_compatibility: bool,
-    /// Say what is done
+    /// Log the generation of the document
     #[arg(long)]
     enable_config_gen_logging: bool,
     /// Arguments for Envoy, after --
@@ -36,19 +36,19 @@ pub(crate) struct Options {
     pub(super) api: ApiFlags,
 }
 
-/// Which proxy.
+/// Selects the proxy.
 #[derive(Args)]
 pub(super) struct Which {
     /// Id of the proxy's registration [env: CONNECT_PROXY_ID]
     #[arg(long, value_name = "ID")]
     pub(super) proxy_id: Option<String>,
-    /// Node of the proxy, for one that is no agent's
+    /// Node of the proxy, if it is not registered with an agent
     #[arg(long, default_value = "", value_name = "NAME")]
     pub(super) node_name: String,
-    /// Id of the service whose sidecar the proxy is [env: CONNECT_SIDECAR_FOR]
+    /// Id of the service that the sidecar proxy belongs to [env: CONNECT_SIDECAR_FOR]
     #[arg(long, value_name = "ID")]
     pub(super) sidecar_for: Option<String>,
-    /// Kind of the gateway that the proxy is: mesh, terminating, ingress or api
+    /// Kind of the gateway: mesh, terminating, ingress or api
     #[arg(long, default_value = "", value_name = "KIND")]
     gateway: String,
     /// The same as -gateway mesh
@@ -59,44 +59,44 @@ pub(super) struct Which {
     pub(super) service: String,
 }
 
-/// What the bootstrap document says besides who the proxy is.
+/// Options of the bootstrap document.
 #[derive(Args)]
 pub(super) struct BootstrapOptions {
-    /// Where Envoy's admin interface listens
+    /// Address of Envoy's admin interface
     #[arg(long, default_value = "localhost:19000", value_name = "ADDRESS:PORT")]
     pub(super) admin_bind: String,
-    /// File for the log of the admin interface
+    /// Access log file of the admin interface
     #[arg(long, default_value = "/dev/null", value_name = "PATH")]
     pub(super) admin_access_log_path: String,
-    /// Leave out what config entries say about the document
+    /// Ignore config entries for the document
     #[arg(long)]
     pub(super) no_central_config: bool,
-    /// Address of the server's gRPC API: ADDRESS:PORT, https://ADDRESS:PORT or unix:///PATH
-    /// [env: CONSUL_GRPC_ADDR] [default: what the agent says]
+    /// Address of the server's gRPC API: ADDRESS:PORT, https://ADDRESS:PORT or unix:///PATH [env:
+    /// CONSUL_GRPC_ADDR] [default: that of the agent]
     #[arg(long, value_name = "ADDRESS")]
     pub(super) grpc_addr: Option<String>,
-    /// PEM file of the authorities of the gRPC API [env: CONSUL_GRPC_CACERT]
+    /// PEM file with CA certificates of the gRPC API [env: CONSUL_GRPC_CACERT]
     #[arg(long, value_name = "FILE")]
     pub(super) grpc_ca_file: Option<PathBuf>,
     /// Folder of such files [env: CONSUL_GRPC_CAPATH]
     #[arg(long, value_name = "DIR")]
     pub(super) grpc_ca_path: Option<PathBuf>,
-    /// Address of a listener that says whether Envoy is ready
+    /// Address of a listener for Envoy's readiness
     #[arg(long, default_value = "", value_name = "ADDRESS")]
     pub(super) envoy_ready_bind_address: String,
     /// Port of that listener
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     pub(super) envoy_ready_bind_port: u16,
-    /// Without tags of old versions; they are never there
+    /// Omit deprecated tags of metrics; they are never present
     #[arg(long)]
     omit_deprecated_tags: bool,
-    /// Port of this machine at which metrics are merged with those of the application
+    /// Local port that serves the merged metrics of Envoy and the application
     #[arg(long, default_value = "", value_name = "PORT")]
     pub(super) prometheus_backend_port: String,
-    /// Path that Prometheus asks for
+    /// Path that Prometheus scrapes
     #[arg(long, default_value = "/metrics", value_name = "PATH")]
     pub(super) prometheus_scrape_path: String,
-    /// PEM file of the authorities of those who ask for metrics
+    /// PEM file with CA certificates of metrics clients
     #[arg(long, value_name = "FILE")]
     pub(super) prometheus_ca_file: Option<PathBuf>,
     /// Folder of such files
@@ -110,30 +110,30 @@ pub(super) struct BootstrapOptions {
     pub(super) prometheus_key_file: Option<PathBuf>,
 }
 
-/// How a gateway is registered.
+/// Options for the registration of a gateway.
 #[derive(Args)]
 pub(super) struct Register {
     /// Register the gateway first
     #[arg(long)]
     pub(super) register: bool,
-    /// Address in the cluster
+    /// LAN address
     #[arg(long, default_value = "", value_name = "ADDRESS[:PORT]")]
     pub(super) address: String,
-    /// Address for other clusters
+    /// WAN address
     #[arg(long, default_value = "", value_name = "ADDRESS[:PORT]")]
     pub(super) wan_address: String,
-    /// Address that Envoy listens at, by a name; may be repeated
+    /// Named address on which Envoy listens; may be repeated
     #[arg(long, value_parser = crate::input::pair, value_name = "NAME=ADDRESS:PORT")]
     pub(super) bind_address: Vec<(String, String)>,
     /// Let other clusters reach the servers through the mesh gateway
     #[arg(long)]
     pub(super) expose_servers: bool,
-    /// How long a gateway that is gone stays registered
+    /// How long an unreachable gateway stays registered
     #[arg(long, default_value = "6h", value_name = "DURATION")]
     pub(super) deregister_after_critical: String,
 }
 
-/// The kind of gateways under a name of -gateway.
+/// The service kind for a value of -gateway.
 pub(super) fn kind_of(gateway: &str) -> anyhow::Result<&'static str> {
     Ok(match gateway {
         "api" => "api-gateway",
@@ -146,7 +146,7 @@ pub(super) fn kind_of(gateway: &str) -> anyhow::Result<&'static str> {
 
 impl Options {
     /// # Errors
-    /// Names the flags that do not fit together.
+    /// Names the contradicting flags.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let (which, register) = (&self.which, &self.register);
         let by_id = which.given(&which.proxy_id, "CONNECT_PROXY_ID");
@@ -164,7 +164,7 @@ impl Options {
                 "'-expose-servers' can only be used for mesh gateways"
             );
             ensure!(register.register, "'-expose-servers' requires '-register'");
-            bail!("-expose-servers is not served: servers of one cluster are reached directly");
+            bail!("-expose-servers is not supported: servers of one cluster are reached directly");
         }
         if !which.gateway().is_empty() {
             kind_of(which.gateway())?;

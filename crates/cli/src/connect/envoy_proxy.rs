@@ -1,4 +1,4 @@
-//! Which proxy an Envoy is for, and how that one is registered: the agent or the catalog is asked.
+//! Finds the proxy for an Envoy, and its registration, through the agent or the catalog.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -7,23 +7,23 @@ use super::envoy_flags::{Which, kind_of};
 use crate::output::{list, quoted, text};
 use crate::server_api::{Api, encoded, encoded_path};
 
-/// A proxy, as far as flags and the agent say.
+/// The proxy, as selected by flags and the agent.
 pub(super) struct Proxy {
     pub(super) id: String,
-    /// The service that it is a sidecar of, or the gateway.
+    /// The service of the sidecar, or the gateway.
     pub(super) stands_for: String,
-    /// For a gateway that is registered here.
+    /// The kind of a gateway to be registered.
     pub(super) kind: Option<&'static str>,
 }
 
-/// A proxy that is registered.
+/// A registered proxy.
 pub(super) struct Registered {
     pub(super) service: Value,
     pub(super) datacenter: String,
 }
 
 impl Which {
-    /// Finds the proxy among those of the agent, where its id is not given.
+    /// Finds the proxy among those of the agent if its id is not given.
     pub(super) async fn proxy(&self, api: &Api, register: bool) -> anyhow::Result<Proxy> {
         let sidecar_for = self.given(&self.sidecar_for, "CONNECT_SIDECAR_FOR");
         let kind = match self.gateway() {
@@ -64,7 +64,7 @@ impl Which {
     }
 }
 
-/// The id of the only sidecar of a service.
+/// The id of the only sidecar proxy of a service.
 async fn sidecar_of(api: &Api, service: &str) -> anyhow::Result<String> {
     let services = api.get("/v1/agent/services").value().await;
     let services =
@@ -114,7 +114,7 @@ async fn only_gateway(api: &Api, kind: &str) -> anyhow::Result<Value> {
     }
 }
 
-/// The registration of a proxy: with the agent, or with a node.
+/// The registration of a proxy, from the agent or from a node.
 pub(super) async fn registration(api: &Api, node: &str, id: &str) -> anyhow::Result<Registered> {
     if node.is_empty() {
         let service = api

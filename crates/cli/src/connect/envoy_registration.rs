@@ -1,5 +1,5 @@
-//! The registration of a gateway by `connect envoy -register`. Pure but for asking whether this machine has
-//! an address.
+//! The registration of a gateway for `connect envoy -register`. Pure, except for a check of local
+//! addresses.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::envoy_flags::Register;
 use super::envoy_proxy::Proxy;
 
-/// The port of a gateway of which nothing else is said.
+/// The default port of a gateway.
 const DEFAULT_PORT: u16 = 8443;
 
 /// An address with its port.
@@ -23,7 +23,7 @@ impl Address {
     fn parse(text: &str) -> anyhow::Result<Address> {
         ensure!(
             !text.contains("{{"),
-            "Error parsing address {text:?}: templates are not served here, give an address"
+            "Error parsing address {text:?}: templates are not supported here, use an address"
         );
         if text.is_empty() || text.parse::<IpAddr>().is_ok() {
             return Ok(Address {
@@ -51,14 +51,14 @@ impl Address {
         json!({"Address": self.host, "Port": self.port})
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the address.
     fn is_ours(&self) -> bool {
         let ip = self.host.parse::<IpAddr>();
         ip.is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok())
     }
 }
 
-/// What is registered.
+/// The service to register.
 pub(super) fn service(
     register: &Register,
     proxy: &Proxy,

@@ -1,4 +1,5 @@
-//! `connect expose`: lets an ingress gateway offer a service: its config entry, and an intention.
+//! `connect expose`: exposes a service through an ingress gateway, by a config entry and an
+//! intention.
 
 use std::process::ExitCode;
 
@@ -17,13 +18,13 @@ pub(crate) struct Options {
     /// The service
     #[arg(long, default_value = "", value_name = "NAME")]
     service: String,
-    /// Port of the gateway
+    /// Port of the gateway's listener
     #[arg(long, default_value_t = 0)]
     port: u16,
-    /// Protocol at this port
+    /// Protocol of the listener
     #[arg(long, default_value = "tcp")]
     protocol: String,
-    /// Host by which requests ask for the service; may be repeated
+    /// Host name that is routed to the service; may be repeated
     #[arg(long, value_name = "HOST")]
     host: Vec<String>,
     #[arg(hide = true)]
@@ -48,7 +49,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     );
     ensure!(
         !gateway.contains('/') && !service.contains('/'),
-        "a name with a tenant is not served here: write the ingress-gateway entry with `config write`"
+        "a name with a tenant is not supported here: write the ingress-gateway entry with `config write`"
     );
     let api = options.api.connect()?;
     let path = format!("/v1/config/ingress-gateway/{}", encoded(gateway));
@@ -106,7 +107,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds the service to the listener of its port. Whether it was there before.
+/// Adds the service to the listener of its port. Returns whether it was there before.
 fn add(entry: &mut Value, options: &Options) -> anyhow::Result<bool> {
     let mut service = json!({"Name": options.service});
     if !options.host.is_empty() {

@@ -1,4 +1,4 @@
-//! `connect`: certificates and proxies of the mesh.
+//! `connect`: manages certificates and proxies of the mesh.
 
 mod ca;
 mod envoy;
@@ -15,27 +15,27 @@ use clap::Subcommand;
 
 use crate::not_served;
 
-/// What is done.
+/// Subcommands of `connect`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The authority of the mesh
+    /// Manage the mesh's CA
     #[command(subcommand)]
     Ca(ca::Command),
     /// Run Envoy for a service, or print its bootstrap document
     Envoy(Box<envoy_flags::Options>),
-    /// Let an ingress gateway offer a service
+    /// Expose a service through an ingress gateway
     Expose(expose::Options),
-    /// Not served: Consul's own proxy, for tests
+    /// Not supported: Consul's own proxy, for tests
     Proxy(not_served::Anything),
-    /// Send the traffic of this machine or container through its proxy
+    /// Redirect the traffic of this machine or container to its proxy
     RedirectTraffic(redirect_traffic::Options),
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Ca(command) => ca::run(command).await,

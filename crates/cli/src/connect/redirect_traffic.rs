@@ -1,4 +1,4 @@
-//! `connect redirect-traffic`: sends the traffic of this machine or container through its proxy.
+//! `connect redirect-traffic`: redirects the traffic of this machine or container to its proxy.
 
 use std::process::ExitCode;
 
@@ -11,45 +11,45 @@ use super::envoy_proxy::registration;
 use crate::output::{line, list, text};
 use crate::server_api::ApiFlags;
 
-/// Where a proxy takes the connections of its application.
+/// The default port for outbound connections.
 const OUTBOUND: u16 = 15001;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Node of the proxy, for one that is no agent's
+    /// Node of the proxy, if it is not registered with an agent
     #[arg(long, default_value = "", value_name = "NAME")]
     node_name: String,
-    /// Address of the DNS server that queries are sent to
+    /// Address of the DNS server for redirected queries
     #[arg(long, default_value = "", value_name = "ADDRESS")]
     consul_dns_ip: String,
     /// Port of that DNS server
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     consul_dns_port: u16,
-    /// User that the proxy runs as, by number
+    /// User id of the proxy
     #[arg(long, default_value = "", value_name = "UID")]
     proxy_uid: String,
-    /// Id of the proxy, whose registration says the ports
+    /// Id of the proxy, whose registration has the ports
     #[arg(long, default_value = "", value_name = "ID")]
     proxy_id: String,
-    /// Port at which the proxy takes connections from outside
+    /// The proxy's port for inbound connections
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     proxy_inbound_port: u16,
-    /// Port at which the proxy takes connections of the application
+    /// The proxy's port for outbound connections
     #[arg(long, default_value_t = OUTBOUND, value_name = "PORT")]
     proxy_outbound_port: u16,
-    /// Port that is reached past the proxy; may be repeated
+    /// Inbound port to exclude; may be repeated
     #[arg(long, value_name = "PORT")]
     exclude_inbound_port: Vec<String>,
-    /// Port that the application reaches past the proxy; may be repeated
+    /// Outbound port to exclude; may be repeated
     #[arg(long, value_name = "PORT")]
     exclude_outbound_port: Vec<String>,
-    /// Network that the application reaches past the proxy; may be repeated
+    /// Destination network to exclude; may be repeated
     #[arg(long, value_name = "CIDR")]
     exclude_outbound_cidr: Vec<String>,
-    /// User whose connections are left alone, by number; may be repeated
+    /// User id to exclude; may be repeated
     #[arg(long, value_name = "UID")]
     exclude_uid: Vec<String>,
-    /// Not served: another network namespace than that of this program
+    /// Not supported: a network namespace other than that of this program
     #[arg(long, default_value = "", value_name = "PATH")]
     netns: String,
     #[arg(hide = true)]
@@ -79,7 +79,7 @@ async fn redirect(options: Options) -> anyhow::Result<()> {
     );
     ensure!(
         options.netns.is_empty(),
-        "-netns is not served: run this in the namespace, as `ip netns exec` does"
+        "-netns is not supported: run this in the namespace, as `ip netns exec` does"
     );
     let failed = "Failed to create configuration to apply traffic redirection rules";
     let config = options.config().await.context(failed)?;
@@ -117,7 +117,7 @@ impl Options {
     }
 }
 
-/// The ports of a proxy, and those that are reached past it.
+/// The ports of a proxy, and the ports to exclude.
 fn of_proxy(service: &Value) -> anyhow::Result<((u16, u16), Vec<String>)> {
     let proxy = &service["Proxy"];
     let port = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok());

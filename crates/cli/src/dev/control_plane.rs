@@ -17,28 +17,28 @@ use super::folder::Folder;
 use super::service::Service;
 use crate::http_client::expect_success;
 
-/// The catalog node on which everything of the demo is registered.
+/// The catalog node of all registrations of the demo.
 pub(crate) const NODE: &str = "dev";
 
 /// Options of the control plane.
 #[derive(Args)]
 pub(crate) struct ControlPlaneOptions {
-    /// Port of the HTTP API, 0 for a free one
+    /// Port of the HTTP API; 0 selects a free one
     #[arg(long, default_value_t = 8500)]
     http_port: u16,
 
-    /// Directory that keeps the control plane's data. Default: in memory, gone with the process.
+    /// Directory for the control plane's data. Default: in memory, lost on exit.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Port of the gRPC API with TLS, 0 for a free one
+    /// Port of the gRPC API with TLS; 0 selects a free one
     #[arg(long, default_value_t = 8503)]
     grpc_tls_port: u16,
-    /// Port of DNS, 0 for a free one
+    /// Port of DNS; 0 selects a free one
     #[arg(long, default_value_t = 8600)]
     dns_port: u16,
 }
 
-/// A running server and the folder for what sidecars need as files.
+/// A running server, and the folder for the sidecars' files.
 pub(crate) struct ControlPlane {
     server: Server,
     http: SocketAddr,
@@ -46,18 +46,18 @@ pub(crate) struct ControlPlane {
     folder: Folder,
 }
 
-/// The proxy that a sidecar runs.
+/// A proxy to run as a sidecar.
 pub(crate) struct Proxy {
     /// Instance ID of the proxy in the catalog.
     pub(crate) id: String,
-    /// Where other sidecars connect to.
+    /// The address for connections of other sidecars.
     pub(crate) public: SocketAddr,
-    /// The service it stands for.
+    /// The service of the sidecar.
     pub(crate) service: &'static str,
 }
 
 impl ControlPlane {
-    /// Starts the server: intentions deny by default, so that what passes was allowed by name.
+    /// Starts the server. Intentions deny by default, so that only explicitly allowed calls pass.
     pub(crate) async fn start(options: &ControlPlaneOptions) -> anyhow::Result<Self> {
         file_limit::raise().context("cannot raise the limit of open files")?;
         let loopback = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
@@ -109,7 +109,7 @@ impl ControlPlane {
         self.server.dns_addr()
     }
 
-    /// The root certificates, for sidecars to verify the server with.
+    /// File with the root certificates with which sidecars verify the server.
     pub(crate) fn roots_file(&self) -> PathBuf {
         self.folder.path().join("roots.pem")
     }
@@ -119,7 +119,7 @@ impl ControlPlane {
         self.folder.path()
     }
 
-    /// Registers a service and its sidecar proxy; both speak HTTP.
+    /// Registers an HTTP service and its sidecar proxy.
     pub(crate) async fn register(
         &self,
         service: &Service,
@@ -186,7 +186,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Every intention as `source → destination: action`.
+    /// All intentions as `source → destination: action`.
     pub(crate) async fn intentions(&self) -> anyhow::Result<Vec<String>> {
         let answer = expect_success(Method::GET, self.http, "/v1/connect/intentions", None).await?;
         let intentions: Vec<Value> = serde_json::from_slice(&answer)?;
@@ -204,7 +204,7 @@ impl ControlPlane {
             .collect())
     }
 
-    /// The URL to change an intention at.
+    /// The URL of an intention, for changes.
     pub(crate) fn intention_url(&self, source: &str, destination: &str) -> String {
         format!(
             "http://{}{}",
@@ -213,12 +213,12 @@ impl ControlPlane {
         )
     }
 
-    /// Waits until a part of the server fails.
+    /// Waits until a component of the server fails.
     pub(crate) async fn failed(&self) -> anyhow::Error {
         self.server.failed().await.into()
     }
 
-    /// Ends the server.
+    /// Stops the server.
     pub(crate) async fn stop(self, limit: Duration) -> anyhow::Result<()> {
         self.server
             .stop(limit)
@@ -231,14 +231,14 @@ fn intention_path(source: &str, destination: &str) -> String {
     format!("/v1/connect/intentions/exact?source={source}&destination={destination}")
 }
 
-/// Below the ports that systems give to connections: a port of those may be taken by any connection
-/// before it is listened at.
+/// Below the ephemeral port range of common systems, because any outgoing connection may take a
+/// port of that range before it is bound.
 const PORTS: Range<u16> = 10_000..30_000;
 
-/// How many ports are tried.
+/// The number of ports to try.
 const ATTEMPTS: usize = 100;
 
-/// A loopback address whose port is free now.
+/// A loopback address with a port that is currently free.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let free = (0..ATTEMPTS).find_map(|_| {
         let port = rand::random_range(PORTS);

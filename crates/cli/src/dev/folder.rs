@@ -1,7 +1,7 @@
 //! The temporary folder of one run.
 //!
 //! A run holds a lock on its folder. The kernel releases the lock however the run ends, so that the
-//! next run can tell which folders nobody will remove any more, and removes them.
+//! next run can detect abandoned folders and remove them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,25 +12,25 @@ use anyhow::Context;
 use nix::fcntl::OFlag;
 use tempfile::TempDir;
 
-/// How the names of these folders begin.
+/// The prefix of the folders' names.
 const PREFIX: &str = "legate-dev-";
-/// How often a folder is made anew that another run took for one of a run that is gone.
+/// How often to retry if another run removes the new folder before it is locked.
 const ATTEMPTS: usize = 10;
 
-/// A folder that is removed when it is dropped, or else by the next run.
+/// A folder that is removed on drop, or else by the next run.
 pub(crate) struct Folder {
     folder: TempDir,
-    /// Held until the folder is gone: fields are dropped in this order.
+    /// Fields are dropped in order, so the lock is held until the folder is removed.
     _lock: File,
 }
 
 impl Folder {
-    /// Makes one in `within`, the directory for temporary files, and removes what killed runs left
+    /// Creates a folder in `within`, the directory for temporary files, and removes abandoned ones
     /// there.
     ///
     /// # Errors
     ///
-    /// When no folder can be made there.
+    /// If no folder can be created there.
     pub(crate) fn make(within: &Path) -> anyhow::Result<Self> {
         sweep(within);
         let made = (0..ATTEMPTS).find_map(|_| attempt(within).transpose());
@@ -38,20 +38,20 @@ impl Folder {
             .with_context(|| format!("cannot make a temporary folder in {}", within.display()))
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 }
 
-/// `None` when another run removed the folder before it was locked.
+/// `None` if another run removed the folder before it was locked.
 fn attempt(within: &Path) -> io::Result<Option<Folder>> {
     let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(within)?;
     let lock = match open(folder.path()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    // Whoever has it now is removing the folder.
+    // Another holder of the lock is removing the folder.
     lock.lock()?;
     let kept = folder.path().is_dir();
     Ok(kept.then_some(Folder {
@@ -60,7 +60,7 @@ fn attempt(within: &Path) -> io::Result<Option<Folder>> {
     }))
 }
 
-/// Removes the folders of runs that are gone. What cannot be removed, such as another user's, stays.
+/// Removes abandoned folders. Folders that cannot be removed, such as those of other users, stay.
 fn sweep(within: &Path) {
     let entries = fs::read_dir(within).into_iter().flatten().flatten();
     for entry in entries {
@@ -76,7 +76,7 @@ fn sweep(within: &Path) {
     }
 }
 
-/// Opens a directory, and nothing else that has its name.
+/// Opens a directory; fails for other file types.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
     OpenOptions::new()
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_of_runs_that_are_gone_are_removed_and_no_others() {
+    fn only_abandoned_folders_are_removed() {
         let within = tempfile::tempdir().unwrap();
         let at = |name: &str| within.path().join(name);
         let running = Folder::make(within.path()).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_names_its_place() {
+    fn a_failed_creation_names_the_directory() {
         let error = Folder::make(Path::new("/nope")).err().unwrap();
         assert!(format!("{error:#}").contains("/nope"), "{error:#}");
     }

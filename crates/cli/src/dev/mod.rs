@@ -1,8 +1,8 @@
-//! `legate dev`: a control plane in this process, two demo services, and for each a dataplane
-//! process with an Envoy of its own.
+//! `legate dev`: a control plane in this process, and two demo services with a dataplane process
+//! and an Envoy each.
 //!
-//! Everything goes through the public APIs, exactly as a user would do it. Nothing is kept: state
-//! lives in memory and in a temporary folder.
+//! Everything uses the public APIs, as a user would. Nothing is persistent: state is in memory and
+//! in a temporary folder.
 
 mod control_plane;
 mod folder;
@@ -23,14 +23,14 @@ use control_plane::{ControlPlane, ControlPlaneOptions};
 use service::Service;
 use sidecar::{Programs, Sidecar};
 
-/// How long everything together may take to end.
+/// The deadline for the shutdown of all components.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// Options of `legate dev`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Envoy binary of the sidecars; default: `envoy` on PATH
-    // An empty variable counts as not set, so that an empty value has to be taken.
+    // An empty variable counts as unset, so an empty value must be accepted.
     #[arg(long, env = "LEGATE_ENVOY", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     envoy: Option<PathBuf>,
     /// `legate-dataplane` binary; default: the one in this program's folder
@@ -38,17 +38,18 @@ pub(crate) struct Options {
     dataplane: Option<PathBuf>,
     #[command(flatten)]
     control_plane: ControlPlaneOptions,
-    /// End after the proof instead of waiting for Ctrl-C
+    /// Exit after the verification instead of waiting for Ctrl-C
     #[arg(long)]
     once: bool,
 }
 
-/// Runs the mesh until Ctrl-C, SIGTERM or the end of the terminal, or until the proof is done with
-/// `--once`. To be awaited on the main thread: sidecars end with the thread that starts them.
+/// Runs the mesh until Ctrl-C, SIGTERM or the end of the terminal; with `--once` until the
+/// verification is done. Must be awaited on the main thread, because sidecars are killed when the
+/// thread that started them exits.
 ///
 /// # Errors
 ///
-/// When a part cannot be started, ends by itself, or the proof fails; the error says which.
+/// If a component cannot start, ends unexpectedly, or the verification fails; the error names it.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mut interrupt = Interrupt::listen()?;
     let programs = Programs::find(options.envoy.as_deref(), options.dataplane.as_deref())?;
@@ -62,10 +63,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         () = interrupt.wait() => Ok(()),
     };
     if outcome.is_ok() {
-        // The terminal may be gone, and with it whoever could read this.
+        // The terminal may be closed.
         let _ = writeln!(std::io::stdout(), "\nstopping");
     }
-    // Also after an error: nothing that was started is left behind.
+    // Also after an error, so that no process is left behind.
     for sidecar in sidecars {
         outcome = outcome.and(sidecar.stop(STOP_LIMIT).await);
     }
@@ -73,7 +74,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     outcome.and(control_plane.stop(STOP_LIMIT).await)
 }
 
-/// Starts services and sidecars, proves that the mesh does what it promises, and stays.
+/// Starts services and sidecars, verifies the mesh, and waits.
 async fn operate(
     options: &Options,
     programs: &Programs,
@@ -107,7 +108,7 @@ async fn operate(
     proof::run(control_plane, &web, web_sidecar, api_sidecar).await?;
     if options.once {
         println!(
-            "\nproved: web reaches api through mutual TLS only, and only while an intention allows it"
+            "\nverified: web reaches api through mutual TLS only, and only while an intention allows it"
         );
         return Ok(());
     }

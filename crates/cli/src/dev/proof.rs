@@ -1,4 +1,5 @@
-//! Shows what is running and proves it: requests, refused strangers, intentions taking effect.
+//! Prints the running components and verifies them: requests, refused unauthenticated clients,
+//! intentions taking effect.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use super::service::Service;
 use super::sidecar::Sidecar;
 use crate::http_client::{self, expect_success};
 
-/// How long a change may take until open Envoys follow it.
+/// How long a change may take to reach running Envoys.
 const EFFECT_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const REQUESTS: usize = 20;
@@ -58,7 +59,8 @@ pub(crate) async fn describe(
     Ok(())
 }
 
-/// Sends requests, is turned away without an identity, denies and allows again.
+/// Verifies that requests pass, that clients without an identity are refused, and that intentions
+/// deny and allow.
 pub(crate) async fn run(
     control_plane: &ControlPlane,
     web: &Service,
@@ -114,7 +116,7 @@ async fn ask(web: &Service) -> anyhow::Result<(StatusCode, Value)> {
     Ok((status, answer))
 }
 
-/// Asks until the answer has this status.
+/// Sends requests until the response has this status.
 async fn settle(web: &Service, expected: StatusCode) -> anyhow::Result<Duration> {
     let start = Instant::now();
     loop {
@@ -154,7 +156,7 @@ async fn certificate(sidecar: &Sidecar) -> anyhow::Result<Certificate> {
     })
 }
 
-/// Completed TLS handshakes of all listeners.
+/// The number of completed TLS handshakes of all listeners.
 async fn handshakes(sidecar: &Sidecar) -> anyhow::Result<u64> {
     let path = "/stats?filter=ssl.handshake$";
     let answer = expect_success(Method::GET, sidecar.admin, path, None).await?;
@@ -171,8 +173,8 @@ async fn answers_plain(public: SocketAddr) -> bool {
         .is_ok()
 }
 
-/// With TLS 1.3 the server judges the client after the client thinks that it is connected, so only
-/// an answer counts.
+/// With TLS 1.3 the server verifies the client after the client considers the connection open, so
+/// only a response counts.
 async fn answers_anonymous_tls(public: SocketAddr) -> anyhow::Result<bool> {
     let stranger = ClientTls {
         insecure_skip_verify: true,

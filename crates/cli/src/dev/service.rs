@@ -1,6 +1,7 @@
-//! The demo services: HTTP servers that know nothing of the mesh.
+//! The demo services: HTTP servers without knowledge of the mesh.
 //!
-//! `api` says who called it; `web` asks its upstream on a local port and passes on what came back.
+//! `api` returns its caller's identity; `web` calls its upstream on a local port and returns the
+//! response.
 
 use std::net::SocketAddr;
 
@@ -19,7 +20,7 @@ use crate::http_client;
 pub(crate) struct Service {
     /// Its name in the catalog.
     pub(crate) name: &'static str,
-    /// Where it listens; only its own sidecar is meant to call it there.
+    /// The listening address, for its own sidecar only.
     pub(crate) address: SocketAddr,
 }
 
@@ -30,7 +31,7 @@ struct App {
 }
 
 impl Service {
-    /// Listens on a free port of the loopback interface.
+    /// Starts the service on a free loopback port.
     pub(crate) async fn start(
         name: &'static str,
         upstream: Option<SocketAddr>,
@@ -52,7 +53,7 @@ impl Service {
         Ok(Self { name, address })
     }
 
-    /// The page to ask for.
+    /// The URL of its page.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
@@ -76,7 +77,7 @@ async fn answer(State(app): State<App>, headers: HeaderMap) -> Response {
     }
 }
 
-/// The identity that Envoy verified and passed on: the URI of the client certificate.
+/// The caller's identity as verified by Envoy: the URI of the client certificate.
 fn caller(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get("x-forwarded-client-cert")?.to_str().ok()?;
     header

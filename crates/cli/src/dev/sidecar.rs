@@ -17,13 +17,13 @@ use tokio::time::{Instant, sleep, timeout};
 use super::control_plane::{ControlPlane, NODE, Proxy, free_address};
 use crate::http_client;
 
-/// How long a sidecar may take until it is ready.
+/// The deadline for a sidecar to become ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
-/// Lines of the log that an error shows.
+/// The number of log lines in an error.
 const LOG_LINES: usize = 15;
 
-/// What a sidecar consists of.
+/// The programs of a sidecar.
 pub(crate) struct Programs {
     envoy: PathBuf,
     dataplane: PathBuf,
@@ -34,7 +34,7 @@ impl Programs {
     ///
     /// # Errors
     ///
-    /// When one is not there; the error names the option.
+    /// If one does not exist; the error names the option.
     pub(crate) fn find(envoy: Option<&Path>, dataplane: Option<&Path>) -> anyhow::Result<Self> {
         Ok(Self {
             envoy: find_envoy(envoy)?,
@@ -45,13 +45,13 @@ impl Programs {
 
 /// A running `legate-dataplane`.
 pub(crate) struct Sidecar {
-    /// What it runs.
+    /// The proxy that it runs.
     pub(crate) proxy: Proxy,
-    /// Envoy's admin API.
+    /// The address of Envoy's admin interface.
     pub(crate) admin: SocketAddr,
-    /// Health, readiness and graceful shutdown.
+    /// The address for health, readiness and graceful shutdown.
     pub(crate) lifecycle: SocketAddr,
-    /// From the start of the process until it reported to be ready.
+    /// Time from the start of the process until it was ready.
     pub(crate) ready_after: Duration,
     child: Child,
     log: PathBuf,
@@ -59,7 +59,7 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    /// Starts the process; its output goes to a file that errors quote.
+    /// Starts the process; its output is written to a file that errors quote.
     pub(crate) fn start(
         programs: &Programs,
         control_plane: &ControlPlane,
@@ -90,9 +90,10 @@ impl Sidecar {
             .stdout(output.try_clone()?)
             .stderr(output)
             .kill_on_drop(true)
-            // Ctrl-C in the terminal reaches this program alone, which stops one after the other.
+            // Ctrl-C in the terminal signals this program only, which then stops the sidecars in
+            // order.
             .process_group(0);
-        // However this program ends, the sidecar still has the time to take its Envoy along.
+        // If this program is killed, the sidecar can still stop its Envoy.
         process::tie(&mut command, Signal::SIGTERM, None);
         let started = Instant::now();
         let child = command
@@ -109,7 +110,7 @@ impl Sidecar {
         })
     }
 
-    /// Where its output and its Envoy's goes.
+    /// The log file of the sidecar and its Envoy.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
@@ -119,7 +120,7 @@ impl Sidecar {
         self.child.id()
     }
 
-    /// Waits until Envoy is live and has all its configuration.
+    /// Waits until Envoy is live and fully configured.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let mut last = String::from("it did not answer");
         while self.started.elapsed() < READY_LIMIT {
@@ -148,10 +149,10 @@ impl Sidecar {
         )
     }
 
-    /// Asks for a graceful end and checks that it was one.
+    /// Requests a graceful shutdown and verifies the exit status.
     pub(crate) async fn stop(mut self, limit: Duration) -> anyhow::Result<()> {
         if let Some(pid) = self.child.id() {
-            // It may have ended by itself in this moment; what matters is the exit status below.
+            // The process may have just exited; the exit status is checked below.
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
         }
         let status = match timeout(limit, self.child.wait()).await {
@@ -182,7 +183,7 @@ impl Sidecar {
     }
 }
 
-/// Waits until one of the sidecars ends, which is an error while the mesh should run.
+/// Waits until one of the sidecars exits, which is an error while the mesh is running.
 pub(crate) async fn first_exit(sidecars: &mut [Sidecar]) -> anyhow::Result<()> {
     loop {
         for sidecar in sidecars.iter_mut() {
@@ -198,26 +199,26 @@ pub(crate) async fn first_exit(sidecars: &mut [Sidecar]) -> anyhow::Result<()> {
     }
 }
 
-/// The first `envoy` on `PATH` unless another is named.
+/// The configured Envoy, or the first `envoy` on `PATH`.
 #[expect(
     clippy::disallowed_methods,
-    reason = "PATH is where programs are looked for when no option names them"
+    reason = "PATH is searched if no option is set"
 )]
 fn find_envoy(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let named = named.filter(|path| !path.as_os_str().is_empty());
-    // What the library says names a setting of the sidecar, which this program's users do not give.
+    // The library's error names a setting of the sidecar, which users of this program do not have.
     find_executable(named, std::env::var_os("PATH").as_deref()).map_err(|error| match error {
         FindError::Named { path, reason } => anyhow!(
-            "Envoy {} cannot be used: {reason}: name another with --envoy or LEGATE_ENVOY",
+            "Envoy {} cannot be used: {reason}: set --envoy or LEGATE_ENVOY to another",
             path.display()
         ),
         FindError::NotFound { searched } => anyhow!(
-            "no program called envoy on PATH ({searched}): install Envoy, or name it with --envoy or LEGATE_ENVOY"
+            "no program called envoy on PATH ({searched}): install Envoy, or set --envoy or LEGATE_ENVOY"
         ),
     })
 }
 
-/// The dataplane in this program's folder unless another is named.
+/// The configured dataplane, or the one in this program's folder.
 fn find_dataplane(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = named {
         return Ok(path.to_owned());
@@ -226,10 +227,7 @@ fn find_dataplane(named: Option<&Path>) -> anyhow::Result<PathBuf> {
         .context("cannot find this program")?
         .with_file_name("legate-dataplane");
     if !path.is_file() {
-        bail!(
-            "{} does not exist: name the dataplane with --dataplane",
-            path.display()
-        );
+        bail!("{} does not exist: set --dataplane", path.display());
     }
     Ok(path)
 }

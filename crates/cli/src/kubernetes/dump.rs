@@ -1,12 +1,13 @@
-//! Envoy's `/config_dump`: its parts as tables, and without secrets. Pure.
+//! Formats Envoy's `/config_dump` as tables, with secrets removed. Pure.
 
 use serde_json::Value;
 
 use super::table::table;
 
-/// What stands in place of a secret.
+/// The replacement for secrets.
 const REDACTED: &str = "***";
-/// Fields whose value is a secret, in Envoy's API. Envoy itself leaves out those that its API marks.
+/// Fields of Envoy's API with secret values. Envoy itself omits those that its API marks as
+/// sensitive.
 const SECRET_FIELDS: [&str; 15] = [
     "access_token",
     "auth_password",
@@ -24,14 +25,14 @@ const SECRET_FIELDS: [&str; 15] = [
     "session_token",
     "token_secret",
 ];
-/// Lists of headers whose values may be credentials: those that Envoy sends to servers.
+/// Lists of headers that Envoy sends to servers and whose values may be credentials.
 const CREDENTIAL_LISTS: [&str; 2] = ["initial_metadata", "call_credentials"];
-/// Parts of the names of headers that carry credentials, wherever they stand.
+/// Parts of the names of headers with credentials, anywhere in the dump.
 const SECRET_HEADERS: [&str; 6] = ["auth", "cookie", "key", "password", "secret", "token"];
 
-/// What a header is set to.
+/// The fields with a header's value.
 const HEADER_VALUES: [&str; 2] = ["value", "raw_value"];
-/// What a header is compared with.
+/// The fields with a header's match condition.
 const HEADER_MATCHES: [&str; 6] = [
     "contains_match",
     "exact_match",
@@ -41,12 +42,12 @@ const HEADER_MATCHES: [&str; 6] = [
     "suffix_match",
 ];
 
-/// Replaces every secret, wherever it stands.
+/// Replaces every secret in the document.
 pub(super) fn redact(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(redact),
         Value::Object(fields) => {
-            // A header to add has a key and a value, one to match a name and a condition.
+            // A header to add has `key` and a value, a header to match has `name` and a condition.
             for (name, values) in [("key", &HEADER_VALUES[..]), ("name", &HEADER_MATCHES[..])] {
                 let header = fields.get(name).and_then(Value::as_str);
                 let header = header.map(str::to_ascii_lowercase).unwrap_or_default();
@@ -70,7 +71,7 @@ pub(super) fn redact(value: &mut Value) {
     }
 }
 
-/// Replaces everything in a list of credentials but the names of headers.
+/// Replaces everything in a list of credentials except header names.
 fn values_of(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(values_of),
@@ -85,7 +86,7 @@ fn values_of(value: &mut Value) {
     }
 }
 
-/// A kind of resource.
+/// The kinds of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Clusters,
@@ -96,7 +97,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// In the order in which a request meets them, backwards: what one needs stands before it.
+    /// Resources come before those that refer to them.
     pub(super) const ALL: [Kind; 5] = [
         Kind::Clusters,
         Kind::Endpoints,
@@ -105,7 +106,7 @@ impl Kind {
         Kind::Secrets,
     ];
 
-    /// Name of its message in the dump.
+    /// The message name in the dump.
     fn message(self) -> &'static str {
         match self {
             Kind::Clusters => "ClustersConfigDump",
@@ -116,7 +117,7 @@ impl Kind {
         }
     }
 
-    /// Its part of the dump; absent where Envoy has none.
+    /// The kind's part of the dump, if present.
     pub(super) fn of(self, document: &Value) -> Option<&Value> {
         let message = self.message();
         let is_it = |part: &&Value| {
@@ -126,7 +127,7 @@ impl Kind {
         document["configs"].as_array()?.iter().find(is_it)
     }
 
-    /// Its part as a table.
+    /// The kind's part as a table.
     pub(super) fn text(self, document: &Value) -> String {
         let none = Value::Null;
         let part = self.of(document).unwrap_or(&none);
@@ -182,7 +183,7 @@ impl Kind {
     }
 }
 
-/// The entries of lists, each one's field of this name; the entries themselves without one.
+/// The entries of all lists, or the entries' field `name` if given.
 fn lists<'a>(
     part: &'a Value,
     names: &[&str],
@@ -207,7 +208,7 @@ fn or_none(text: String) -> String {
     text
 }
 
-/// An address of Envoy's: `10.0.0.1:8080`, or the path of a socket.
+/// Formats an address: `10.0.0.1:8080`, or the path of a Unix socket.
 pub(super) fn address(value: &Value) -> String {
     let socket = &value["socket_address"];
     if let (Some(host), Some(port)) = (socket["address"].as_str(), socket["port_value"].as_u64()) {
@@ -223,7 +224,7 @@ pub(super) fn address(value: &Value) -> String {
 fn cluster(cluster: &Value, state: &str) -> Vec<String> {
     let kind = cluster["type"].as_str();
     let kind = kind.or(cluster["cluster_type"]["name"].as_str());
-    // Envoy's default is not written.
+    // Envoy omits the default.
     let kind = kind.unwrap_or("STATIC").to_owned();
     vec![text(&cluster["name"]), kind, state.to_owned()]
 }

@@ -1,7 +1,7 @@
-//! One request to a port of a pod, through the API server (port-forward): what listens on the pod's
-//! loopback is reached too, with the rights of the user and no others.
+//! Sends one request to a port of a pod through the API server (port-forward). It also reaches listeners
+//! on the pod's loopback, with the user's own permissions.
 //!
-//! Every request has a connection of its own, which is closed when the request is done.
+//! Every request uses a new connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,32 +19,32 @@ use tokio_rustls::TlsConnector;
 
 use crate::http_client;
 
-/// How errors begin that say nothing of the pod: there is no way to it from here, for lack of a right for
-/// example.
+/// The prefix of errors of the connection to the pod, for example for lack of permission, which are
+/// independent of the pod's state.
 const NO_WAY: &str = "port-forward: ";
-/// How long connecting may take.
+/// The connect timeout.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// What an answer may take.
+/// The limits of a response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Its largest size, in bytes.
+    /// The maximum size in bytes.
     size: usize,
     time: Duration,
 }
 
-/// A page about one process. Many pods are asked at a time, and anybody may have made one of them.
+/// For pages about one process. Many pods are queried concurrently, and any of them may be malicious.
 pub(super) const SMALL: Limits = Limits {
     size: 4 << 20,
     time: Duration::from_secs(10),
 };
-/// The configuration of a proxy with thousands of upstreams.
+/// For the configuration of a proxy with thousands of upstreams.
 pub(super) const LARGE: Limits = Limits {
     size: 256 << 20,
     time: Duration::from_secs(120),
 };
 
-/// Whether an error means that there is no way to the pod from here.
+/// Whether the error is about the connection to the pod, not the pod itself.
 pub(super) fn is_no_way(error: &str) -> bool {
     error.starts_with(NO_WAY)
 }
@@ -57,11 +57,11 @@ pub(super) struct Port<'a> {
     pub(super) port: u16,
 }
 
-/// A page of a pod.
+/// A page of a pod's HTTP server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Page<'a> {
     pub(super) path: &'a str,
-    /// The ACL token, for a server.
+    /// The ACL token, for requests to a server.
     pub(super) token: Option<&'a str>,
     pub(super) limits: Limits,
 }
@@ -76,21 +76,20 @@ impl<'a> From<&'a str> for Page<'a> {
     }
 }
 
-/// What a TLS server showed, and what it answered.
+/// The response, with the certificates of a TLS server.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
-    /// The server's certificates, its own first; empty without TLS. They are not verified: that is a
-    /// question of its own.
+    /// The server's certificate chain; empty without TLS. It is not verified here but by the caller.
     pub(super) chain: Vec<CertificateDer<'static>>,
 }
 
-/// `GET` without TLS.
+/// Sends a `GET` without TLS.
 ///
 /// # Errors
 ///
-/// When the pod cannot be reached or does not answer in time.
+/// If the pod is unreachable or does not respond in time.
 pub(super) async fn get(
     client: &Client,
     port: Port<'_>,
@@ -99,12 +98,12 @@ pub(super) async fn get(
     ask(client, port, page.into(), None).await
 }
 
-/// `GET` with TLS, whatever certificate the server shows: the API server has authenticated itself, and it
-/// connects to the pod from within the pod's own network.
+/// Sends a `GET` with TLS and accepts any certificate: the API server is authenticated, and it connects
+/// to the pod from within the pod's own network.
 ///
 /// # Errors
 ///
-/// When the pod cannot be reached or does not answer in time.
+/// If the pod is unreachable or does not respond in time.
 pub(super) async fn get_tls(
     client: &Client,
     port: Port<'_>,
@@ -118,11 +117,11 @@ pub(super) async fn get_tls(
     ask(client, port, page.into(), Some(connector)).await
 }
 
-/// The body of an answer that has to be a success.
+/// The body of a successful response.
 ///
 /// # Errors
 ///
-/// As [`get`], and for every other status.
+/// As [`get`], or for an error status.
 pub(super) async fn body(
     client: &Client,
     port: Port<'_>,
@@ -190,13 +189,13 @@ async fn ask(
     let answer = tokio::time::timeout(page.limits.time, async {
         tokio::select! {
             biased;
-            // Why the kubelet cannot connect is on an error channel of its own; the stream just ends.
+            // The kubelet reports connection errors on a separate channel; the stream just ends.
             Some(words) = failed => Err(anyhow!("{}", words.trim())),
             answer = answer => answer,
         }
     });
     let answer = answer.await;
-    // The task that moves the bytes has nothing left to do.
+    // The task that forwards the bytes is no longer needed.
     forwarder.abort();
     let _ = forwarder.join().await;
     answer
@@ -233,7 +232,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_token_goes_with_the_request_that_has_one() {
+    async fn a_token_is_sent_if_the_request_has_one() {
         for token in [None, Some("secret")] {
             let (client, mut server) = tokio::io::duplex(4096);
             let page = Page {

@@ -1,8 +1,8 @@
-//! `legate check` and `legate proxy`: what a mesh on Kubernetes and its sidecars look like from a
-//! terminal, through the user's kubeconfig.
+//! `legate check` and `legate proxy`: inspects a mesh on Kubernetes and its sidecars through the user's
+//! kubeconfig.
 //!
-//! Drivers collect facts from the API server and, by port-forward, from pods; what is wrong and what is
-//! printed are pure functions of these. Nothing in the cluster is changed.
+//! Drivers collect facts from the API server and, by port-forward, from pods; findings and output are
+//! pure functions of the facts. Nothing in the cluster is changed.
 
 pub(crate) mod check;
 mod dump;
@@ -20,39 +20,39 @@ use kube::api::{ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-/// How long the API server may take for one answer.
+/// The timeout of a response from the API server.
 const API_LIMIT: Duration = Duration::from_secs(20);
-/// Objects in one page of a list; kubectl's number.
+/// The page size of lists, which is kubectl's.
 const PAGE: u32 = 500;
-/// Pods that are asked at the same time.
+/// How many pods are queried concurrently.
 const PODS_AT_A_TIME: usize = 16;
 
-/// Which cluster.
+/// Selects the cluster.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Cluster {
-    /// Kubeconfig file. Default: those that KUBECONFIG names, else ~/.kube/config
+    /// Kubeconfig file. Default: KUBECONFIG, else ~/.kube/config
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Default: its current one
+    /// Context of the kubeconfig. Default: the current context
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
-/// How the result is printed.
+/// Output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// For people
+    /// Text for users
     Text,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
 impl Cluster {
-    /// A client with the user's rights.
+    /// A client with the user's permissions.
     ///
     /// # Errors
     ///
-    /// When there is no usable kubeconfig.
+    /// If there is no usable kubeconfig.
     async fn client(&self) -> anyhow::Result<Client> {
         let options = KubeConfigOptions {
             context: self.context.clone(),
@@ -66,29 +66,29 @@ impl Cluster {
             None if self.context.is_some() => Config::from_kubeconfig(&options).await?,
             None => Config::infer()
                 .await
-                .context("name a cluster with KUBECONFIG or --kubeconfig")?,
+                .context("select a cluster with KUBECONFIG or --kubeconfig")?,
         };
         Ok(Client::try_from(config)?)
     }
 }
 
-/// An answer of the API server, or why there is none: its own words where it gave some.
+/// The API server's response, or why it failed, in the API server's words if possible.
 async fn answer<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(API_LIMIT, call).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(words(&error)),
         Err(_) => Err(format!(
-            "the API server did not answer within {} s",
+            "the API server did not respond within {} s",
             API_LIMIT.as_secs()
         )),
     }
 }
 
-/// What went wrong, for people.
+/// The error as text.
 fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
-        // The outer errors of the client say only which library failed.
+        // The client's outer errors name only the library that failed.
         other => {
             let mut text = other.to_string();
             let mut source = std::error::Error::source(other);

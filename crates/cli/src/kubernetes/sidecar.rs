@@ -1,5 +1,5 @@
-//! A sidecar: what the pod's manifest says about it, and what it says itself at its own ports and at
-//! those of its Envoy.
+//! A sidecar: its configuration in the pod's manifest, and the status from its own port and that of
+//! its Envoy.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::forward::{self, Limits, Port, SMALL};
 
-/// The sidecar's container has this name, or begins with it, as in consul-k8s.
+/// The name of the sidecar's container, or its prefix, as in consul-k8s.
 const CONTAINER: &str = "consul-dataplane";
-/// Where a sidecar on Kubernetes answers for itself, unless its arguments say otherwise.
+/// The sidecar's default lifecycle port on Kubernetes.
 const LIFECYCLE_PORT: u16 = 20600;
-/// Where Envoy's admin interface is, unless the sidecar says otherwise.
+/// The default port of Envoy's admin interface.
 const ADMIN_PORT: u16 = 19000;
 
 /// The selector of pods that have a sidecar.
@@ -33,7 +33,7 @@ pub(super) fn container(pod: &Pod) -> Option<&Container> {
     all.find(|container| container.name.starts_with(CONTAINER))
 }
 
-/// What the kubelet says about a container.
+/// The kubelet's status of a container.
 pub(super) fn container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let lists = [&status.init_container_statuses, &status.container_statuses];
@@ -41,7 +41,7 @@ pub(super) fn container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a Conta
     all.find(|status| status.name == name)
 }
 
-/// The value of a flag in arguments: `-name=value` or `-name value`, with one dash or two.
+/// The value of a flag in arguments: `-name=value` or `-name value`, with one or two dashes.
 pub(super) fn flag<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -65,7 +65,7 @@ fn lifecycle_port(container: &Container) -> u16 {
     port.unwrap_or(LIFECYCLE_PORT)
 }
 
-/// A sidecar that can be asked.
+/// The ports of a reachable sidecar.
 #[derive(Debug, Clone)]
 pub(super) struct Sidecar {
     namespace: String,
@@ -74,7 +74,7 @@ pub(super) struct Sidecar {
 }
 
 impl Sidecar {
-    /// That of a pod; `None` where it has none.
+    /// The sidecar of a pod; `None` if it has none.
     pub(super) fn of(pod: &Pod) -> Option<Sidecar> {
         Some(Sidecar {
             namespace: pod.namespace()?,
@@ -95,20 +95,20 @@ impl Sidecar {
     ///
     /// # Errors
     ///
-    /// When it cannot be reached, or answers something else.
+    /// If it is unreachable, or the response is unexpected.
     pub(super) async fn status(&self, client: &Client) -> anyhow::Result<Value> {
         let body = forward::body(client, self.port(self.lifecycle_port), "/status", SMALL);
         let body = body.await?;
-        let document: Value = serde_json::from_slice(&body).context("its status is no JSON")?;
-        anyhow::ensure!(document.is_object(), "its status is no object");
+        let document: Value = serde_json::from_slice(&body).context("its status is not JSON")?;
+        anyhow::ensure!(document.is_object(), "its status is not an object");
         Ok(document)
     }
 
-    /// A page of Envoy's admin interface, where the status document says that it is.
+    /// Gets a page of Envoy's admin interface, at the port from the status document.
     ///
     /// # Errors
     ///
-    /// When it cannot be reached, or answers something else than JSON.
+    /// If it is unreachable, or the response is not JSON.
     pub(super) async fn admin(
         &self,
         client: &Client,
@@ -119,7 +119,7 @@ impl Sidecar {
         let port = self.port(admin_port(status));
         let body = forward::body(client, port, path, limits).await;
         let body = body.context("Envoy's admin interface")?;
-        serde_json::from_slice(&body).with_context(|| format!("Envoy's {path} is no JSON"))
+        serde_json::from_slice(&body).with_context(|| format!("Envoy's {path} is not JSON"))
     }
 }
 
@@ -129,16 +129,16 @@ fn admin_port(status: Option<&Value>) -> u16 {
     admin.map_or(ADMIN_PORT, |admin| admin.port())
 }
 
-/// A certificate that Envoy shows to others.
+/// A certificate that Envoy presents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Leaf {
-    /// Its URI name, the SPIFFE identity.
+    /// Its URI SAN, the SPIFFE identity.
     pub(super) identity: String,
     pub(super) not_before: SystemTime,
     pub(super) not_after: SystemTime,
 }
 
-/// The certificates that Envoy shows, from `/certs`; those that cannot be read are left out.
+/// The certificates that Envoy presents, from `/certs`; unreadable ones are skipped.
 pub(super) fn leaves(certs: &Value) -> Vec<Leaf> {
     let entries = certs["certificates"].as_array().into_iter().flatten();
     let chains = entries.filter_map(|entry| entry["cert_chain"].as_array()?.first());
@@ -157,7 +157,7 @@ pub(super) fn leaves(certs: &Value) -> Vec<Leaf> {
     };
     let mut leaves: Vec<Leaf> = Vec::new();
     for leaf in chains.filter_map(leaf) {
-        // Every TLS context that uses the certificate names it once more.
+        // A certificate is listed once for each TLS context that uses it.
         if !leaves.contains(&leaf) {
             leaves.push(leaf);
         }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_are_those_that_envoy_shows() {
+    fn leaves_are_those_that_envoy_presents() {
         let chain = json!([
             {"subject_alt_names": [{"uri": "spiffe://x/svc/web"}],
              "valid_from": "2026-01-01T00:00:00Z", "expiration_time": "2026-01-04T00:00:00Z"},

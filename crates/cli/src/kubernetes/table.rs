@@ -1,11 +1,11 @@
-//! Tables as kubectl prints them, and times for people.
+//! Tables in kubectl's format, and human-readable times.
 
 use std::time::{Duration, SystemTime};
 
 use legate_model::timestamp;
 
-/// Rows in columns, the header first. What comes from pods and servers is printed without control
-/// characters: it ends up on a terminal.
+/// Formats rows in columns, the header first. Control characters are removed, because text from
+/// pods and servers is printed to a terminal.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let header = header.iter().map(|cell| (*cell).to_owned()).collect();
     let mut all: Vec<Vec<String>> = vec![header];
@@ -32,7 +32,7 @@ pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A text on one line, without control characters.
+/// Replaces line breaks and control characters.
 pub(super) fn printable(text: &str) -> String {
     let visible = |character: char| match character.is_control() {
         true => ' ',
@@ -41,7 +41,7 @@ pub(super) fn printable(text: &str) -> String {
     text.trim().chars().map(visible).collect()
 }
 
-/// At most two units: `12s`, `3m12s`, `2h5m`, `4d1h`.
+/// Formats a duration with at most two units: `12s`, `3m12s`, `2h5m`, `4d1h`.
 pub(super) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let units = [
@@ -58,9 +58,9 @@ pub(super) fn duration(duration: Duration) -> String {
         .collect()
 }
 
-/// A time as RFC 3339.
+/// Formats a time as RFC 3339.
 pub(super) fn time(time: SystemTime) -> String {
-    timestamp::format(time).unwrap_or_else(|_| "a time that cannot be written".to_owned())
+    timestamp::format(time).unwrap_or_else(|_| "an invalid time".to_owned())
 }
 
 #[cfg(test)]

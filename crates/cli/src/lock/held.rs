@@ -1,8 +1,9 @@
-//! A lock, or one of several places of a semaphore, as Go's client keeps them in keys: other programs that
-//! use them wait for each other.
+//! A lock, or a slot of a semaphore, stored in keys in the format of the Go client, so that both can be
+//! used together.
 //!
-//! A lock is a key that a session holds. A semaphore is a list of sessions in a key that is compared before
-//! it is changed; who holds a place has a key of its own, so that a session that ends gives the place up.
+//! A lock is a key held by a session. A semaphore is a list of sessions in a key that is updated by
+//! compare-and-set. Each holder also has a key of its own that its session holds, so that an expired
+//! session frees its slot.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,27 +18,27 @@ use tokio::time::Instant;
 use crate::output::{number, text};
 use crate::server_api::{Api, Ask, encoded, encoded_path};
 
-/// The name of a lock's key below its prefix.
+/// The name of a lock's key under its prefix.
 const LOCK_KEY: &str = ".lock";
 
-/// What tells the keys of locks and semaphores from others.
+/// The flags that mark the keys of locks and of semaphores.
 const LOCK: u64 = 0x2ddc_cbc0_58a5_0c18;
 const SEMAPHORE: u64 = 0xe0f6_9a2b_aa41_4de0;
 
-/// How long a session lives without being renewed.
+/// The TTL of a session.
 const TTL: &str = "15s";
 const RENEW: Duration = Duration::from_millis(7500);
-/// How long a question waits for a change.
+/// The wait time of blocking queries.
 const WAIT: Duration = Duration::from_secs(15);
 const SLACK: Duration = Duration::from_secs(15);
-/// How long it takes until a lock that was just lost is tried again.
+/// The delay before a lock that was just lost is tried again.
 const DELAY: Duration = Duration::from_secs(5);
 const MONITOR_DELAY: Duration = Duration::from_secs(1);
 
-/// What is left of a lock that was given up.
+/// The result of releasing a lock.
 pub(super) enum Released {
     Removed,
-    /// Somebody else has it.
+    /// Another session holds it.
     InUse,
 }
 
@@ -49,7 +50,7 @@ struct Places {
     holders: BTreeMap<String, bool>,
 }
 
-/// A lock of a session of its own.
+/// A lock with its own session.
 pub(super) struct Lock<'a> {
     api: &'a Api,
     session: String,
@@ -57,14 +58,14 @@ pub(super) struct Lock<'a> {
     limit: u32,
 }
 
-/// Keys as they were read, and the index to wait for.
+/// Keys as last read, and the index to wait for.
 struct Seen {
     pairs: Vec<Value>,
     index: u64,
 }
 
 impl<'a> Lock<'a> {
-    /// Makes the session.
+    /// Creates the session.
     pub(super) async fn new(
         api: &'a Api,
         prefix: &str,
@@ -90,12 +91,12 @@ impl<'a> Lock<'a> {
         self.path(LOCK_KEY)
     }
 
-    /// The path of a key below the prefix.
+    /// The API path of a key under the prefix.
     fn path(&self, name: &str) -> String {
         format!("/v1/kv/{}", encoded_path(&self.below(name)))
     }
 
-    /// A key below the prefix.
+    /// A key under the prefix.
     fn below(&self, name: &str) -> String {
         match self.prefix.as_str() {
             "" => name.to_owned(),
@@ -103,7 +104,7 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Waits until the lock is held; `false` when the time is over.
+    /// Waits until the lock is held; `false` if the time limit has passed.
     pub(super) async fn acquire(&self, limit: Option<Duration>) -> anyhow::Result<bool> {
         let waiting = async {
             match self.semaphore() {
@@ -123,7 +124,7 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Keeps the session, until it is gone.
+    /// Renews the session until it is lost.
     async fn renew(&self) -> anyhow::Error {
         let mut valid_until = Instant::now() + 2 * RENEW;
         loop {
@@ -138,7 +139,7 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Reads the keys, after `index` if that is not 0.
+    /// Reads the keys, after `index` unless that is 0.
     async fn read(&self, index: u64) -> anyhow::Result<Seen> {
         let ask = match self.semaphore() {
             true => self.api.get(self.path("")).flag("recurse", true),
@@ -192,13 +193,13 @@ impl<'a> Lock<'a> {
                 .iter()
                 .all(|pair| text(pair, "Session").is_empty())
             {
-                // Nobody has it: whoever had it lost it just now.
+                // It is not held: the previous holder lost it just now.
                 tokio::time::sleep(DELAY).await;
             }
         }
     }
 
-    /// Has the session hold a key, if nobody does.
+    /// Acquires a key for the session, unless another session holds it.
     async fn hold(&self, path: &str, flags: u64) -> anyhow::Result<bool> {
         let ask = self.api.put(path).query("acquire", self.session.as_str());
         let taken = ask.query("flags", flags.to_string()).value().await?;
@@ -211,7 +212,7 @@ impl<'a> Lock<'a> {
         let made = made.context("failed to make contender entry")?;
         ensure!(
             made,
-            "failed to make contender entry: somebody else holds it"
+            "failed to make contender entry: another session holds it"
         );
         let mut index = 0;
         loop {
@@ -231,12 +232,12 @@ impl<'a> Lock<'a> {
             if self.write_places(&places, at).await? {
                 return Ok(());
             }
-            // Somebody else was faster.
+            // Another contender was faster.
             index = 0;
         }
     }
 
-    /// Who holds places, without those that are gone, and the index to compare with.
+    /// The holders of the semaphore without expired ones, and the index for compare-and-set.
     fn places(&self, pairs: &[Value]) -> anyhow::Result<(Places, u64)> {
         let key = self.below(LOCK_KEY);
         let Some(pair) = pairs.iter().find(|pair| text(pair, "Key") == key) else {
@@ -272,8 +273,8 @@ impl<'a> Lock<'a> {
         Ok(written == true)
     }
 
-    /// Keeps the lock, and returns when it is lost: another session has it, or servers did not answer
-    /// for longer than `retries` allow.
+    /// Holds the lock and returns when it is lost: another session has it, or the servers were unreachable
+    /// for more than `retries` attempts.
     pub(super) async fn lost(&self, retries: u32) {
         tokio::select! {
             _ = self.renew() => {}
@@ -311,7 +312,7 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Gives the lock up, ends the session, and removes what nobody needs any more.
+    /// Releases the lock, destroys the session, and deletes keys that are no longer used.
     pub(super) async fn release(&self) -> anyhow::Result<Released> {
         let released = match self.semaphore() {
             true => self.release_place().await,
@@ -371,13 +372,13 @@ impl<'a> Lock<'a> {
         Ok(())
     }
 
-    /// Ends the session, with all that it holds.
+    /// Destroys the session, which releases everything it holds.
     pub(super) async fn abandon(&self) {
         if self.semaphore() {
-            // A key of a session that ends stays, without a holder.
+            // The key would remain without a holder.
             let _ = self.api.delete(self.path(&self.session)).ok().await;
         }
-        // It ends by itself when nobody renews it.
+        // If this fails, the session expires.
         let path = format!("/v1/session/destroy/{}", encoded(&self.session));
         let _ = self.api.put(path).ok().await;
     }

@@ -1,4 +1,4 @@
-//! `lock`: runs a program while a lock is held.
+//! `lock`: runs a program while holding a lock.
 
 mod held;
 
@@ -19,29 +19,29 @@ use crate::subprocess;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// End with code 2 when the program fails
+    /// Exit with code 2 if the program fails
     #[arg(long)]
     child_exit_code: bool,
-    /// How many may hold the lock at a time
+    /// Maximum number of holders
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     n: u32,
-    /// How often a server that does not answer is asked again before the lock counts as lost
+    /// Retries against an unresponsive server before the lock counts as lost
     #[arg(long, default_value_t = 3, value_name = "NUMBER")]
     monitor_retry: u32,
     /// Name of the session
     #[arg(long, default_value = "")]
     name: String,
-    /// Give this program's input to the program
+    /// Pass standard input to the program
     #[arg(long)]
     pass_stdin: bool,
     /// Run the program with a shell
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "true",
         default_missing_value = "true", value_name = "BOOL")]
     shell: bool,
-    /// How long to wait for the lock [default: without end]
+    /// How long to wait for the lock [default: unlimited]
     #[arg(long, alias = "try", value_parser = input::duration, value_name = "DURATION")]
     timeout: Option<Duration>,
-    /// Say what happens
+    /// Print progress
     #[arg(long)]
     verbose: bool,
     /// PREFIX of the lock's keys, PROGRAM, and its arguments
@@ -50,18 +50,18 @@ pub(crate) struct Options {
     api: ApiFlags,
 }
 
-/// How the time with the lock ended.
+/// How the program ended.
 enum End {
     Finished { well: bool },
     Lost,
     Interrupted,
 }
 
-/// Waits for the lock, runs the program, and gives the lock up.
+/// Acquires the lock, runs the program, and releases the lock.
 ///
 /// # Errors
 ///
-/// When the lock cannot be had.
+/// If the lock cannot be acquired.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     ensure!(options.n > 0, "Lock holder limit must be positive");
     let [prefix, program @ ..] = options.arguments.as_slice() else {
@@ -129,7 +129,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs the program for as long as the lock is held.
+/// Runs the program while the lock is held.
 async fn guarded(
     options: &Options,
     program: &[String],

@@ -1,4 +1,4 @@
-//! `operator autopilot`: how servers are taken care of.
+//! `operator autopilot`: configures the management of servers.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) enum Command {
     GetConfig(GetConfig),
     /// Change the configuration
     SetConfig(SetConfig),
-    /// Print how the servers are
+    /// Print the state of the servers
     State(State),
 }
 
@@ -34,28 +34,28 @@ pub(crate) struct GetConfig {
 
 #[derive(Args)]
 pub(crate) struct SetConfig {
-    /// Remove servers that have failed when a new one comes
+    /// Remove failed servers when a new one joins
     #[arg(long, value_parser = truth, value_name = "BOOL")]
     cleanup_dead_servers: Option<bool>,
-    /// How far behind a healthy server may be
+    /// Maximum log entries a healthy server may lag behind
     #[arg(long, value_name = "NUMBER")]
     max_trailing_logs: Option<u64>,
-    /// How many servers there have to be
+    /// Minimum number of servers
     #[arg(long, value_name = "NUMBER")]
     min_quorum: Option<u64>,
-    /// How long a healthy server may not have heard from the one that leads
+    /// Maximum time since a healthy server's last contact with the leader
     #[arg(long, value_parser = input::duration, value_name = "DURATION")]
     last_contact_threshold: Option<Duration>,
-    /// How long a new server has to be healthy before it counts
+    /// Time a new server must be healthy before it becomes a voter
     #[arg(long, value_parser = input::duration, value_name = "DURATION")]
     server_stabilization_time: Option<Duration>,
-    /// Metadata that names a server's zone
+    /// Node metadata key of the redundancy zone
     #[arg(long, value_name = "KEY")]
     redundancy_zone_tag: Option<String>,
-    /// Do not move to servers of a newer version
+    /// Disable migration to servers of a newer version
     #[arg(long, value_parser = truth, value_name = "BOOL")]
     disable_upgrade_migration: Option<bool>,
-    /// Metadata that says a server's version
+    /// Node metadata key of the version
     #[arg(long, value_name = "KEY")]
     upgrade_version_tag: Option<String>,
     #[arg(hide = true)]
@@ -71,7 +71,7 @@ fn truth(text: &str) -> Result<bool, String> {
 
 #[derive(Args)]
 pub(crate) struct State {
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     #[arg(hide = true)]
@@ -177,7 +177,7 @@ fn shown_config(config: &Value) -> String {
     fields.map(field).join("\n")
 }
 
-/// How the servers are, as text.
+/// Formats the state of the servers.
 fn shown(state: &Value) -> String {
     let mut out = String::new();
     let mut add = |text: String| {

@@ -1,4 +1,4 @@
-//! `operator`: the servers themselves.
+//! `operator`: inspects and manages the servers.
 
 mod autopilot;
 mod usage;
@@ -13,29 +13,29 @@ use crate::not_served;
 use crate::output::{columns, line, list, number, quoted, text};
 use crate::server_api::ApiFlags;
 
-/// What is looked at or changed.
+/// Subcommands of `operator`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The servers that keep the state
+    /// Manage the servers that store the state
     #[command(subcommand)]
     Raft(Raft),
-    /// How servers are taken care of
+    /// Manage Autopilot
     #[command(subcommand)]
     Autopilot(autopilot::Command),
-    /// How much the cluster is used
+    /// Print usage of the cluster
     #[command(subcommand)]
     Usage(usage::Command),
-    /// Not served: keys of gossip
+    /// Not supported: gossip keys
     Keyring(not_served::Anything),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Raft {
-    /// Print the servers
+    /// List the servers
     ListPeers(ListPeers),
     /// Remove a server
     RemovePeer(RemovePeer),
-    /// Have another server lead
+    /// Transfer leadership to another server
     TransferLeader(TransferLeader),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct RemovePeer {
 
 #[derive(Args)]
 pub(crate) struct TransferLeader {
-    /// Id of the server that leads from then on
+    /// Id of the new leader
     #[arg(long, default_value = "")]
     id: String,
     #[arg(hide = true)]
@@ -72,11 +72,11 @@ pub(crate) struct TransferLeader {
     api: ApiFlags,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Raft(Raft::ListPeers(options)) => {
@@ -95,7 +95,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The servers, and how far each is behind the one that leads.
+/// The rows of the servers, with their lag behind the leader.
 fn peers(servers: &[Value]) -> Vec<[String; 8]> {
     let titles = [
         "Node",
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_trail_the_one_that_leads() {
+    fn servers_trail_the_leader() {
         let servers = [
             json!({"Node": "a", "ID": "1", "Address": "x:1", "Leader": true, "Voter": true,
                 "ProtocolVersion": "3", "LastIndex": 10}),

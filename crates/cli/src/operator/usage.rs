@@ -1,4 +1,4 @@
-//! `operator usage`: how much the cluster is used.
+//! `operator usage`: prints usage of the cluster.
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
@@ -10,19 +10,19 @@ use crate::server_api::ApiFlags;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Print how many instances of services there are
+    /// Print the number of service instances
     Instances(Instances),
 }
 
 #[derive(Args)]
 pub(crate) struct Instances {
-    /// Only instances that count for a licence of Consul
+    /// Only instances that a Consul licence would bill
     #[arg(long)]
     billable: bool,
     /// Only instances in the mesh
     #[arg(long)]
     connect: bool,
-    /// Those of all datacenters
+    /// Include all datacenters
     #[arg(long)]
     all_datacenters: bool,
     #[arg(hide = true)]
@@ -63,7 +63,7 @@ pub(super) async fn run(Command::Instances(options): Command) -> anyhow::Result<
     Ok(())
 }
 
-/// Each datacenter with its numbers, in the order of the names.
+/// The datacenters with their usage, sorted by name.
 fn each(usage: &Value) -> impl Iterator<Item = (&String, &Value)> {
     usage.as_object().into_iter().flatten()
 }
@@ -72,7 +72,7 @@ fn billable(usage: &Value) -> u64 {
     number(usage, "BillableServiceInstances")
 }
 
-/// Rows with the datacenter in front, where it is shown.
+/// Formats rows, with the datacenter as first column if shown.
 fn table(rows: Vec<Vec<String>>, datacenter: bool) -> String {
     let skip = usize::from(!datacenter);
     let rows: Vec<Vec<String>> = rows
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_in_tables() {
+    fn numbers_are_formatted_as_tables() {
         let usage = json!({"dc1": {"Services": 1, "BillableServiceInstances": 0, "Nodes": 1,
             "ConnectServiceInstances": {"connect-native": 0, "mesh-gateway": 2}}});
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Addresses of servers as `-http-addr` and `CONSUL_HTTP_ADDR` have them.
+//! Parses server addresses of `-http-addr` and `CONSUL_HTTP_ADDR`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,18 +6,18 @@ use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) place: Place,
     pub(super) https: bool,
-    /// What stands before every path, without a slash at its end.
+    /// The prefix of every path, without a trailing slash.
     pub(super) prefix: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// With the port, and the host alone.
+    /// Host and port, and the host alone.
     Tcp {
         authority: String,
         host: String,
@@ -26,11 +26,11 @@ pub(super) enum Place {
 }
 
 impl Address {
-    /// Reads an address; `https` is for those without a scheme.
+    /// Parses an address; `https` is the default for addresses without a scheme.
     ///
     /// # Errors
     ///
-    /// When the scheme is none that is spoken, or there is no host.
+    /// If the scheme is not supported, or the host is missing.
     pub(super) fn parse(text: &str, https: bool) -> anyhow::Result<Address> {
         let (https, rest) = match text.split_once("://") {
             None => (https, text),
@@ -66,7 +66,7 @@ impl Address {
         let named = bare.parse::<IpAddr>().is_ok() || !bare.contains([':', ' ']);
         ensure!(
             !bare.is_empty() && named,
-            "the address {text:?} has no host: give HOST:PORT, https://HOST:PORT or unix:///PATH"
+            "the address {text:?} has no host: use HOST:PORT, https://HOST:PORT or unix:///PATH"
         );
         Ok(Address {
             place: Place::Tcp {
@@ -107,7 +107,7 @@ mod tests {
         let of = |text: &str| {
             let address = Address::parse(text, false).unwrap();
             let Place::Tcp { authority, host } = address.place else {
-                panic!("{text} is no address of TCP")
+                panic!("{text} is not a TCP address")
             };
             (authority, host, address.https, address.prefix)
         };

@@ -17,26 +17,26 @@ use tokio_rustls::TlsConnector;
 
 use super::address::{Address, Place};
 
-/// How long an answer may take, connecting included, unless the question says otherwise.
+/// The default timeout of a request, including connecting.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
-/// Largest answer that is read into memory, in bytes.
+/// The maximum size of a response in memory, in bytes.
 const SIZE_LIMIT: usize = 64 << 20;
 
-/// The header in which a server names the fields of a write that have no effect.
+/// The header in which a server lists the fields of a write that have no effect.
 const NOT_SERVED: &str = "x-legate-not-served";
 
-/// A server, and as whom it is asked.
+/// A server, with the credentials for requests.
 pub(crate) struct Api {
     pub(super) address: Address,
     pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     pub(super) token: Option<Secret>,
-    /// `user:password` of a proxy in front of the server.
+    /// `user:password` for a proxy in front of the server.
     pub(super) basic: Option<Secret>,
-    /// What every question carries: datacenter and tenant.
+    /// Parameters of every request: datacenter and tenant.
     pub(super) parameters: Vec<(&'static str, String)>,
 }
 
-/// A status that is no success. Its text is the one that scripts look for.
+/// An error status. Scripts match its text.
 #[derive(Debug, thiserror::Error)]
 #[error("Unexpected response code: {} ({text})", status.as_u16())]
 pub(crate) struct Unexpected {
@@ -44,28 +44,28 @@ pub(crate) struct Unexpected {
     pub(crate) text: String,
 }
 
-/// The status of a refusal, where an error is one.
+/// The status of a refused request, if the error is one.
 pub(crate) fn refused(error: &anyhow::Error) -> Option<StatusCode> {
     error.downcast_ref::<Unexpected>().map(|it| it.status)
 }
 
 impl Api {
-    /// `GET` of a path.
+    /// Starts a `GET` request.
     pub(crate) fn get(&self, path: impl Into<String>) -> Ask<'_> {
         self.ask(Method::GET, path)
     }
 
-    /// `PUT` to a path.
+    /// Starts a `PUT` request.
     pub(crate) fn put(&self, path: impl Into<String>) -> Ask<'_> {
         self.ask(Method::PUT, path)
     }
 
-    /// `POST` to a path.
+    /// Starts a `POST` request.
     pub(crate) fn post(&self, path: impl Into<String>) -> Ask<'_> {
         self.ask(Method::POST, path)
     }
 
-    /// `DELETE` of a path.
+    /// Starts a `DELETE` request.
     pub(crate) fn delete(&self, path: impl Into<String>) -> Ask<'_> {
         self.ask(Method::DELETE, path)
     }
@@ -81,19 +81,19 @@ impl Api {
         }
     }
 
-    /// The token that is used, if any.
+    /// The token of requests, if any.
     pub(crate) fn token(&self) -> Option<&Secret> {
         self.token.as_ref()
     }
 
-    /// One of `dc`, `ns` and `partition`, as every question carries it.
+    /// The value of `dc`, `ns` or `partition` in every request.
     pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
         let found = self.parameters.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| value.as_str())
     }
 }
 
-/// A question that is being put together.
+/// A request that is being built.
 #[must_use]
 pub(crate) struct Ask<'a> {
     api: &'a Api,
@@ -105,13 +105,13 @@ pub(crate) struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// A parameter.
+    /// Adds a parameter.
     pub(crate) fn query(mut self, name: &str, value: impl Into<String>) -> Self {
         self.query.push((name.to_owned(), value.into()));
         self
     }
 
-    /// A parameter that is left out where it is empty.
+    /// Adds a parameter unless it is empty.
     pub(crate) fn maybe(self, name: &str, value: &str) -> Self {
         match value.is_empty() {
             true => self,
@@ -119,7 +119,7 @@ impl Ask<'_> {
         }
     }
 
-    /// A parameter without value, where `set`.
+    /// Adds a parameter without a value if `set`.
     pub(crate) fn flag(self, name: &str, set: bool) -> Self {
         match set {
             true => self.query(name, ""),
@@ -127,28 +127,28 @@ impl Ask<'_> {
         }
     }
 
-    /// A JSON body.
+    /// Sets a JSON body.
     pub(crate) fn json(self, body: &Value) -> Self {
         self.bytes(body.to_string())
     }
 
-    /// A body as it is.
+    /// Sets a body.
     pub(crate) fn bytes(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
         self
     }
 
-    /// How long the answer may take.
+    /// Sets the timeout.
     pub(crate) fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Sends it and reads the whole answer, whatever its status.
+    /// Sends the request and reads the whole response, whatever its status.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked or does not answer in time.
+    /// If the server is unreachable or does not respond in time.
     pub(crate) async fn send(self) -> anyhow::Result<Answer> {
         let (deadline, what) = (Instant::now() + self.limit, self.description());
         let reply = self.open(deadline).await?;
@@ -161,32 +161,34 @@ impl Ask<'_> {
         })
     }
 
-    /// Like [`Ask::send`], for answers that have to be a success.
+    /// Like [`Ask::send`], but error statuses are errors.
     ///
     /// # Errors
     ///
-    /// As there, and [`Unexpected`] for another status.
+    /// As [`Ask::send`], and [`Unexpected`] for an error status.
     pub(crate) async fn ok(self) -> anyhow::Result<Answer> {
         let answer = self.send().await?;
         answer.success()?;
         if let Some(fields) = answer.headers.get(NOT_SERVED) {
             for field in String::from_utf8_lossy(fields.as_bytes()).split(", ") {
-                crate::output::warn(&format!("warning: {field} is not served and has no effect"));
+                crate::output::warn(&format!(
+                    "warning: {field} is not supported and has no effect"
+                ));
             }
         }
         Ok(answer)
     }
 
-    /// The JSON of a success.
+    /// The JSON of a successful response.
     ///
     /// # Errors
     ///
-    /// As [`Ask::ok`], and when it is no JSON.
+    /// As [`Ask::ok`], or if the body is not JSON.
     pub(crate) async fn value(self) -> anyhow::Result<Value> {
         self.ok().await?.value()
     }
 
-    /// The JSON of a success; `None` for what does not exist.
+    /// The JSON of a successful response; `None` if the object does not exist.
     ///
     /// # Errors
     ///
@@ -200,7 +202,7 @@ impl Ask<'_> {
         answer.value().map(Some)
     }
 
-    /// Sends it, and returns a successful answer of which the body is read piece by piece.
+    /// Sends the request and returns a successful response whose body is streamed.
     ///
     /// # Errors
     ///
@@ -224,7 +226,7 @@ impl Ask<'_> {
             .unwrap_or_else(|| anyhow!("{status}")))
     }
 
-    /// As Go's client names a request in errors: `Get "http://127.0.0.1:8500/v1/kv/x"`.
+    /// The request in the format of Go's client errors: `Get "http://127.0.0.1:8500/v1/kv/x"`.
     fn description(&self) -> String {
         let method = self.method.as_str();
         let (first, rest) = method.split_at(1);
@@ -236,7 +238,7 @@ impl Ask<'_> {
         )
     }
 
-    /// Path and parameters. What a question says itself wins over what all carry.
+    /// Path and parameters. Parameters of this request override those of every request.
     fn target(&self) -> String {
         let own = self
             .query
@@ -306,7 +308,7 @@ impl Ask<'_> {
     }
 }
 
-/// An error of connecting, in the words of Go.
+/// A connection error in Go's words.
 fn dial(network: &str, address: &str, error: std::io::Error) -> anyhow::Error {
     use std::io::ErrorKind;
     match error.kind() {
@@ -320,7 +322,7 @@ fn dial(network: &str, address: &str, error: std::io::Error) -> anyhow::Error {
     }
 }
 
-/// A whole answer.
+/// A complete response.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -330,7 +332,7 @@ pub(crate) struct Answer {
 impl Answer {
     /// # Errors
     ///
-    /// [`Unexpected`] for a status that is no success.
+    /// [`Unexpected`] for an error status.
     pub(crate) fn success(&self) -> anyhow::Result<()> {
         match self.status.is_success() {
             true => Ok(()),
@@ -346,25 +348,25 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If the body is not JSON.
     pub(crate) fn value(&self) -> anyhow::Result<Value> {
         serde_json::from_slice(&self.body).context("the answer is not JSON")
     }
 
-    /// The index of the state that it shows.
+    /// The index of the state in the response.
     pub(crate) fn index(&self) -> u64 {
         index(&self.headers)
     }
 }
 
-/// The index of the state that an answer shows, 0 where it does not say.
+/// The index of the state in a response; 0 if the header is missing.
 pub(crate) fn index(headers: &HeaderMap) -> u64 {
     let value = headers.get("x-consul-index");
     let value = value.and_then(|value| value.to_str().ok());
     value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// A part of a URL.
+/// Encodes a segment of a URL.
 pub(crate) fn encoded(text: &str) -> String {
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
@@ -375,7 +377,7 @@ pub(crate) fn encoded(text: &str) -> String {
     text.bytes().map(of).collect()
 }
 
-/// A path of which the slashes separate parts, as keys have them.
+/// Encodes a path whose slashes separate segments, as in keys.
 pub(crate) fn encoded_path(text: &str) -> String {
     let parts: Vec<String> = text.split('/').map(encoded).collect();
     parts.join("/")
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_carries_what_all_carry() {
+    fn every_request_has_the_common_parameters() {
         let flags = ApiFlags {
             http_addr: Some("http://h:1/base/".to_owned()),
             datacenter: Some("dc2".to_owned()),

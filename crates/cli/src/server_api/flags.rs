@@ -1,5 +1,5 @@
-//! The flags and variables that say which server is asked, and as whom. A flag wins over its variable, and
-//! an empty one of either counts as none.
+//! Flags and environment variables for the server and its credentials. A flag overrides its variable;
+//! empty values count as unset.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use serde_json::Value;
 use super::address::{Address, Place};
 use super::client::Api;
 
-/// Where a server is when nothing is said.
+/// The default address.
 const DEFAULT: &str = "127.0.0.1:8500";
 
 fn secret(text: &str) -> Result<Secret, Infallible> {
     Ok(Secret::new(text))
 }
 
-/// The flags that every command for a server has.
+/// The flags of every command that connects to a server.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ApiFlags {
@@ -31,10 +31,11 @@ pub(crate) struct ApiFlags {
     /// ACL token [env: CONSUL_HTTP_TOKEN]
     #[arg(long, value_parser = secret, value_name = "TOKEN")]
     pub(crate) token: Option<Secret>,
-    /// File with the ACL token; it wins over -token [env: CONSUL_HTTP_TOKEN_FILE]
+    /// File with the ACL token; overrides -token [env: CONSUL_HTTP_TOKEN_FILE]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// PEM file of the authorities of an https server [env: CONSUL_CACERT] [default: those of the system]
+    /// PEM file with CA certificates for an https server [env: CONSUL_CACERT] [default: those of the
+    /// system]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
     /// Folder of such files [env: CONSUL_CAPATH]
@@ -46,13 +47,13 @@ pub(crate) struct ApiFlags {
     /// PEM file of the client's key [env: CONSUL_CLIENT_KEY]
     #[arg(long, value_name = "FILE")]
     pub(crate) client_key: Option<PathBuf>,
-    /// Name in the certificate of an https server [env: CONSUL_TLS_SERVER_NAME]
+    /// Server name in the certificate of an https server [env: CONSUL_TLS_SERVER_NAME]
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
-    /// Datacenter to ask [default: that of the server]
+    /// Datacenter of the request [default: that of the server]
     #[arg(long, value_name = "NAME")]
     pub(crate) datacenter: Option<String>,
-    /// Let any server answer, with a state that may be older
+    /// Allow any server to respond, with a possibly older state
     #[arg(long)]
     pub(crate) stale: bool,
     /// Namespace [env: CONSUL_NAMESPACE]
@@ -63,27 +64,27 @@ pub(crate) struct ApiFlags {
     pub(crate) partition: Option<String>,
 }
 
-/// A variable of the environment that is not empty.
+/// A non-empty environment variable.
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is where the settings of the client come from"
+    reason = "the client's settings are read here"
 )]
 pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl ApiFlags {
-    /// The server that flags and variables name. It is not connected to yet.
+    /// The client for the server that flags and variables select, not yet connected.
     ///
     /// # Errors
     ///
-    /// When the address, the file of the token or the files of TLS cannot be used.
+    /// If the address, the token file or the TLS files are invalid.
     pub(crate) fn connect(&self) -> anyhow::Result<Api> {
         let api = self.resolve(&environment);
         api.context("Error connecting to Consul agent")
     }
 
-    /// The same for whoever logs in, and has no token yet: neither flags nor variables name one.
+    /// Like [`Self::connect`], without a token from flags or variables, for logins.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl ApiFlags {
         flags.resolve(&|name| variable(name).filter(|_| !names_token(name)))
     }
 
-    /// The same where variables do not count.
+    /// Like [`Self::connect`], ignoring environment variables.
     #[cfg(test)]
     pub(crate) fn connect_without_environment(&self) -> anyhow::Result<Api> {
         self.resolve(&|_| None)
@@ -182,11 +183,11 @@ fn is_true(name: &str, text: &str) -> anyhow::Result<bool> {
     value.with_context(|| format!("{name}={text} is neither true nor false"))
 }
 
-/// Which server is asked instead of sidecars on Kubernetes, and as whom.
+/// Flags to query a server instead of sidecars on Kubernetes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerApi {
-    /// Ask the HTTP API of this server, instead of sidecars on Kubernetes: HOST:PORT, http://HOST:PORT
-    /// or https://HOST:PORT
+    /// Query the HTTP API of this server instead of sidecars on Kubernetes: HOST:PORT, http://HOST:PORT or
+    /// https://HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http_addr: Option<String>,
     /// ACL token for the server
@@ -198,24 +199,24 @@ pub(crate) struct ServerApi {
         value_name = "TOKEN"
     )]
     token: Option<Secret>,
-    /// File with the ACL token for the server; it wins over --token
+    /// File with the ACL token for the server; overrides --token
     #[arg(long, env = "CONSUL_HTTP_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Certificates that an https server is verified with: a PEM file, or a folder of them. Default:
-    /// those of the system
+    /// CA certificates for an https server: a PEM file, or a folder of PEM files. Default: those of the
+    /// system
     #[arg(long, env = "CONSUL_CACERT", value_name = "PATH")]
     ca_file: Option<PathBuf>,
-    /// The name in the certificate of an https server. Default: the host of --http-addr
+    /// Server name in the certificate of an https server. Default: the host of --http-addr
     #[arg(long, env = "CONSUL_TLS_SERVER_NAME", value_name = "NAME")]
     tls_server_name: Option<String>,
 }
 
 impl ServerApi {
-    /// `GET` of a path whose answer is JSON.
+    /// Gets a JSON document.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked, or does not answer with a success.
+    /// If the server is unreachable, or the response is an error.
     pub(crate) async fn get(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Value> {
         let api = self.flags().connect()?;
         let ask = query.iter().fold(api.get(path), |ask, (name, value)| {
@@ -224,11 +225,11 @@ impl ServerApi {
         ask.value().await
     }
 
-    /// The ACL token, where one is given.
+    /// The ACL token, if given.
     ///
     /// # Errors
     ///
-    /// When the file of the token cannot be read.
+    /// If the token file cannot be read.
     pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
         let api = self.flags().connect()?;
         Ok(api.token().map(|token| token.expose().to_owned()))

@@ -1,6 +1,6 @@
-//! The file of a snapshot from the outside: whether it is whole, and how much of what it holds. Rows are
-//! sealed with the key of a server; they are counted and not read. Of a snapshot of Consul, an archive, the
-//! checksums are compared and its description is read.
+//! Inspects a snapshot file: verifies that it is complete, and counts its records. Rows are encrypted with
+//! a server's key and cannot be read. For a snapshot of Consul, an archive, it verifies the checksums and
+//! reads the metadata.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,12 +11,12 @@ use legate_store::survey_snapshot;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// How an archive with gzip begins.
+/// The magic number of gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The longest description in an archive, in bytes.
+/// The maximum size of the metadata in an archive, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The kinds of records as Consul names them, by the number of the table that has them.
+/// Consul's names of record types, by table number.
 const NAMES: [(u8, &str); 28] = [
     (1, "Register"),
     (2, "Register"),
@@ -48,28 +48,28 @@ const NAMES: [(u8, &str); 28] = [
     (30, "Peering"),
 ];
 
-/// What a file holds.
+/// The content of a snapshot.
 #[derive(Debug)]
 pub(super) struct Contents {
-    /// What there is to say about the whole, with the names of Consul.
+    /// Metadata, with Consul's field names.
     meta: Value,
-    /// Number and bytes of the records of each kind.
+    /// Number and size in bytes of the records of each type.
     kinds: BTreeMap<String, (u64, u64)>,
-    /// Of all records, in bytes.
+    /// Size of all records in bytes.
     pub(super) size: u64,
 }
 
 impl Contents {
-    /// Reads a whole file.
+    /// Reads a complete file.
     ///
     /// # Errors
     ///
-    /// When it is no snapshot, or not a whole one.
+    /// If it is not a snapshot, or incomplete.
     pub(super) fn read(file: impl Read) -> anyhow::Result<Contents> {
         let mut file = BufReader::new(file);
         if file
             .fill_buf()
-            .context("it cannot be read")?
+            .context("cannot be read")?
             .starts_with(&GZIP)
         {
             return of_consul(file);
@@ -95,12 +95,12 @@ impl Contents {
         })
     }
 
-    /// What there is to say about the whole.
+    /// The metadata.
     pub(super) fn meta(&self) -> Value {
         self.meta.clone()
     }
 
-    /// The kinds of records, the largest first.
+    /// The record types, largest first.
     pub(super) fn stats(&self) -> Vec<Value> {
         let mut kinds: Vec<_> = self.kinds.iter().collect();
         kinds.sort_by_key(|(name, (_, size))| (std::cmp::Reverse(*size), (*name).clone()));
@@ -109,15 +109,15 @@ impl Contents {
     }
 }
 
-/// Consul's archive: `meta.json` and `state.bin`, and `SHA256SUMS` with the checksums of both.
+/// Reads Consul's archive: `meta.json`, `state.bin`, and `SHA256SUMS` with their checksums.
 fn of_consul(file: impl Read) -> anyhow::Result<Contents> {
     let mut archive = tar::Archive::new(GzDecoder::new(file));
     let (mut meta, mut sums) = (Value::Null, String::new());
     let mut found = BTreeMap::new();
     let mut size = 0;
-    for entry in archive.entries().context("it is no archive")? {
-        let entry = entry.context("it is not whole")?;
-        let name = entry.path().context("it is not whole")?;
+    for entry in archive.entries().context("it is not an archive")? {
+        let entry = entry.context("it is incomplete")?;
+        let name = entry.path().context("it is incomplete")?;
         let name = name.to_string_lossy().into_owned();
         let mut entry = Summed {
             inner: BufReader::new(entry),
@@ -135,7 +135,7 @@ fn of_consul(file: impl Read) -> anyhow::Result<Contents> {
                     _ => sums = String::from_utf8(content).context("SHA256SUMS")?,
                 }
             }
-            other => bail!("it has a file {other:?} that no snapshot has"),
+            other => bail!("it has an unexpected file {other:?}"),
         }
         let sum = entry.sum.finalize();
         let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -150,7 +150,7 @@ fn of_consul(file: impl Read) -> anyhow::Result<Contents> {
         let expected = expected.with_context(|| format!("it has no checksum of {name}"))?;
         ensure!(
             found.get(name).is_some_and(|sum| sum == expected),
-            "the checksum of {name} is another one"
+            "the checksum of {name} does not match"
         );
     }
     let fields = ["ID", "Size", "Index", "Term", "Version"];
@@ -162,18 +162,18 @@ fn of_consul(file: impl Read) -> anyhow::Result<Contents> {
     })
 }
 
-/// A file with the checksum of what was read of it.
+/// A reader that computes the checksum of what was read.
 struct Summed<R> {
     inner: BufReader<R>,
     sum: Sha256,
 }
 
 impl<R: Read> Summed<R> {
-    /// All that is left, of at most `limit` bytes; how many there are.
+    /// Copies the rest, at most `limit` bytes; returns its size.
     fn rest(&mut self, to: &mut impl Write, limit: u64) -> anyhow::Result<u64> {
         let mut size = 0;
         loop {
-            let piece = self.inner.fill_buf().context("it is not whole")?;
+            let piece = self.inner.fill_buf().context("it is incomplete")?;
             if piece.is_empty() {
                 return Ok(size);
             }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_no_snapshot() {
+    fn an_incomplete_file_is_refused() {
         let mut changed = file(&[(b"\x04a", b"x")]);
         let length = changed.len();
         assert!(Contents::read(&changed[..length - 1]).is_err());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn consuls_archives_are_compared_with_their_checksums() {
+    fn checksums_of_consuls_archives_are_verified() {
         let contents = Contents::read(archive(b"state").as_slice()).unwrap();
         assert_eq!(contents.meta()["ID"], "2-3-4");
         assert_eq!(contents.size, 5);

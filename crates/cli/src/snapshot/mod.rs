@@ -1,4 +1,4 @@
-//! `snapshot`: the state of servers in a file.
+//! `snapshot`: saves, restores and inspects the state of servers.
 
 mod file;
 
@@ -19,27 +19,27 @@ use crate::input;
 use crate::output::{Format, json as pretty, line, list, tabbed, text};
 use crate::server_api::{Api, ApiFlags, index};
 
-/// How long a snapshot may be on its way.
+/// The timeout of a transfer.
 const TRANSFER: Duration = Duration::from_secs(10 * 60);
-/// The largest snapshot that is sent, in bytes: what servers take.
+/// The servers' limit for a snapshot, in bytes.
 const LIMIT: u64 = 1 << 30;
 
-/// What is done with snapshots.
+/// Subcommands of `snapshot`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Write the state of the servers to a file
+    /// Save the state of the servers to a file
     Save(Save),
-    /// Replace the state of the servers by that of a file
+    /// Restore the state of the servers from a file
     Restore(Restore),
-    /// Print what is in a file
+    /// Print a summary of a file
     Inspect(Inspect),
-    /// Print the records of a file as lines of JSON
+    /// Print the records of a file as JSON lines
     Decode(Decode),
 }
 
 #[derive(Args)]
 pub(crate) struct Save {
-    /// What is added to the name of the file: version, dc, or both with a comma
+    /// Suffixes of the file name: version, dc, or both separated by a comma
     #[arg(long, default_value = "", value_name = "WORDS")]
     append_filename: String,
     /// FILE
@@ -58,7 +58,7 @@ pub(crate) struct Restore {
 
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// Not served: keys are sealed in a snapshot
+    /// Not supported: keys are encrypted in a snapshot
     #[arg(long)]
     kvdetails: bool,
     /// For -kvdetails
@@ -67,7 +67,7 @@ pub(crate) struct Inspect {
     /// For -kvdetails
     #[arg(long, default_value = "")]
     kvfilter: String,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
     /// FILE
@@ -80,11 +80,11 @@ pub(crate) struct Decode {
     arguments: Vec<String>,
 }
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When it cannot be done, in Consul's words.
+/// If the command fails; the texts are Consul's.
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Save(options) => options.run().await?,
@@ -95,7 +95,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
             let header = json!({"Type": "SnapshotHeader", "Data": contents.meta()});
             line(&header.to_string())?;
             bail!(
-                "the records of a snapshot are not printed: they are sealed with the key of the \
+                "the records of a snapshot are not printed: they are encrypted with the key of the \
                  server; `snapshot inspect` counts them"
             );
         }
@@ -137,7 +137,7 @@ impl Save {
             _ => Path::new("."),
         };
         let writing = "Error writing unverified snapshot file";
-        // Only the owner may read such a file.
+        // Only the owner may read the file.
         let mut unverified = tempfile::NamedTempFile::new_in(folder).context(writing)?;
         let deadline = Instant::now() + TRANSFER;
         while let Some(piece) = reply.piece(deadline).await.context(saving)? {
@@ -155,7 +155,7 @@ impl Save {
         line(&format!("Saved and verified snapshot to index {saved_at}"))
     }
 
-    /// The name with what is added to it.
+    /// The file name with the requested suffixes.
     async fn with_words(&self, path: PathBuf, api: &Api) -> anyhow::Result<PathBuf> {
         let mut added = String::new();
         for word in self
@@ -192,7 +192,7 @@ impl Restore {
         let length = file.metadata().context(restoring)?.len();
         ensure!(
             length <= LIMIT,
-            "{restoring}: {name} is larger than the {LIMIT} bytes that servers take"
+            "{restoring}: {name} exceeds the servers' limit of {LIMIT} bytes"
         );
         let content = std::fs::read(name).context(restoring)?;
         let done = api
@@ -209,7 +209,7 @@ impl Inspect {
     fn run(self) -> anyhow::Result<()> {
         ensure!(
             !self.kvdetails && self.kvfilter.is_empty() && self.kvdepth > 0,
-            "-kvdetails is not served: keys are sealed in a snapshot"
+            "-kvdetails is not supported: keys are encrypted in a snapshot"
         );
         let contents = contents(name(&self.arguments)?)?;
         let shown = json!({
@@ -226,7 +226,7 @@ impl Inspect {
     }
 }
 
-/// What is in a snapshot, as tables.
+/// Formats a snapshot's content as tables.
 fn table(shown: &Value) -> String {
     let fields = ["ID", "Size", "Index", "Term", "Version"];
     let head = fields.map(|field| {
@@ -255,7 +255,7 @@ fn table(shown: &Value) -> String {
     format!("{}\n\n{}", indented(tabbed(&head)), indented(tabbed(&rows)))
 }
 
-/// A number of bytes as people read it: at most one digit behind the point.
+/// Formats a number of bytes with a unit and at most one decimal digit.
 fn byte_size(bytes: u64) -> String {
     if bytes == 0 {
         return "0".to_owned();
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_by_people() {
+    fn sizes_have_units() {
         for (bytes, expected) in [
             (0, "0"),
             (512, "512B"),

@@ -1,4 +1,4 @@
-//! `legate agent`: what its files register, the checks that it runs, and what it refuses.
+//! `legate agent`: registrations from files, checks, and refused settings.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// How long anything may take.
+/// The deadline for every step.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 fn command(args: &[&str], directory: &Path) -> Command {
@@ -45,13 +45,13 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Starts one in development mode at free ports, with one file.
+    /// Starts an agent in development mode on free ports, with one file.
     pub(crate) async fn start(file: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self::start_in(directory.path(), file).await
     }
 
-    /// The same with its file in a directory that stays.
+    /// The same with the file in a given directory.
     async fn start_in(directory: &Path, file: &str) -> Self {
         std::fs::write(directory.join("agent.hcl"), file).unwrap();
         let ports = ["http", "grpc", "grpc-tls", "dns"].map(|api| format!("-{api}-port=0"));
@@ -77,7 +77,7 @@ impl Agent {
         let line = timeout(LIMIT, said.next_line()).await.unwrap().unwrap();
         assert_eq!(line.as_deref(), Some("==> Legate agent running!"));
         let scope = Scope::new("test");
-        // Its log goes on, and somebody has to read it.
+        // The log is read continuously, so that the agent does not block.
         scope.spawn("log", async move {
             while lines.next_line().await?.is_some() {}
             Ok::<_, std::io::Error>(())
@@ -236,7 +236,7 @@ async fn every_type_of_check_is_run() {
     let listening = "service:web-sidecar-proxy:1";
     agent.check(listening, "passing").await;
 
-    // Nothing was reported, and the sidecar is as well as its service.
+    // The sidecar's alias check has the status of its service.
     let alias = "service:web-sidecar-proxy:2";
     agent.check(alias, "critical").await;
     let (status, health) = agent
@@ -270,7 +270,7 @@ async fn every_type_of_check_is_run() {
 #[tokio::test]
 async fn a_check_goes_through_the_sidecar_that_exposes_it() {
     let agent = Agent::start("").await;
-    // What Envoy would listen at: the first of Consul's ports for this.
+    // The listener that Envoy would have: the first of Consul's ports for exposed checks.
     let sidecar = TcpListener::bind("127.0.0.1:21500").await.unwrap();
     let web = Router::new().route("/health", get(|| async { "through the sidecar" }));
     agent
@@ -304,7 +304,7 @@ async fn a_check_goes_through_the_sidecar_that_exposes_it() {
         (&check["ExposedPort"], &check["Definition"]),
         (&json!(0), &json!({}))
     );
-    // A config entry says it for all proxies.
+    // A config entry exposes checks for all proxies.
     let defaults =
         json!({ "Kind": "proxy-defaults", "Name": "global", "Expose": { "Checks": true } });
     agent.put("/v1/config", Some(defaults)).await;
@@ -365,7 +365,7 @@ async fn a_service_is_waited_for_by_its_hash() {
     assert_eq!(agent.get(&same).await, first);
     let longer = format!("/v1/agent/service/db?hash={hash}&wait=60s");
     let change = async {
-        // A check that changes is no change of the service.
+        // A changed check is not a change of the service.
         let check = json!({ "Name": "c", "ServiceID": "db", "TTL": "1h" });
         agent.put("/v1/agent/check/register", Some(check)).await;
         let other = json!({ "Name": "db", "Port": 2 });
@@ -378,7 +378,7 @@ async fn a_service_is_waited_for_by_its_hash() {
 }
 
 #[tokio::test]
-async fn files_are_read_again_at_a_hangup() {
+async fn files_are_reloaded_on_sighup() {
     let directory = tempfile::tempdir().unwrap();
     let pid_file = directory.path().join("pid");
     let file = |service: &str| {
@@ -409,7 +409,7 @@ async fn files_are_read_again_at_a_hangup() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_ends_it_with_the_file_and_the_key() {
+async fn unsupported_settings_end_it_with_file_and_key() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(
         directory.path().join("a.json"),
@@ -421,7 +421,7 @@ async fn what_is_not_served_ends_it_with_the_file_and_the_key() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        text.contains("a.json: retry_join_wan is not served"),
+        text.contains("a.json: retry_join_wan is not supported"),
         "{text}"
     );
 }

@@ -1,4 +1,4 @@
-//! Commands of `consul`, run with an agent of ours.
+//! Commands of `consul`, run against an agent of ours.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -25,7 +25,7 @@ async fn legate(agent: &Agent, folder: &Path, words: &[&str]) -> (i32, String, S
 }
 
 #[tokio::test]
-async fn what_is_registered_is_in_the_catalog() {
+async fn registered_services_are_in_the_catalog() {
     let agent = Agent::start("").await;
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
@@ -53,7 +53,7 @@ async fn what_is_registered_is_in_the_catalog() {
 }
 
 #[tokio::test]
-async fn a_wrong_line_ends_with_consuls_codes() {
+async fn an_invalid_command_line_exits_with_consuls_codes() {
     let agent = Agent::start("").await;
     let folder = tempfile::tempdir().expect("a folder");
     for (words, expected, text) in [
@@ -69,7 +69,11 @@ async fn a_wrong_line_ends_with_consuls_codes() {
             1,
             "Too many arguments (expected 1, got 2)",
         ),
-        (&["exec", "-node", "x", "ls"][..], 1, "exec is not served"),
+        (
+            &["exec", "-node", "x", "ls"][..],
+            1,
+            "exec is not supported",
+        ),
         (&["kv", "get", "-h"][..], 0, ""),
     ] {
         let (code, _, error) = legate(&agent, folder.path(), words).await;

@@ -1,4 +1,4 @@
-//! `legate config`: what it prints of a write.
+//! `legate config`: output of writes.
 
 use std::process::Output;
 
@@ -42,8 +42,8 @@ async fn fields_without_an_effect_are_warnings() {
         assert_eq!(
             warnings,
             [
-                "warning: EnvoyExtensions[0].ConsulVersion is not served and has no effect",
-                "warning: EnvoyExtensions[0].EnvoyVersion is not served and has no effect",
+                "warning: EnvoyExtensions[0].ConsulVersion is not supported and has no effect",
+                "warning: EnvoyExtensions[0].EnvoyVersion is not supported and has no effect",
             ]
         );
         let out = text(&write.stdout);

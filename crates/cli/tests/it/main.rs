@@ -1,4 +1,4 @@
-//! `legate` as people start it: the real program, real sockets.
+//! Tests of the `legate` program as users start it, with real sockets.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The end of a chain: redirects, default subsets, settings and failover of a target.
+//! Compiles resolvers: redirects, default subsets, settings and failover of a target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::Compiler;
 use crate::chain::{Failover, Node, NodeKind, Resolver, Target};
 use crate::error::ChainError;
 
-/// Consul's, where nothing is said.
+/// Consul's default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What differs from a target, of those that are set.
+/// The fields of a target that a redirect or failover changes; empty fields change nothing.
 #[derive(Default)]
 struct Change<'a> {
     service: &'a str,
@@ -26,7 +26,7 @@ struct Change<'a> {
 }
 
 impl Compiler<'_> {
-    /// The key of the node that ends at the target, or at where it is redirected to.
+    /// Compiles the resolver of a target, following its redirects, and returns the node's key.
     pub(super) fn resolver(&mut self, target: Target) -> Result<String, ChainError> {
         let (mut target, entry) = self.redirected(target)?;
         let node = Node {
@@ -52,7 +52,8 @@ impl Compiler<'_> {
         self.retain(target);
         let mut ids = Vec::with_capacity(others.len());
         for other in others {
-            // Redirects and subsets apply to it, its own failover does not.
+            // Redirects and default subsets of the failover target apply; its own failover does
+            // not.
             let (mut other, entry) = self.redirected(other)?;
             self.complete(&mut other, &entry)?;
             ids.push(other.id.clone());
@@ -91,7 +92,7 @@ impl Compiler<'_> {
                 self.record_protocol(&target.service_name())?;
             }
             let entry = self.resolver_of(&target.service_name());
-            // Redirects and subsets are of what is here.
+            // Redirects and subsets do not apply to a service of a peer.
             if !target.peer.is_empty() {
                 return Ok((target, entry));
             }
@@ -148,7 +149,8 @@ impl Compiler<'_> {
         Arc::clone(entry)
     }
 
-    /// Another service has other subsets; what comes from a peer is in no datacenter.
+    /// The target after the change. Another service drops the subset, and a peer drops the
+    /// datacenter.
     fn changed(&self, target: &Target, change: &Change<'_>) -> Target {
         let none = TenancyName::default();
         let (partition, namespace) = (change.partition, change.namespace);
@@ -182,7 +184,8 @@ impl Compiler<'_> {
         self.named(changed)
     }
 
-    /// What entries say of a target.
+    /// Sets the target's timeout, subset, locality, gateway and SNI from the config entries and
+    /// overrides.
     fn complete(&mut self, target: &mut Target, entry: &ServiceResolver) -> Result<(), ChainError> {
         let timeout = match entry.connect_timeout {
             Duration::ZERO => CONNECT_TIMEOUT,
@@ -197,7 +200,7 @@ impl Compiler<'_> {
         target.subset = subset.cloned().unwrap_or_default();
         let usual = self.proxy_defaults(&target.tenancy);
         let usual = usual.as_deref();
-        // Who is near is known of the callers' own partition.
+        // The locality of instances is only comparable within the callers' own partition.
         if target.tenancy.partition == self.request.service.tenancy.partition {
             let near = entry.prioritize_by_locality.as_ref();
             let near = near.or(usual.and_then(|usual| usual.prioritize_by_locality.as_ref()));
@@ -230,7 +233,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// Who answers when no instance of the target can, apart from itself.
+    /// The failover targets of a target, without the target itself.
     fn failover(&self, target: &Target, entry: &ServiceResolver) -> Vec<Target> {
         let Some(section) = section_of(entry, &target.service_subset) else {
             return Vec::new();
@@ -269,13 +272,14 @@ impl Compiler<'_> {
     }
 }
 
-/// The part of an entry that is for a subset.
+/// The failover section of a subset, or else that of the wildcard.
 fn section_of<'e>(entry: &'e ServiceResolver, subset: &str) -> Option<&'e legate_model::Failover> {
     let exact = entry.failover.get(subset);
     exact.or_else(|| entry.failover.get(WILDCARD))
 }
 
-/// Services outside of the mesh have no instances that entries could choose from.
+/// A service outside of the mesh has no instances to which redirects, subsets or failover could
+/// apply.
 fn check_external(target: &Target, entry: &ServiceResolver) -> Result<(), ChainError> {
     let given = [
         (entry.redirect.is_some(), "redirects"),

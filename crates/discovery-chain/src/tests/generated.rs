@@ -1,4 +1,4 @@
-//! Whatever entries say, a chain is whole or there is none.
+//! Generated config entries: compiling either fails or gives a complete chain.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ fn written() -> impl Strategy<Value = Value> {
         .prop_map(|((kind, more), name)| entry(kind, name, more))
 }
 
-/// Every way through the chain ends at a target, and no target is there for nothing.
+/// Asserts that every path ends at a target and that every target is used.
 fn assert_whole(chain: &Chain) -> Result<(), TestCaseError> {
     prop_assert!(chain.start().is_some());
     let mut ends = std::collections::BTreeSet::new();
@@ -71,7 +71,7 @@ fn assert_whole(chain: &Chain) -> Result<(), TestCaseError> {
             NodeKind::Router(routes) => prop_assert!(!routes.is_empty()),
             NodeKind::Splitter(splits) => {
                 let sum: f32 = splits.iter().map(|split| split.weight).sum();
-                // Each part of each splitter is rounded.
+                // The weight of each split is rounded.
                 let rounded = 0.02 * splits.len() as f32;
                 prop_assert!((sum - 100.0).abs() <= rounded, "{} {:?}", sum, splits);
             }
@@ -82,7 +82,7 @@ fn assert_whole(chain: &Chain) -> Result<(), TestCaseError> {
         }
     }
     let targets: std::collections::BTreeSet<String> = chain.targets.keys().cloned().collect();
-    // Failover of nodes that were dropped may have left targets behind; none may lack.
+    // Failover of dropped nodes may leave unused targets behind, but none may be missing.
     prop_assert!(ends.is_subset(&targets), "{:?} {:?}", ends, targets);
     Ok(())
 }
@@ -95,7 +95,7 @@ proptest! {
         let entries = Written::new(entries.into_iter().chain([http()]));
         if let Ok(chain) = chain_with(&entries, Overrides::default()) {
             assert_whole(&chain)?;
-            // The same entries give the same chain.
+            // Compiling is deterministic.
             prop_assert_eq!(chain_with(&entries, Overrides::default()), Ok(chain));
         }
     }

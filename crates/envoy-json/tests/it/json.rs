@@ -68,7 +68,7 @@ fn a_document_becomes_the_message_and_back() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_problem() {
     let error = |document: &str| decode_any(document).unwrap_err();
     assert!(matches!(error("{"), JsonError::Syntax(_)));
     assert!(matches!(error("[]"), JsonError::Syntax(_)));
@@ -85,7 +85,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn no_depth_of_a_document_is_too_much() {
+fn deeply_nested_documents_are_handled() {
     let mut text = r#"{"@type":"type.googleapis.com/google.protobuf.Struct","value":"#.to_owned();
     text.push_str(&"{\"a\":".repeat(100_000));
     assert!(matches!(decode_any(&text), Err(JsonError::Syntax(_))));

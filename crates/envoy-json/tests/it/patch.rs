@@ -78,7 +78,7 @@ fn fields_of_every_kind_are_set() {
 }
 
 #[test]
-fn a_value_replaces_all_that_the_field_said() {
+fn a_value_replaces_the_whole_field() {
     let changed = cluster(&[
         set("/outlier_detection/interval", json!({"seconds": 3})),
         set("/outlier_detection", json!({"consecutive_5xx": 4})),
@@ -89,7 +89,7 @@ fn a_value_replaces_all_that_the_field_said() {
 }
 
 #[test]
-fn fields_are_removed_and_nothing_is_set_on_the_way() {
+fn fields_are_removed_without_creating_parents() {
     assert_eq!(cluster(&[remove("/alt_stat_name")]).alt_stat_name, "");
     assert!(
         cluster(&[remove("/outlier_detection/interval")])
@@ -108,7 +108,7 @@ fn error(patch: &Patch, message: &str) -> String {
 }
 
 #[test]
-fn paths_that_lead_nowhere_are_refused_with_the_fields_that_there_are() {
+fn unknown_paths_are_refused_with_the_existing_fields() {
     let refused = error(&set("/outlier_detection/intervall", json!(1)), CLUSTER);
     assert!(refused.starts_with(
         "no match for field 'intervall'!\navailable envoy.config.cluster.v3.OutlierDetection fields:\n"
@@ -149,7 +149,7 @@ fn paths_that_lead_nowhere_are_refused_with_the_fields_that_there_are() {
 }
 
 #[test]
-fn values_that_do_not_fit_are_refused() {
+fn mismatched_values_are_refused() {
     let cases = [
         ("/name", json!(1)),
         ("/name", json!({"a": 1})),

@@ -1,4 +1,4 @@
-//! Where the descriptors come from.
+//! Extracts the descriptors from the crate `envoy-types`.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ pub(crate) fn descriptors() -> Vec<u8> {
         .expect("envoy-types is a dependency");
     let path = Path::new(manifest).with_file_name("src/generated/types.bin");
     let bytes = std::fs::read(&path).expect("envoy-types has its descriptors");
-    // What prost does not know are Envoy's own options: annotations for validation and documentation.
+    // prost drops Envoy's own options, which are annotations for validation and documentation.
     let mut set = FileDescriptorSet::decode(bytes.as_slice()).expect("they are descriptors");
     for file in &mut set.file {
         file.source_code_info = None;

@@ -1,4 +1,4 @@
-//! Limits, and templates that no one wrote.
+//! Limits, and generated templates.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use legate_go_template::{MAX_DEPTH, MAX_TEMPLATE, MAX_TEXT, MAX_VARIABLES, rende
 use super::{data, rendered};
 
 #[test]
-fn no_template_runs_or_grows_without_end() {
+fn time_and_memory_are_bounded() {
     let large = "x".repeat(1000);
     for (template, expected) in [
         (
@@ -43,7 +43,7 @@ fn no_template_runs_or_grows_without_end() {
     }
 }
 
-/// A variable for each number. There is one before them, `$`.
+/// A variable for each number, in addition to `$`.
 fn declarations(numbers: std::ops::Range<usize>) -> String {
     numbers
         .map(|number| format!("{{{{$x{number} := 1}}}}"))
@@ -51,7 +51,7 @@ fn declarations(numbers: std::ops::Range<usize>) -> String {
 }
 
 #[test]
-fn messages_are_short_whatever_they_repeat() {
+fn messages_have_a_bounded_length() {
     let name = "a".repeat(100_000);
     for template in [
         format!("{{{{{name}}}}}"),
@@ -66,7 +66,7 @@ fn messages_are_short_whatever_they_repeat() {
     }
 }
 
-/// Looking at all that follows for each of these would take minutes.
+/// Scanning all that follows for each of these would take minutes.
 #[test]
 fn signs_in_a_row_are_read_once() {
     let template = "{{".to_owned() + &"+".repeat(MAX_TEMPLATE - 2);
@@ -83,7 +83,7 @@ fn signs_in_a_row_are_read_once() {
 }
 
 #[test]
-fn what_is_long_but_flat_is_no_problem() {
+fn long_flat_templates_are_accepted() {
     let in_turn = (0..100)
         .map(|first| {
             let declared = declarations(first * 200..(first + 1) * 200);
@@ -104,7 +104,7 @@ fn what_is_long_but_flat_is_no_problem() {
 }
 
 #[test]
-fn output_knows_where_it_comes_from() {
+fn output_has_its_origin_in_the_template() {
     let template = "QR\nS{{ .ProxyID }}T {{- \"U\" }}\n";
     let output = render("bootstrap", template, &data()).unwrap();
     assert_eq!(output.text(), "QR\nSweb-1TU\n");
@@ -121,7 +121,7 @@ fn output_knows_where_it_comes_from() {
     assert_eq!(render("bootstrap", "", &data()).unwrap().origin(0), (1, 0));
 }
 
-/// Pieces of templates in any order.
+/// Pieces of templates in arbitrary order.
 fn debris() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         prop::sample::select(vec![
@@ -139,7 +139,7 @@ fn debris() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_is_too_odd(template in prop_oneof![debris(), any::<String>(), template()]) {
+    fn arbitrary_text_never_panics(template in prop_oneof![debris(), any::<String>(), template()]) {
         match render("bootstrap", &template, &data()) {
             Ok(output) => {
                 prop_assert!(output.text().len() <= MAX_TEXT);
@@ -157,12 +157,12 @@ proptest! {
     }
 
     #[test]
-    fn text_without_actions_stays(text in "[^{]*") {
+    fn text_without_actions_is_unchanged(text in "[^{]*") {
         prop_assert_eq!(rendered(&text).unwrap(), text);
     }
 }
 
-/// Templates with little but the grammar in mind: most can be executed.
+/// Templates that follow the grammar, most of which can be executed.
 fn template() -> impl Strategy<Value = String> {
     let nodes = prop_oneof![text(), action(3)].prop_recursive(3, 24, 4, |inner| {
         let body = prop::collection::vec(inner, 0..4).prop_map(|nodes| nodes.concat());

@@ -1,5 +1,4 @@
-//! What templates make, next to what Go's `text/template` makes of them: every expected output
-//! here is Go's own.
+//! Compares outputs with those of Go's `text/template`: every expected output here is Go's own.
 
 use legate_go_template::{Value, render};
 
@@ -188,10 +187,10 @@ fn outputs_are_those_of_go() {
     }
 }
 
-/// What is refused, and how: the position is Go's, as far as Go has one (its parser counts lines
-/// only).
+/// Refused templates with their errors: the position is Go's, as far as Go reports one (its parser
+/// counts lines only).
 const ERRORS: &[(&str, &str)] = &[
-    // While parsing.
+    // Errors during parsing.
     (
         "a\n  {{if .Yes}}",
         "2:13: unexpected EOF; the {{if}} in line 2 has no {{end}}",
@@ -261,7 +260,7 @@ const ERRORS: &[(&str, &str)] = &[
         "1:2: 9223372036854775808 overflows int",
     ),
     ("{{\"\\q\"}}", "1:2: invalid syntax: \\q in a string"),
-    // Not supported.
+    // Unsupported features.
     (
         "a\n{{ define \"x\" }}b{{ end }}",
         "2:0: {{define}} is not supported; supported are fields,",
@@ -316,7 +315,7 @@ const ERRORS: &[(&str, &str)] = &[
         "{{ . }}",
         "1:3: executing \"bootstrap\" at <.>: can't print all of *bootstrap.BootstrapTplArgs; name one",
     ),
-    // While executing.
+    // Errors during execution.
     (
         "{{ .Nope }}",
         "1:3: executing \"bootstrap\" at <.Nope>: can't evaluate field Nope in type *bootstrap.BootstrapTplArgs (which has GRPC, ProxyID",
@@ -408,7 +407,7 @@ const ERRORS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn errors_say_where_and_why() {
+fn errors_have_position_and_reason() {
     let mut wrong = Vec::new();
     for (template, expected) in ERRORS {
         let error = rendered(template).unwrap_err();

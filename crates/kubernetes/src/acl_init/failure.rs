@@ -4,17 +4,17 @@ use http::StatusCode;
 
 use crate::servers::{Answer, Path, ServersError};
 
-/// Why an attempt has not reached its end.
+/// The reason why an attempt did not complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It may work later.
+    /// A retry may succeed.
     Later(String),
-    /// Somebody has to do something.
+    /// A user has to act first.
     Final(String),
 }
 
 impl Failure {
-    /// A status that is no success. Servers that start, or have no leader, answer 5xx and 429.
+    /// An error status. Servers that are starting or have no leader answer 5xx and 429.
     pub(super) fn of_answer(method: &str, path: &Path, answer: &Answer) -> Failure {
         let text = format!(
             "the servers answer {method} {path} with {}: {}",
@@ -24,7 +24,7 @@ impl Failure {
         let unserved = answer.status == StatusCode::NOT_IMPLEMENTED;
         let busy = answer.status.is_server_error() && !unserved
             || answer.status == StatusCode::TOO_MANY_REQUESTS;
-        // A token that one server has just made may not be known to the next one yet.
+        // A token that one server has just created may not have reached the next server yet.
         let behind =
             answer.status == StatusCode::FORBIDDEN && answer.text().contains("ACL not found");
         if busy || behind {
@@ -34,8 +34,8 @@ impl Failure {
         }
     }
 
-    /// Rights are given to the Job's service account by the chart, and maybe a moment later. The
-    /// client's own text says little: what failed stands in its causes.
+    /// Kubernetes errors are always retried, because the chart's role bindings may take effect after the
+    /// Job starts. The text includes the causes, because the client's own text has few details.
     pub(super) fn of_kube(about: &str, error: &kube::Error) -> Failure {
         let mut text = format!("{about}: {error}");
         let mut cause = std::error::Error::source(error);

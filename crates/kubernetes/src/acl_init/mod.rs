@@ -1,6 +1,6 @@
-//! `acl-init`: a Job that runs once for each state of the chart. It gives the servers their first token,
-//! and what pods and the operator log in with. It can be run again at any time, and after any crash
-//! goes on where it was; it deletes nothing of others.
+//! `acl-init`: a Job that runs once for each state of the chart. It bootstraps the servers' ACLs and
+//! creates the auth methods, rules and policies with which pods and the operator log in. It is
+//! idempotent, resumes after a crash, and deletes nothing that others have created.
 
 mod failure;
 mod objects;
@@ -23,24 +23,24 @@ pub use self::options::Options;
 use self::write::Writer;
 use crate::servers::{Credentials, Servers};
 
-/// How long to wait before trying again what may work later.
+/// The pause between attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often is said what is waited for.
+/// Every how many attempts the current obstacle is logged.
 const SAID_EVERY: u32 = 10;
-/// How long connections get to close at the end.
+/// The deadline for closing connections at the end.
 const END: Duration = Duration::from_secs(5);
 
-/// Runs to the end of the work.
+/// Retries until the work is done.
 ///
 /// # Errors
-/// When somebody has to do something, and says what; or when the time is over.
+/// If a user has to act, with the action; or if the deadline has passed.
 pub fn run(options: Options) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     legate_runtime::block_on(runtime, async {
         let config = kube::Config::infer().await.context(
-            "cannot tell where the API server is: run acl-init in a pod with a service account token, \
+            "cannot determine the address of the API server: run acl-init in a pod with a service account token, \
              or set KUBECONFIG",
         )?;
         let client = Client::try_from(config).context("cannot talk to the API server")?;
@@ -50,13 +50,13 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 
 async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
     let scope = Scope::new("acl-init");
-    // Requests name their tokens themselves.
+    // Each request sets its own token.
     let servers = Servers::new(options.servers.options(Credentials::None)?, scope.spawner())?;
     let done = tokio::select! {
         done = attempts(options, &client, &servers) => done,
         failure = scope.failed() => Err(anyhow::Error::from(failure).context("a connection failed")),
     };
-    // Connections that are kept have nothing to say any more.
+    // Drops idle connections, so that the scope can end.
     drop(servers);
     if let Err(error) = scope.stop(END).await {
         tracing::debug!(%error, "connections");
@@ -64,7 +64,7 @@ async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
     done
 }
 
-/// Tries until the work is done, cannot be done, or the time is over.
+/// Retries until the work is done, cannot be done, or the deadline has passed.
 async fn attempts(options: &Options, client: &Client, servers: &Servers) -> anyhow::Result<()> {
     let deadline = Instant::now() + options.timeout;
     let mut waits_for = String::new();
@@ -88,13 +88,13 @@ async fn attempts(options: &Options, client: &Client, servers: &Servers) -> anyh
             Err(_) => {}
         }
         if Instant::now() + PAUSE >= deadline {
-            bail!("not done in the time of --timeout: {waits_for}");
+            bail!("not done within --timeout: {waits_for}");
         }
         sleep(PAUSE).await;
     }
 }
 
-/// Does everything that is not done yet.
+/// Performs all remaining steps.
 async fn attempt(options: &Options, client: &Client, servers: &Servers) -> Result<(), Failure> {
     let token = token::choose(client, options).await?;
     token::introduce(servers, options, &token).await?;

@@ -1,24 +1,24 @@
-//! What the servers have to hold for logins from this cluster. Pure.
+//! The ACL objects that the servers need for logins from this cluster. Pure.
 
 use serde_json::{Value, json};
 
 use super::options::Options;
 use crate::tenancy::Tenants;
 
-/// What the operator may do with nodes, for pods and for tokens of pods that are gone.
+/// The operator's rights on nodes: for pods, and for tokens of deleted pods.
 const OF_NODES: &str = r#"node_prefix "" {
   policy = "write"
 }
 "#;
 
-/// What it may do with services, for pods and custom resources.
+/// The operator's rights on services: for pods and custom resources.
 const OF_SERVICES: &str = r#"service_prefix "" {
   policy    = "write"
   intentions = "write"
 }
 "#;
 
-/// What every pod may see of other namespaces. consul-k8s has the same.
+/// The rights of every pod in other namespaces. consul-k8s has the same.
 const CROSS_NAMESPACE_RULES: &str = r#"namespace_prefix "" {
   service_prefix "" {
     policy = "read"
@@ -29,31 +29,31 @@ const CROSS_NAMESPACE_RULES: &str = r#"namespace_prefix "" {
 }
 "#;
 
-/// By this description an object is known as one of this program's.
+/// The description that marks an object as created by this program.
 pub(super) const DESCRIPTION: &str = "Made by legate-k8s acl-init";
 
-/// Who reviews tokens on behalf of the servers.
+/// The service account with which the servers review tokens.
 pub(super) struct Reviewer {
-    /// PEM of the API server's authority.
+    /// The API server's CA as PEM.
     pub(super) ca: String,
     /// The token of its service account.
     pub(super) token: legate_model::Secret,
 }
 
-/// Everything that the servers have to hold.
+/// All objects that the servers need.
 pub(super) struct Objects {
     pub(super) policy: Value,
-    /// What tokens of all namespaces are given.
+    /// The policy that tokens of all namespaces get.
     pub(super) cross_namespace: Option<Value>,
-    /// Linked to the policy by its name.
+    /// Refers to the policy by name.
     pub(super) role: Value,
-    /// What there is for each kind of login.
+    /// The objects of each kind of login.
     pub(super) logins: [Login; 2],
 }
 
-/// An auth method and its rule.
+/// An auth method and its binding rule.
 pub(super) struct Login {
-    /// Where both stand; `None` where namespaces are not used.
+    /// The namespace of both; `None` if namespaces are not used.
     pub(super) namespace: Option<String>,
     pub(super) method: Value,
     pub(super) rule: Value,
@@ -134,9 +134,9 @@ impl Objects {
     }
 }
 
-/// What the operator may do. Where namespaces are used it makes them and writes into all of them. A policy
-/// of a partition is about that one without saying so; a partition is no matter of operators of the mesh, so
-/// that the right to make namespaces is given by itself there.
+/// The operator's policy. If namespaces are used, the operator creates them and writes into all of them. A
+/// policy in a partition applies to that partition implicitly. It cannot grant `operator`, so it grants the
+/// right to create namespaces instead.
 fn operator_rules(tenants: &Tenants) -> String {
     let (operator, makes) = match tenants.partition() {
         Some(_) => ("", "policy = \"write\"\n"),
@@ -153,16 +153,16 @@ fn operator_rules(tenants: &Tenants) -> String {
     format!("mesh = \"write\"\n{operator}acl = \"write\"\n{OF_NODES}{services}")
 }
 
-/// Whether an object that a server holds says what is wanted. Fields that are not wanted are the
-/// server's own; of links the names count.
-pub(super) fn says(held: &Value, wanted: &Value) -> bool {
+/// Whether an object of a server has all wanted values. Fields that are not in `wanted` are the server's
+/// own; links are compared by name.
+pub(super) fn matches(held: &Value, wanted: &Value) -> bool {
     match (held, wanted) {
         (Value::Object(held), Value::Object(wanted)) => wanted.iter().all(|(name, wanted)| {
             let held = held.get(name).unwrap_or(&Value::Null);
-            says(held, wanted)
+            matches(held, wanted)
         }),
         (Value::Array(held), Value::Array(wanted)) => {
-            held.len() == wanted.len() && held.iter().zip(wanted).all(|(a, b)| says(a, b))
+            held.len() == wanted.len() && held.iter().zip(wanted).all(|(a, b)| matches(a, b))
         }
         (held, wanted) => held == wanted,
     }
@@ -174,7 +174,7 @@ mod tests {
     use crate::tenancy::TenancyFlags;
 
     #[test]
-    fn the_operator_may_do_what_its_tenants_need() {
+    fn the_operators_rules_depend_on_tenancy() {
         let rules = |partition: Option<&str>, prefix: Option<&str>| {
             operator_rules(&Tenants::of(&TenancyFlags {
                 partition: partition.map(|name| name.parse().unwrap()),
@@ -208,17 +208,17 @@ namespace_prefix "" {
     }
 
     #[test]
-    fn what_the_server_adds_makes_no_difference() {
+    fn fields_that_the_server_adds_are_ignored() {
         let wanted = json!({"Name": "r", "Policies": [{"Name": "p"}]});
         let same = json!({"ID": "1", "Name": "r", "Policies": [{"ID": "2", "Name": "p"}]});
-        assert!(says(&same, &wanted));
+        assert!(matches(&same, &wanted));
         for other in [
             json!({"Name": "r"}),
             json!({"Name": "r", "Policies": []}),
             json!({"Name": "r", "Policies": [{"Name": "q"}]}),
             json!({"Name": "r", "Policies": [{"Name": "p"}, {"Name": "q"}]}),
         ] {
-            assert!(!says(&other, &wanted), "{other}");
+            assert!(!matches(&other, &wanted), "{other}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The flags of `acl-init`. Each one can come from the environment too: `LEGATE_K8S_` and the name of
-//! the flag in capitals, with `_` for `-`.
+//! The flags of `acl-init`. Each can also be set in the environment: `LEGATE_K8S_` and the flag's
+//! name in capitals, with `_` for `-`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use legate_model::duration;
 
 use crate::servers::ServerFlags;
 
-/// What `acl-init` is started with.
+/// The options of `acl-init`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The chart's full name: every object is named after it.
+    /// The chart's full name, the prefix of all object names.
     #[arg(long, env = "LEGATE_K8S_FULL_NAME")]
     pub full_name: String,
 
-    /// Namespace of the release, in which the Secrets are.
+    /// Namespace of the release and of its Secrets.
     #[arg(long, env = "LEGATE_K8S_NAMESPACE")]
     pub namespace: String,
 
@@ -24,8 +24,8 @@ pub struct Options {
     #[command(flatten)]
     pub servers: ServerFlags,
 
-    /// File with a token that may do everything. Servers that have none yet get this one. Default: a
-    /// token of the Secret `<full name>-bootstrap-acl-token`, which is made when it does not exist.
+    /// File with a management token. Servers without ACL bootstrap get this token. Default: the token
+    /// of the Secret `<full name>-bootstrap-acl-token`, which is created if it does not exist.
     #[arg(long, env = "LEGATE_K8S_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
     pub bootstrap_token_file: Option<PathBuf>,
 
@@ -38,7 +38,7 @@ pub struct Options {
     )]
     pub kubernetes_host: String,
 
-    /// Which service accounts may log in as the service of their name.
+    /// Selector of the service accounts that may log in as the service of the same name.
     #[arg(
         long,
         env = "LEGATE_K8S_BINDING_RULE_SELECTOR",
@@ -47,19 +47,19 @@ pub struct Options {
     )]
     pub binding_rule_selector: String,
 
-    /// How long to wait for servers and Secrets, such as 10m. The Job starts it again afterwards.
+    /// How long to wait for servers and Secrets, such as 10m. The Job retries afterwards.
     #[arg(long, env = "LEGATE_K8S_TIMEOUT", value_name = "TIME", default_value = "10m",
         value_parser = duration::parse)]
     pub timeout: Duration,
 }
 
 impl Options {
-    /// The Secret with the first token.
+    /// The name of the Secret with the first token.
     pub(super) fn token_secret(&self) -> String {
         format!("{}-bootstrap-acl-token", self.full_name)
     }
 
-    /// The Secret with the token that servers review others with.
+    /// The name of the Secret with the token for token reviews.
     pub(super) fn reviewer_secret(&self) -> String {
         format!("{}-auth-method", self.full_name)
     }

@@ -12,23 +12,23 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// What an API server and the servers hold. Both are one HTTP server here.
+/// State of a fake API server and fake servers, which are one HTTP server here.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Held {
     secrets: BTreeMap<String, Value>,
     /// The first token.
     token: Option<String>,
-    /// By kind and id.
+    /// Objects by kind and id.
     objects: BTreeMap<(String, String), Value>,
 }
 
 #[derive(Default)]
 struct World {
     held: Held,
-    /// Names of requests that have changed something.
+    /// Names of the requests that changed something.
     written: Vec<String>,
     requests: usize,
-    /// The request at which the world breaks, and whether that one still has its effect.
+    /// The request that fails, and whether it still has its effect.
     breaks: Option<(usize, bool)>,
     acl_disabled: bool,
 }
@@ -152,7 +152,7 @@ impl World {
                     let of_method = of_method.as_ref();
                     of_method.is_none_or(|name| held["AuthMethod"] == *name)
                 });
-            // Like Consul's, lists leave out what is large or secret.
+            // As in Consul, lists leave out large and secret fields.
             let listed = found.map(|(_, held)| {
                 let mut listed = held.clone();
                 listed.as_object_mut().unwrap().remove("Config");
@@ -211,7 +211,7 @@ async fn handle(
     (status, [("content-type", "application/json")], text).into_response()
 }
 
-/// Flags as the chart gives them.
+/// The flags that the chart sets.
 #[derive(Parser)]
 struct Flags {
     #[command(flatten)]
@@ -274,7 +274,7 @@ impl Running {
         self.world.lock().unwrap().held.clone()
     }
 
-    /// What the next requests have written.
+    /// Takes the names of the requests that wrote since the last call.
     fn written(&self) -> Vec<String> {
         std::mem::take(&mut self.world.lock().unwrap().written)
     }
@@ -291,7 +291,7 @@ impl Running {
     }
 }
 
-/// Bytes as Kubernetes writes them.
+/// Bytes in Kubernetes' JSON encoding.
 struct ByteStringJson;
 
 impl ByteStringJson {
@@ -300,7 +300,7 @@ impl ByteStringJson {
     }
 }
 
-/// What differs from one clean run to another.
+/// Clears the values that differ between clean runs.
 fn without_token(mut held: Held) -> Held {
     held.token = held.token.map(|_| String::new());
     for secret in held.secrets.values_mut() {
@@ -362,7 +362,7 @@ async fn after_a_crash_at_any_request_the_next_run_goes_on() {
 }
 
 #[tokio::test]
-async fn what_has_changed_is_written_and_what_others_made_stays() {
+async fn changes_are_written_and_objects_of_others_stay() {
     let running = Running::start(&[]).await;
     running.attempt().await.unwrap();
     running.written();
@@ -379,7 +379,7 @@ async fn what_has_changed_is_written_and_what_others_made_stays() {
         objects.get_mut(&rule).unwrap()["Selector"] = json!("");
         let method = ("auth-method".to_owned(), "full-k8s-auth-method".to_owned());
         objects.get_mut(&method).unwrap()["Config"]["ServiceAccountJWT"] = json!("old");
-        // Another Job at the same time, and somebody else.
+        // A concurrent Job, and another user.
         let mut twice = pods.clone();
         twice["ID"] = json!("zz");
         objects.insert(("binding-rule".to_owned(), "zz".to_owned()), twice);
@@ -416,7 +416,7 @@ async fn a_given_token_is_the_first_one_and_no_secret_is_made() {
 }
 
 #[tokio::test]
-async fn what_somebody_has_to_do_is_said() {
+async fn final_failures_name_the_action() {
     let running = Running::start(&[]).await;
     running.world.lock().unwrap().held.token = Some("of somebody else".to_owned());
     let Err(Failure::Final(text)) = running.attempt().await else {
@@ -438,7 +438,7 @@ async fn what_somebody_has_to_do_is_said() {
     };
     assert!(text.contains("--acl"), "{text}");
 
-    // Kubernetes has not filled the reviewer's token in yet.
+    // The reviewer's token that Kubernetes has not filled in yet.
     let running = Running::start(&[]).await;
     let empty = |world: &mut World| {
         let secret = world.held.secrets.get_mut("full-auth-method").unwrap();
@@ -453,7 +453,7 @@ async fn what_somebody_has_to_do_is_said() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_is_told_with_its_cause() {
+async fn an_unreachable_api_server_is_reported_with_its_cause() {
     let running = Running::start(&[]).await;
     let away = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let away = Client::try_from(away).unwrap();
@@ -466,11 +466,11 @@ async fn an_api_server_that_is_away_is_told_with_its_cause() {
 }
 
 #[tokio::test]
-async fn it_waits_for_servers_and_not_for_ever() {
+async fn it_waits_for_servers_until_the_deadline() {
     let mut running = Running::start(&[]).await;
     running.world.lock().unwrap().breaks = Some((1, false));
     running.options.timeout = Duration::from_secs(600);
-    // From here on, time passes as soon as nothing else happens.
+    // From here on, time advances whenever the runtime is idle.
     tokio::time::pause();
     let error = attempts(&running.options, &running.client, &running.servers).await;
     let error = error.unwrap_err().to_string();
@@ -478,7 +478,7 @@ async fn it_waits_for_servers_and_not_for_ever() {
 }
 
 #[tokio::test]
-async fn tenants_are_made_before_what_stands_in_them() {
+async fn tenants_are_created_before_their_objects() {
     let running = Running::start(&[
         "--partition=east",
         "--destination-namespace=apps",
@@ -515,7 +515,7 @@ async fn tenants_are_made_before_what_stands_in_them() {
 }
 
 #[tokio::test]
-async fn logins_of_mirrored_namespaces_bring_tokens_of_their_own() {
+async fn logins_of_mirrored_namespaces_create_tokens_there() {
     let running = Running::start(&["--mirror-namespaces=k8s-"]).await;
     running.attempt().await.unwrap();
     let held = running.held();
@@ -527,6 +527,6 @@ async fn logins_of_mirrored_namespaces_bring_tokens_of_their_own() {
         (&method["Namespace"], &method["NamespaceRules"]),
         (&json!("default"), &rules)
     );
-    // Without the policy, no namespace has to be made here.
+    // Without the policy, no namespace has to be created here.
     assert_eq!(running.names("namespace"), Vec::<String>::new());
 }

@@ -1,5 +1,5 @@
-//! The first token: chosen and kept in a Secret before the servers learn it, so that it cannot be lost
-//! by a crash in between.
+//! The first token: generated and stored in a Secret before the servers get it, so that a crash in
+//! between cannot lose it.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use super::objects::Reviewer;
 use super::options::Options;
 use crate::servers::{Path, Servers};
 
-/// The key of the Secret.
+/// The key in the Secret.
 const KEY: &str = "token";
 
-/// The token of the settings, or of the Secret, which is made where there is none.
+/// Returns the configured token, or that of the Secret, which is created if it does not exist.
 pub(super) async fn choose(client: &Client, options: &Options) -> Result<Secret, Failure> {
     if let Some(file) = &options.bootstrap_token_file {
         let text = std::fs::read_to_string(file).map_err(|error| {
@@ -44,8 +44,8 @@ pub(super) async fn choose(client: &Client, options: &Options) -> Result<Secret,
         let token = value(&held, KEY).and_then(|text| not_empty(text.trim()));
         return token.ok_or_else(|| {
             Failure::Final(format!(
-                "{} has no {KEY}: put a token that may do everything there, or delete the Secret to \
-                 have one made for servers that have none yet",
+                "{} has no {KEY}: put a management token there, or delete the Secret to \
+                 have one generated for servers without ACL bootstrap",
                 about()
             ))
         });
@@ -66,14 +66,14 @@ pub(super) async fn choose(client: &Client, options: &Options) -> Result<Secret,
         )])),
         ..KubeSecret::default()
     };
-    // Where another Job has made it meanwhile, that one's token counts: the next attempt reads it.
+    // If a concurrent Job created the Secret first, the next attempt reads that token.
     let made = secrets.create(&PostParams::default(), &secret).await;
     made.map_err(|error| Failure::of_kube(&about(), &error))?;
-    tracing::info!(secret = name, "the Secret of the first token is made");
+    tracing::info!(secret = name, "created the Secret of the first token");
     Ok(Secret::new(token))
 }
 
-/// Makes sure that the servers know the token: those that have no token yet learn it.
+/// Bootstraps the servers' ACLs with the token, unless they have it already.
 pub(super) async fn introduce(
     servers: &Servers,
     options: &Options,
@@ -89,10 +89,10 @@ pub(super) async fn introduce(
         .await?;
     match answer.status {
         StatusCode::OK => {
-            tracing::info!("the servers have their first token");
+            tracing::info!("bootstrapped the servers' ACLs");
             Ok(())
         }
-        // Another Job may have been faster with the same token.
+        // A concurrent Job may have bootstrapped with the same token.
         StatusCode::FORBIDDEN if is_known(servers, token).await? => Ok(()),
         StatusCode::FORBIDDEN => Err(Failure::Final(format!(
             "the servers have had a first token before, and it is not the one of {}: put a token that \
@@ -132,7 +132,7 @@ async fn is_known(servers: &Servers, token: &Secret) -> Result<bool, Failure> {
     }
 }
 
-/// Who reviews tokens for the servers, once Kubernetes has filled its Secret in.
+/// The reviewer's credentials, once Kubernetes has filled in its Secret.
 pub(super) async fn reviewer(client: &Client, options: &Options) -> Result<Reviewer, Failure> {
     let name = options.reviewer_secret();
     let about = format!("the Secret {}/{name}", options.namespace);

@@ -1,23 +1,23 @@
-//! Brings the servers' objects to what is wanted: reads, compares, and writes what differs. It removes
-//! nothing but its own binding rules that are there twice.
+//! Reconciles the servers' ACL objects: reads, compares, and writes differences. It deletes only
+//! duplicates of its own binding rules.
 
 use http::{Method, StatusCode};
 use legate_model::{DEFAULT_TENANCY, Secret};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::objects::{DESCRIPTION, Objects, says};
+use super::objects::{DESCRIPTION, Objects, matches};
 use crate::servers::{Answer, Path, Servers, calls};
 use crate::tenancy::Tenants;
 
-/// The servers, with the first token.
+/// A client for the servers, with the first token.
 pub(super) struct Writer<'a> {
     pub(super) servers: &'a Servers,
     pub(super) token: &'a Secret,
 }
 
 impl Writer<'_> {
-    /// Writes everything, what others refer to first.
+    /// Writes all objects, each after those that it refers to.
     pub(super) async fn write(&self, objects: &Objects) -> Result<(), Failure> {
         self.policy(&objects.policy).await?;
         self.role(&objects.role).await?;
@@ -29,8 +29,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes the partition and the namespaces that the rest stands in, and gives the tokens of
-    /// namespaces what they need.
+    /// Creates the partition and the namespaces of the other objects, and adds the default policy to
+    /// the namespaces.
     pub(super) async fn tenants(
         &self,
         tenants: &Tenants,
@@ -55,7 +55,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Makes a namespace, or adds the policy to one that is there.
+    /// Creates a namespace, or adds the policy to an existing one.
     async fn namespace(&self, name: &str, policy: Option<&str>) -> Result<(), Failure> {
         let path = Path::of(["namespace", name]);
         let Some(mut held) = self.find(&path).await? else {
@@ -78,7 +78,7 @@ impl Writer<'_> {
             acls = json!({});
         }
         acls["PolicyDefaults"] = links.into();
-        // What a server adds by itself is not sent back.
+        // Fields that a server adds are not sent back.
         let mut body = json!({"Name": name, "ACLs": acls});
         for field in ["Description", "Meta"] {
             if !held[field].is_null() {
@@ -114,22 +114,22 @@ impl Writer<'_> {
             return self.send(Method::PUT, &create, Some(wanted)).await;
         }
         // Lists of auth methods leave the settings out.
-        if says(&self.read(&path).await?, wanted) {
+        if matches(&self.read(&path).await?, wanted) {
             return Ok(());
         }
         self.send(Method::PUT, &path, Some(wanted)).await
     }
 
-    /// The one rule of this program: rules that somebody else has made stay.
+    /// Writes this program's one rule; rules of others stay.
     async fn binding_rule(&self, wanted: &Value, namespace: Option<&str>) -> Result<(), Failure> {
         let rules = Path::of(["acl", "binding-rules"]);
         let rules = rules.with("authmethod", text(wanted, "AuthMethod"));
         let rules = rules.in_namespace(namespace);
         let Value::Array(mut own) = self.read(&rules).await? else {
-            return Err(Failure::Later(format!("{rules} is no list")));
+            return Err(Failure::Later(format!("{rules} is not a list")));
         };
         own.retain(|rule| text(rule, "Description") == DESCRIPTION);
-        // Two Jobs at one time may have made one each.
+        // Concurrent Jobs may have created a rule each.
         for extra in own.iter().skip(1) {
             let path = Path::of(["acl", "binding-rule", text(extra, "ID")]);
             let path = path.in_namespace(namespace);
@@ -147,7 +147,7 @@ impl Writer<'_> {
         held: &Value,
         wanted: &Value,
     ) -> Result<(), Failure> {
-        if says(held, wanted) {
+        if matches(held, wanted) {
             return Ok(());
         }
         match held["ID"].as_str() {
@@ -164,16 +164,16 @@ impl Writer<'_> {
         }
     }
 
-    /// The object of a list that has the name of the one that is wanted.
+    /// The object of a list with the name of the wanted one.
     async fn named(&self, list: &Path, wanted: &Value) -> Result<Option<Value>, Failure> {
         let Value::Array(held) = self.read(list).await? else {
-            return Err(Failure::Later(format!("{list} is no list")));
+            return Err(Failure::Later(format!("{list} is not a list")));
         };
         let name = text(wanted, "Name");
         Ok(held.into_iter().find(|held| text(held, "Name") == name))
     }
 
-    /// `None` where there is no such object.
+    /// Returns `None` if the object does not exist.
     async fn find(&self, path: &Path) -> Result<Option<Value>, Failure> {
         let get = self
             .servers

@@ -1,35 +1,36 @@
-//! Every key under the prefix: what it takes, what it does, and which are not served.
+//! The table of all annotations under the prefix: values, defaults, effects, and which are not
+//! supported.
 
-/// What every key begins with.
+/// The prefix of all keys.
 pub const PREFIX: &str = "consul.hashicorp.com/";
 
-/// What becomes of a key on a pod.
+/// How an annotation on a pod is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Treatment {
-    /// It does what it says.
+    /// It has the documented effect.
     Served,
-    /// Kept by the operator; what a user writes there is replaced.
+    /// The operator writes it; a user's value is replaced.
     Written,
-    /// Read on pods of gateways only.
+    /// Has an effect on pods of gateways only.
     Gateway,
-    /// Left out, with a warning that says why.
+    /// Ignored, with a warning that gives this reason.
     Ignored(&'static str),
-    /// The pod is refused, and this says why.
+    /// The pod is refused with this reason.
     Refused(&'static str),
 }
 
-/// A key, without the prefix.
+/// An annotation, without the prefix.
 #[derive(Debug)]
 pub struct Key {
-    /// Its name; one that ends with `*` stands for all keys that begin so.
+    /// The name; a trailing `*` matches any suffix.
     pub name: &'static str,
-    /// What becomes of it.
+    /// How it is treated.
     pub treatment: Treatment,
-    /// What may be written.
+    /// The values that are accepted.
     pub values: &'static str,
-    /// What holds without it.
+    /// The value used if it is absent.
     pub default: &'static str,
-    /// What it does.
+    /// The effect.
     pub effect: &'static str,
 }
 
@@ -91,11 +92,10 @@ const fn refused(name: &'static str, why: &'static str) -> Key {
 const BOOLEAN: &str = "`true`, `false`";
 const PORT: &str = "port name or number";
 const NUMBER: &str = "number";
-const NO_VOLUME: &str =
-    "volumes of the sidecar are not served: the sidecar needs no file but its own";
-const NO_PROMETHEUS_TLS: &str = "TLS between Prometheus and the sidecar is not served";
-const NO_FAILURE_SECONDS: &str = "the sidecar's startup and liveness probes by seconds are not \
-     served; a native sidecar has a startup probe, see sidecar-probe-failure-threshold";
+const NO_VOLUME: &str = "volumes of the sidecar are not supported: it needs no files but its own";
+const NO_PROMETHEUS_TLS: &str = "TLS between Prometheus and the sidecar is not supported";
+const NO_FAILURE_SECONDS: &str = "the sidecar's startup and liveness probes in seconds are not \
+     supported; a native sidecar has a startup probe, see sidecar-probe-failure-threshold";
 const OF_OTHERS: &str = "it belongs to consul-k8s";
 
 /// All keys, in the order of the reference.
@@ -104,37 +104,37 @@ pub const KEYS: &[Key] = &[
         "connect-inject",
         BOOLEAN,
         "`connectInject.default`",
-        "Injects the pod, or does not.",
+        "Whether the pod gets a sidecar.",
     ),
     key(
         "connect-service",
         "name",
         "name of the one Service that selects the pod",
-        "Name of the service in the mesh. With access control it has to be the name of the pod's service account.",
+        "Name of the service in the mesh. With ACLs it must be the name of the pod's service account.",
     ),
     key(
         "kubernetes-service",
         "name of a Service",
         "–",
-        "Only this Service stands for the pod, where several select it.",
+        "The Service that represents the pod, if several select it.",
     ),
     key(
         "connect-service-port",
         PORT,
         "first port of the first container",
-        "Port at which the application listens. Of a list, the first one or `connect-service-default-port` is registered.",
+        "Port at which the application listens. If it is a list, the first port or `connect-service-default-port` is registered.",
     ),
     key(
         "connect-service-default-port",
         PORT,
         "first of `connect-service-port`",
-        "Which port of a list is registered.",
+        "The port of the list that is registered.",
     ),
     key(
         "connect-service-upstreams",
         "list, see below",
         "–",
-        "Services that the pod calls at ports of its own.",
+        "Upstreams that the pod calls on local ports.",
     ),
     key(
         "proxy-config-map",
@@ -158,7 +158,7 @@ pub const KEYS: &[Key] = &[
         "use-proxy-health-check",
         BOOLEAN,
         "`false`",
-        "The sidecar's readiness is what the proxy answers at `/ready` (port 21000) instead of a TCP connection to port 20000.",
+        "The readiness probe queries the proxy's `/ready` (port 21000) instead of opening a TCP connection to port 20000.",
     ),
     key(
         "sidecar-proxy-cpu-limit",
@@ -194,7 +194,7 @@ pub const KEYS: &[Key] = &[
         "enable-sidecar-proxy-lifecycle",
         BOOLEAN,
         "`sidecarProxy.lifecycle.defaultEnabled`",
-        "The sidecar starts before the application and ends in order.",
+        "The sidecar starts before the application and stops after it.",
     ),
     key(
         "enable-sidecar-proxy-lifecycle-shutdown-drain-listeners",
@@ -206,13 +206,13 @@ pub const KEYS: &[Key] = &[
         "sidecar-proxy-lifecycle-shutdown-grace-period-seconds",
         NUMBER,
         "`sidecarProxy.lifecycle.defaultShutdownGracePeriodSeconds`",
-        "How long the sidecar still serves after it was asked to stop.",
+        "How long the sidecar continues to serve after a stop request.",
     ),
     key(
         "sidecar-proxy-lifecycle-startup-grace-period-seconds",
         NUMBER,
         "`sidecarProxy.lifecycle.defaultStartupGracePeriodSeconds`",
-        "How long the startup path waits for the proxy.",
+        "How long the startup path waits for the proxy to become ready.",
     ),
     key(
         "sidecar-proxy-lifecycle-graceful-port",
@@ -224,13 +224,13 @@ pub const KEYS: &[Key] = &[
         "sidecar-proxy-lifecycle-graceful-shutdown-path",
         "path",
         "`sidecarProxy.lifecycle.defaultGracefulShutdownPath`",
-        "Path that asks the sidecar to stop.",
+        "Path that requests the sidecar to stop.",
     ),
     key(
         "sidecar-proxy-lifecycle-graceful-startup-path",
         "path",
         "`sidecarProxy.lifecycle.defaultGracefulStartupPath`",
-        "Path that answers when the proxy is ready.",
+        "Path that responds when the proxy is ready.",
     ),
     key(
         "enable-consul-dataplane-as-sidecar",
@@ -266,7 +266,7 @@ pub const KEYS: &[Key] = &[
         "enable-metrics",
         BOOLEAN,
         "`metrics.defaultEnabled`",
-        "Offers metrics to Prometheus and says so in annotations.",
+        "Serves metrics to Prometheus and adds its annotations.",
     ),
     key(
         "enable-metrics-merging",
@@ -284,37 +284,37 @@ pub const KEYS: &[Key] = &[
         "prometheus-scrape-port",
         "1024 to 65535",
         "`metrics.defaultPrometheusScrapePort`",
-        "Port that Prometheus asks at.",
+        "Port that Prometheus scrapes.",
     ),
     key(
         "prometheus-scrape-path",
         "path",
         "`metrics.defaultPrometheusScrapePath`",
-        "Path that Prometheus asks for.",
+        "Path that Prometheus scrapes.",
     ),
     key(
         "service-metrics-port",
         PORT,
         "the service's port",
-        "Where the application offers its metrics.",
+        "Port of the application's metrics.",
     ),
     key(
         "service-metrics-path",
         "path",
         "`/metrics`",
-        "Where the application offers its metrics.",
+        "Path of the application's metrics.",
     ),
     key(
         "envoy-extra-args",
         "`--log-level LEVEL`, `--concurrency NUMBER`",
         "–",
-        "Flags of Envoy; others are left out with a warning.",
+        "Flags of Envoy; unsupported ones are ignored with a warning.",
     ),
     key(
         "consul-dns",
         BOOLEAN,
         "label of the same name on the namespace, else `dns.enableRedirection`",
-        "Names of the mesh are looked up through the sidecar. Needs the transparent proxy.",
+        "Names of the mesh are resolved through the sidecar. Needs the transparent proxy.",
     ),
     key(
         "transparent-proxy",
@@ -326,39 +326,39 @@ pub const KEYS: &[Key] = &[
         "transparent-proxy-exclude-inbound-ports",
         "list of ports",
         "–",
-        "Not redirected on its way in.",
+        "Inbound ports that are not redirected.",
     ),
     key(
         "transparent-proxy-exclude-outbound-ports",
         "list of ports",
         "–",
-        "Not redirected on its way out.",
+        "Outbound ports that are not redirected.",
     ),
     key(
         "transparent-proxy-exclude-outbound-cidrs",
         "list of CIDRs",
         "–",
-        "Not redirected on its way out.",
+        "Outbound destinations that are not redirected.",
     ),
     key(
         "transparent-proxy-exclude-uids",
         "list of user ids",
         "–",
-        "Processes whose traffic is not redirected.",
+        "Users whose processes are not redirected.",
     ),
     key(
         "transparent-proxy-overwrite-probes",
         BOOLEAN,
         "`transparentProxy.defaultOverwriteProbes`",
-        "The kubelet's probes reach the application although traffic is redirected.",
+        "The kubelet's probes still reach the application when traffic is redirected.",
     ),
     written(
         "connect-inject-status",
-        "`injected`; a pod that has it is left as it is. A label too.",
+        "`injected`; a pod that has it is not changed. Also a label.",
     ),
     written(
         "transparent-proxy-status",
-        "`enabled` where traffic is redirected.",
+        "`enabled` if traffic is redirected.",
     ),
     written(
         "expose-paths",
@@ -366,7 +366,7 @@ pub const KEYS: &[Key] = &[
     ),
     written(
         "ca-certs",
-        "The authorities that servers are verified against, as PEM.",
+        "The CA certificates that servers are verified with, as PEM.",
     ),
     written(
         "redirect-traffic-config",
@@ -374,7 +374,7 @@ pub const KEYS: &[Key] = &[
     ),
     written(
         "consul-namespace",
-        "The pod's namespace in the mesh, where namespaces are used. The chart decides which one it is: a pod that asks for another one is refused.",
+        "The pod's namespace in the mesh, if namespaces are used. The chart determines it; a pod that requests another one is refused.",
     ),
     written("dual-stack", "Written by consul-k8s."),
     written("original-pod", "Written by consul-k8s."),
@@ -385,10 +385,7 @@ pub const KEYS: &[Key] = &[
         "Written by consul-k8s.",
     ),
     written("consul-sidecar-access-log-path", "Written by consul-k8s."),
-    written(
-        "config-checksum",
-        "Written by charts, so that pods are replaced.",
-    ),
+    written("config-checksum", "Written by charts to replace pods."),
     gateway("gateway-kind", "Kind of the gateway."),
     gateway(
         "gateway-consul-service-name",
@@ -416,7 +413,7 @@ pub const KEYS: &[Key] = &[
     refused("sidecar-proxy-liveness-failure-seconds", NO_FAILURE_SECONDS),
 ];
 
-/// The row of a key without its prefix.
+/// The entry of a key without its prefix.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| match key.name.strip_suffix('*') {
         Some(start) => name
@@ -426,7 +423,7 @@ pub(super) fn find(name: &str) -> Option<&'static Key> {
     })
 }
 
-/// What is said about a key that is unknown: the one that it may have been meant to be.
+/// The warning for an unknown key, with the closest known key.
 pub(super) fn unknown(name: &str) -> String {
     let shown: String = name.chars().take(80).collect();
     let nearest = KEYS
@@ -441,9 +438,9 @@ pub(super) fn unknown(name: &str) -> String {
         .max_by(|one, other| one.0.total_cmp(&other.0));
     match nearest {
         Some((likeness, key)) if likeness >= 0.7 => format!(
-            "annotation {PREFIX}{shown} is unknown and does nothing; did you mean {PREFIX}{}?",
+            "annotation {PREFIX}{shown} is unknown and has no effect; did you mean {PREFIX}{}?",
             key.name
         ),
-        _ => format!("annotation {PREFIX}{shown} is unknown and does nothing"),
+        _ => format!("annotation {PREFIX}{shown} is unknown and has no effect"),
     }
 }

@@ -1,8 +1,8 @@
-//! Everything that people write on pods under `consul.hashicorp.com/`, typed. Pure: no object is
-//! looked up here, and no default of the installation is known.
+//! Parses the annotations that users write on pods under `consul.hashicorp.com/`. Pure: independent
+//! of other objects and of the installation's defaults.
 //!
 //! Names and values are those of consul-k8s, so that its manifests work unchanged. An empty value
-//! is like an absent one.
+//! counts as absent.
 
 mod keys;
 mod reference;
@@ -23,16 +23,17 @@ use self::values::Reason;
 pub const STATUS: &str = "consul.hashicorp.com/connect-inject-status";
 /// The value of [`STATUS`].
 pub const INJECTED: &str = "injected";
-/// Label that says which integration keeps the pod's registration; ours is [`MANAGED_BY_LEGATE`].
+/// Label that names the integration in charge of the pod's registration; ours is
+/// [`MANAGED_BY_LEGATE`].
 pub const MANAGED_BY: &str = "consul.hashicorp.com/connect-inject-managed-by";
-/// The value of [`MANAGED_BY`] on pods that this operator has injected. Pods with another one are
-/// left to whoever wrote it: consul-k8s writes `consul-k8s-endpoints-controller`.
+/// The value of [`MANAGED_BY`] on pods that this operator has injected. The operator leaves pods
+/// with another value alone, such as `consul-k8s-endpoints-controller` of consul-k8s.
 pub const MANAGED_BY_LEGATE: &str = "legate-k8s";
-/// Annotation with the service's name, which the injector writes where the user has not.
+/// Annotation with the service's name, which the injector writes if the user has not.
 pub const SERVICE: &str = "consul.hashicorp.com/connect-service";
 /// Annotation with the service's port; the injector replaces a name by its number.
 pub const SERVICE_PORT: &str = "consul.hashicorp.com/connect-service-port";
-/// Annotation with the only Service that stands for the pod.
+/// Annotation with the Service that represents the pod, if several select it.
 pub const KUBERNETES_SERVICE: &str = "consul.hashicorp.com/kubernetes-service";
 /// Annotation with the upstreams; the injector replaces names of ports by their numbers.
 pub const UPSTREAMS: &str = "consul.hashicorp.com/connect-service-upstreams";
@@ -40,10 +41,10 @@ pub const UPSTREAMS: &str = "consul.hashicorp.com/connect-service-upstreams";
 pub const TRANSPARENT_PROXY_STATUS: &str = "consul.hashicorp.com/transparent-proxy-status";
 /// Annotation with the probes that the proxy answers, a JSON list of [`ExposePath`].
 pub const EXPOSE_PATHS: &str = "consul.hashicorp.com/expose-paths";
-/// Annotation with the servers' authorities, as PEM.
+/// Annotation with the servers' CA certificates, as PEM.
 pub const CA_CERTS: &str = "consul.hashicorp.com/ca-certs";
-/// Annotation with the port at which Prometheus asks, which the injector writes where metrics are
-/// offered.
+/// Annotation with the port that Prometheus scrapes, which the injector writes if metrics are
+/// enabled.
 pub const SCRAPE_PORT: &str = "consul.hashicorp.com/prometheus-scrape-port";
 /// Annotation, and label of namespaces, that turns the redirection of traffic on or off.
 pub const TRANSPARENT_PROXY: &str = "consul.hashicorp.com/transparent-proxy";
@@ -51,21 +52,21 @@ pub const TRANSPARENT_PROXY: &str = "consul.hashicorp.com/transparent-proxy";
 pub const DNS: &str = "consul.hashicorp.com/consul-dns";
 /// Annotation with the pod's namespace in the mesh.
 pub const CONSUL_NAMESPACE: &str = "consul.hashicorp.com/consul-namespace";
-/// What a tag or a value of metadata holds in place of the pod's name.
+/// The placeholder for the pod's name in tags and metadata.
 pub const POD_NAME: &str = "$POD_NAME";
 
-/// An annotation that cannot be used: the pod is refused, and this is the sentence that says why.
+/// An annotation that cannot be used. The pod is refused with this message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {key} {reason}")]
 pub struct InvalidAnnotation {
-    /// The whole key.
+    /// The full key.
     pub key: String,
-    /// What is wrong.
+    /// The reason.
     pub reason: String,
 }
 
 impl InvalidAnnotation {
-    /// `value` is repeated up to a length that fits into one line.
+    /// `value` is included in the message, shortened to fit into one line.
     fn value(key: &str, value: &str, reason: Reason) -> InvalidAnnotation {
         let (value, reason) = (shortened(value, 64), shortened(&reason, 300));
         InvalidAnnotation {
@@ -75,7 +76,7 @@ impl InvalidAnnotation {
     }
 }
 
-/// At most so many characters of a text.
+/// Truncates a text to this many characters.
 fn shortened(text: &str, most: usize) -> String {
     let mut shown: String = text.chars().take(most).collect();
     if shown.len() < text.len() {
@@ -91,7 +92,7 @@ pub struct Annotations {
     pub service: Option<String>,
     /// `kubernetes-service`
     pub kubernetes_service: Option<String>,
-    /// `connect-service-port`; several are allowed, of which one is registered.
+    /// `connect-service-port`; of several, one is registered.
     pub ports: Vec<Port>,
     /// `connect-service-default-port`
     pub default_port: Option<Port>,
@@ -99,9 +100,9 @@ pub struct Annotations {
     pub upstreams: Vec<Upstream>,
     /// `proxy-config-map`
     pub proxy_config: serde_json::Map<String, serde_json::Value>,
-    /// `service-tags`, with [`POD_NAME`] as it was written.
+    /// `service-tags`, with [`POD_NAME`] not yet replaced.
     pub tags: Vec<String>,
-    /// `service-meta-*`, with [`POD_NAME`] as it was written.
+    /// `service-meta-*`, with [`POD_NAME`] not yet replaced.
     pub meta: BTreeMap<String, String>,
     /// The sidecar's container.
     pub sidecar: Sidecar,
@@ -113,7 +114,7 @@ pub struct Annotations {
     pub dns: Option<bool>,
     /// Redirection of traffic.
     pub transparent_proxy: TransparentProxy,
-    /// What the injector has written.
+    /// The annotations that the injector has written.
     pub written: Written,
 }
 
@@ -195,13 +196,13 @@ pub struct TransparentProxy {
     pub exclude_inbound_ports: Vec<u16>,
     /// `transparent-proxy-exclude-outbound-ports`
     pub exclude_outbound_ports: Vec<u16>,
-    /// `transparent-proxy-exclude-outbound-cidrs`, each with its length.
+    /// `transparent-proxy-exclude-outbound-cidrs`, each with its prefix length.
     pub exclude_outbound_cidrs: Vec<String>,
     /// `transparent-proxy-exclude-uids`
     pub exclude_uids: Vec<u32>,
 }
 
-/// What the injector has written on a pod that it injected.
+/// The annotations that the injector has written on an injected pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Written {
     /// The pod has a sidecar.
@@ -213,10 +214,10 @@ pub struct Written {
 }
 
 impl Annotations {
-    /// Reads a pod's annotations; those of others are passed over.
+    /// Parses a pod's annotations; annotations without the prefix are ignored.
     ///
     /// # Errors
-    /// The first one that cannot be used, in the order of the reference.
+    /// The first annotation that cannot be used, in the order of the reference.
     pub fn parse(all: &BTreeMap<String, String>) -> Result<Annotations, InvalidAnnotation> {
         let reader = Reader { all };
         reader.refused()?;
@@ -240,17 +241,17 @@ impl Annotations {
         })
     }
 
-    /// The port of the service that is registered, where the annotations name one.
+    /// The port to register, if the annotations name one.
     #[must_use]
     pub fn port(&self) -> Option<&Port> {
         self.default_port.as_ref().or(self.ports.first())
     }
 }
 
-/// What `connect-inject` asks for, before anything else is read.
+/// The value of `connect-inject`, which is read before all others.
 ///
 /// # Errors
-/// When it is neither true nor false.
+/// If it is neither true nor false.
 pub fn wants_injection(all: &BTreeMap<String, String>) -> Result<Option<bool>, InvalidAnnotation> {
     Reader { all }.read("connect-inject", values::boolean)
 }
@@ -258,7 +259,7 @@ pub fn wants_injection(all: &BTreeMap<String, String>) -> Result<Option<bool>, I
 /// A boolean from a namespace's label, such as [`TRANSPARENT_PROXY`].
 ///
 /// # Errors
-/// When it is neither true nor false.
+/// If it is neither true nor false.
 pub fn namespace_label(
     labels: &BTreeMap<String, String>,
     key: &str,
@@ -269,13 +270,12 @@ pub fn namespace_label(
     values::boolean(value)
         .map(Some)
         .map_err(|reason| InvalidAnnotation {
-            key: format!("(a label of the namespace) {key}"),
+            key: format!("(label of the namespace) {key}"),
             reason: format!("= {value:?} {reason}"),
         })
 }
 
-/// What should be said about the annotations although they can be used: unknown keys and those that
-/// are left out. A few at most, because nobody reads more.
+/// Warnings about usable annotations: unknown and ignored keys. Limited to a few.
 #[must_use]
 pub fn warnings(all: &BTreeMap<String, String>) -> Vec<String> {
     const MOST: usize = 10;
@@ -407,7 +407,7 @@ impl Reader<'_> {
 
     fn written(&self) -> Result<Written, InvalidAnnotation> {
         let expose_paths = self.read("expose-paths", |text| {
-            serde_json::from_str(text).map_err(|error| format!("is no list of paths: {error}"))
+            serde_json::from_str(text).map_err(|error| format!("is not a list of paths: {error}"))
         })?;
         Ok(Written {
             injected: self.text("connect-inject-status") == Some(INJECTED),

@@ -1,4 +1,4 @@
-//! The page of all annotations, made from their declarations.
+//! Generates the reference page of all annotations from [`KEYS`].
 
 use std::fmt::Write as _;
 
@@ -10,63 +10,63 @@ const HEAD: &str = "\
 <!-- Made from the declarations in crates/kubernetes/src/annotations/keys.rs by
      cargo run -q -p legate-kubernetes --example annotations_reference > docs/kubernetes-annotations.md -->
 
-Every key begins with `consul.hashicorp.com/`, and keys and values are those of consul-k8s. They stand on
+Every key begins with `consul.hashicorp.com/`, and keys and values are those of consul-k8s. They are set on
 pods: in a Deployment under `spec.template.metadata.annotations`. Defaults are values of the chart, below
-`connectInject` unless they say otherwise.
+`connectInject` unless noted otherwise.
 
-- An empty value is like an absent one.
-- A key that is unknown has no effect; the warning to whoever creates the pod names the key that is most
-  like it.
-- A value that cannot be used refuses the pod, in one sentence.
-- Booleans are written as Go reads them: `true`, `t`, `1`, `false`, `f`, `0`.
+- An empty value counts as absent.
+- An unknown key has no effect; the client that creates the pod gets a warning with the most similar
+  key.
+- A pod with an invalid value is refused with an error message.
+- Booleans are in Go's syntax: `true`, `t`, `1`, `false`, `f`, `0`.
 
 ";
 
 const UPSTREAMS: &str = "\
 ## Upstreams
 
-Items of `connect-service-upstreams` stand between commas. A port is a number, or the name of a
+Items of `connect-service-upstreams` are separated by commas. A port is a number, or the name of a
 container's port.
 
 | Item | Meaning |
 |---|---|
 | `db:5432` | the service `db`, called at port 5432 of 127.0.0.1 |
 | `db:5432:dc2` | in another datacenter |
-| `db:5432:OPTIONS`, `db:5432:dc2?OPTIONS` | with options between `&`: `local_bind_address=127.0.0.2`, `mesh_gateway_mode=none\\|local\\|remote`, `datacenter=dc2` |
+| `db:5432:OPTIONS`, `db:5432:dc2?OPTIONS` | with options separated by `&`: `local_bind_address=127.0.0.2`, `mesh_gateway_mode=none\\|local\\|remote`, `datacenter=dc2` |
 | `db.stock:5432`, `db.stock.east:5432` | in another namespace of the mesh, and in another partition |
-| `db.svc:5432`, `db.svc.stock.ns:5432`, `db.svc.stock.ns.east.ap:5432`, `db.svc.dc2.dc:5432`, `db.svc.east.peer:5432` | the labelled form: a namespace, and behind it a partition, a datacenter or a cluster peer; options follow after a colon |
+| `db.svc:5432`, `db.svc.stock.ns:5432`, `db.svc.stock.ns.east.ap:5432`, `db.svc.dc2.dc:5432`, `db.svc.east.peer:5432` | the labelled form: a namespace, then a partition, a datacenter or a cluster peer; options follow after a colon |
 | `prepared_query:db:5432` | a prepared query |
 
-Cluster peers and other datacenters need Consul's servers (`externalServers`); with Legate's own they are
-refused. Namespaces need `global.enableConsulNamespaces`, and partitions `global.adminPartitions`; an upstream that
-names none is in the pod's own. Ports of a destination (`destination_port`) are refused everywhere.
+Cluster peers and other datacenters require Consul's servers (`externalServers`); with Legate's own they are
+refused. Namespaces require `global.enableConsulNamespaces`, and partitions `global.adminPartitions`; an upstream that
+sets none is in the pod's own. Ports of a destination (`destination_port`) are refused everywhere.
 
 Each service becomes two variables in all containers of the pod: `DB_CONNECT_SERVICE_HOST` and
 `DB_CONNECT_SERVICE_PORT`.
 
 ## Probes
 
-Where traffic is redirected, the kubelet could not reach the application, because it has no certificate of
-the mesh. Its probes are led through ports of the sidecar that answer these paths alone: 20300, 20400 and
-20500 and the number of the container, for liveness, readiness and startup.
+When traffic is redirected, the kubelet cannot reach the application, because it has no certificate of
+the mesh. Its probes are sent to ports of the sidecar that serve only these paths: 20300, 20400 and
+20500 plus the index of the container, for liveness, readiness and startup.
 
-- HTTP and gRPC probes are handed to the application.
+- HTTP and gRPC probes are forwarded to the application.
 - TCP probes become HTTP probes that the sidecar answers: it connects to the port itself.
-- Exec probes stay as they are.
+- Exec probes are not changed.
 - HTTPS probes and HTTP hooks (`postStart`, `preStop`) are refused, unless their port is among
-  `transparent-proxy-exclude-inbound-ports`: then they reach the application as they are, and so does
-  everybody else.
+  `transparent-proxy-exclude-inbound-ports`: then they reach the application directly, and so do
+  all other clients.
 
 ## Start and stop
 
-A native sidecar is the first init container but for the redirection, so that the pod's other init
-containers have the mesh. When the pod is about to end, the sidecar drains inbound connections at once and
-soon refuses new ones; outbound connections are served until the application has ended. An application
+A native sidecar is the first init container after the redirection, so that the pod's other init
+containers can use the mesh. When the pod terminates, the sidecar drains inbound connections at once and
+soon refuses new ones; outbound connections are served until the application has exited. An application
 container without a `preStop` hook gets one that sleeps for 2 s (Kubernetes 1.30 and later, and pods that
-have more than 4 s to end): meanwhile callers turn to other instances.
+have more than 4 s to terminate): meanwhile callers switch to other instances.
 ";
 
-/// The whole page, in Markdown.
+/// The whole page in Markdown.
 #[must_use]
 pub fn reference() -> String {
     let mut text = HEAD.to_owned();
@@ -79,7 +79,7 @@ pub fn reference() -> String {
         *one == Treatment::Gateway
     });
     let ignored = |one: &Treatment| matches!(one, Treatment::Ignored(_));
-    section(&mut text, "Left out with a warning", ignored);
+    section(&mut text, "Ignored with a warning", ignored);
     let refused = |one: &Treatment| matches!(one, Treatment::Refused(_));
     section(&mut text, "Refused: the pod is not admitted", refused);
     text.truncate(text.trim_end().len());
@@ -94,7 +94,7 @@ fn section(text: &mut String, title: &str, wanted: impl Fn(&Treatment) -> bool) 
         true => "| Key | Values | Default | Effect |\n|---|---|---|---|",
         false => "| Key | |\n|---|---|",
     };
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(text, "## {title}\n\n{head}");
     for key in keys {
         let _ = match served {

@@ -15,8 +15,8 @@ fn parse(pairs: &[(&str, &str)]) -> Result<Annotations, String> {
 }
 
 #[test]
-fn every_served_key_is_read_and_what_it_cannot_hold_is_refused_by_name() {
-    // What any text is right for.
+fn every_served_key_is_read_and_invalid_values_are_refused_by_name() {
+    // Keys that accept any text.
     let free = [
         "kubernetes-service",
         "service-tags",
@@ -57,13 +57,13 @@ fn keys_that_are_not_served_are_refused_with_a_reason() {
     }
     let error = parse(&[("connect-service", "a,b")]).unwrap_err();
     assert!(
-        error.contains("only one service a pod is served"),
+        error.contains("only one service per pod is supported"),
         "{error}"
     );
 }
 
 #[test]
-fn what_is_empty_is_like_absent() {
+fn an_empty_value_counts_as_absent() {
     let empty: Vec<(&str, &str)> = KEYS.iter().map(|key| (key.name, "")).collect();
     assert_eq!(parse(&empty).unwrap(), Annotations::default());
     assert_eq!(wants_injection(&map(&empty)), Ok(None));
@@ -82,13 +82,13 @@ fn an_unknown_key_is_warned_of_with_the_nearest_one() {
     assert_eq!(
         said,
         [
-            "annotation consul.hashicorp.com/connect-service-upstream is unknown and does nothing; \
+            "annotation consul.hashicorp.com/connect-service-upstream is unknown and has no effect; \
              did you mean consul.hashicorp.com/connect-service-upstreams?",
             "annotation consul.hashicorp.com/enable-sidecar-proxy-shutdown-drain-listeners is \
-             unknown and does nothing; did you mean \
+             unknown and has no effect; did you mean \
              consul.hashicorp.com/enable-sidecar-proxy-lifecycle-shutdown-drain-listeners?",
             "annotation consul.hashicorp.com/mesh-inject is ignored: it belongs to consul-k8s",
-            "annotation consul.hashicorp.com/of-something-else is unknown and does nothing",
+            "annotation consul.hashicorp.com/of-something-else is unknown and has no effect",
         ]
     );
 }
@@ -155,7 +155,7 @@ fn upstreams_of_other_tenants() {
         let upstream = &parsed.upstreams[0];
         let mut registered = serde_json::json!({});
         upstream.name_tenant(&mut registered);
-        // It says the same when it is written again.
+        // Printing and parsing again gives the same upstream.
         let again = parse(&[("connect-service-upstreams", &upstream.to_string())]).unwrap();
         assert_eq!(again.upstreams, parsed.upstreams, "{upstream}");
         let text = |field: &str| registered[field].as_str().unwrap_or("-").to_owned();
@@ -176,15 +176,15 @@ fn upstreams_of_other_tenants() {
 }
 
 #[test]
-fn upstreams_that_cannot_be_are_refused_in_one_sentence() {
+fn invalid_upstreams_are_refused_in_one_sentence() {
     let reasons = [
         ("db", "has no port"),
-        ("db:0", "has a port that is no port"),
-        ("db:70000", "has a port that is no port"),
-        ("db.n_1:1234", "has no good namespace: \"n_1\""),
-        ("db.ns1.*:1234", "has no good partition: \"*\""),
+        ("db:0", "has an invalid port"),
+        ("db:70000", "has an invalid port"),
+        ("db.n_1:1234", "has an invalid namespace: \"n_1\""),
+        ("db.ns1.*:1234", "has an invalid partition: \"*\""),
         ("db.ns1.part.x:1234", "is malformed"),
-        ("db.svc..ns:1234", "has no good namespace"),
+        ("db.svc..ns:1234", "has an invalid namespace"),
         ("db.svc.ns1.ns.ns2.ns:1234", "is malformed"),
         ("db.svc.part.ap.ns1.ns:1234", "is malformed"),
         ("db.svc.x:1234", "is malformed"),
@@ -195,16 +195,13 @@ fn upstreams_that_cannot_be_are_refused_in_one_sentence() {
             "names a port of the destination",
         ),
         ("db:1234:dc2?colour=red", "has the option \"colour\""),
-        (
-            "db:1234:mesh_gateway_mode=far",
-            "none, local and remote exist",
-        ),
-        ("db:1234:local_bind_address=x", "is no IP address"),
-        ("db:1234:DC 2", "has no good datacenter"),
-        (":1234", "has no good name"),
-        ("*:1234", "has no good name"),
-        ("prepared_query:db", "is no prepared query"),
-        ("prepared_query::1", "is no prepared query"),
+        ("db:1234:mesh_gateway_mode=far", "use none, local or remote"),
+        ("db:1234:local_bind_address=x", "is not an IP address"),
+        ("db:1234:DC 2", "has an invalid datacenter"),
+        (":1234", "has an invalid name"),
+        ("*:1234", "has an invalid name"),
+        ("prepared_query:db", "is not a prepared query"),
+        ("prepared_query::1", "is not a prepared query"),
     ];
     for (text, reason) in reasons {
         let error = parse(&[("connect-service-upstreams", text)]).expect_err(text);
@@ -214,7 +211,7 @@ fn upstreams_that_cannot_be_are_refused_in_one_sentence() {
 }
 
 #[test]
-fn the_page_of_all_annotations_is_that_of_the_declarations() {
+fn the_reference_page_is_up_to_date() {
     let page = include_str!("../../../../docs/kubernetes-annotations.md");
     assert!(
         page == reference(),

@@ -14,31 +14,31 @@ use serde_json::Value;
 
 use super::values::{Port, Reason, list, port};
 
-/// One service that a pod calls.
+/// An upstream of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
-    /// What the name refers to.
+    /// Whether `name` is a service or a prepared query.
     pub kind: UpstreamType,
     /// Name of the service or of the prepared query.
     pub name: String,
-    /// The namespace that it is in; empty for the proxy's own.
+    /// The upstream's namespace; empty means the proxy's own.
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for the proxy's own.
+    /// The upstream's partition; empty means the proxy's own.
     pub partition: TenancyName,
-    /// The cluster peer that it is in; empty for none.
+    /// The upstream's cluster peer; empty means none.
     pub peer: String,
-    /// The datacenter that it is in; empty for the proxy's own.
+    /// The upstream's datacenter; empty means the proxy's own.
     pub datacenter: String,
-    /// The port of the pod at which the application calls it.
+    /// The local port on which the application calls the upstream.
     pub port: Port,
-    /// Where that port is; 127.0.0.1 without.
+    /// The address of that port; 127.0.0.1 if `None`.
     pub bind_address: Option<IpAddr>,
-    /// Which gateways are used; the mesh's defaults without.
+    /// The mesh gateway mode; the mesh's default if `None`.
     pub mesh_gateway: Option<MeshGatewayMode>,
 }
 
 impl Upstream {
-    /// Names the tenant in the upstream as it is registered.
+    /// Adds the tenant to the registered upstream.
     pub fn name_tenant(&self, registered: &mut Value) {
         let names = [
             ("DestinationNamespace", &self.namespace),
@@ -49,7 +49,7 @@ impl Upstream {
         }
     }
 
-    /// The upstream as it is registered, without its tenant. A port's name is looked up with `number`.
+    /// The upstream in its registered form, without its tenant. `number` resolves a port's name.
     pub fn registered(
         &self,
         number: impl Fn(&str) -> Option<u16>,
@@ -75,7 +75,7 @@ impl Upstream {
     }
 }
 
-/// All upstreams of an annotation.
+/// Parses all upstreams of an annotation.
 pub(super) fn upstreams(text: &str) -> Result<Vec<Upstream>, Reason> {
     list(text)
         .map(|item| upstream(item).map_err(|reason| format!("holds {item:?}, which {reason}")))
@@ -101,7 +101,7 @@ fn upstream(item: &str) -> Result<Upstream, Reason> {
         partition: TenancyName::default(),
         peer: String::new(),
         datacenter: String::new(),
-        port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
+        port: port(number).map_err(|reason| format!("has an invalid port: it {reason}"))?,
         bind_address: None,
         mesh_gateway: None,
     };
@@ -129,12 +129,12 @@ fn upstream(item: &str) -> Result<Upstream, Reason> {
             datacenter_and_options(&mut upstream, rest)?;
         }
     }
-    validate_upstream(&upstream.name).map_err(|error| format!("has no good name: {error}"))?;
+    validate_upstream(&upstream.name).map_err(|error| format!("has an invalid name: {error}"))?;
     Ok(upstream)
 }
 
 fn prepared_query(rest: &str) -> Result<Upstream, Reason> {
-    let wrong = || "is no prepared query: write prepared_query:name:port".to_owned();
+    let wrong = || "is not a prepared query: write prepared_query:name:port".to_owned();
     let (name, number) = rest.split_once(':').ok_or_else(wrong)?;
     let name = name.trim();
     validate_upstream(name).map_err(|_| wrong())?;
@@ -145,21 +145,22 @@ fn prepared_query(rest: &str) -> Result<Upstream, Reason> {
         partition: TenancyName::default(),
         peer: String::new(),
         datacenter: String::new(),
-        port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
+        port: port(number).map_err(|reason| format!("has an invalid port: it {reason}"))?,
         bind_address: None,
         mesh_gateway: None,
     })
 }
 
-/// A namespace or partition, which has a name of its own.
+/// Parses a namespace or partition, which must not be empty.
 fn tenant(what: &str, name: &str) -> Result<TenancyName, Reason> {
     let named = name.parse::<TenancyName>().ok();
     named
         .filter(|name| !name.is_empty() && !name.is_every())
-        .ok_or_else(|| format!("has no good {what}: {name:?}"))
+        .ok_or_else(|| format!("has an invalid {what}: {name:?}"))
 }
 
-/// `service.svc`, and pairs of a name and what it is the name of: a namespace first, then one other.
+/// Parses `service.svc` with its labels, pairs of a name and its kind: an optional namespace, then at
+/// most one other.
 fn labelled(upstream: &mut Upstream, labels: &[&str]) -> Result<(), Reason> {
     labels[0].clone_into(&mut upstream.name);
     let rest = match &labels[2..] {
@@ -178,7 +179,7 @@ fn labelled(upstream: &mut Upstream, labels: &[&str]) -> Result<(), Reason> {
         [partition, "ap"] => upstream.partition = tenant("partition", partition)?,
         _ => {
             return Err(
-                "is malformed: write service.svc:port, service.svc.namespace.ns:port, and behind \
+                "is malformed: write service.svc:port, service.svc.namespace.ns:port, and then \
                  either .name.peer, .name.ap or .name.dc"
                     .to_owned(),
             );
@@ -213,14 +214,14 @@ fn datacenter_is_one(upstream: &Upstream) -> Result<(), Reason> {
     match upstream.datacenter.as_str() {
         "" => Ok(()),
         name => legate_model::name::validate_datacenter(name)
-            .map_err(|error| format!("has no good datacenter: {error}")),
+            .map_err(|error| format!("has an invalid datacenter: {error}")),
     }
 }
 
 const NO_DESTINATION_PORT: &str =
-    "names a port of the destination, which the servers do not serve: a service has one port";
+    "names a port of the destination, which the servers do not support: a service has one port";
 
-/// `name=value&name=value`; names may be written with `_`, `-` or capitals.
+/// Parses `name=value&name=value`; names may be written with `_`, `-` or capitals.
 fn options(upstream: &mut Upstream, text: &str) -> Result<(), Reason> {
     for option in text.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -235,7 +236,8 @@ fn options(upstream: &mut Upstream, text: &str) -> Result<(), Reason> {
             "datacenter" => value.clone_into(&mut upstream.datacenter),
             "localbindaddress" => {
                 let address = value.parse();
-                let wrong = |_| format!("has local_bind_address={value}, which is no IP address");
+                let wrong =
+                    |_| format!("has local_bind_address={value}, which is not an IP address");
                 upstream.bind_address = Some(address.map_err(wrong)?);
             }
             "meshgatewaymode" => {
@@ -245,15 +247,15 @@ fn options(upstream: &mut Upstream, text: &str) -> Result<(), Reason> {
                     "remote" => MeshGatewayMode::Remote,
                     _ => {
                         return Err(format!(
-                            "has mesh_gateway_mode={value}: none, local and remote exist"
+                            "has mesh_gateway_mode={value}: use none, local or remote"
                         ));
                     }
                 });
             }
             _ => {
                 return Err(format!(
-                    "has the option {name:?}: local_bind_address, mesh_gateway_mode and \
-                     datacenter exist"
+                    "has the option {name:?}: use local_bind_address, mesh_gateway_mode or \
+                     datacenter"
                 ));
             }
         }
@@ -261,14 +263,14 @@ fn options(upstream: &mut Upstream, text: &str) -> Result<(), Reason> {
     Ok(())
 }
 
-/// The item as it could have been written.
+/// Prints the item in the annotation's syntax.
 impl std::fmt::Display for Upstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.kind == UpstreamType::PreparedQuery {
             return write!(f, "prepared_query:{}:{}", self.name, self.port);
         }
         f.write_str(&self.name)?;
-        // A partition takes its place among the labels.
+        // A partition takes the datacenter's place among the labels.
         let datacenter = Some(self.datacenter.as_str());
         let (datacenter, option) = match self.partition.is_empty() {
             true => (datacenter, None),

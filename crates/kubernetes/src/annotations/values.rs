@@ -1,8 +1,8 @@
-//! How the values of annotations are read: booleans as Go reads them, ports, lists, quantities.
+//! Parsers for values of annotations: Go's booleans, ports, lists, quantities.
 
 use std::net::IpAddr;
 
-/// A port of a pod, as people write it.
+/// A port of a pod, by number or name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Port {
     /// Its number, 1 to 65535.
@@ -20,10 +20,10 @@ impl std::fmt::Display for Port {
     }
 }
 
-/// Why a value cannot be used: what it has to be.
+/// Why a value cannot be used, to follow the value in a sentence.
 pub(super) type Reason = String;
 
-/// The spellings that Go's `strconv.ParseBool` takes, which consul-k8s uses.
+/// Parses the spellings that Go's `strconv.ParseBool` accepts, which consul-k8s uses.
 pub(super) fn boolean(text: &str) -> Result<bool, Reason> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -34,22 +34,22 @@ pub(super) fn boolean(text: &str) -> Result<bool, Reason> {
 
 pub(super) fn number(text: &str) -> Result<u32, Reason> {
     text.parse()
-        .map_err(|_| "is no number from 0 to 4294967295".to_owned())
+        .map_err(|_| "is not a number from 0 to 4294967295".to_owned())
 }
 
-/// A number that Kubernetes takes for seconds and counts, which are signed there.
+/// Parses a number that Kubernetes uses for seconds and counts, which are signed there.
 pub(super) fn count(text: &str) -> Result<i32, Reason> {
     text.parse()
         .ok()
         .filter(|number| *number >= 0)
-        .ok_or_else(|| "is no number from 0 to 2147483647".to_owned())
+        .ok_or_else(|| "is not a number from 0 to 2147483647".to_owned())
 }
 
-/// A count that has to be something.
+/// Parses a count greater than zero.
 pub(super) fn positive(text: &str) -> Result<i32, Reason> {
     match count(text) {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err("is no number from 1 to 2147483647".to_owned()),
+        _ => Err("is not a number from 1 to 2147483647".to_owned()),
     }
 }
 
@@ -57,15 +57,15 @@ pub(super) fn text(text: &str) -> Result<String, Reason> {
     Ok(text.to_owned())
 }
 
-/// The name of a service in the mesh. It becomes part of ids and of DNS names.
+/// Parses the name of a service in the mesh, which becomes part of ids and DNS names.
 pub(super) fn service(text: &str) -> Result<String, Reason> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if text.contains(',') {
-        return Err("names several services; only one service a pod is served".to_owned());
+        return Err("names several services; only one service per pod is supported".to_owned());
     }
     if text.len() > 63 || text.is_empty() || !text.bytes().all(allowed) {
         return Err(
-            "is no service name: letters, digits, - and _ are allowed, 63 at most".to_owned(),
+            "is not a service name: use letters, digits, - and _, at most 63 characters".to_owned(),
         );
     }
     Ok(text.to_owned())
@@ -76,7 +76,7 @@ pub(super) fn port(text: &str) -> Result<Port, Reason> {
     if let Ok(number) = text.parse::<u32>() {
         return match u16::try_from(number) {
             Ok(number) if number > 0 => Ok(Port::Number(number)),
-            _ => Err("is no port: 1 to 65535 are".to_owned()),
+            _ => Err("is not a port from 1 to 65535".to_owned()),
         };
     }
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -93,7 +93,7 @@ pub(super) fn ports(text: &str) -> Result<Vec<Port>, Reason> {
 pub(super) fn port_number(text: &str) -> Result<u16, Reason> {
     match port(text)? {
         Port::Number(number) => Ok(number),
-        Port::Name(_) => Err("is no port number".to_owned()),
+        Port::Name(_) => Err("is not a port number".to_owned()),
     }
 }
 
@@ -101,11 +101,11 @@ pub(super) fn port_numbers(text: &str) -> Result<Vec<u16>, Reason> {
     list(text).map(port_number).collect()
 }
 
-/// A port that a process without privileges may listen at.
+/// Parses a port on which an unprivileged process may listen.
 pub(super) fn unprivileged_port(text: &str) -> Result<u16, Reason> {
     match port(text) {
         Ok(Port::Number(number)) if number >= 1024 => Ok(number),
-        _ => Err("is no port from 1024 to 65535".to_owned()),
+        _ => Err("is not a port from 1024 to 65535".to_owned()),
     }
 }
 
@@ -113,18 +113,18 @@ pub(super) fn path(text: &str) -> Result<String, Reason> {
     let graphic = text.bytes().all(|byte| byte.is_ascii_graphic());
     match text.starts_with('/') && graphic {
         true => Ok(text.to_owned()),
-        false => Err("is no path: it begins with / and has no spaces".to_owned()),
+        false => Err("is not a path: paths begin with / and contain no spaces".to_owned()),
     }
 }
 
-/// `10.0.0.0/8`, or one address.
+/// Parses `10.0.0.0/8` or a single address.
 pub(super) fn cidrs(text: &str) -> Result<Vec<String>, Reason> {
     list(text).map(cidr).collect()
 }
 
 fn cidr(text: &str) -> Result<String, Reason> {
     let wrong =
-        || format!("holds {text:?}, which is neither a CIDR such as 10.0.0.0/8 nor an address");
+        || format!("contains {text:?}, which is neither a CIDR such as 10.0.0.0/8 nor an address");
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
@@ -141,12 +141,12 @@ fn cidr(text: &str) -> Result<String, Reason> {
 pub(super) fn user_ids(text: &str) -> Result<Vec<u32>, Reason> {
     let user = |text: &str| {
         text.parse()
-            .map_err(|_| "is no list of user ids".to_owned())
+            .map_err(|_| "is not a list of user ids".to_owned())
     };
     list(text).map(user).collect()
 }
 
-/// Tags between commas; `\,` is a comma within one.
+/// Parses comma-separated tags; `\,` is a comma within a tag.
 pub(super) fn tags(text: &str) -> Result<Vec<String>, Reason> {
     let mut tags = vec![String::new()];
     let mut letters = text.chars().peekable();
@@ -162,12 +162,12 @@ pub(super) fn tags(text: &str) -> Result<Vec<String>, Reason> {
     Ok(tags.filter(|tag| !tag.is_empty()).collect())
 }
 
-/// A quantity as Kubernetes writes it: a decimal number with a suffix or an exponent.
+/// Parses a quantity of Kubernetes: a decimal number with a suffix or an exponent.
 pub(super) fn quantity(text: &str) -> Result<String, Reason> {
     const SUFFIXES: [&str; 15] = [
         "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi",
     ];
-    let wrong = || "is no quantity such as 100m or 50Mi".to_owned();
+    let wrong = || "is not a quantity such as 100m or 50Mi".to_owned();
     let end = text
         .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
         .unwrap_or(text.len());
@@ -183,10 +183,10 @@ pub(super) fn quantity(text: &str) -> Result<String, Reason> {
 }
 
 pub(super) fn object(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, Reason> {
-    serde_json::from_str(text).map_err(|error| format!("is no JSON object: {error}"))
+    serde_json::from_str(text).map_err(|error| format!("is not a JSON object: {error}"))
 }
 
-/// The items between commas, without spaces around them; empty ones are left out.
+/// The items between commas, trimmed and without empty ones.
 pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
         .map(str::trim)

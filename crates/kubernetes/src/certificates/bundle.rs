@@ -1,4 +1,4 @@
-//! The `caBundle` of the webhook's configuration: what the API server verifies the webhook by.
+//! The `caBundle` of the webhook's configuration, with which the API server verifies the webhook.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -6,28 +6,29 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-/// The API server does not verify the webhook by our CA.
+/// The CA bundle could not be published.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BundleError {
-    /// The API server.
+    /// The API server returned an error.
     #[error("the MutatingWebhookConfiguration {name} cannot be {what}: {source}")]
     Api {
-        /// The object.
+        /// The configuration's name.
         name: String,
-        /// What was asked for.
+        /// The failed operation.
         what: &'static str,
-        /// What the API server says.
+        /// The API server's error.
         source: Box<kube::Error>,
     },
-    /// The chart makes it.
+    /// The configuration does not exist; the chart creates it.
     #[error("there is no MutatingWebhookConfiguration {name}: install the chart, which has it")]
     Missing {
-        /// The object.
+        /// The configuration's name.
         name: String,
     },
 }
 
-/// Writes `bundle` wherever the configuration has another one. Nothing else is changed.
+/// Writes `bundle` to every webhook of the configuration that has another one. Nothing else is
+/// changed.
 ///
 /// # Errors
 /// [`BundleError`].
@@ -58,8 +59,8 @@ pub(super) async fn publish(
     if others.is_empty() {
         return Ok(());
     }
-    // Webhooks are distinguished by their names, and what is not named here stays. With the version
-    // that was read, so that a change that came meanwhile is looked at first.
+    // Webhooks are merged by name, so that fields left out here stay. The patch includes the
+    // resource version, so that concurrent changes cause a conflict and are read first.
     let patch = json!({
         "metadata": { "resourceVersion": found.metadata.resource_version },
         "webhooks": others,

@@ -1,8 +1,8 @@
-//! A CA and the certificate that it has signed, as they stand in a Secret, and when which of them is
-//! replaced. Pure: values and the time in, the next step out; only keys are drawn at random.
+//! A CA and its certificate as stored in a Secret, and the schedule by which they are replaced.
+//! Pure: values and the time in, the next step out; only keys are random.
 //!
-//! A CA is replaced in two steps, so that whoever verifies knows the new one before it signs: it is
-//! first published next to the old one, and signs when the overlap has passed. The old one stays
+//! A CA is replaced in two steps, so that verifiers have the new CA before it signs: the new CA is
+//! first published next to the old one, and signs after the overlap has passed. The old one stays
 //! published until it expires.
 
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::ByteString;
 use legate_identity::{Authority, CertificateInfo, IdentityError, LeafRequest, RootRequest};
 
-/// How far a CA's validity reaches back, for API servers whose clock is behind.
+/// How far a CA's validity is backdated, for API servers with a slow clock.
 const BACKDATE: Duration = Duration::from_secs(60 * 60);
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Names of a CA and of the certificate that it signs, and how long both live.
+/// Names and lifetimes of a CA and its certificate.
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
     /// The CA's common name.
@@ -26,17 +26,18 @@ pub(super) struct Policy {
     pub(super) dns_names: Vec<String>,
     /// IP addresses of the certificate.
     pub(super) ips: Vec<std::net::IpAddr>,
-    /// Lifetime of the CA; it is replaced when a third of that is left.
+    /// Lifetime of the CA; it is replaced when a third remains.
     pub(super) ca_ttl: Duration,
-    /// Lifetime of the certificate; it is replaced when a third of that is left.
+    /// Lifetime of the certificate; it is replaced when a third remains.
     pub(super) leaf_ttl: Duration,
     /// How long a new CA is published before it signs.
     pub(super) overlap: Duration,
 }
 
 impl Policy {
-    /// For the webhook, whose only client reads the CA from the webhook's configuration: 3 years
-    /// and 90 days, and an hour until every API server has heard of a new CA.
+    /// The webhook's policy. Its only client reads the CA from the webhook's configuration, so an
+    /// overlap of an hour is enough for every API server to see a new CA. The CA lives 3 years, the
+    /// certificate 90 days.
     #[must_use]
     pub(super) fn webhook(full_name: &str, namespace: &str) -> Policy {
         let service = format!("{full_name}-operator");
@@ -55,8 +56,8 @@ impl Policy {
         }
     }
 
-    /// For the servers: 10 years and 1 year. Sidecars are given the CA when their pod is created, so
-    /// that a new one is published for a year before it signs. Names are those of consul-k8s.
+    /// The servers' policy: 10 years and 1 year. Sidecars get the CA when their pod is created, so a
+    /// new CA is published for a year before it signs. Names are those of consul-k8s.
     #[must_use]
     pub(super) fn servers(full_name: &str, namespace: &str, datacenter: &str) -> Policy {
         let service = format!("{full_name}-server");
@@ -89,7 +90,7 @@ impl Policy {
 pub(super) struct Pair {
     /// The certificate.
     pub(super) cert: String,
-    /// The key: the secret itself.
+    /// The private key, a secret.
     pub(super) key: String,
 }
 
@@ -99,41 +100,41 @@ impl fmt::Debug for Pair {
     }
 }
 
-/// What a Secret holds.
+/// The content of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Material {
-    /// The CA that signs.
+    /// The CA that signs now.
     pub(super) ca: Pair,
-    /// The CA that will sign.
+    /// The published CA that will sign next.
     pub(super) next: Option<Pair>,
-    /// The CA that has signed, without its key.
+    /// The certificate of the CA that signed before; its key is deleted.
     pub(super) previous: Option<String>,
-    /// The certificate that is shown.
+    /// The certificate that servers present.
     pub(super) leaf: Pair,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing before this time.
+    /// Nothing is due before this time.
     Keep(SystemTime),
-    /// Everything is made: there is nothing, or what there is has expired.
+    /// Create everything: nothing exists, or it has expired.
     Create,
-    /// The next CA is published.
+    /// Publish the next CA.
     PublishNext,
-    /// The next CA signs from now on.
+    /// Sign with the next CA from now on.
     Promote,
-    /// The CA signs a new certificate.
+    /// Sign a new certificate with the current CA.
     RenewLeaf,
-    /// The previous CA has expired.
+    /// Remove the previous CA, which has expired.
     ForgetPrevious,
 }
 
 impl Step {
-    /// What is due at `now`.
+    /// The step that is due at `now`.
     ///
     /// # Errors
-    /// When a certificate cannot be read.
+    /// If a certificate cannot be parsed.
     pub(super) fn due(
         material: Option<&Material>,
         policy: &Policy,
@@ -161,7 +162,7 @@ impl Step {
             None if now >= ca_due => return Ok(Step::PublishNext),
             _ => {}
         }
-        // A certificate whose validity ends with the CA's would be due again at once.
+        // A certificate that expires with its CA would be due again at once.
         let leaf_due = last_third(&leaf);
         let outlived = leaf.not_after >= ca.not_after;
         let signed = leaf.authority_key_id.as_ref() == Some(&ca.subject_key_id);
@@ -185,10 +186,10 @@ impl Step {
         Ok(Step::Keep(until))
     }
 
-    /// What there is after the step.
+    /// The material after the step.
     ///
     /// # Errors
-    /// When a certificate cannot be read or made.
+    /// If a certificate cannot be parsed or created.
     pub(super) fn take(
         self,
         material: Option<Material>,
@@ -230,7 +231,7 @@ fn names(leaf: &CertificateInfo, policy: &Policy) -> bool {
         && policy.ips.iter().all(|ip| leaf.ips.contains(ip))
 }
 
-/// When two thirds of a lifetime have passed.
+/// The time at which two thirds of a lifetime have passed.
 fn last_third(info: &CertificateInfo) -> SystemTime {
     let life = info.not_after.duration_since(info.not_before);
     info.not_before + life.unwrap_or_default() / 3 * 2
@@ -255,7 +256,7 @@ fn new_ca(policy: &Policy, now: SystemTime) -> Result<Pair, IdentityError> {
     })
 }
 
-/// A certificate does not outlive the CA that signs it.
+/// Signs a certificate that does not outlive its CA.
 fn sign(ca: &Pair, policy: &Policy, now: SystemTime) -> Result<Pair, IdentityError> {
     let authority = Authority::from_pem(&ca.cert, &ca.key)?;
     let left = authority.info().not_after.duration_since(now);
@@ -283,7 +284,7 @@ const LEAF_CERT: &str = "tls.crt";
 const LEAF_KEY: &str = "tls.key";
 
 impl Material {
-    /// All CAs that a verifier has to know.
+    /// The certificates of all CAs that verifiers need.
     #[must_use]
     pub(super) fn bundle(&self) -> String {
         let next = self.next.as_ref().map(|pair| pair.cert.as_str());
@@ -295,18 +296,18 @@ impl Material {
         lines.collect()
     }
 
-    /// Reads a Secret. `None` where it has none of the keys: a chart may make the Secret and leave
-    /// its content to the operator.
+    /// Parses a Secret. `None` if it has none of the keys: a chart may create an empty Secret for
+    /// the operator to fill.
     ///
     /// # Errors
-    /// A sentence that names what is missing or wrong.
+    /// A sentence that names the missing or invalid key.
     pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Result<Option<Material>, String> {
         let text = |key: &str| match data.get(key) {
             None => Ok(None),
             Some(bytes) if bytes.0.is_empty() => Ok(None),
             Some(bytes) => match String::from_utf8(bytes.0.clone()) {
                 Ok(text) => Ok(Some(text)),
-                Err(_) => Err(format!("{key} is no text")),
+                Err(_) => Err(format!("{key} is not text")),
             },
         };
         if [CA_CERT, CA_KEY, LEAF_CERT, LEAF_KEY]
@@ -347,7 +348,7 @@ impl Material {
         }))
     }
 
-    /// What a Secret holds of it.
+    /// The content of the Secret.
     #[must_use]
     pub(super) fn data(&self) -> BTreeMap<String, ByteString> {
         let next = self.next.as_ref();

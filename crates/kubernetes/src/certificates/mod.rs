@@ -1,7 +1,7 @@
-//! Certificates of the installation: the webhook's, and the servers' where the operator makes them.
+//! The installation's certificates: the webhook's, and the servers' if the operator issues them.
 //!
-//! Every replica looks at the same Secrets and brings them up to date; none of them leads. What is
-//! due is decided in `material`; certificates of the mesh itself are the servers' business.
+//! Every replica maintains the same Secrets; no leader is needed. `material` decides what is due. The
+//! servers themselves issue the certificates of the mesh.
 
 mod bundle;
 mod material;
@@ -27,19 +27,20 @@ use self::secrets::Damaged;
 use self::serving::Serving;
 use crate::context::Context;
 
-/// How often Secrets and files are looked at: others write them too.
+/// How often Secrets and files are checked for changes by others.
 const LOOK: Duration = Duration::from_secs(30);
-/// How soon after a failure.
+/// The backoff after a failure.
 const RETRY: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(250),
     multiplier: 1.5,
     jitter: 0.5,
     cap: Duration::from_secs(5),
 };
-/// Largest file with authorities, in bytes: its content becomes an annotation of every pod.
+/// The size limit of a file with CA certificates, in bytes: its content becomes an annotation of
+/// every pod.
 const CA_LIMIT: usize = 64 * 1024;
 
-/// What others need of the certificates.
+/// The certificates, as other components use them.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     tls: Arc<ServerConfig>,
@@ -47,21 +48,21 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// TLS of the webhook's port, with the newest certificate.
+    /// The TLS configuration of the webhook's port, with the current certificate.
     #[must_use]
     pub fn tls(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.tls)
     }
 
-    /// The authorities that the servers are verified against, as PEM; `None` until they are known,
-    /// and where there are none.
+    /// The CA certificates that the servers are verified with, as PEM; `None` until they are known,
+    /// or if there are none.
     #[must_use]
     pub fn servers_ca(&self) -> watch::Receiver<Option<String>> {
         self.servers_ca.clone()
     }
 }
 
-/// What the tasks work with.
+/// State of the certificate tasks.
 #[derive(Clone)]
 struct Keeper {
     client: Client,
@@ -71,10 +72,10 @@ struct Keeper {
     datacenter: String,
 }
 
-/// Starts to keep all certificates up to date, in the scope of what answers requests.
+/// Starts the tasks that keep all certificates up to date, in the scope that serves requests.
 ///
 /// # Errors
-/// When TLS cannot be set up at all.
+/// If TLS cannot be configured.
 pub fn start(context: &Context) -> anyhow::Result<Certificates> {
     let (options, readiness) = (&context.options, &context.readiness);
     let keeper = Keeper {
@@ -130,11 +131,10 @@ pub fn start(context: &Context) -> anyhow::Result<Certificates> {
     Ok(Certificates { tls, servers_ca })
 }
 
-/// Looks again and again, each time when something is due and every [`LOOK`] at least. `look` answers
-/// until when what it found is valid, and when something is due.
+/// Calls `look` at least every [`LOOK`], and when a renewal is due. `look` returns the expiry of the
+/// certificate that it found and the time of the next renewal.
 ///
-/// What fails is tried again. It makes nothing unready that still works: who was ready stays so until
-/// the certificate expires.
+/// Failures are retried with backoff. Readiness is lost only when the certificate expires.
 async fn keep<F: Future<Output = Result<Found, String>>>(
     stop: CancellationToken,
     clock: Clock,
@@ -158,10 +158,7 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
             }
             Err(reason) => {
                 metrics.failures.inc();
-                tracing::warn!(
-                    reason,
-                    "certificates cannot be kept up to date: trying again"
-                );
+                tracing::warn!(reason, "failed to update certificates: retrying");
                 if valid_until.is_none() {
                     ready.pending(reason);
                 }
@@ -182,7 +179,7 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
     Ok(())
 }
 
-/// What is shown of one certificate.
+/// Metrics of one certificate.
 struct CertificateMetrics {
     expiry: Gauge,
     failures: IntCounter,
@@ -198,11 +195,11 @@ impl CertificateMetrics {
 fn families(registry: &Registry) -> Result<(GaugeVec, IntCounterVec), metrics::Error> {
     let expiry = Opts::new(
         "legate_k8s_certificate_expiry_timestamp_seconds",
-        "When a certificate expires that the operator watches over, in Unix time.",
+        "Expiry of a certificate that the operator maintains, in Unix time.",
     );
     let failures = Opts::new(
         "legate_k8s_certificate_failures_total",
-        "Attempts to read or renew a certificate that failed.",
+        "Failed attempts to read or renew a certificate.",
     );
     let expiry = GaugeVec::new(expiry, &["certificate"])?;
     let failures = IntCounterVec::new(failures, &["certificate"])?;
@@ -211,7 +208,7 @@ fn families(registry: &Registry) -> Result<(GaugeVec, IntCounterVec), metrics::E
     Ok((expiry, failures))
 }
 
-/// What a look has found.
+/// The result of one check.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     valid_until: SystemTime,
@@ -268,7 +265,7 @@ fn authorities(file: &Path, now: SystemTime) -> Result<(String, Found), String> 
         .map_err(|error| format!("cannot read {shown} (--ca-certs): {error}"))?;
     if pem.len() > CA_LIMIT {
         return Err(format!(
-            "{shown} (--ca-certs) is longer than {CA_LIMIT} bytes: name the servers' authorities only"
+            "{shown} (--ca-certs) is longer than {CA_LIMIT} bytes: include the servers' CAs only"
         ));
     }
     let info = CertificateInfo::from_pem(&pem)
@@ -288,7 +285,7 @@ impl Keeper {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// The CA is published before a certificate of it is shown.
+    /// Publishes the CA before it serves a certificate of that CA.
     async fn webhook(&self, serving: &Serving, now: SystemTime) -> Result<Found, String> {
         let name = format!("{}-webhook-cert", self.full_name);
         let policy = Policy::webhook(&self.full_name, &self.namespace);
@@ -309,8 +306,8 @@ impl Keeper {
         Ok(Found { valid_until, due })
     }
 
-    /// Everything is kept in one Secret, which is changed at once; the servers and others read
-    /// copies of what concerns them.
+    /// Everything is stored in one Secret, which is updated atomically. The servers and others read
+    /// copies of the parts they need.
     async fn servers(&self, now: SystemTime) -> Result<(String, Found), String> {
         let name = |end: &str| format!("{}-{end}", self.full_name);
         let policy = Policy::servers(&self.full_name, &self.namespace, &self.datacenter);
@@ -326,7 +323,7 @@ impl Keeper {
         ];
         let failed = |error: secrets::SecretError| error.to_string();
         let authority = [("tls.crt", bundle.as_str())];
-        // Who verifies has the CA before anybody shows a certificate of it.
+        // Verifiers get the CA before a server presents a certificate of it.
         secrets::copy(&secrets, &name("ca-cert"), &authority)
             .await
             .map_err(failed)?;

@@ -1,5 +1,5 @@
-//! Material in Secrets: read, replaced and made by whichever replica comes first. The API server
-//! refuses a change that was made from an older state, and then everything is looked at again.
+//! Certificates in Secrets: read, created and updated by any replica. The API server refuses an
+//! update based on an older version; the Secret is then read again.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,23 +13,23 @@ use legate_identity::IdentityError;
 
 use super::material::{Material, Policy, Step};
 
-/// How often a state that others change meanwhile is looked at again.
+/// How many conflicts with concurrent changes are retried.
 const ATTEMPTS: usize = 5;
 
-/// There is no usable certificate.
+/// No usable certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SecretError {
-    /// The API server.
+    /// The API server returned an error.
     #[error("the Secret {name} cannot be {what}: {source}")]
     Api {
         /// The Secret.
         name: String,
-        /// What was asked for.
+        /// The failed operation.
         what: &'static str,
-        /// What the API server says.
+        /// The API server's error.
         source: Box<kube::Error>,
     },
-    /// Somebody has changed the Secret.
+    /// The content of the Secret was changed by others.
     #[error(
         "the Secret {name} holds no CA of this operator: {reason}; restore it, or delete it to \
              have a new CA made, which every sidecar and server has to be restarted for"
@@ -37,14 +37,14 @@ pub(super) enum SecretError {
     Damaged {
         /// The Secret.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// A certificate cannot be made.
+    /// A certificate could not be created.
     #[error("no certificate can be made: {0}")]
     Identity(#[from] IdentityError),
-    /// Others change it all the time.
-    #[error("the Secret {name} is changed by others all the time")]
+    /// Too many conflicts with concurrent changes.
+    #[error("the Secret {name} is changed by others continuously")]
     Contended {
         /// The Secret.
         name: String,
@@ -62,19 +62,19 @@ impl SecretError {
     }
 }
 
-/// What becomes of a Secret that holds something else.
+/// How to treat a Secret with invalid content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Damaged {
-    /// It is replaced: nobody depends on what was in it.
+    /// Replace it: its content can be created again without harm.
     Replace,
-    /// It stays, and somebody has to look.
+    /// Keep it, and report an error for a user to resolve.
     Refuse,
 }
 
-/// Brings a Secret up to date. Answers with what it holds, and until when nothing is due.
+/// Brings a Secret up to date. Returns its content, and when the next step is due.
 ///
 /// # Errors
-/// [`SecretError`]; what was there stays as it is.
+/// [`SecretError`]; the Secret is unchanged then.
 pub(super) async fn ensure(
     secrets: &Api<Secret>,
     name: &str,
@@ -94,7 +94,11 @@ pub(super) async fn ensure(
                 return Err(SecretError::Damaged { name, reason });
             }
             Err(reason) => {
-                tracing::warn!(secret = name, reason, "the Secret is of no use: made again");
+                tracing::warn!(
+                    secret = name,
+                    reason,
+                    "the content of the Secret is invalid: replacing it"
+                );
                 None
             }
         };
@@ -105,7 +109,7 @@ pub(super) async fn ensure(
         if let Some(new) = step.take(material, policy, now)?
             && write(secrets, name, found, new.data()).await?
         {
-            tracing::info!(secret = name, ?step, "certificates have changed");
+            tracing::info!(secret = name, ?step, "certificates changed");
         }
     }
     Err(SecretError::Contended {
@@ -113,7 +117,7 @@ pub(super) async fn ensure(
     })
 }
 
-/// Makes a Secret hold a copy of certificates that are kept elsewhere.
+/// Makes a Secret a copy of certificates stored elsewhere.
 ///
 /// # Errors
 /// [`SecretError`].
@@ -140,7 +144,7 @@ pub(super) async fn copy(
     })
 }
 
-/// Answers false where somebody else was faster.
+/// Returns false if the Secret was changed concurrently.
 async fn write(
     secrets: &Api<Secret>,
     name: &str,
@@ -150,7 +154,7 @@ async fn write(
     let parameters = PostParams::default();
     let (what, written) = match found {
         Some(secret) => {
-            // With the version that was read, so that nobody's change is lost.
+            // With the version that was read, so that concurrent changes are not overwritten.
             let secret = Secret {
                 data: Some(data),
                 ..secret

@@ -1,4 +1,5 @@
-//! The certificate that the webhook shows: the newest one, from the operator itself or from files.
+//! The certificate that the webhook presents: the newest one, issued by the operator or read from
+//! files.
 
 use std::fmt;
 use std::path::Path;
@@ -12,15 +13,15 @@ use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// Hands out the newest certificate; without one, no connection comes about.
+/// Resolves to the current certificate. Without one, TLS handshakes fail.
 #[derive(Default)]
 pub(super) struct Serving(ArcSwapOption<Arc<dyn ResolvesServerCert>>);
 
 impl Serving {
-    /// The TLS of a port that shows it.
+    /// The TLS configuration of a port that presents it.
     ///
     /// # Errors
-    /// When the TLS library has no protocol version.
+    /// If the TLS library supports no protocol version.
     pub(super) fn tls(self: &Arc<Serving>) -> Result<Arc<ServerConfig>, TlsError> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -31,10 +32,10 @@ impl Serving {
         Ok(Arc::new(config))
     }
 
-    /// Shows this one from the next connection on.
+    /// Presents this certificate on new connections.
     ///
     /// # Errors
-    /// When certificate and key are none, or no pair.
+    /// If certificate or key are invalid or do not match.
     pub(super) fn set(&self, cert: &str, key: &str) -> Result<(), TlsError> {
         let resolver = server_config(cert, key, None)?.cert_resolver.clone();
         self.0.store(Some(Arc::new(resolver)));
@@ -54,7 +55,7 @@ impl fmt::Debug for Serving {
     }
 }
 
-/// Reads `tls.crt` and `tls.key` of a folder and shows them. Answers when the certificate expires.
+/// Reads `tls.crt` and `tls.key` of a folder and presents them. Returns the expiry.
 ///
 /// # Errors
 /// A sentence that names the file.

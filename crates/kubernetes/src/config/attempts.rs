@@ -1,7 +1,7 @@
-//! When a resource that could not be written is tried again. Pure: time is passed in.
+//! The retry schedule of resources that could not be written. Pure: time is passed in.
 //!
-//! A resource's own events do not shorten the wait: its condition changes with every other reason,
-//! and that change is an event. What the user changes does.
+//! A resource's own events do not shorten its backoff: each new reason changes its condition, and
+//! that change is an event. A change by the user does.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::decision::{may_migrate, retry_after};
 
-/// Which resource it is, by namespace and name.
+/// A resource, by namespace and name.
 pub(super) type Key = (String, String);
 
 pub(super) fn key(resource: &DynamicObject) -> Key {
@@ -22,7 +22,7 @@ pub(super) fn key(resource: &DynamicObject) -> Key {
     )
 }
 
-/// What of a resource decides whether another attempt can come out differently.
+/// The parts of a resource whose change may change the result of another attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Version {
     uid: Option<String>,
@@ -42,7 +42,7 @@ impl Version {
     }
 }
 
-/// Failed attempts of resources, one row for each that has not succeeded since.
+/// Failed attempts, one row for each resource that has not succeeded since.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     failed: HashMap<Key, Failed>,
@@ -56,14 +56,14 @@ struct Failed {
 }
 
 impl Attempts {
-    /// How long to wait before this version is tried; `None`: not at all.
+    /// The remaining wait before this version is tried; `None` if there is none.
     pub(super) fn wait(&self, key: &Key, version: &Version, now: Instant) -> Option<Duration> {
         let failed = self.failed.get(key)?;
         let left = failed.due.saturating_duration_since(now);
         (failed.version == *version && !left.is_zero()).then_some(left)
     }
 
-    /// Notes a failure; returns when to try again.
+    /// Records a failure; returns the wait before the next attempt.
     pub(super) fn failed(&mut self, key: Key, version: Version, now: Instant) -> Duration {
         let before = self.failed.get(&key).filter(|it| it.version == version);
         let times = before.map_or(0, |failed| failed.times.saturating_add(1));
@@ -80,17 +80,17 @@ impl Attempts {
         wait
     }
 
-    /// Notes a success, or that the resource is gone.
+    /// Records a success or the deletion of the resource.
     pub(super) fn done(&mut self, key: &Key) {
         self.failed.remove(key);
     }
 
-    /// How many resources have failed.
+    /// The number of resources that have failed.
     pub(super) fn len(&self) -> usize {
         self.failed.len()
     }
 
-    /// Everything may be tried at once: something has changed for all.
+    /// Clears all waits, after a change that may affect every resource.
     pub(super) fn forget(&mut self) {
         self.failed.clear();
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_waits_longer_each_time_and_a_change_begins_anew() {
+    fn the_wait_grows_with_each_failure_and_a_change_resets_it() {
         let mut attempts = Attempts::default();
         let key = ("default".to_owned(), "web".to_owned());
         let now = Instant::now();

@@ -1,5 +1,5 @@
-//! Watches the resources of every kind and looks at each that changed, and at all of them from time
-//! to time. Runs where this operator leads.
+//! Watches the resources of every kind, and reconciles each on change and all of them periodically.
+//! Runs on the leader only.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crate::leader::Lead;
 use crate::servers::Servers;
 use crate::tenancy::Tenants;
 
-/// How many resources of a kind are looked at at a time.
+/// How many resources of a kind are reconciled concurrently.
 const CONCURRENCY: u16 = 2;
 
-/// What the controllers work with.
+/// The settings of the controllers.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The servers' datacenter: entries are marked as its operator's.
+    /// The servers' datacenter, recorded in entries as that of their owner.
     pub datacenter: String,
-    /// Which namespaces of the mesh entries stand in.
+    /// How resources map to namespaces of the mesh.
     pub tenants: Tenants,
-    /// Where the time of conditions comes from.
+    /// The clock for timestamps of conditions.
     pub clock: Clock,
-    /// What is counted.
+    /// The metrics of the controllers.
     pub metrics: ConfigMetrics,
 }
 
@@ -89,20 +89,20 @@ async fn run(
         .run(reconcile, retry, Arc::clone(&context))
         .for_each(|result| {
             match result {
-                // What a resource failed with stands in its condition, or was logged already.
+                // The reconciler has already logged the error or recorded it in the condition.
                 Ok(_) | Err(controller::Error::ReconcilerFailed(..)) => {}
                 Err(controller::Error::ObjectNotFound(gone)) => {
                     context.forget(&(gone.namespace.unwrap_or_default(), gone.name));
                 }
                 Err(error) => {
                     let kind = kind.name;
-                    tracing::warn!(kind, %error, "cannot watch resources: trying again");
+                    tracing::warn!(kind, %error, "cannot watch resources: retrying");
                 }
             }
             std::future::ready(())
         })
         .await;
-    // Who does not lead tries nothing again.
+    // Without leadership nothing is retried.
     context.metrics.failing(kind.name, 0);
     match stop.is_cancelled() {
         true => Ok(()),

@@ -1,11 +1,11 @@
 //! The CustomResourceDefinition of each kind, from the types of [`super::spec`].
 //!
-//! Schemas are structural, and hold everything that can be checked with one resource in hand; what
-//! they do not refuse, the servers do, and the resource's condition says so. No webhook is needed.
+//! The schemas are structural and contain every rule that concerns a single resource. The servers
+//! check the rest, and the resource's condition reports their errors. No webhook is needed.
 //!
-//! The chart has them in `crds/`, where Helm installs them first and never removes them: with a
-//! definition all resources of its kind would go. It also leaves alone what another chart has
-//! installed. The price is that an upgrade applies them in a step of its own, which
+//! The chart has them in `crds/`: Helm installs these first and never removes them, because all
+//! resources of a kind are deleted with its definition. Helm also skips definitions that another
+//! chart has installed. Therefore an upgrade applies them in a separate step, which
 //! `docs/kubernetes-config.md` shows.
 
 use kube::core::schema::{OptionalEnum, OptionalIntOrString, StructuralSchemaRewriter};
@@ -57,13 +57,13 @@ fn columns() -> Value {
         {
             "name": "Synced",
             "type": "string",
-            "description": "Whether the servers have what the resource says",
+            "description": "Whether the servers have the resource's config entry",
             "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status",
         },
         {
             "name": "Last Synced",
             "type": "date",
-            "description": "When the servers were last brought to what the resource says",
+            "description": "When the config entry was last synchronized",
             "jsonPath": ".status.lastSyncedTime",
         },
         {
@@ -95,13 +95,13 @@ fn schema(kind: &Kind) -> Value {
     if let Naming::Only(name) = kind.naming {
         root["x-kubernetes-validations"] = json!([{
             "rule": format!("self.metadata.name == '{name}'"),
-            "message": format!("there is one {}, and its name is {name}", kind.name),
+            "message": format!("the only {} is named {name}", kind.name),
         }]);
     }
     root
 }
 
-/// A type's schema in the form that the API server asks for.
+/// A type's schema in the form that the API server requires.
 fn structural(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     let mut generator = SchemaSettings::openapi3()
         .with(|settings| {
@@ -124,9 +124,8 @@ fn structural(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     schema
 }
 
-/// Takes out what comes from Rust and means nothing, or something else, to the API server: a field
-/// that may be left out must not be `null`, formats such as `uint32` are unknown to it, and so is a
-/// title.
+/// Removes the parts of the schema that Rust's types add and the API server does not support:
+/// nullability of optional fields, formats such as `uint32`, and titles.
 fn tidy(schema: &mut Value) {
     let Value::Object(fields) = schema else {
         return;
@@ -160,7 +159,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// Writes a bound as a whole number: `0` and not `0.0`.
+/// Writes a bound as an integer: `0` instead of `0.0`.
 fn whole(fields: &mut Map<String, Value>, key: &str) {
     let Some(bound) = fields.get(key).and_then(Value::as_f64) else {
         return;

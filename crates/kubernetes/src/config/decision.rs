@@ -1,5 +1,5 @@
-//! What to do about a resource, from what it says, what the servers have and which other resources
-//! mean the same entry. Pure.
+//! Decides what to do with a resource, given the servers' entry and the other resources of the same
+//! entry. Pure.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use serde_json::Value;
 use super::entry::{Entry, SOURCE_DATACENTER};
 use super::same;
 
-/// Annotation that lets a resource take over an entry that says the same.
+/// Annotation that lets a resource take over an existing entry with the same content.
 pub const MIGRATE_ENTRY: &str = "consul.hashicorp.com/migrate-entry";
-/// How many differences a message names.
+/// The maximum number of differences in a message.
 const NAMED_DIFFERENCES: usize = 5;
 
-/// Why a resource is not written, in one word: `reason` of its condition.
+/// Why a resource is not written: the `reason` of its condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The servers refuse, or cannot be reached. Consul's integration has the same word.
+    /// The servers refuse or are unreachable. Consul's integration uses the same word.
     Servers,
-    /// Somebody else made the entry. Consul's integration has the same word.
+    /// The entry was created by someone else. Consul's integration uses the same word.
     ExternallyManaged,
-    /// The entry to take over says something else. Consul's integration has the same word.
+    /// The entry to take over has other content. Consul's integration uses the same word.
     MigrationFailed,
-    /// An older resource means the same entry.
+    /// An older resource defines the same entry.
     Duplicate,
-    /// The resource has something that cannot be written.
+    /// The resource has a field that cannot be written.
     Invalid,
 }
 
 impl Reason {
-    /// As it stands in the condition.
+    /// The text in the condition.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -44,21 +44,21 @@ impl Reason {
     }
 }
 
-/// What to do about a resource that is wanted.
+/// What to do with an existing resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// Write the entry, if the one that is there still has this index; 0 means that there is none.
+    /// Write the entry if its index is still this one; 0 means that it does not exist yet.
     Put {
         /// `ModifyIndex` of the entry that was read.
         index: u64,
     },
-    /// The servers have it already.
+    /// Nothing: the servers have the entry already.
     Keep,
-    /// Leave the servers as they are, and say why.
+    /// Write nothing, and report this reason and message.
     Refuse(Reason, String),
 }
 
-/// What to do about a wanted resource when the servers have `found`.
+/// Decides what to write for a resource, given the servers' entry `found`.
 #[must_use]
 pub fn write(wanted: &Entry, found: Option<&Value>, datacenter: &str, migrate: bool) -> Write {
     let Some(found) = found else {
@@ -75,7 +75,7 @@ pub fn write(wanted: &Entry, found: Option<&Value>, datacenter: &str, migrate: b
         (false, false, true) => Write::Refuse(
             Reason::MigrationFailed,
             format!(
-                "the entry of the servers differs in {}: make the resource say the same, then it \
+                "the entry of the servers differs in {}: make the resource match, and it \
                  is taken over",
                 differences.join(", ")
             ),
@@ -87,8 +87,8 @@ pub fn write(wanted: &Entry, found: Option<&Value>, datacenter: &str, migrate: b
 fn not_ours(owner: Option<&str>) -> String {
     match owner {
         None => format!(
-            "config entry already exists in Consul and was not made by a resource: remove it \
-             there, or make the resource say the same and annotate it with {MIGRATE_ENTRY}=true"
+            "config entry already exists in Consul and was not created by a resource: remove it \
+             there, or make the resource match and annotate it with {MIGRATE_ENTRY}=true"
         ),
         Some(datacenter) => {
             format!("config entry managed in different datacenter: {datacenter:?}")
@@ -96,19 +96,19 @@ fn not_ours(owner: Option<&str>) -> String {
     }
 }
 
-/// What to do in the servers about a resource that is being deleted.
+/// What to do with the entry of a deleted resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// Remove the entry, if it still has this index.
+    /// Delete the entry if its index is still this one.
     Delete {
         /// `ModifyIndex` of the entry that was read.
         index: u64,
     },
-    /// There is none, or it is somebody else's.
+    /// Nothing: the entry does not exist or is not the resource's.
     Leave,
 }
 
-/// What to do about a resource that is being deleted when the servers have `found`.
+/// Decides what to do with the entry `found` of a resource that is being deleted.
 #[must_use]
 pub fn removal(found: Option<&Value>, datacenter: &str) -> Removal {
     match found {
@@ -129,7 +129,7 @@ fn index(entry: &Value) -> u64 {
     entry["ModifyIndex"].as_u64().unwrap_or_default()
 }
 
-/// Whether a resource asks to take over an entry that says the same.
+/// Whether the resource's annotation permits to take over an existing entry.
 #[must_use]
 pub fn may_migrate(resource: &DynamicObject) -> bool {
     resource
@@ -139,8 +139,7 @@ pub fn may_migrate(resource: &DynamicObject) -> bool {
         == Some("true")
 }
 
-/// The resource that is written, of several that mean the same entry: the oldest that is not being
-/// deleted.
+/// The resource that is written, of several for the same entry: the oldest that is not being deleted.
 pub fn oldest<'a>(resources: impl Iterator<Item = &'a DynamicObject>) -> Option<&'a DynamicObject> {
     resources
         .filter(|resource| resource.metadata.deletion_timestamp.is_none())
@@ -153,9 +152,8 @@ pub fn oldest<'a>(resources: impl Iterator<Item = &'a DynamicObject>) -> Option<
         })
 }
 
-/// How long to wait after `failures` in a row: from 200 ms to 5 s for about a minute, then longer, up
-/// to a minute. It begins short because a router is often applied just before the protocol that it
-/// needs.
+/// The wait after `failures` in a row: 200 ms to 5 s for about a minute, then up to a minute. The
+/// first waits are short because a router is often applied just before the protocol that it needs.
 #[must_use]
 pub fn retry_after(failures: u32) -> Duration {
     const FAST: u32 = 15;

@@ -1,4 +1,4 @@
-//! A resource in, the config entry that it means out. Pure.
+//! Converts a resource to its config entry. Pure.
 
 use kube::core::DynamicObject;
 use legate_model::DEFAULT_TENANCY;
@@ -7,19 +7,19 @@ use serde_json::{Map, Value, json};
 use super::kinds::{Kind, Naming};
 use crate::tenancy::Tenants;
 
-/// Meta key that says which kind of client owns an entry.
+/// Meta key with the kind of client that owns an entry.
 pub const SOURCE: &str = "external-source";
-/// Meta key that says the operator of which datacenter owns an entry.
+/// Meta key with the datacenter of the operator that owns an entry.
 pub const SOURCE_DATACENTER: &str = "consul.hashicorp.com/source-datacenter";
 
-/// A config entry that a resource means.
+/// The config entry of a resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Its kind, such as `service-defaults`.
     pub kind: &'static str,
     /// Its name, unique within its kind and namespace.
     pub name: String,
-    /// Its namespace in the mesh; `None` where namespaces are not used.
+    /// Its namespace in the mesh; `None` if namespaces are not used.
     pub namespace: Option<String>,
     /// Its partition; `None` is the default one.
     pub partition: Option<String>,
@@ -27,17 +27,17 @@ pub struct Entry {
     pub body: Value,
 }
 
-/// Where an entry stands: there is one of a kind in each place.
+/// The key of an entry among those of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Its namespace in the mesh; `None` where namespaces are not used.
+    /// Its namespace in the mesh; `None` if namespaces are not used.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
 }
 
-/// Where the entry stands that a resource means; `None` where the resource does not say its name, or names
-/// a namespace although none are used.
+/// The place of a resource's entry; `None` if the resource has no name for it, or sets a namespace
+/// although none are used.
 #[must_use]
 pub fn place(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> Option<Place> {
     let name = name(kind, resource, tenants)?;
@@ -55,14 +55,14 @@ pub fn place(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> Option
     Some(Place { namespace, name })
 }
 
-/// The namespace that a resource names for its destination, as servers keep it.
+/// The namespace that the resource sets for its destination, as servers store it.
 fn named_namespace(resource: &DynamicObject) -> Option<String> {
     let named = resource.data["spec"]["destination"]["namespace"].as_str();
     let named = named.filter(|name| !name.is_empty());
     named.map(str::to_ascii_lowercase)
 }
 
-/// The name of the entry that a resource means; `None` where the resource does not say one.
+/// The name of a resource's entry; `None` if the resource does not set one.
 #[must_use]
 pub fn name(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> Option<String> {
     let own = resource.metadata.name.as_ref();
@@ -82,15 +82,14 @@ fn partition(tenants: &Tenants) -> &str {
     tenants.partition().unwrap_or(DEFAULT_TENANCY)
 }
 
-/// The entry that a resource means, owned by the operator of `datacenter`. References in it that
-/// name no namespace or partition mean its own.
+/// The entry of a resource, owned by the operator of `datacenter`. References without namespace or
+/// partition refer to those of the entry.
 ///
 /// # Errors
 ///
-/// A text for people, where the resource has something that cannot be written: a field that this
-/// version does not know, or one of another type than it should be (the schema lets neither pass, so
-/// that the resource was checked with the schema of another version); or a destination in a namespace
-/// although none are used.
+/// A message for the user, if the resource has something that cannot be written: an unknown field or one
+/// of another type (possible only if the resource was checked with the schema of another version), or a
+/// destination in a namespace although none are used.
 pub fn entry(
     kind: &'static Kind,
     resource: &DynamicObject,
@@ -105,7 +104,7 @@ pub fn entry(
     };
     let fields = (kind.fields)(&spec)?;
     let Value::Object(mut body) = fields else {
-        return Err("spec is no object".into());
+        return Err("spec is not an object".into());
     };
     if kind.naming == Naming::Destination {
         take_namespace(&mut body);
@@ -114,7 +113,7 @@ pub fn entry(
         body.insert("Namespace".into(), namespace.as_str().into());
     }
     body.insert("Kind".into(), kind.entry.into());
-    // The kind says it, and Consul knows no such field there.
+    // The kind implies the name, and Consul has no such field there.
     if kind.entry != "mesh" {
         body.insert("Name".into(), name.clone().into());
     }
@@ -131,7 +130,7 @@ pub fn entry(
     })
 }
 
-/// The destination of intentions is the name of their entry, and its namespace that of the entry.
+/// Moves the namespace of the destination of intentions, which is the entry's namespace, to the entry.
 fn take_namespace(body: &mut Map<String, Value>) {
     let destination = body.remove("Destination");
     let namespace = destination.and_then(|mut it| it.get_mut("Namespace").map(Value::take));
@@ -140,13 +139,13 @@ fn take_namespace(body: &mut Map<String, Value>) {
     }
 }
 
-/// Why a resource means no entry.
+/// The reason why a resource has no entry.
 fn no_place(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> String {
-    let one = |name: &str| format!("there is one {}, and its name is {name}", kind.name);
+    let one = |name: &str| format!("the only {} is named {name}", kind.name);
     match kind.naming {
         Naming::Destination if name(kind, resource, tenants).is_some() => {
-            "spec.destination.namespace needs namespaces of the mesh: set global.enableConsulNamespaces, \
-             or leave it out"
+            "spec.destination.namespace requires namespaces in the mesh: set global.enableConsulNamespaces, \
+             or remove it"
                 .into()
         }
         Naming::Only(name) => one(name),

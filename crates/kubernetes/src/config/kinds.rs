@@ -1,4 +1,4 @@
-//! The kinds of custom resource: their names in Kubernetes, and the config entry each one means.
+//! The kinds of custom resources: their names in Kubernetes and their kinds of config entries.
 
 use kube::core::{ApiResource, GroupVersionKind};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -11,16 +11,16 @@ pub const GROUP: &str = "consul.hashicorp.com";
 /// The only version of the resources.
 pub const VERSION: &str = "v1alpha1";
 
-/// What a resource of a kind may be called, and what that makes of its config entry.
+/// How the name of a resource determines that of its config entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// The entry has the resource's name.
     Resource,
-    /// There is one entry, and the resource has to be called this.
+    /// There is one entry, and the resource must have this name.
     Only(&'static str),
-    /// There is one entry, and the resource has to be called as the cluster's partition is.
+    /// There is one entry, and the resource must have the name of the cluster's partition.
     Partition,
-    /// The entry has the name of the intentions' destination.
+    /// The entry has the name of the destination of the intentions.
     Destination,
 }
 
@@ -31,26 +31,26 @@ pub struct Kind {
     pub name: &'static str,
     /// Its plural in URLs, such as `servicedefaults`.
     pub plural: &'static str,
-    /// For `kubectl get`.
+    /// Its abbreviation for `kubectl get`.
     pub short_name: Option<&'static str>,
     /// The kind of config entry, such as `service-defaults`.
     pub entry: &'static str,
-    /// How resources and entries are called.
+    /// How its entries are named.
     pub naming: Naming,
-    /// Whether the entry is about one service, which needs a virtual IP for it to take effect on
+    /// Whether the entry is about one service that needs a virtual IP, so that the entry applies to
     /// captured traffic.
     pub virtual_ip: bool,
     /// The schema of `spec`.
     pub(crate) schema: fn(&mut SchemaGenerator) -> schemars::Schema,
-    /// The fields of the entry that a `spec` means, with the names of Consul's API.
+    /// Converts a `spec` to the fields of the entry, with the names of Consul's API.
     pub(crate) fields: fn(&Value) -> Result<Value, String>,
 }
 
-/// Reads a `spec` and writes what it means.
+/// Parses a `spec` and serializes it as fields of the entry.
 fn fields<T: Spec>(spec: &Value) -> Result<Value, String> {
     let spec: T = serde_path_to_error::deserialize(spec).map_err(|error| {
         let reason = error.inner().to_string();
-        // serde goes on to list every field that it knows.
+        // Drops serde's list of all known fields.
         let reason = reason.split(", expected one of").next().unwrap_or(&reason);
         match error.path().to_string().as_str() {
             "." => format!("spec: {reason}"),
@@ -103,13 +103,13 @@ kinds! {
 }
 
 impl Kind {
-    /// The kind with this name in Kubernetes.
+    /// Finds a kind by its name in Kubernetes.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Kind> {
         KINDS.iter().find(|kind| kind.name == name)
     }
 
-    /// Whether the entry is about a whole partition: it stands in the namespace `default`.
+    /// Whether the entry is about a whole partition; it is stored in the namespace `default`.
     #[must_use]
     pub fn of_partition(&self) -> bool {
         matches!(
@@ -118,7 +118,7 @@ impl Kind {
         )
     }
 
-    /// How the API server is asked for resources of this kind.
+    /// The resource description for requests to the API server.
     #[must_use]
     pub fn api_resource(&self) -> ApiResource {
         let kind = GroupVersionKind::gvk(GROUP, VERSION, self.name);

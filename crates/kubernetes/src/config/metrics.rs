@@ -1,4 +1,4 @@
-//! Metrics of the resources. They belong to the process: who leads again goes on with them.
+//! Metrics of the resources. They belong to the process and persist across leadership changes.
 
 use legate_runtime::metrics::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
@@ -6,7 +6,7 @@ use legate_runtime::metrics::{
 
 use super::kinds::KINDS;
 
-/// Counts, times and how many resources wait.
+/// Counters, durations and the number of failing resources.
 #[derive(Clone, Debug)]
 pub struct ConfigMetrics {
     reconciles: IntCounterVec,
@@ -19,19 +19,19 @@ impl ConfigMetrics {
     ///
     /// # Errors
     ///
-    /// When they are registered already.
+    /// If they are registered already.
     pub fn register(registry: &Registry) -> Result<ConfigMetrics, Error> {
         let reconciles = Opts::new(
             "legate_k8s_config_reconciles_total",
-            "Looks at custom resources, by kind and result: done, refused or failed.",
+            "Reconciliations of custom resources, by kind and result: done, refused or failed.",
         );
         let seconds = HistogramOpts::new(
             "legate_k8s_config_reconcile_seconds",
-            "How long a look at a custom resource took, by kind.",
+            "Duration of reconciliations of custom resources, by kind.",
         );
         let failing = Opts::new(
             "legate_k8s_config_failing_resources",
-            "Custom resources that are tried again, by kind.",
+            "Custom resources that are being retried, by kind.",
         );
         let metrics = ConfigMetrics {
             reconciles: IntCounterVec::new(reconciles, &["kind", "result"])?,

@@ -1,9 +1,9 @@
-//! Custom resources as config entries.
+//! Synchronizes custom resources to config entries.
 //!
-//! A resource in, a config entry out ([`entry`]); compared with what the servers have ([`same`]),
-//! decided about ([`decision`]), written and reported in the resource's condition ([`status`]) by
-//! one controller for all kinds ([`start`]). It never writes the `spec` of a resource, and never
-//! overwrites or removes an entry that somebody else made.
+//! A resource is converted to a config entry ([`entry`]), compared with that of the servers
+//! ([`same`]), decided about ([`decision`]), written, and reported in the resource's condition
+//! ([`status`]) by one controller for all kinds ([`start`]). It never writes the `spec` of a
+//! resource, and never overwrites or deletes an entry that others have created.
 
 mod attempts;
 mod controller;

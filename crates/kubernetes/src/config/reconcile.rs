@@ -1,8 +1,8 @@
-//! Brings one resource and its entry in the servers together, and says in the resource's status what
-//! came of it.
+//! Reconciles one resource with its entry in the servers, and reports the outcome in the resource's
+//! status.
 //!
-//! It decides nothing by itself: see [`super::decision`]. Of the resource it patches the finalizer
-//! and the status, nothing else.
+//! Decisions are made in [`super::decision`]. Of the resource only the finalizer and the status are
+//! patched.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,14 +32,15 @@ use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 use crate::tenancy::Tenants;
 
-/// Keeps a resource until its entry is removed from the servers. Consul's integration has the same.
+/// Delays the deletion of a resource until its entry is deleted in the servers. Consul's integration
+/// has the same.
 pub const FINALIZER: &str = "finalizers.consul.hashicorp.com";
-/// How often a resource is compared with the servers when nothing changes.
+/// How often an unchanged resource is compared with the servers.
 pub const COMPARE_EVERY: Duration = Duration::from_secs(3600);
-/// How long everything about one resource may take: a few requests to servers and API server.
+/// The deadline for reconciling one resource: a few requests to servers and API server.
 const TIME: Duration = Duration::from_secs(30);
 
-/// What all resources of a kind share.
+/// State shared by all resources of a kind.
 pub(super) struct Context {
     pub(super) kind: &'static Kind,
     pub(super) api_resource: ApiResource,
@@ -50,25 +51,25 @@ pub(super) struct Context {
     pub(super) lead: Lead,
     pub(super) clock: Clock,
     pub(super) metrics: ConfigMetrics,
-    /// All resources of the kind, as the API server shows them.
+    /// Cache of all resources of the kind.
     pub(super) resources: Store<DynamicObject>,
     pub(super) attempts: Mutex<Attempts>,
-    /// Has every resource of the kind looked at again.
+    /// Triggers a reconciliation of every resource of the kind.
     pub(super) again: watch::Sender<()>,
 }
 
-/// Why a resource has to be tried again.
+/// Why a resource has to be retried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
-    /// The servers say no; the condition says why.
+    /// The servers refused; the condition has the reason.
     #[error("{0}")]
     Refused(String),
-    /// The servers could not be asked; the condition says why.
+    /// The servers were unreachable; the condition has the reason.
     #[error("{0}")]
     Unknown(String),
-    #[error("the entry has changed meanwhile")]
+    #[error("the entry was changed concurrently")]
     Changed,
-    #[error("this operator does not lead any more")]
+    #[error("this operator is no longer the leader")]
     NotLeading,
     #[error("the API server: {0}")]
     Kubernetes(#[from] kube::Error),
@@ -78,7 +79,7 @@ pub(super) enum Failed {
     Slow,
 }
 
-/// One look at one resource, unless it is too early for another one.
+/// Reconciles one resource, unless its backoff has not passed yet.
 pub(super) async fn reconcile(
     resource: Arc<DynamicObject>,
     context: Arc<Context>,
@@ -124,7 +125,7 @@ async fn look(resource: Arc<DynamicObject>, context: &Context) -> Result<Action,
         Ok(Err(finalizer::Error::ApplyFailed(error) | finalizer::Error::CleanupFailed(error))) => {
             Err(error)
         }
-        // Gone meanwhile, with nothing left to do.
+        // The resource was deleted concurrently and needs no further work.
         Ok(Err(finalizer::Error::RemoveFinalizer(error))) if is_gone(&error) => {
             Ok(Action::await_change())
         }
@@ -133,7 +134,7 @@ async fn look(resource: Arc<DynamicObject>, context: &Context) -> Result<Action,
     }
 }
 
-/// When a resource that failed is tried again.
+/// Schedules the retry of a failed resource.
 pub(super) fn retry(resource: Arc<DynamicObject>, error: &Failed, context: Arc<Context>) -> Action {
     if !matches!(error, Failed::Refused(_) | Failed::Unknown(_)) {
         let (kind, namespace) = (context.kind.name, resource.namespace());
@@ -155,14 +156,14 @@ impl Context {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The resource is gone.
+    /// Drops the state of a deleted resource.
     pub(super) fn forget(&self, key: &Key) {
         let mut attempts = self.attempts();
         attempts.done(key);
         self.metrics.failing(self.kind.name, attempts.len());
     }
 
-    /// Asked before every write: this process may have been stopped for a while.
+    /// Checked before every write, because this process may have been suspended.
     fn must_lead(&self) -> Result<(), Failed> {
         match self.lead.holds() {
             true => Ok(()),
@@ -184,7 +185,7 @@ impl Context {
         }
     }
 
-    /// Brings the servers to what the resource says, where that is its right.
+    /// Writes the resource's entry to the servers, if that is permitted.
     async fn write(&self, resource: &DynamicObject) -> Result<Outcome, Failed> {
         let made = entry::entry(self.kind, resource, &self.datacenter, &self.tenants);
         let entry = match made {
@@ -215,7 +216,7 @@ impl Context {
                 if index == 0
                     && let Err(error) = self.ensure_namespace(namespace).await
                 {
-                    return Ok(outcome("making the namespace of the entry", &error));
+                    return Ok(outcome("creating the namespace of the entry", &error));
                 }
                 match self.put(&entry, index).await {
                     Ok(true) => true,
@@ -228,7 +229,8 @@ impl Context {
         Ok(Outcome::Synced { written })
     }
 
-    /// An entry needs its namespace. `*` is none, and `default` is always there.
+    /// Creates the entry's namespace, except for `*`, which is not a namespace, and `default`, which
+    /// always exists.
     async fn ensure_namespace(&self, namespace: Option<&str>) -> Result<(), ServersError> {
         match namespace.filter(|name| ![DEFAULT_TENANCY, EVERY_TENANCY].contains(name)) {
             Some(name) => self.servers.ensure_namespace(name, &self.tenants).await,
@@ -236,7 +238,7 @@ impl Context {
         }
     }
 
-    /// `false`: there is another entry than the one that was read.
+    /// Returns `false` if the entry was changed since it was read.
     async fn put(&self, entry: &Entry, index: u64) -> Result<bool, ServersError> {
         let path = Path::of(["config"]).with("cas", &index.to_string());
         let path = path.in_namespace(entry.namespace.as_deref());
@@ -249,12 +251,12 @@ impl Context {
         resource: &DynamicObject,
     ) -> Result<Action, Failed> {
         let done = Ok(Action::await_change());
-        // Without a place nothing was ever written.
+        // A resource without a place was never written.
         let Some(place) = entry::place(self.kind, resource, &self.tenants) else {
             return done;
         };
         if self.others(resource, &place).next().is_some() {
-            // The entry is still wanted: the next oldest writes its own over it.
+            // The entry is still defined by the next oldest resource, which now overwrites it.
             self.attempts().forget();
             self.again.send_replace(());
             return done;
@@ -277,7 +279,7 @@ impl Context {
         }
     }
 
-    /// `false`: there is another entry than the one that was read.
+    /// Returns `false` if the entry was changed since it was read.
     async fn delete(&self, place: &Place, index: u64) -> Result<bool, ServersError> {
         let path = Path::of(["config", self.kind.entry, place.name.as_str()]);
         let path = path.with("cas", &index.to_string());
@@ -294,7 +296,7 @@ impl Context {
         Ok(answer.text() != "false")
     }
 
-    /// Says why a resource that was deleted is still there.
+    /// Reports why a deleted resource still exists.
     async fn keep(
         &self,
         api: &Api<DynamicObject>,
@@ -309,7 +311,7 @@ impl Context {
         })
     }
 
-    /// Other resources that mean the same entry and are not being deleted.
+    /// Other resources with the same entry that are not being deleted.
     fn others(
         &self,
         resource: &DynamicObject,
@@ -323,17 +325,17 @@ impl Context {
         })
     }
 
-    /// Why the resource is not written, where an older one means the same entry.
+    /// The reason not to write the resource, if an older one defines the same entry.
     fn older(&self, resource: &DynamicObject, place: &Place) -> Option<String> {
         let others: Vec<_> = self.others(resource, place).collect();
         let all = others.iter().map(Arc::as_ref).chain([resource]);
         let oldest = decision::oldest(all).filter(|oldest| oldest.uid() != resource.uid())?;
         let why = match self.tenants.mirror_prefix() {
-            None => ", because namespaces of Kubernetes are no part of an entry's name",
+            None => ", because an entry's name does not include the Kubernetes namespace",
             Some(_) => "",
         };
         Some(format!(
-            "{} {}/{} is older and means the same config entry, {:?}: only that one is written{why}",
+            "{} {}/{} is older and defines the same config entry, {:?}: only that one is written{why}",
             self.kind.name,
             oldest.namespace().unwrap_or_default(),
             oldest.name_any(),
@@ -341,8 +343,8 @@ impl Context {
         ))
     }
 
-    /// Gives the service the address of the Kubernetes Service of the same name, so that captured
-    /// traffic to it takes the entry's way before any instance is registered.
+    /// Assigns the address of the Kubernetes Service of the same name to the service, so that the
+    /// entry applies to captured traffic before an instance is registered.
     async fn give_virtual_ip(&self, resource: &DynamicObject, entry: &Entry) -> Result<(), Failed> {
         if !self.kind.virtual_ip || entry.name.contains('*') {
             return Ok(());
@@ -351,26 +353,26 @@ impl Context {
         let services: Api<Service> = Api::namespaced(self.kubernetes.clone(), &namespace);
         let service = services.get_opt(&entry.name).await?;
         let address = service.and_then(|service| service.spec?.cluster_ip);
-        // Headless Services have none, which is written `None`.
+        // Headless Services have no address; the field is `None`.
         let Some(address) = address.filter(|it| it.parse::<std::net::IpAddr>().is_ok()) else {
             return Ok(());
         };
         self.must_lead()?;
         let own = self.tenants.namespace(&namespace);
-        // A Service stands for a service of its own namespace only.
+        // A Service represents a service of its own namespace only.
         if entry.namespace != own {
             return Ok(());
         }
         let addresses = [address.as_str()];
         let given = (self.servers).set_virtual_ips(&entry.name, own.as_deref(), &addresses);
         if let Err(error) = given.await {
-            // The entry itself is there, and the service gets its address with its first instance.
-            tracing::warn!(service = entry.name, %error, "no virtual IP for the service");
+            // The entry itself is written, and the service gets its address with its first instance.
+            tracing::warn!(service = entry.name, %error, "failed to assign a virtual IP to the service");
         }
         Ok(())
     }
 
-    /// Writes the status, where it says something new.
+    /// Writes the status if it has changed.
     async fn tell(
         &self,
         api: &Api<DynamicObject>,
@@ -406,8 +408,8 @@ impl Context {
     }
 }
 
-/// The status with the conditions of others exactly as they are: a newer version may say more there
-/// than this one knows.
+/// The status with the conditions of other writers unchanged, including fields that this version
+/// does not have.
 fn with_others(status: Status, resource: &DynamicObject) -> Value {
     let there = resource.data["status"]["conditions"].as_array();
     let others = there.into_iter().flatten().cloned();
@@ -418,7 +420,7 @@ fn with_others(status: Status, resource: &DynamicObject) -> Value {
     json!({ "conditions": conditions, "lastSyncedTime": status.last_synced_time })
 }
 
-/// What an error of the servers means for a resource.
+/// The outcome of a resource for an error of the servers.
 fn outcome(doing: &str, error: &ServersError) -> Outcome {
     match error.refusal() {
         Some(text) => Outcome::Refused(Reason::Servers, format!("{doing}: {text}")),
@@ -426,7 +428,7 @@ fn outcome(doing: &str, error: &ServersError) -> Outcome {
     }
 }
 
-/// Whether the servers know no entries of this kind at all: there is none to remove.
+/// Whether the servers do not support entries of this kind, so that there is none to delete.
 fn is_unknown_kind(error: &ServersError) -> bool {
     error
         .refusal()

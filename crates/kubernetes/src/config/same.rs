@@ -1,9 +1,9 @@
-//! Whether an entry of the servers says the same as the one that a resource means. Pure.
+//! Compares an entry of the servers with that of a resource. Pure.
 //!
-//! Both are brought into one form: without what the servers add, without what is empty (which is the
-//! same as absent, as it is for Consul's clients), durations in nanoseconds, and what Consul and
-//! Legate write in their own way (upper-case methods, the order of intentions) written that way. A
-//! reference that names the entry's own namespace or partition is like one that names none.
+//! Both are normalized: without fields that servers add, without empty values (equal to absent ones,
+//! as for Consul's clients), with durations in nanoseconds, and in the notation of Consul and Legate
+//! (upper-case methods, the order of intentions). A reference to the entry's own namespace or
+//! partition equals one that names none.
 
 use legate_model::DEFAULT_TENANCY;
 use legate_model::duration::GoDuration;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::entry::Entry;
 
-/// Fields of the whole entry that say who it is and whose.
+/// Fields of the entry that identify it and its owner.
 const OUTER: [&str; 8] = [
     "Kind",
     "Name",
@@ -22,7 +22,7 @@ const OUTER: [&str; 8] = [
     "CreateIndex",
     "ModifyIndex",
 ];
-/// Fields of intentions that the servers compute, or keep from old versions.
+/// Fields of intentions that the servers compute or retain from old versions.
 const COMPUTED: [&str; 6] = [
     "Precedence",
     "Type",
@@ -42,7 +42,7 @@ const DURATIONS: [&str; 9] = [
     "RequestTimeout",
     "TTL",
 ];
-/// Numbers of which zero says something else than absence.
+/// Numbers for which zero differs from absence.
 const ZERO_COUNTS: [&str; 5] = [
     "EnforcingConsecutive5xx",
     "MaxConcurrentRequests",
@@ -50,11 +50,11 @@ const ZERO_COUNTS: [&str; 5] = [
     "MaxEjectionPercent",
     "MaxPendingRequests",
 ];
-/// Objects whose keys are the user's: nothing in them is left out or rewritten.
+/// Objects with the user's own keys: nothing in them is removed or rewritten.
 const FREE: [&str; 2] = ["Arguments", "Config"];
 
-/// Where the entry of the servers says something else: paths such as `Routes[0].Match`, at most
-/// `limit` of them; empty when both say the same.
+/// The paths of differences, such as `Routes[0].Match`, at most `limit`; empty if the entries are
+/// equal.
 #[must_use]
 pub fn differences(wanted: &Entry, found: &Value, limit: usize) -> Vec<String> {
     let mut paths = Vec::new();
@@ -91,7 +91,7 @@ fn compare(wanted: &Value, found: &Value, path: String, paths: &mut Vec<String>)
     }
 }
 
-/// The document of an entry of the kind and the tenant of `of`, in the one form.
+/// The normalized document of an entry with the kind and tenant of `of`.
 fn comparable(of: &Entry, entry: &Value) -> Value {
     let mut entry = entry.clone();
     if let Value::Object(fields) = &mut entry {
@@ -115,12 +115,12 @@ fn comparable(of: &Entry, entry: &Value) -> Value {
     entry
 }
 
-/// Whether a zero is a value. The limits of an ingress gateway are numbers that are always there.
+/// Whether zero is a value. The limits of an ingress gateway are always present.
 fn zero_counts(kind: &str, key: &str) -> bool {
     kind != "ingress-gateway" && ZERO_COUNTS.contains(&key)
 }
 
-/// The value of the field `key` in the one form; null where it says nothing.
+/// The normalized value of the field `key`; null if it equals absence.
 fn form(of: &Entry, key: &str, value: Value) -> Value {
     match value {
         Value::Object(fields) if FREE.contains(&key) => match fields.is_empty() {
@@ -134,7 +134,7 @@ fn form(of: &Entry, key: &str, value: Value) -> Value {
                 (key, value)
             });
             let kept: Map<String, Value> = formed.filter(|(_, value)| !value.is_null()).collect();
-            // The entry itself stays an object, so that its differences are named by their fields.
+            // The entry itself stays an object, so that differences name its fields.
             match kept.is_empty() && !key.is_empty() {
                 true => Value::Null,
                 false => Value::Object(kept),
@@ -145,7 +145,7 @@ fn form(of: &Entry, key: &str, value: Value) -> Value {
         Value::String(text) => string(of, key, text),
         Value::Bool(false) => Value::Null,
         Value::Number(number) if key == "Weight" => {
-            // Shares are kept in hundredths of a percent.
+            // Weights are stored in hundredths of a percent.
             let hundredths = (number.as_f64().unwrap_or_default() * 100.0).round() as i64;
             match hundredths {
                 0 => Value::Null,
@@ -168,7 +168,7 @@ fn string(of: &Entry, key: &str, text: String) -> Value {
             nanos => nanos.into(),
         };
     }
-    // Servers keep the names of tenants in lower case.
+    // Servers store names of tenants in lower case.
     let text = match key {
         "Namespace" | "Partition" => text.to_ascii_lowercase(),
         _ => text,
@@ -186,7 +186,7 @@ fn string(of: &Entry, key: &str, text: String) -> Value {
     }
 }
 
-/// Writes `1.0` as `1`, everywhere in a value: JSON writers differ in that.
+/// Writes `1.0` as `1` in the whole value, because JSON writers differ in that.
 fn whole(value: Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {

@@ -1,4 +1,4 @@
-//! What a resource's status says: whether the servers have what it asks for, and if not, why.
+//! The status of a resource: whether the servers have its entry, and if not, why.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,21 +13,21 @@ pub const SYNCED: &str = "Synced";
 #[serde(rename_all = "camelCase", default)]
 #[schemars(inline)]
 pub struct Status {
-    /// What is known about the resource.
+    /// The conditions of the resource.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// When the servers were last brought to what the resource says.
+    /// When the config entry was last synchronized.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_synced_time: Option<String>,
 }
 
-/// One thing that is known about a resource.
+/// A condition of a resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(inline)]
 pub struct Condition {
-    /// What it is about: `Synced`.
+    /// The type: `Synced`.
     #[schemars(required)]
     pub r#type: String,
     /// `True`, `False` or `Unknown`.
@@ -37,30 +37,30 @@ pub struct Condition {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: Option<String>,
-    /// Why, in one word.
+    /// The reason, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why, for people.
+    /// The reason, as a message for users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What came of a resource.
+/// The outcome of reconciling a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The servers have what it says.
+    /// The servers have the resource's entry.
     Synced {
-        /// Whether that had to be written.
+        /// Whether it was written by this reconciliation.
         written: bool,
     },
-    /// They do not, and that stays so until something is changed.
+    /// The entry was not written, and a retry fails until something changes.
     Refused(Reason, String),
-    /// It is not known: the servers could not be asked.
+    /// The state is unknown, because the servers could not be reached.
     Unknown(Reason, String),
 }
 
 impl Status {
-    /// The status after an outcome at `now` (RFC 3339), or `None` where it says that already.
+    /// The status after an outcome at `now` (RFC 3339), or `None` if it is unchanged.
     #[must_use]
     pub fn after(&self, outcome: &Outcome, now: &str) -> Option<Status> {
         let (status, because, written) = match outcome {

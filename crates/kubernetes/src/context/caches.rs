@@ -1,5 +1,5 @@
-//! What the API server has, kept up to date by watches: admission and controllers read it here and
-//! ask nobody.
+//! Caches of Kubernetes objects, kept up to date by watches. Admission and controllers read them
+//! without requests to the API server.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use legate_runtime::{Readiness, Spawner};
 use serde::de::DeserializeOwned;
 
-/// Objects that several parts look at.
+/// Objects that several components read.
 #[derive(Debug, Clone)]
 pub struct Caches {
     /// Every Service.
@@ -32,8 +32,8 @@ impl Caches {
     }
 }
 
-/// Keeps all objects of one kind until the scope of `spawner` stops. The component `name` is ready
-/// when they have been listed once; a watch that breaks is begun again, and the objects stay.
+/// Caches all objects of one kind until the scope of `spawner` ends. The component `name` is ready
+/// after the first complete list; a broken watch is restarted, and the objects stay cached.
 pub fn watch<K>(
     name: &'static str,
     api: Api<K>,
@@ -51,7 +51,7 @@ where
     spawner.spawn(name, async move {
         let events = watcher(api, watcher::Config::default())
             .modify(|object: &mut K| {
-                // Field owners are half of an object, and nobody here reads them.
+                // Managed fields take half of an object's size and are not used.
                 object.managed_fields_mut().clear();
             })
             .default_backoff()
@@ -69,9 +69,9 @@ where
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
-                    tracing::warn!(kind = name, %error, "the API server's watch failed: trying again");
+                    tracing::warn!(kind = name, %error, "the watch at the API server failed: retrying");
                     if !listed {
-                        ready.pending(format!("the API server does not list them: {error}"));
+                        ready.pending(format!("the API server cannot list them: {error}"));
                     }
                 }
                 None => break,

@@ -1,28 +1,28 @@
-//! The chart's values that the operator needs, from the JSON file that the chart makes of them. Names
-//! are those of consul-k8s' values; a name that is unknown here is refused.
+//! The chart's values that the operator needs, from a JSON file that the chart generates. Names are
+//! those of consul-k8s' values; unknown names are refused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 
-/// The file cannot be used.
+/// The configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file could not be read.
     #[error("cannot read {}: {source}; check the ConfigMap of --config", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is no JSON, or has a name or a value that is unknown.
+    /// The file is not JSON, or has an unknown name or an invalid value.
     #[error("{} (--config) is not as expected: {source}", .path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What the parser found, with its place.
+        /// The parser's error, with its position.
         source: serde_json::Error,
     },
 }
@@ -31,7 +31,7 @@ pub enum ConfigError {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// Inject pods that do not say. Default false.
+    /// Whether pods without an annotation are injected. Default false.
     #[serde(deserialize_with = "or_default")]
     pub default: bool,
     /// Namespaces whose pods may be injected; `*` is all. Default `["*"]`.
@@ -40,9 +40,9 @@ pub struct Config {
     pub k8s_deny_namespaces: Vec<String>,
     /// Whether traffic is redirected.
     pub transparent_proxy: TransparentProxy,
-    /// The sidecar.
+    /// The settings of the sidecar.
     pub sidecar_proxy: SidecarProxy,
-    /// Whether the sidecar is a native one.
+    /// Settings of native sidecars.
     pub dataplane_as_sidecar_init_container: NativeSidecar,
     /// Metrics of pods.
     pub metrics: Metrics,
@@ -50,7 +50,7 @@ pub struct Config {
     pub consul_node: ConsulNode,
     /// DNS in pods.
     pub dns: Dns,
-    /// Whether the servers are Consul's, or of another installation.
+    /// Whether the servers belong to Consul or another installation.
     pub external_servers: ExternalServers,
 }
 
@@ -72,10 +72,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the file; without one everything has its default.
+    /// Loads the file. Without a file all values have their defaults.
     ///
     /// # Errors
-    /// [`ConfigError`] names the file and what is wrong.
+    /// [`ConfigError`] names the file and the reason.
     pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
         let Some(path) = path else {
             return Ok(Config::default());
@@ -95,9 +95,9 @@ impl Config {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct TransparentProxy {
-    /// Redirect traffic of pods that do not say. Default true.
+    /// Whether traffic of pods without an annotation is redirected. Default true.
     pub default_enabled: bool,
-    /// Let probes through where traffic is redirected. Default true.
+    /// Whether probes reach the application if traffic is redirected. Default true.
     pub default_overwrite_probes: bool,
 }
 
@@ -118,7 +118,7 @@ pub struct SidecarProxy {
     pub concurrency: u32,
     /// The container's resources. Default none.
     pub resources: Resources,
-    /// Start and stop.
+    /// Startup and shutdown.
     pub lifecycle: Lifecycle,
 }
 
@@ -136,22 +136,22 @@ impl Default for SidecarProxy {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resources {
-    /// What is reserved.
+    /// Resource requests.
     #[serde(deserialize_with = "or_default")]
     pub requests: Quantities,
-    /// What is the most.
+    /// Resource limits.
     #[serde(deserialize_with = "or_default")]
     pub limits: Quantities,
 }
 
-/// Processor and memory, as Kubernetes writes them.
+/// CPU and memory, as Kubernetes quantities.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quantities {
-    /// Processors, such as `100m`.
+    /// CPU, such as `100m`.
     #[serde(deserialize_with = "text")]
     pub cpu: Option<String>,
-    /// Bytes, such as `100Mi`.
+    /// Memory, such as `100Mi`.
     #[serde(deserialize_with = "text")]
     pub memory: Option<String>,
 }
@@ -160,20 +160,21 @@ pub struct Quantities {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Lifecycle {
-    /// Start before the application, and stop after it. Default true.
+    /// Start before the application and stop after it. Default true.
     pub default_enabled: bool,
     /// Drain inbound connections while stopping. Default true.
     pub default_enable_shutdown_drain_listeners: bool,
-    /// How many seconds a stop may take. Default 20: less than the 30 s that Kubernetes gives a pod.
+    /// The limit for a shutdown, in seconds. Default 20: less than the 30 s that Kubernetes gives a
+    /// pod.
     #[serde(deserialize_with = "number")]
     pub default_shutdown_grace_period_seconds: u32,
-    /// How many seconds the startup path waits for the proxy. Default 0.
+    /// How long the startup path waits for the proxy, in seconds. Default 0.
     #[serde(deserialize_with = "number")]
     pub default_startup_grace_period_seconds: u32,
     /// Port of the lifecycle server. Default 20600.
     #[serde(deserialize_with = "number")]
     pub default_graceful_port: u16,
-    /// Path that asks for the stop. Default `/graceful_shutdown`.
+    /// Path that requests a shutdown. Default `/graceful_shutdown`.
     pub default_graceful_shutdown_path: String,
     /// Path that waits for the proxy. Default `/graceful_startup`.
     pub default_graceful_startup_path: String,
@@ -197,8 +198,8 @@ impl Default for Lifecycle {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct NativeSidecar {
-    /// Run the sidecar as an init container that keeps running. Default: where the API server is
-    /// 1.29 or later.
+    /// Run the sidecar as an init container with `restartPolicy: Always`. Default: if the API server
+    /// is 1.29 or later.
     pub default_enabled: Option<bool>,
     /// Seconds before the first startup probe. Default 0.
     #[serde(deserialize_with = "number")]
@@ -206,10 +207,10 @@ pub struct NativeSidecar {
     /// Seconds between startup probes. Default 1.
     #[serde(deserialize_with = "number")]
     pub probe_check_period_seconds: u32,
-    /// Startup probes that may fail. Default 120.
+    /// Failed startup probes that are tolerated. Default 120.
     #[serde(deserialize_with = "number")]
     pub probe_check_failure_threshold: u32,
-    /// Seconds that a startup probe may take. Default 5.
+    /// Timeout of a startup probe, in seconds. Default 5.
     #[serde(deserialize_with = "number")]
     pub probe_check_timeout_seconds: u32,
 }
@@ -230,7 +231,7 @@ impl Default for NativeSidecar {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metrics {
-    /// Offer metrics of pods that do not say. Default false.
+    /// Whether pods without an annotation serve metrics. Default false.
     #[serde(deserialize_with = "or_default")]
     pub default_enabled: bool,
     /// Add the application's metrics to the proxy's. Default false.
@@ -238,10 +239,10 @@ pub struct Metrics {
     /// Port between Envoy and the sidecar. Default 20100.
     #[serde(deserialize_with = "number")]
     pub default_merged_metrics_port: u16,
-    /// Port that Prometheus asks at. Default 20200.
+    /// Port that Prometheus scrapes. Default 20200.
     #[serde(deserialize_with = "number")]
     pub default_prometheus_scrape_port: u16,
-    /// Path that Prometheus asks for. Default `/metrics`.
+    /// Path that Prometheus scrapes. Default `/metrics`.
     pub default_prometheus_scrape_path: String,
 }
 
@@ -270,7 +271,7 @@ pub struct ConsulNode {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dns {
-    /// Whether the mesh's names are looked up by pods. Default: where traffic is redirected.
+    /// Whether pods resolve the mesh's names. Default: if traffic is redirected.
     pub enable_redirection: Option<bool>,
 }
 
@@ -278,18 +279,18 @@ pub struct Dns {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExternalServers {
-    /// The servers are not the chart's own, and may be Consul's. Default false.
+    /// Whether the servers are not the chart's own; they may be Consul's. Default false.
     pub enabled: bool,
 }
 
-/// `null` is the default.
+/// Deserializes `null` as the default.
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// A number, or a text with a number in it: values of charts are often quoted.
+/// Deserializes a number, or a string with a number: chart values are often quoted.
 fn number<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -303,17 +304,19 @@ where
     };
     number
         .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| serde::de::Error::custom(format!("{value} is no number that fits here")))
+        .ok_or_else(|| {
+            serde::de::Error::custom(format!("{value} is not a number in the valid range"))
+        })
 }
 
-/// A text, a number, or `null` for none.
+/// Deserializes a string, a number, or `null` for none.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     match serde_json::Value::deserialize(deserializer)? {
         serde_json::Value::Null => Ok(None),
         serde_json::Value::String(text) => Ok(Some(text)),
         serde_json::Value::Number(number) => Ok(Some(number.to_string())),
         other => Err(serde::de::Error::custom(format!(
-            "{other} is no quantity such as \"100m\""
+            "{other} is not a quantity such as \"100m\""
         ))),
     }
 }
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_or_null_has_its_default() {
+    fn absent_or_null_values_have_their_defaults() {
         let config = read(r#"{"default": null, "sidecarProxy": {"resources": {"limits": null}}}"#);
         assert_eq!(config.unwrap(), Config::default());
     }
@@ -342,7 +345,11 @@ mod tests {
         assert_eq!(config.metrics.default_prometheus_scrape_port, 21200);
         assert_eq!(config.sidecar_proxy.resources.requests.cpu.unwrap(), "1");
         let error = read(r#"{"metrics": {"defaultPrometheusScrapePort": 70000}}"#).unwrap_err();
-        assert!(error.to_string().contains("70000 is no number that fits"));
+        assert!(
+            error
+                .to_string()
+                .contains("70000 is not a number in the valid range")
+        );
     }
 
     #[test]

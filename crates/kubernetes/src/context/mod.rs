@@ -1,5 +1,5 @@
-//! What every part of the operator works with: its flags, the chart's values, and what the API server has.
-//! Nothing here starts a part or knows one.
+//! The environment of the operator's components: flags, chart values, and the caches of the API server's
+//! objects. Nothing here starts a component or depends on one.
 
 mod caches;
 mod config;
@@ -20,22 +20,22 @@ pub use self::caches::{Caches, watch};
 pub use self::config::{Config, ConfigError};
 pub use self::options::{Names, Options, Ports, Servers, Sidecars};
 
-/// What the parts of the operator are started with.
+/// The environment in which components are started.
 #[derive(Clone)]
 pub struct Context {
     /// The flags.
     pub options: Arc<Options>,
     /// The chart's values.
     pub config: Arc<Config>,
-    /// How the program logs; sidecars do alike.
+    /// The log settings, also passed to sidecars.
     pub log: LogOptions,
-    /// The API server.
+    /// The client of the API server.
     pub client: Client,
-    /// What the API server has.
+    /// Caches of the API server's objects.
     pub caches: Caches,
-    /// Starts tasks that end first: controllers and other writers.
+    /// Spawns tasks that are ended first: controllers and other writers.
     pub controllers: Spawner,
-    /// Starts tasks that go on while the end is under way: what answers requests.
+    /// Spawns tasks that keep serving requests during shutdown.
     pub answers: Spawner,
     /// Whether this replica can do its work.
     pub readiness: Readiness,
@@ -45,10 +45,10 @@ pub struct Context {
     pub clock: Clock,
 }
 
-/// Listens at this address.
+/// Binds a listener to this address.
 ///
 /// # Errors
-/// What the system says, with the address and with what is listened for.
+/// The system's error, with the address and the purpose of the listener.
 pub(crate) fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    bind(address).map_err(|error| anyhow!("cannot listen for {what} at {address}: {error}"))
+    bind(address).map_err(|error| anyhow!("cannot listen for {what} on {address}: {error}"))
 }

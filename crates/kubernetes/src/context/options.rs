@@ -1,5 +1,5 @@
-//! The operator's flags. Each one can come from the environment too: `LEGATE_K8S_` and the name of
-//! the flag in capitals, with `_` for `-`.
+//! The operator's flags. Each can also be set in the environment: `LEGATE_K8S_` and the flag's name
+//! in capitals, with `_` for `-`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use clap::{ArgAction, Args};
 
 use crate::servers::ServerFlags;
 
-/// Where a pod finds its own service account token.
+/// The path of a pod's own service account token.
 const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// What the operator is started with.
+/// The operator's options.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Names.
@@ -28,10 +28,10 @@ pub struct Options {
     pub ports: Ports,
 }
 
-/// What the chart calls this installation.
+/// The names of this installation.
 #[derive(Debug, Clone, Args)]
 pub struct Names {
-    /// The chart's full name: every object of the release is named after it.
+    /// The chart's full name, the prefix of the names of all objects of the release.
     #[arg(long, env = "LEGATE_K8S_FULL_NAME")]
     pub full_name: String,
 
@@ -60,13 +60,13 @@ pub struct Servers {
     )]
     pub server_grpc_port: u16,
 
-    /// Make the servers' CA and certificate, keep them in Secrets named after --full-name, and renew
-    /// them.
+    /// Issue the servers' CA and certificate, store them in Secrets named after --full-name, and
+    /// renew them.
     #[arg(long, env = "LEGATE_K8S_MANAGED_CA", action = ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub managed_ca: bool,
 
-    /// Let sidecars keep to --server-addresses, without asking servers for others.
+    /// Let sidecars use only --server-addresses, without discovering other servers.
     #[arg(long, env = "LEGATE_K8S_SKIP_SERVER_WATCH", action = ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub skip_server_watch: bool,
@@ -93,23 +93,23 @@ pub struct Servers {
     pub datacenter: String,
 }
 
-/// What is put into pods.
+/// Settings of injected containers.
 #[derive(Debug, Clone, Args)]
 pub struct Sidecars {
     /// Image of the sidecar.
     #[arg(long, env = "LEGATE_K8S_DATAPLANE_IMAGE", value_name = "IMAGE")]
     pub dataplane_image: String,
 
-    /// Image of the container that redirects a pod's traffic: this program's.
+    /// Image of the container that redirects a pod's traffic, which runs this program.
     #[arg(long, env = "LEGATE_K8S_REDIRECT_IMAGE", value_name = "IMAGE")]
     pub redirect_image: String,
 
-    /// When the kubelet pulls both. Default: as Kubernetes decides by the image's tag.
+    /// Pull policy of both images. Default: Kubernetes' default for the image's tag.
     #[arg(long, env = "LEGATE_K8S_IMAGE_PULL_POLICY", value_name = "POLICY",
         value_parser = ["Always", "IfNotPresent", "Never", ""])]
     pub image_pull_policy: Option<String>,
 
-    /// Auth method that sidecars log in with. Without one they have no token.
+    /// Auth method for the login of sidecars. Default: none, without a token.
     #[arg(long, env = "LEGATE_K8S_SIDECAR_AUTH_METHOD", value_name = "NAME")]
     pub sidecar_auth_method: Option<String>,
 
@@ -118,7 +118,7 @@ pub struct Sidecars {
     pub config: Option<PathBuf>,
 }
 
-/// Where the operator listens.
+/// The ports on which the operator listens.
 #[derive(Debug, Clone, Args)]
 pub struct Ports {
     /// Address of all ports.
@@ -143,9 +143,9 @@ pub struct Ports {
     )]
     pub health_port: u16,
 
-    /// Folder with tls.crt and tls.key for the webhook, read again when they change; somebody else,
-    /// such as cert-manager, makes them and sets the webhook's caBundle. Default: the operator does
-    /// both.
+    /// Folder with tls.crt and tls.key for the webhook, reloaded when they change. Another
+    /// component, such as cert-manager, issues them and sets the webhook's caBundle. Default: the
+    /// operator does both.
     #[arg(long, env = "LEGATE_K8S_WEBHOOK_CERT_DIR", value_name = "FOLDER")]
     pub webhook_cert_dir: Option<PathBuf>,
 }

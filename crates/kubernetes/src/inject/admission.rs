@@ -1,4 +1,4 @@
-//! What becomes of a pod: it is left as it is, gets a sidecar, or is refused. Pure.
+//! Admits a pod unchanged, injects a sidecar, or refuses it. Pure.
 
 use json_patch::Patch;
 
@@ -7,19 +7,19 @@ use super::installation::Installation;
 use super::patch::patch;
 use super::request::{Refusal, Request};
 
-/// What becomes of a pod.
+/// The outcome for a pod that is admitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admitted {
-    /// What is changed; `None` where the pod stays as it is.
+    /// The changes; `None` if the pod is not changed.
     pub patch: Option<Patch>,
-    /// What its author should hear.
+    /// Warnings for the client that creates the pod.
     pub warnings: Vec<String>,
 }
 
-/// Decides about a pod.
+/// Decides about a pod and makes its patch.
 ///
 /// # Errors
-/// When the pod asks for what cannot be.
+/// If the pod's settings are invalid or cannot be satisfied.
 pub fn admit(installation: &Installation, request: &Request<'_>) -> Result<Admitted, Refusal> {
     match decide(installation, request.namespace, request.pod)? {
         Decision::Leave(why) => Ok(Admitted {

@@ -1,4 +1,4 @@
-//! Whether a pod is injected. The first rule that matches decides.
+//! Decides whether a pod is injected. The first matching rule wins.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use crate::annotations::{self, MANAGED_BY, MANAGED_BY_LEGATE, PREFIX, STATUS};
 /// Namespaces of the cluster itself.
 const SYSTEM: [&str; 2] = ["kube-system", "kube-public"];
 
-/// What becomes of a pod.
+/// Whether a pod is injected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It gets a sidecar.
+    /// The pod gets a sidecar.
     Inject,
-    /// It is admitted as it is. Whoever asked for a sidecar hears why there is none.
+    /// The pod is admitted unchanged. If it requested a sidecar, the warning has the reason.
     Leave(Option<String>),
 }
 
 /// Decides about a pod of `namespace`.
 ///
 /// # Errors
-/// When the pod asks for a sidecar that it cannot have.
+/// If the pod requests a sidecar that it cannot have.
 pub(super) fn decide(
     installation: &Installation,
     namespace: &str,
     pod: &Pod,
 ) -> Result<Decision, Refusal> {
     let asked = annotations::wants_injection(pod.annotations())?;
-    // Only those who asked are interested in the reason.
+    // The reason is reported only for pods that requested a sidecar.
     let leave = |why: String| Ok(Decision::Leave((asked == Some(true)).then_some(why)));
     if SYSTEM.contains(&namespace) {
         return leave(format!("pods of {namespace} are not injected"));
@@ -45,13 +45,13 @@ pub(super) fn decide(
     let among = |list: &[String]| list.iter().any(|name| name == namespace);
     if among(&config.k8s_deny_namespaces) {
         return leave(format!(
-            "pods of {namespace} are not injected: connectInject.k8sDenyNamespaces names it"
+            "pods of {namespace} are not injected: connectInject.k8sDenyNamespaces contains it"
         ));
     }
     let all = config.k8s_allow_namespaces.iter().any(|name| name == "*");
     if !all && !among(&config.k8s_allow_namespaces) {
         return leave(format!(
-            "pods of {namespace} are not injected: connectInject.k8sAllowNamespaces does not name it"
+            "pods of {namespace} are not injected: connectInject.k8sAllowNamespaces does not contain it"
         ));
     }
     if is_set(pod.annotations(), STATUS) || is_set(pod.labels(), STATUS) {

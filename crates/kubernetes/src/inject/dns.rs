@@ -1,24 +1,24 @@
-//! How a pod looks up names when the mesh's names are among them: the sidecar first, then what the
-//! cluster has.
+//! The DNS configuration of a pod that resolves the mesh's names: the sidecar first, then the
+//! cluster's nameservers.
 
 use k8s_openapi::api::core::v1::{PodDNSConfig, PodDNSConfigOption};
 
-/// Nameservers of a pod, at most: Kubernetes refuses more.
+/// Kubernetes' limit for nameservers of a pod.
 const NAMESERVERS: usize = 3;
 
-/// What `/etc/resolv.conf` says.
+/// The content of `/etc/resolv.conf`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvConf {
     /// Nameservers, in order.
     pub nameservers: Vec<String>,
-    /// Domains that names are completed with.
+    /// Search domains.
     pub searches: Vec<String>,
     /// Options, such as `ndots:5`.
     pub options: Vec<String>,
 }
 
 impl ResolvConf {
-    /// Reads the file's text; what is unknown is passed over.
+    /// Parses the file; unknown lines are ignored.
     #[must_use]
     pub fn parse(text: &str) -> ResolvConf {
         let mut conf = ResolvConf::default();
@@ -28,7 +28,7 @@ impl ResolvConf {
             let rest = words.map(str::to_owned);
             match keyword {
                 Some("nameserver") => conf.nameservers.extend(rest.take(1)),
-                // The last line counts.
+                // The last `search` line wins.
                 Some("search") => conf.searches = rest.collect(),
                 Some("options") => conf.options.extend(rest),
                 _ => {}
@@ -37,8 +37,8 @@ impl ResolvConf {
         conf
     }
 
-    /// The same for a pod of `namespace` whose sidecar answers at 127.0.0.1; `own` is the namespace
-    /// of the pod that the file is of.
+    /// The DNS configuration of a pod in `namespace` whose sidecar answers on 127.0.0.1. `own` is
+    /// the namespace of the pod from which the file was read.
     #[must_use]
     pub fn with_sidecar(&self, own: &str, namespace: &str) -> PodDNSConfig {
         let nameservers = std::iter::once("127.0.0.1".to_owned())

@@ -1,54 +1,55 @@
-//! What holds for every pod that is injected: a value of its own, so that the patch is a pure function.
+//! The settings of the installation that apply to every injected pod, as a value, so that the patch is
+//! a pure function.
 
 use crate::context::{Config, Servers, Sidecars};
 use crate::tenancy::Tenants;
 
 use super::dns::ResolvConf;
 
-/// The installation, as admission sees it.
+/// The installation, as used by admission.
 #[derive(Debug, Clone)]
 pub struct Installation {
     /// The chart's full name.
     pub full_name: String,
     /// Namespace of the release, whose pods are never injected.
     pub namespace: String,
-    /// How sidecars reach the servers.
+    /// How sidecars connect to the servers.
     pub servers: Servers,
-    /// Images, and the auth method.
+    /// Images and auth method of sidecars.
     pub sidecars: Sidecars,
     /// The chart's values.
     pub config: Config,
-    /// Level that sidecars log from.
+    /// The log level of sidecars.
     pub log_level: String,
-    /// Sidecars log JSON.
+    /// Whether sidecars log JSON.
     pub log_json: bool,
-    /// What the cluster's version can do.
+    /// The features of the cluster's version.
     pub cluster: Cluster,
-    /// The authorities that sidecars verify servers against, as PEM; `None` where there is no TLS,
-    /// or where the system's are used.
+    /// The CA certificates that sidecars verify servers with, as PEM; `None` without TLS, or if the
+    /// system's are used.
     pub ca_certs: Option<String>,
-    /// How the operator's own pod looks up names, which is how all pods do.
+    /// The DNS configuration of the operator's own pod, which is that of all pods.
     pub resolv_conf: ResolvConf,
 }
 
 impl Installation {
-    /// Which namespaces of the mesh pods are in.
+    /// How pods map to namespaces of the mesh.
     pub(super) fn tenants(&self) -> Tenants {
         self.servers.http.tenants()
     }
 }
 
-/// What a version of Kubernetes can do.
+/// Features of a version of Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cluster {
-    /// Init containers that keep running: on by default since 1.29.
+    /// Init containers that keep running; enabled by default since 1.29.
     pub native_sidecars: bool,
-    /// `preStop` hooks that sleep: on by default since 1.30.
+    /// `preStop` hooks that sleep; enabled by default since 1.30.
     pub sleep_hooks: bool,
 }
 
 impl Cluster {
-    /// From what `/version` says: `1`, and `29` or `29+`.
+    /// Parses the fields of `/version`: `1`, and `29` or `29+`.
     #[must_use]
     pub fn of_version(major: &str, minor: &str) -> Cluster {
         let digits = |text: &str| -> u32 {

@@ -1,5 +1,5 @@
-//! Sidecars for pods: the admission webhook. Decision and patch are pure functions of the pod and of
-//! what the caches hold; admission asks nobody.
+//! The admission webhook that injects sidecars into pods. Decision and patch are pure functions of
+//! the pod and of cached objects; admission makes no requests.
 
 mod admission;
 mod decision;

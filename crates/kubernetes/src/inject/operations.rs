@@ -1,4 +1,4 @@
-//! The steps of a JSON patch (RFC 6902), one after the other. Pure.
+//! Builds a JSON patch (RFC 6902) step by step. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,33 @@ use serde_json::{Value, json};
 pub(super) struct Operations(Vec<PatchOperation>);
 
 impl Operations {
-    /// All of them.
+    /// The finished patch.
     pub(super) fn patch(self) -> Patch {
         Patch(self.0)
     }
 
-    /// Adds a value, or replaces the one that is there; in a list it goes before the one there.
+    /// Adds a value or replaces an existing one; in a list it is inserted before the existing one.
     pub(super) fn add(&mut self, path: &[&str], value: Value) {
         let path = PointerBuf::from_tokens(path.iter().copied());
         self.0
             .push(PatchOperation::Add(AddOperation { path, value }));
     }
 
-    /// Replaces a value that is there.
+    /// Replaces an existing value.
     pub(super) fn replace(&mut self, path: &[&str], value: Value) {
         let path = PointerBuf::from_tokens(path.iter().copied());
         self.0
             .push(PatchOperation::Replace(ReplaceOperation { path, value }));
     }
 
-    /// Removes a value that is there.
+    /// Removes an existing value.
     pub(super) fn remove(&mut self, path: &[&str]) {
         let path = PointerBuf::from_tokens(path.iter().copied());
         self.0
             .push(PatchOperation::Remove(RemoveOperation { path }));
     }
 
-    /// Adds entries to a map that may not be there.
+    /// Adds entries to a map that may be absent.
     pub(super) fn add_to_map(
         &mut self,
         path: &[&str],
@@ -55,7 +55,7 @@ impl Operations {
         }
     }
 
-    /// Adds items to a list that may not be there, before `at` or behind all.
+    /// Adds items to a list that may be absent, before `at` or at the end.
     pub(super) fn add_to_list(
         &mut self,
         path: &[&str],

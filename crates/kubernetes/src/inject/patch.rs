@@ -1,7 +1,7 @@
-//! The JSON patch (RFC 6902) of a pod that gets a sidecar. Pure.
+//! The JSON patch (RFC 6902) that injects a sidecar into a pod. Pure.
 //!
-//! It is a list of single steps rather than a difference of two documents, so that fields that this
-//! program does not know stay as they are.
+//! It consists of explicit steps instead of the difference between two documents, so that fields
+//! unknown to this program are kept.
 
 use std::collections::BTreeMap;
 
@@ -24,16 +24,16 @@ use crate::annotations::{
     TRANSPARENT_PROXY_STATUS, UPSTREAMS,
 };
 
-/// How long an application that has no `preStop` hook goes on when its pod is about to end, while the
-/// sidecar sends callers elsewhere: an application that ends at once would lose what is on its way.
+/// The sleep of an application without a `preStop` hook when its pod terminates, while the sidecar
+/// drains callers: an application that exits at once would lose requests in flight.
 pub(super) const SLEEP_SECONDS: i64 = 2;
-/// The time that Kubernetes gives a pod to end, unless it says something else.
+/// Kubernetes' default grace period of a pod.
 const DEFAULT_GRACE: i64 = 30;
 
-/// The patch of a pod that is to be injected; warnings are added.
+/// The patch of a pod to inject; may add warnings.
 ///
 /// # Errors
-/// When the pod cannot be injected as it is.
+/// If the pod cannot be injected.
 pub(super) fn patch(
     installation: &Installation,
     request: &Request<'_>,
@@ -54,7 +54,7 @@ pub(super) fn patch(
     if let Some(text) = upstreams.rewritten() {
         written.insert(UPSTREAMS.to_owned(), text);
     }
-    // Steps that name containers by their place come before those that add containers.
+    // Steps that refer to containers by index come before those that insert containers.
     application(spec, &upstreams, &mut operations);
     let mut open = Vec::new();
     if settings.transparent && settings.overwrite_probes {
@@ -96,16 +96,17 @@ struct Parts<'a> {
     settings: &'a Settings,
     own: &'a Annotations,
     service: &'a str,
-    /// Ports that answer without mutual TLS.
+    /// Ports served without mutual TLS.
     open: Vec<u16>,
-    /// The application goes on for a moment when the pod is about to end.
+    /// Whether the application's containers sleep before they stop.
     sleeps: bool,
 }
 
 /// Adds volumes and containers.
 ///
-/// A native sidecar comes first, behind the redirection, so that the pod's own init containers have the
-/// mesh. Else they run without it, and the redirection comes last, because nobody would answer them.
+/// A native sidecar comes first, after the redirection, so that the pod's own init containers can use
+/// the mesh. Without one they run outside the mesh, and the redirection comes last, because redirected
+/// traffic would not be answered yet.
 fn containers(
     installation: &Installation,
     spec: &PodSpec,
@@ -148,7 +149,7 @@ fn containers(
     Ok(())
 }
 
-/// What the pod must not have.
+/// Refuses pods whose settings conflict with the injection.
 fn acceptable(installation: &Installation, spec: &PodSpec) -> Result<(), Refusal> {
     let user = i64::from(SIDECAR_USER);
     let of_pod = spec.security_context.as_ref().and_then(|it| it.run_as_user);
@@ -201,7 +202,7 @@ fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
         .chain(spec.init_containers.iter().flatten())
 }
 
-/// What is left out, or may surprise.
+/// Warns about settings that are ignored or may surprise.
 fn not_served(
     own: &Annotations,
     settings: &Settings,
@@ -223,14 +224,14 @@ fn not_served(
     let needed = settings.lifecycle.shutdown_grace;
     if settings.lifecycle.enabled && grace <= i64::from(needed) {
         warnings.push(format!(
-            "terminationGracePeriodSeconds is {grace}: the sidecar may take {needed} s to end, and is \
+            "terminationGracePeriodSeconds is {grace}: the sidecar may take {needed} s to stop, and is \
              killed before; see {PREFIX}sidecar-proxy-lifecycle-shutdown-grace-period-seconds"
         ));
     }
     warnings
 }
 
-/// Annotations that the operator writes.
+/// Writes the operator's annotations.
 fn written(
     installation: &Installation,
     settings: &Settings,
@@ -267,7 +268,7 @@ fn written(
     written
 }
 
-/// Tells every container of the application where its upstreams are.
+/// Sets the environment variables of upstreams in every container of the application.
 fn application(spec: &PodSpec, upstreams: &Upstreams, operations: &mut Operations) {
     let init = spec.init_containers.iter().flatten();
     let lists = (spec
@@ -288,7 +289,7 @@ fn application(spec: &PodSpec, upstreams: &Upstreams, operations: &mut Operation
     }
 }
 
-/// Gives containers without a `preStop` hook one that sleeps. Answers whether all of them have one.
+/// Adds a `preStop` hook that sleeps to containers without one. Returns whether all of them sleep.
 fn sleep(
     installation: &Installation,
     settings: &Settings,
@@ -299,7 +300,7 @@ fn sleep(
         .termination_grace_period_seconds
         .unwrap_or(DEFAULT_GRACE);
     let wanted = settings.lifecycle.enabled && settings.lifecycle.drain;
-    // A hook must not take longer than the pod has.
+    // A hook must not take longer than the pod's grace period.
     if !installation.cluster.sleep_hooks || !wanted || grace <= 2 * SLEEP_SECONDS {
         return false;
     }
@@ -321,7 +322,7 @@ fn sleep(
     true
 }
 
-/// Lets the pod look up names through the sidecar.
+/// Configures the pod to resolve names through the sidecar.
 fn names(
     installation: &Installation,
     request: &Request<'_>,
@@ -334,7 +335,7 @@ fn names(
     }
     if spec.dns_config.is_some() {
         return Err(Refusal::new(format!(
-            "the pod has a dnsConfig, and names of the mesh need one of their own: remove \
+            "the pod has a dnsConfig, which conflicts with the one for names of the mesh: remove \
              spec.dnsConfig, or set {} to false",
             annotations::DNS
         )));

@@ -1,10 +1,10 @@
-//! Probes of a pod whose traffic is redirected. The kubelet speaks no mutual TLS, so that the sidecar
-//! answers it at ports of its own, in the clear, for exactly the paths that the probes ask for:
-//! 20300, 20400 and 20500 (liveness, readiness, startup) and the number of the container, as in
-//! consul-k8s.
+//! Rewrites the probes of a pod whose traffic is redirected. The kubelet has no mutual TLS, so the
+//! sidecar answers it in plaintext on separate ports, for exactly the paths of the probes: 20300,
+//! 20400 and 20500 (liveness, readiness, startup) plus the index of the container, as in consul-k8s.
 //!
-//! HTTP and gRPC probes are handed to the application as they are. A TCP probe becomes an HTTP one:
-//! a connection to the sidecar would say nothing of the application, so that the sidecar is asked to
+//! HTTP and gRPC probes are forwarded to the application. A TCP probe becomes an HTTP probe: a
+//! connection to the sidecar would not test the application, so the sidecar opens one on request.
+//! Exec probes are not changed.
 //! make one. Exec probes need nothing.
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, PodSpec, Probe};
@@ -17,32 +17,33 @@ use super::request::Refusal;
 use super::service::{container_port, is_native};
 use crate::annotations::PREFIX;
 
-/// Field of a container, and the first port that answers such probes.
+/// Probe fields of a container, and the first port of each kind.
 const KINDS: [(&str, u16); 3] = [
     ("livenessProbe", 20300),
     ("readinessProbe", 20400),
     ("startupProbe", 20500),
 ];
-/// Ports of each kind.
+/// The number of ports of each kind.
 const MOST_CONTAINERS: u16 = 100;
 /// The path of every gRPC health check.
 const GRPC_HEALTH: &str = "/grpc.health.v1.Health/Check";
-/// Below it the sidecar answers whether a port of the pod accepts connections.
+/// The sidecar's path prefix for checks whether a port of the pod accepts connections.
 const TCP_CHECK: &str = "/check/tcp";
 
-/// What is not redirected and where the sidecar answers.
+/// The ports that affect how probes are rewritten.
 #[derive(Debug)]
 pub(super) struct Surroundings<'a> {
-    /// Ports that users have excluded: what asks there reaches the application anyway.
+    /// Ports that users have excluded from redirection; probes to them reach the application
+    /// directly.
     pub(super) excluded: &'a [u16],
     /// Port of the sidecar's lifecycle server.
     pub(super) lifecycle_port: u16,
 }
 
-/// Changes the probes, and says what the proxy has to answer.
+/// Rewrites the probes; returns the paths that the proxy has to expose.
 ///
 /// # Errors
-/// When a probe or a hook could not reach the application.
+/// If a probe or hook could not reach the application.
 pub(super) fn rewrite(
     spec: &PodSpec,
     around: &Surroundings<'_>,
@@ -83,9 +84,9 @@ pub(super) fn rewrite(
     Ok(paths)
 }
 
-/// Where a probe goes.
+/// The target of a probe.
 struct Target {
-    /// What the proxy hands to whom; the listener's port is not known yet.
+    /// The path that the proxy exposes; the listener's port is not set yet.
     path: ExposePath,
     how: How,
 }
@@ -122,7 +123,7 @@ fn probe<'a>(container: &'a Container, field: &str) -> Option<&'a Probe> {
     }
 }
 
-/// `None` for what reaches the application without the sidecar.
+/// Returns `None` for probes that reach the application without the sidecar.
 fn target(
     container: &Container,
     field: &str,
@@ -145,7 +146,7 @@ fn target(
             return Err(unreachable(container, field, "uses HTTPS", port));
         }
         let path = get.path.as_deref().unwrap_or("/");
-        // The query stays in the request; paths are compared without it.
+        // The request keeps its query; paths are compared without it.
         let path = path.split('?').next().filter(|path| !path.is_empty());
         Target {
             path: exposed(path.unwrap_or("/"), port, "http"),
@@ -174,7 +175,7 @@ fn target(
     Ok((!excluded).then_some(target))
 }
 
-/// Hooks are refused: the sidecar may not have started yet, or closes its ports already.
+/// Refuses HTTP hooks, because the sidecar may not have started yet or may have closed its ports.
 fn hooks(container: &Container, around: &Surroundings<'_>) -> Result<(), Refusal> {
     let Some(lifecycle) = &container.lifecycle else {
         return Ok(());
@@ -224,7 +225,7 @@ fn port_number(number: i32, container: &Container, field: &str) -> Result<u16, R
         .filter(|port| *port > 0)
         .ok_or_else(|| {
             Refusal::new(format!(
-                "{field} of container {:?} has the port {number}: 1 to 65535 exist",
+                "{field} of container {:?} has the port {number}: use 1 to 65535",
                 container.name
             ))
         })

@@ -11,10 +11,10 @@ use crate::annotations::TransparentProxy;
 
 /// Name of the container.
 pub(super) const NAME: &str = "mesh-redirect";
-/// Port of the proxy for connections of the application.
+/// The proxy's port for outbound connections.
 const OUTBOUND_PORT: u16 = 15001;
 
-/// The configuration of `legate-k8s redirect`: names and kinds of values are those of consul-k8s.
+/// The configuration of `legate-k8s redirect`, with the names and types of consul-k8s.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Redirection {
@@ -34,10 +34,10 @@ struct Redirection {
     consul_dns_port: Option<u16>,
 }
 
-/// The container. `open` are the ports that answer without mutual TLS.
+/// The container. `open` are the ports served without mutual TLS.
 ///
 /// # Errors
-/// None in practice: the configuration can always be written.
+/// If the configuration cannot be serialized, which does not happen in practice.
 pub(super) fn container(
     installation: &Installation,
     settings: &Settings,

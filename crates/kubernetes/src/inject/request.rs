@@ -1,4 +1,4 @@
-//! What admission is asked, and how it refuses: what decision and patch start from.
+//! The input of admission, and the error with which it refuses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::annotations::InvalidAnnotation;
 
 /// User and group of the sidecar, as in consul-k8s: its traffic is not redirected.
 pub(super) const SIDECAR_USER: u32 = 5995;
-/// Port of the proxy for connections from outside.
+/// The proxy's port for inbound connections.
 pub(super) const INBOUND_PORT: u16 = 20000;
-/// Port at which the sidecar answers DNS.
+/// The sidecar's DNS port.
 pub(super) const DNS_PORT: u16 = 8600;
 
-/// Why a pod is not admitted: one sentence that says what to do.
+/// The reason why a pod is refused: one sentence with what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(String);
@@ -31,14 +31,14 @@ impl From<InvalidAnnotation> for Refusal {
     }
 }
 
-/// A pod that somebody wants to create, and what is known around it.
+/// A pod to be created, with its context.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The pod's namespace.
     pub namespace: &'a str,
     /// Its labels.
     pub namespace_labels: &'a BTreeMap<String, String>,
-    /// Services; those of other namespaces are passed over.
+    /// Services; those of other namespaces are ignored.
     pub services: &'a [Arc<Service>],
     /// The pod.
     pub pod: &'a Pod,

@@ -1,4 +1,4 @@
-//! Which service of the mesh a pod is an instance of, and at which port.
+//! Finds the service and port of the mesh for a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::installation::Installation;
 use super::request::Refusal;
 use crate::annotations::{Annotations, KUBERNETES_SERVICE, PREFIX, Port, SERVICE};
 
-/// Label of Services that are not looked at.
+/// Label of Services that are ignored.
 const IGNORED: &str = "consul.hashicorp.com/service-ignore";
 
 /// The service of a pod.
@@ -18,12 +18,12 @@ const IGNORED: &str = "consul.hashicorp.com/service-ignore";
 pub(super) struct Instance {
     /// Its name in the mesh.
     pub(super) name: String,
-    /// Where the application listens; `None` for one that serves nobody.
+    /// The application's port; `None` if it accepts no connections.
     pub(super) port: Option<u16>,
 }
 
 /// # Errors
-/// When the name or the port is not clear, or access control would not let the pod be that service.
+/// If the name or the port is ambiguous, or ACLs would not let the pod register as that service.
 pub(super) fn resolve(
     installation: &Installation,
     namespace: &str,
@@ -38,8 +38,8 @@ pub(super) fn resolve(
         let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
         if account != name {
             return Err(Refusal::new(format!(
-                "the pod's service account is {account:?} and its service is {name:?}: with access \
-                 control both have to have the same name; set spec.serviceAccountName, or {SERVICE}"
+                "the pod's service account is {account:?} and its service is {name:?}: with ACLs \
+                 both must have the same name; set spec.serviceAccountName, or {SERVICE}"
             )));
         }
     }
@@ -83,7 +83,7 @@ fn name(
         several => {
             let shown: Vec<&str> = several.iter().take(5).map(String::as_str).collect();
             Err(Refusal::new(format!(
-                "{} Services in {namespace} select the pod ({}): name the one that it belongs to with \
+                "{} Services in {namespace} select the pod ({}): select one with \
                  {SERVICE} or {KUBERNETES_SERVICE}, or label the others {IGNORED}=true",
                 several.len(),
                 shown.join(", ")
@@ -106,7 +106,7 @@ fn selects(service: &Service, namespace: &str, labels: &BTreeMap<String, String>
         })
 }
 
-/// The number of a port of the pod; `key` is the annotation that names it.
+/// Resolves a port of the pod to its number; `key` is the annotation with the port.
 pub(super) fn number(spec: Option<&PodSpec>, key: &str, port: &Port) -> Result<u16, Refusal> {
     let name = match port {
         Port::Number(number) => return Ok(*number),
@@ -120,12 +120,12 @@ pub(super) fn number(spec: Option<&PodSpec>, key: &str, port: &Port) -> Result<u
     })
 }
 
-/// The number of the first port with that name.
+/// The number of the first port with this name.
 pub(super) fn port_named(spec: &PodSpec, name: &str) -> Option<u16> {
     containers(spec).find_map(|container| container_port(container, name))
 }
 
-/// The number of a container's port with that name.
+/// The number of a container's port with this name.
 pub(super) fn container_port(container: &Container, name: &str) -> Option<u16> {
     let ports = container.ports.iter().flatten();
     let mut named = ports.filter(|port| port.name.as_deref() == Some(name));
@@ -139,7 +139,7 @@ fn first_port(spec: &PodSpec) -> Option<u16> {
     u16::try_from(port.container_port).ok()
 }
 
-/// The application's containers and then the native sidecars that it brought itself.
+/// The application's containers, then the pod's own native sidecars.
 pub(super) fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     let init = spec.init_containers.iter().flatten();
     spec.containers

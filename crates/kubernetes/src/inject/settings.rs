@@ -1,4 +1,4 @@
-//! What holds for one pod: its annotations, its namespace's labels, and the installation's defaults.
+//! The settings of one pod: its annotations, its namespace's labels, and the installation's defaults.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
@@ -9,37 +9,37 @@ use super::request::{Refusal, Request};
 use super::service::{self, Instance};
 use crate::annotations::{self, Annotations, CONSUL_NAMESPACE, DNS, PREFIX, TRANSPARENT_PROXY};
 
-/// What the sidecar and the rest of the patch are made from.
+/// The input for the sidecar and the rest of the patch.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    /// The pod's namespace in the mesh, where namespaces are used.
+    /// The pod's namespace in the mesh, if namespaces are used.
     pub(super) namespace: Option<String>,
-    /// The sidecar is an init container that keeps running.
+    /// Whether the sidecar is a native one.
     pub(super) native: bool,
-    /// Traffic is redirected.
+    /// Whether traffic is redirected.
     pub(super) transparent: bool,
-    /// Probes are let through to the application.
+    /// Whether probes are rewritten to reach the application.
     pub(super) overwrite_probes: bool,
-    /// Names of the mesh are looked up through the sidecar.
+    /// Whether names of the mesh are resolved through the sidecar.
     pub(super) dns: bool,
-    /// Metrics, where they are offered.
+    /// Metrics settings; `None` if metrics are disabled.
     pub(super) metrics: Option<Metrics>,
-    /// Path that Prometheus asks for.
+    /// Path that Prometheus scrapes.
     pub(super) scrape_path: String,
-    /// Start and stop.
+    /// Startup and shutdown.
     pub(super) lifecycle: Lifecycle,
-    /// The sidecar's readiness is what Envoy says at `/ready`.
+    /// Whether the readiness probe queries Envoy's `/ready`.
     pub(super) proxy_health_check: bool,
     /// Envoy's worker threads.
     pub(super) concurrency: u32,
-    /// What Envoy logs from, where that is another level than the sidecar's.
+    /// Envoy's log level, if it differs from the sidecar's.
     pub(super) envoy_log_level: Option<String>,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
     pub(super) scrape_port: u16,
-    /// Port between Envoy and the sidecar, and where the application's metrics are.
+    /// Port between Envoy and the sidecar, and the URL of the application's metrics.
     pub(super) merging: Option<(u16, String)>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Lifecycle {
 
 impl Settings {
     /// # Errors
-    /// When values do not go together; what can be left out is named in `warnings`.
+    /// If values contradict each other. Ignored values are named in `warnings`.
     pub(super) fn resolve(
         installation: &Installation,
         request: &Request<'_>,
@@ -117,7 +117,8 @@ impl Settings {
     }
 }
 
-/// The pod's namespace in the mesh. A pod may say the same, as one that is made from another pod does.
+/// The pod's namespace in the mesh. An annotation with the same value is accepted, because pods are
+/// copied from others.
 fn namespace(
     installation: &Installation,
     request: &Request<'_>,
@@ -185,7 +186,7 @@ fn lifecycle(installation: &Installation, annotations: &Annotations) -> Lifecycl
     }
 }
 
-/// What is served of Envoy's flags.
+/// The supported flags of Envoy.
 #[derive(Debug, Default)]
 struct ExtraArgs {
     concurrency: Option<u32>,
@@ -203,7 +204,7 @@ impl ExtraArgs {
             let mut value = || words.next_if(|next| !next.starts_with('-'));
             let wrong = || {
                 Refusal::new(format!(
-                    "annotation {PREFIX}{KEY}: {word} has no good value"
+                    "annotation {PREFIX}{KEY}: {word} has an invalid value"
                 ))
             };
             match word {
@@ -228,8 +229,8 @@ impl ExtraArgs {
         ignored.truncate(5);
         if !ignored.is_empty() {
             warnings.push(format!(
-                "annotation {PREFIX}{KEY}: {} left out; only --log-level and --concurrency are \
-                 served",
+                "annotation {PREFIX}{KEY}: {} ignored; only --log-level and --concurrency are \
+                 supported",
                 ignored.join(" ")
             ));
         }

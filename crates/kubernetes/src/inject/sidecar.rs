@@ -1,4 +1,4 @@
-//! The sidecar's container and the volumes that it reads.
+//! The sidecar's container and its volumes.
 
 use serde_json::{Map, Value, json};
 
@@ -9,19 +9,19 @@ use crate::annotations::{self, CA_CERTS};
 
 /// Name of the container.
 pub(super) const NAME: &str = "consul-dataplane";
-/// Volume with the servers' authorities.
+/// Volume with the servers' CA certificates.
 pub(super) const CA_VOLUME: &str = "consul-connect-inject-ca";
 /// Volume with the token that the sidecar logs in with.
 pub(super) const TOKEN_VOLUME: &str = "consul-connect-inject-token";
-/// Port at which Envoy answers `/ready`.
+/// Envoy's port for `/ready`.
 pub(super) const READY_PORT: u16 = 21000;
 
 const CA_FOLDER: &str = "/consul/connect-inject/ca";
 const TOKEN_FOLDER: &str = "/consul/connect-inject/token";
-/// How long the token is good for. The kubelet makes a new one in time.
+/// The lifetime of the token. The kubelet renews it in time.
 const TOKEN_SECONDS: u32 = 3600;
-/// How long inbound connections are still accepted once the pod is about to end and the application
-/// goes on for [`super::patch::SLEEP_SECONDS`]: others hear meanwhile that the pod is leaving.
+/// How long inbound connections are still accepted when the pod terminates and the application
+/// sleeps for [`super::patch::SLEEP_SECONDS`]: meanwhile endpoints are updated elsewhere.
 const ACCEPT_WHILE_ASLEEP: &str = "1s";
 
 /// The container of a pod whose service is `service`.
@@ -73,8 +73,8 @@ pub(super) fn container(
     container
 }
 
-/// The kubelet asks for this at the beginning of the pod's end, before or while the application gets
-/// its SIGTERM. The sidecar itself ends after the application where it is a native one.
+/// The `preStop` hook, which the kubelet calls at the beginning of the termination, before or while
+/// the application gets its SIGTERM. A native sidecar itself ends after the application.
 fn drain(settings: &Settings, sleeps: bool) -> Value {
     let accept = if sleeps { ACCEPT_WHILE_ASLEEP } else { "0s" };
     json!({ "preStop": { "exec": { "command": [
@@ -168,7 +168,7 @@ fn arguments(installation: &Installation, settings: &Settings) -> Vec<String> {
     arguments
 }
 
-/// Whose the proxy is, and where its auth method stands.
+/// Arguments for the proxy's tenant and that of its auth method.
 fn tenant(installation: &Installation, settings: &Settings, push: &mut impl FnMut(String)) {
     let tenants = installation.tenants();
     if installation.sidecars.sidecar_auth_method.is_some() {
@@ -187,7 +187,7 @@ fn tenant(installation: &Installation, settings: &Settings, push: &mut impl FnMu
     }
 }
 
-/// The lifecycle server has its own port in any case: the default one is that of a probe.
+/// The lifecycle port is always set, because its default is that of a probe.
 fn lifecycle(settings: &Settings, push: &mut impl FnMut(String)) {
     let lifecycle = &settings.lifecycle;
     push(format!("-graceful-port={}", lifecycle.port));
@@ -218,7 +218,7 @@ fn lifecycle(settings: &Settings, push: &mut impl FnMut(String)) {
 fn environment(settings: &Settings, service: &str) -> Vec<Value> {
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
     let value = |name: &str, value: String| json!({ "name": name, "value": value });
-    // What is referred to stands before what refers to it.
+    // Variables are defined before their references.
     let mut environment = vec![
         field("NODE_NAME", "spec.nodeName"),
         field("POD_NAME", "metadata.name"),
@@ -296,8 +296,8 @@ fn mounts(installation: &Installation) -> Value {
     Value::Array(mounts)
 }
 
-/// Volumes of the pod that [`container`] mounts. Nobody needs a right for them: the authorities are
-/// in the pod's own annotation, and may be replaced by a ConfigMap that somebody puts next to it.
+/// The volumes that [`container`] mounts. They require no permissions: the CA certificates are in
+/// the pod's own annotation, and can be overridden by a ConfigMap.
 pub(super) fn volumes(installation: &Installation) -> Vec<Value> {
     let mut volumes = Vec::new();
     if installation.ca_certs.is_some() {

@@ -1,4 +1,4 @@
-//! Starts the webhook: what it needs to know is gathered here, and kept up to date.
+//! Starts the webhook, and keeps its view of the installation up to date.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::webhook::{AdmissionMetrics, Webhook};
 use crate::certificates::Certificates;
 use crate::context::{Context, listen};
 
-/// Between two questions to an API server that does not answer.
+/// The backoff while the API server does not answer.
 const RETRY: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(500),
     multiplier: 1.5,
@@ -23,10 +23,10 @@ const RETRY: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(10),
 };
 
-/// Starts the webhook in the scope of what answers requests. Answers where it listens.
+/// Starts the webhook in the scope that serves requests. Returns its address.
 ///
 /// # Errors
-/// When its port cannot be listened at, or the machine's name servers are not known.
+/// If its port cannot be bound, or the machine's nameservers cannot be read.
 pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Result<SocketAddr> {
     let options = &context.options;
     let address = SocketAddr::new(options.ports.bind, options.ports.webhook_port);
@@ -66,12 +66,12 @@ pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Re
 fn read_resolv_conf() -> anyhow::Result<String> {
     const PATH: &str = "/etc/resolv.conf";
     std::fs::read_to_string(PATH).map_err(|error| {
-        anyhow::anyhow!("cannot read {PATH}, from which the DNS of pods is made: {error}")
+        anyhow::anyhow!("cannot read {PATH}, which the DNS of pods is based on: {error}")
     })
 }
 
-/// Publishes the installation when the cluster's version and the servers' authorities are known, and
-/// whenever these change.
+/// Publishes the installation once the cluster's version and the servers' CA certificates are known,
+/// and whenever they change.
 async fn keep(
     mut installation: Installation,
     client: Client,
@@ -85,13 +85,13 @@ async fn keep(
     loop {
         installation.ca_certs = authorities.borrow_and_update().clone();
         if expected && installation.ca_certs.is_none() {
-            ready.pending("the servers' CA is not there yet");
+            ready.pending("the servers' CA is not available yet");
         } else {
             ready.ready();
         }
         sender.send_replace(Some(Arc::new(installation.clone())));
         if authorities.changed().await.is_err() {
-            // They never change.
+            // The CA certificates never change.
             return std::future::pending().await;
         }
     }
@@ -102,12 +102,12 @@ async fn version(client: &Client, ready: &ReadyHandle) -> Cluster {
     loop {
         match client.apiserver_version().await {
             Ok(version) => {
-                tracing::info!(version = version.git_version, "the API server answers");
+                tracing::info!(version = version.git_version, "connected to the API server");
                 return Cluster::of_version(&version.major, &version.minor);
             }
             Err(error) => {
-                tracing::warn!(%error, "the API server does not tell its version: trying again");
-                ready.pending(format!("the API server does not tell its version: {error}"));
+                tracing::warn!(%error, "cannot read the API server's version: retrying");
+                ready.pending(format!("cannot read the API server's version: {error}"));
             }
         }
         tokio::time::sleep(backoff.next(rand::random())).await;

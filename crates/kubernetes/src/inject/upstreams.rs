@@ -1,5 +1,5 @@
-//! The upstreams of a pod: what the installation can serve, at ports that are free, and the
-//! environment variables by which the application finds them.
+//! The upstreams of a pod: those that the installation supports, on unused ports, with the
+//! environment variables that the application reads.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,17 +11,17 @@ use super::request::Refusal;
 use super::service;
 use crate::annotations::{Annotations, Port, UPSTREAMS, Upstream};
 
-/// Upstreams with the numbers of their ports.
+/// Upstreams with numeric ports.
 #[derive(Debug, Default)]
 pub(super) struct Upstreams {
     all: Vec<Upstream>,
-    /// A port was given by its name.
+    /// Whether a port was given by name.
     renamed: bool,
 }
 
 impl Upstreams {
     /// # Errors
-    /// When one cannot be served, or two want the same port.
+    /// If an upstream is not supported, or two use the same port.
     pub(super) fn resolve(
         installation: &Installation,
         annotations: &Annotations,
@@ -43,7 +43,7 @@ impl Upstreams {
             }
             if !taken.insert((address(&upstream), upstream.port.to_string())) {
                 return Err(Refusal::new(format!(
-                    "annotation {UPSTREAMS} has two upstreams at port {} of {}: give each its own",
+                    "annotation {UPSTREAMS} has two upstreams on port {} of {}: use different ports",
                     upstream.port,
                     address(&upstream)
                 )));
@@ -53,14 +53,14 @@ impl Upstreams {
         Ok(resolved)
     }
 
-    /// The annotation with numbers, where it had names.
+    /// The annotation with numeric ports, if it had names.
     pub(super) fn rewritten(&self) -> Option<String> {
         let items: Vec<String> = self.all.iter().map(ToString::to_string).collect();
         self.renamed.then(|| items.join(","))
     }
 
-    /// Names and values of the variables that tell where the upstreams are. Prepared queries have
-    /// none.
+    /// Names and values of the environment variables with the upstreams' addresses. Prepared
+    /// queries have none.
     pub(super) fn variables(&self) -> impl Iterator<Item = (String, String)> {
         let services = self.all.iter().filter(|one| one.kind.is_service());
         services.flat_map(|upstream| {
@@ -82,7 +82,7 @@ fn address(upstream: &Upstream) -> IpAddr {
     upstream.bind_address.unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-/// Another tenant can be named where tenants are used.
+/// Refuses another tenant if tenants are not used.
 fn known_tenant(installation: &Installation, upstream: &Upstream) -> Result<(), Refusal> {
     let tenancy = &installation.servers.http.tenancy;
     let (what, name, value) = if !upstream.partition.is_empty() && tenancy.partition.is_none() {
@@ -93,13 +93,13 @@ fn known_tenant(installation: &Installation, upstream: &Upstream) -> Result<(), 
         return Ok(());
     };
     Err(Refusal::new(format!(
-        "annotation {UPSTREAMS} names the {what} {name} ({}), and the installation uses none: set \
-         global.{value}, or leave it out",
+        "annotation {UPSTREAMS} names the {what} {name} ({}), but the installation uses none: set \
+         global.{value}, or remove it",
         upstream.name
     )))
 }
 
-/// What Consul's servers know and Legate's do not.
+/// Refuses upstreams that Consul's servers support and Legate's do not.
 fn served(upstream: &Upstream, datacenter: &str) -> Result<(), Refusal> {
     let what = if !upstream.peer.is_empty() {
         "a cluster peer"
@@ -109,7 +109,7 @@ fn served(upstream: &Upstream, datacenter: &str) -> Result<(), Refusal> {
         return Ok(());
     };
     Err(Refusal::new(format!(
-        "annotation {UPSTREAMS} names {what} ({}), which these servers do not serve",
+        "annotation {UPSTREAMS} names {what} ({}), which these servers do not support",
         upstream.name
     )))
 }

@@ -1,6 +1,6 @@
-//! The admission webhook over HTTPS: requests of the API server in, answers out. It decides nothing:
-//! see [`super::admit`]. Whoever reaches the port may be somebody else, so that everything is
-//! bounded and the answer says only what becomes of the pod that was sent.
+//! The admission webhook over HTTPS: decodes requests of the API server and encodes responses.
+//! Decisions are made by [`super::admit`]. Any client may reach the port, so everything is bounded,
+//! and a response reveals only the result for the pod that was sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,13 +33,13 @@ use super::installation::Installation;
 use super::request::{Refusal, Request};
 use crate::context::Caches;
 
-/// Where the API server sends pods.
+/// The path to which the API server sends pods.
 pub const PATH: &str = "/mutate";
 
-/// The API server takes objects of 3 MiB at most, and there is something around the pod.
+/// The API server's limit for objects is 3 MiB; the request around the pod is small.
 const BODY_LIMIT: usize = 4 * 1024 * 1024;
 
-/// The API server gives up after 5 s.
+/// The API server's timeout is 5 s.
 const LIMITS: Limits = Limits {
     connections: 256,
     head: Duration::from_secs(4),
@@ -47,14 +47,14 @@ const LIMITS: Limits = Limits {
     answer: Duration::from_secs(4),
 };
 
-/// What the webhook answers from.
+/// The state of the webhook.
 #[derive(Clone)]
 pub struct Webhook {
-    /// The installation, as soon as it is known.
+    /// The installation; `None` until it is known.
     pub installation: watch::Receiver<Option<Arc<Installation>>>,
     /// Services and namespaces.
     pub caches: Caches,
-    /// Counts.
+    /// Metrics.
     pub metrics: AdmissionMetrics,
 }
 
@@ -66,18 +66,18 @@ pub struct AdmissionMetrics {
 }
 
 impl AdmissionMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Errors
-    /// When they are registered already.
+    /// If they are registered already.
     pub fn register(registry: &Registry) -> Result<AdmissionMetrics, Error> {
         let total = Opts::new(
             "legate_k8s_admissions_total",
-            "Pods that were decided about, by result: injected, left, refused or invalid.",
+            "Admission decisions, by result: injected, left, refused or invalid.",
         );
         let seconds = HistogramOpts::new(
             "legate_k8s_admission_seconds",
-            "How long deciding about a pod took.",
+            "Duration of admission decisions.",
         )
         .buckets(vec![0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0]);
         let metrics = AdmissionMetrics {
@@ -91,7 +91,7 @@ impl AdmissionMetrics {
 }
 
 impl Webhook {
-    /// Answers at `listener` until the scope of `spawner` stops.
+    /// Serves on `listener` until the scope of `spawner` stops.
     pub fn serve(
         self,
         listener: TcpListener,
@@ -115,7 +115,7 @@ async fn mutate(State(webhook): State<Webhook>, body: Body) -> Response {
         Ok(body) => body,
         Err(_) => {
             webhook.count("invalid");
-            let text = format!("the request is cut off, or longer than {BODY_LIMIT} bytes\n");
+            let text = format!("the request is truncated, or longer than {BODY_LIMIT} bytes\n");
             return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
         }
     };
@@ -124,7 +124,7 @@ async fn mutate(State(webhook): State<Webhook>, body: Body) -> Response {
     let review = review.map(|review| (review.types.api_version.clone(), review.request));
     let (version, request) = match review {
         Ok((version, Some(request))) => (version, request),
-        Ok((_, None)) => return invalid(&webhook, "it has no request"),
+        Ok((_, None)) => return invalid(&webhook, "the request is missing"),
         Err(error) => return invalid(&webhook, &error.to_string()),
     };
     let decided = decide(&webhook, &request);
@@ -152,17 +152,17 @@ async fn mutate(State(webhook): State<Webhook>, body: Body) -> Response {
             axum::Json(review).into_response()
         }
         Err(error) => {
-            tracing::error!(%error, "a patch cannot be written");
+            tracing::error!(%error, "cannot serialize a patch");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }
 
-/// Without a request there is nothing to answer to but the caller.
+/// A body without a request has no uid to respond to, so the answer is a plain HTTP error.
 fn invalid(webhook: &Webhook, reason: &str) -> Response {
     webhook.count("invalid");
     let reason: String = reason.chars().take(300).collect();
-    let text = format!("this is no AdmissionReview: {reason}\n");
+    let text = format!("this is not an AdmissionReview: {reason}\n");
     (StatusCode::BAD_REQUEST, text).into_response()
 }
 
@@ -205,7 +205,7 @@ fn decide(
     let kind = &request.kind;
     if kind.kind != "Pod" || !kind.group.is_empty() {
         return Err(Refusal::new(format!(
-            "this webhook is for pods, and was sent a {}: correct the rules of the \
+            "this webhook is for pods, but received a {}: correct the rules of the \
              MutatingWebhookConfiguration",
             kind.kind.chars().take(100).collect::<String>()
         )));
@@ -221,7 +221,7 @@ fn decide(
     let object = object.ok_or_else(|| Refusal::new("the request has no pod".to_owned()))?;
     let pod: Pod = object.try_parse().map_err(|error| {
         let error: String = error.to_string().chars().take(300).collect();
-        Refusal::new(format!("the object is no pod: {error}"))
+        Refusal::new(format!("the object is not a pod: {error}"))
     })?;
     let installation = webhook.installation.borrow().clone();
     let installation = installation.ok_or_else(|| {

@@ -15,7 +15,7 @@ pub(super) struct LeaseApi {
     api: Api<Lease>,
     name: String,
     duration: Duration,
-    /// When this process became the holder.
+    /// When this process acquired the lease.
     acquired: Option<MicroTime>,
 }
 
@@ -36,7 +36,7 @@ impl LeaseApi {
         })
     }
 
-    /// Writes the record where the Lease still has its version; `None` where it has another.
+    /// Writes the record if the Lease still has its version; returns `None` if it has another.
     pub(super) async fn write(
         &mut self,
         record: Record,
@@ -62,7 +62,7 @@ impl LeaseApi {
             self.acquired = None;
         }
         let acquired = held.then(|| self.acquired.get_or_insert_with(|| now.clone()).clone());
-        // A lease that nobody holds runs out at once.
+        // A released lease expires at once.
         let duration = if held { self.duration.as_secs() } else { 1 };
         let lease = Lease {
             metadata: ObjectMeta {

@@ -1,7 +1,7 @@
-//! Who may take or renew the lease, and when. Pure: times are handed in.
+//! Decides when to acquire or renew the lease. Pure: times are passed in.
 //!
-//! The times that stand in the Lease are those of other machines' clocks and are never compared: a
-//! lease has run out when it has looked the same for its whole duration, by the own clock.
+//! The timestamps in the Lease come from other machines' clocks and are never compared. By the
+//! local clock, a lease has expired when it has not changed for its whole duration.
 
 use std::time::Duration;
 
@@ -9,23 +9,24 @@ use tokio::time::Instant;
 
 use super::settings::Times;
 
-/// The content of a Lease that matters here.
+/// The relevant fields of a Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Who holds it; empty: nobody.
+    /// The holder; empty if there is none.
     pub(super) holder: String,
-    /// How often it has had another holder.
+    /// How often the holder has changed.
     pub(super) transitions: i32,
-    /// Its `resourceVersion`: another one after each write; `None`: there is no such Lease yet.
+    /// Its `resourceVersion`, which changes with each write; `None` if the Lease does not exist
+    /// yet.
     pub(super) version: Option<String>,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Write this, if the Lease still has this version.
+    /// Write this if the Lease still has this version.
     Write(Record),
-    /// Look again later.
+    /// Check again later.
     Wait,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Machine {
     seen: Option<Seen>,
 }
 
-/// The Lease as it was last seen, and when it was first seen like that.
+/// The Lease as last read, and when it was first read in this state.
 #[derive(Debug)]
 struct Seen {
     record: Record,
@@ -52,24 +53,24 @@ impl Machine {
         }
     }
 
-    /// The Lease was read.
+    /// Records that the Lease was read.
     pub(super) fn saw(&mut self, record: Record, now: Instant) {
         if self.seen.as_ref().is_none_or(|seen| seen.record != record) {
             self.seen = Some(Seen { record, since: now });
         }
     }
 
-    /// The Lease was written, and is this now.
+    /// Records that the Lease was written.
     pub(super) fn wrote(&mut self, record: Record, now: Instant) {
         self.saw(record, now);
     }
 
-    /// Forgets what was seen: whoever lost the lease waits like everybody else.
+    /// Clears the observed state, so that a process that lost the lease waits like the others.
     pub(super) fn lose(&mut self) {
         self.seen = None;
     }
 
-    /// Whether the Lease was last seen with another holder.
+    /// Whether the Lease was last read with another holder.
     pub(super) fn is_others(&self) -> bool {
         let holder = self.seen.as_ref().map(|seen| seen.record.holder.as_str());
         holder.is_some_and(|holder| !holder.is_empty() && holder != self.identity)
@@ -92,7 +93,7 @@ impl Machine {
         })
     }
 
-    /// The Lease without a holder, where this one holds it.
+    /// The Lease without a holder, if this process holds it.
     pub(super) fn release(&mut self) -> Option<Record> {
         let record = self.seen.take()?.record;
         (record.holder == self.identity).then(|| Record {

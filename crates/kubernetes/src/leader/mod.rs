@@ -1,11 +1,11 @@
-//! Leadership by a Lease (`coordination.k8s.io`): of several operators one writes.
+//! Leader election with a Lease (`coordination.k8s.io`): of several operators one writes.
 //!
-//! Who holds the lease stops writing before anybody else may take it: after [`Times::renew_within`]
-//! without a renewal, by its own clock, counted from when the last renewal was *sent*. Others take
-//! it at the earliest [`Times::duration`] after they saw that renewal. The difference is the time
-//! that a request may be under way.
+//! The holder stops writing before others may acquire the lease: after [`Times::renew_within`]
+//! without a renewal, by its own clock, counted from when the last renewal was *sent*. Others
+//! acquire it no earlier than [`Times::duration`] after they have read that renewal. The difference
+//! covers requests in flight.
 //!
-//! It knows nothing of what the writers write.
+//! Independent of what the writers write.
 
 mod lease;
 mod machine;
@@ -26,13 +26,13 @@ use self::machine::{Machine, Step};
 
 pub use self::settings::{Settings, Times};
 
-/// How long writers may take to end once the operator ends.
+/// The deadline for writers when the operator shuts down.
 const WRITERS_END: Duration = Duration::from_secs(5);
 
-/// How long writers may take to end by themselves once the lease is lost; then they are dropped.
+/// The deadline for writers when the lease is lost; then they are dropped.
 const WRITERS_LOSE: Duration = Duration::from_millis(500);
 
-/// Held leadership, as writers see it. Copies share it.
+/// Leadership, as seen by writers. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Lead {
     until: Arc<Mutex<Until>>,
@@ -40,8 +40,8 @@ pub struct Lead {
     clock: Clock,
 }
 
-/// Until when leadership holds, by two clocks: the first stands still while a machine is suspended,
-/// the second can be set back.
+/// The end of leadership by two clocks: the monotonic clock stops while a machine is suspended, and
+/// the wall clock can be set back.
 #[derive(Clone, Copy, Debug)]
 struct Until {
     monotonic: Instant,
@@ -57,7 +57,7 @@ impl Lead {
         }
     }
 
-    /// Leadership that never ends: for tests and for programs that run once.
+    /// Permanent leadership, for tests and for programs that run once.
     #[must_use]
     pub fn forever() -> Lead {
         let far = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -68,8 +68,8 @@ impl Lead {
         Lead::new(until, Clock::system())
     }
 
-    /// Whether this process still leads. Writers ask before every single write: a process that was
-    /// stopped for a while goes on in the middle of its work.
+    /// Whether this process still leads. Writers check before every single write, because a process
+    /// that was suspended resumes in the middle of its work.
     #[must_use]
     pub fn holds(&self) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,12 +89,13 @@ impl Lead {
     }
 }
 
-/// Waits for leadership and calls `start` each time that it is won, with a scope for the writers.
-/// They are ended when it is lost, and when `spawner` ends; then the lease is given back.
+/// Campaigns for the lease and calls `start` with a scope for the writers each time it is won. The
+/// writers are stopped when the lease is lost or `spawner` ends; in the latter case the lease is
+/// released.
 ///
 /// # Errors
 ///
-/// None: what fails is tried again.
+/// None: failures are retried.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -114,7 +115,7 @@ pub async fn run(
             () = stop.cancelled() => return Ok(()),
             until = candidate.win() => until,
         };
-        tracing::info!(lease = settings.name, "this operator leads");
+        tracing::info!(lease = settings.name, "this operator is the leader");
         let lead = Lead::new(until, candidate.clock.clone());
         let writers = spawner.child_with_own_token("leader");
         start(lead.clone(), writers.spawner());
@@ -125,7 +126,10 @@ pub async fn run(
         let time = if lost { WRITERS_LOSE } else { WRITERS_END };
         end(&lead, &writers, time).await;
         if lost {
-            tracing::warn!(lease = settings.name, "lost the lease: writers are stopped");
+            tracing::warn!(
+                lease = settings.name,
+                "lost the lease: stopping the writers"
+            );
             candidate.machine.lose();
             continue;
         }
@@ -138,17 +142,17 @@ async fn end(lead: &Lead, writers: &Scope, time: Duration) {
     let until = *lead.until.lock().unwrap_or_else(PoisonError::into_inner);
     let left = until.monotonic.saturating_duration_since(Instant::now());
     lead.token.cancel();
-    // Writers that end by themselves use what is left of the lease, and no more.
+    // Writers may use the remaining time of the lease, but no more.
     let time = match left.is_zero() {
         true => WRITERS_LOSE,
         false => time.min(left),
     };
     if let Err(error) = writers.stop(time).await {
-        tracing::warn!(%error, "writers did not end by themselves");
+        tracing::warn!(%error, "writers did not stop in time");
     }
 }
 
-/// One operator among those that may lead.
+/// A candidate for leadership.
 struct Candidate {
     machine: Machine,
     api: LeaseApi,
@@ -157,7 +161,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Tries until the lease is held.
+    /// Retries until the lease is acquired.
     async fn win(&mut self) -> Until {
         loop {
             if let Some(until) = self.attempt().await {
@@ -167,7 +171,7 @@ impl Candidate {
         }
     }
 
-    /// Renews until that fails for too long.
+    /// Renews the lease until that has failed for too long.
     async fn keep(&mut self, lead: &Lead) {
         loop {
             let until = *lead.until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +180,7 @@ impl Candidate {
                     tokio::time::sleep(self.times.retry).await;
                     match self.attempt().await {
                         Some(until) => return Some(until),
-                        // Somebody else's: nothing to wait for.
+                        // Another process holds it: no reason to wait.
                         None if self.machine.is_others() => return None,
                         None => {}
                     }
@@ -189,7 +193,7 @@ impl Candidate {
         }
     }
 
-    /// One look at the lease, and one attempt to take or renew it where that is allowed.
+    /// Reads the lease once, and acquires or renews it if possible.
     async fn attempt(&mut self) -> Option<Until> {
         let limit = self.times.renew_within / 2;
         let found = tokio::time::timeout(limit, self.api.read()).await;
@@ -200,14 +204,14 @@ impl Candidate {
                 return None;
             }
             Err(_) => {
-                tracing::warn!("the API server does not answer a look at the lease");
+                tracing::warn!("no answer from the API server to a read of the lease");
                 return None;
             }
         }
         let Step::Write(record) = self.machine.next(Instant::now()) else {
             return None;
         };
-        // From before the request: others may see the renewal as early as that.
+        // The time before the request: others may see the renewal as early as that.
         let until = Until {
             monotonic: Instant::now() + self.times.renew_within,
             wall: self.clock.now() + self.times.renew_within,
@@ -218,29 +222,30 @@ impl Candidate {
                 self.machine.wrote(record, Instant::now());
                 Some(until)
             }
-            // Another one was faster.
+            // Another process was faster.
             Ok(Ok(None)) => None,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot write the lease");
                 None
             }
             Err(_) => {
-                tracing::warn!("the API server does not answer a renewal of the lease");
+                tracing::warn!("no answer from the API server to a renewal of the lease");
                 None
             }
         }
     }
 
-    /// Lets the next one begin at once. Where that fails it begins when the lease has run out.
+    /// Releases the lease, so that another process can acquire it at once. If that fails, the lease
+    /// expires.
     async fn release(&mut self) {
         let Some(record) = self.machine.release() else {
             return;
         };
         let written = self.api.write(record, self.clock.now());
         match tokio::time::timeout(self.times.retry, written).await {
-            Ok(Ok(_)) => tracing::info!("gave the lease back"),
-            Ok(Err(error)) => tracing::warn!(%error, "cannot give the lease back"),
-            Err(_) => tracing::warn!("cannot give the lease back: no answer"),
+            Ok(Ok(_)) => tracing::info!("released the lease"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot release the lease"),
+            Err(_) => tracing::warn!("cannot release the lease: no answer"),
         }
     }
 }

@@ -9,21 +9,21 @@ pub struct Settings {
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// Who holds it: the pod's name. No other process may use it at the same time.
+    /// The holder's identity: the pod's name. No other process may use it at the same time.
     pub identity: String,
-    /// How long, and how often.
+    /// Durations and intervals.
     pub times: Times,
 }
 
-/// Times of a lease. The defaults are those of Kubernetes' own controllers.
+/// Timing of a lease. The defaults are those of Kubernetes' own controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Others take the lease when it has not changed for this long. Default 15 s.
+    /// After this long without a change others acquire the lease. Default 15 s.
     pub duration: Duration,
-    /// The holder stops when it could not renew for this long. Default 10 s. At least
+    /// The holder stops after this long without a renewal. Default 10 s. At least
     /// [`REQUEST_TIME`](crate::servers::REQUEST_TIME) less than `duration`.
     pub renew_within: Duration,
-    /// Between two looks at the lease. Default 2 s.
+    /// The interval between reads of the lease. Default 2 s.
     pub retry: Duration,
 }
 

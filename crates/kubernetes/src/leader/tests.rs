@@ -1,4 +1,4 @@
-//! Several machines and one Lease, in every order of reads, writes, lost answers and pauses.
+//! Several machines and one Lease, with reads, writes, lost responses and pauses in every order.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use legate_runtime::Clock;
 
 const MACHINES: usize = 3;
 
-/// One step of one machine, or of time.
+/// A step of one machine, or of time.
 #[derive(Clone, Debug)]
 enum Event {
-    /// Time passes, in milliseconds. Whoever does nothing meanwhile is paused.
+    /// Time passes, in milliseconds. Machines without events are paused.
     Pass(u64),
     Read(usize),
-    /// Decides and sends.
+    /// A machine decides and sends.
     Send(usize),
-    /// What was sent arrives at the API server.
+    /// Its request arrives at the API server.
     Arrive(usize),
-    /// The answer arrives at the machine.
+    /// The response arrives at the machine.
     Answer(usize),
-    /// The request or its answer is lost.
+    /// The request or its response is lost.
     Lose(usize),
     Release(usize),
 }
@@ -113,7 +113,7 @@ impl World {
             Event::Lose(i) => (self.all[i].sent, self.all[i].answer) = (None, None),
             Event::Release(i) => {
                 let one = &mut self.all[i];
-                // As the driver: it has stopped its writers, and has nothing under way.
+                // Like the driver, which has stopped its writers and has no request in flight.
                 one.until = None;
                 (one.sent, one.answer) = (None, None);
                 if let Some(record) = one.machine.release() {
@@ -141,12 +141,12 @@ proptest! {
     }
 
     #[test]
-    fn somebody_leads_in_the_end(events in proptest::collection::vec(event(), 1..60), last in 0..MACHINES) {
+    fn a_leader_is_elected_eventually(events in proptest::collection::vec(event(), 1..60), last in 0..MACHINES) {
         let mut world = World::new();
         for event in &events {
             world.step(event);
         }
-        // All others are gone; one goes on as the driver does.
+        // Only one machine remains, which behaves like the driver.
         for _ in 0..20 {
             world.all[last].sent = None;
             world.all[last].answer = None;
@@ -205,7 +205,7 @@ async fn leadership_ends_by_either_clock() {
     lead.extend(until(&clock));
     tokio::time::advance(Duration::from_secs(9)).await;
     assert!(lead.holds());
-    // The machine was suspended: only the wall clock went on.
+    // The machine was suspended: only the wall clock advanced.
     clock.skip(Duration::from_secs(1));
     assert!(!lead.holds());
 }

@@ -1,4 +1,4 @@
-//! The port for the kubelet and Prometheus: `/livez`, `/readyz` with its reasons, `/metrics`.
+//! The port for the kubelet and Prometheus: `/livez`, `/readyz` with reasons, `/metrics`.
 
 use std::future::ready;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits {
     answer: Duration::from_secs(10),
 };
 
-/// Answers until the scope of `spawner` stops.
+/// Serves until the scope of `spawner` stops.
 pub(super) fn serve(
     listener: TcpListener,
     readiness: Readiness,
@@ -38,7 +38,7 @@ pub(super) fn serve(
     http_server::serve("health server", listener, open, service, LIMITS, spawner);
 }
 
-/// Each component that is not ready stands in a line of its own.
+/// Lists each component that is not ready on a line of its own.
 async fn report(State(readiness): State<Readiness>) -> Response {
     if readiness.is_ready() {
         return "ok\n".into_response();

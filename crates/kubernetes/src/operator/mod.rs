@@ -1,4 +1,4 @@
-//! The operator: flags, composition, and the end. What it does is in the modules that it starts.
+//! The operator's composition, startup and shutdown. The work is done in the modules that it starts.
 
 mod health;
 mod writers;
@@ -17,19 +17,19 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::context::{Caches, Config, Context, Options, listen};
 use crate::{certificates, inject};
 
-/// How long requests are still answered after the end was asked for: the API server goes on sending
-/// them until it has heard that this pod is not ready.
+/// How long requests are still served after shutdown was requested: the API server continues to send them
+/// until it sees that this pod is not ready.
 const STILL_ANSWERED: Duration = Duration::from_secs(5);
-/// How long controllers may take to end: those that write, then the release of the lease, then the logout
-/// from the servers, each of which has a limit of its own.
+/// The deadline for controllers: stopping the writers, releasing the lease, logging out from the servers,
+/// each with its own timeout.
 const CONTROLLERS_END: Duration = Duration::from_secs(15);
-/// How long requests that have begun may take.
+/// The deadline for requests in flight.
 const ANSWERS_END: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When it cannot start, or a part of it failed.
+/// If it cannot start, or a component failed.
 pub fn run(options: Options, log: LogOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -38,7 +38,7 @@ pub fn run(options: Options, log: LogOptions) -> anyhow::Result<()> {
 }
 
 async fn operate(options: Options, log: LogOptions) -> anyhow::Result<()> {
-    // Before anything starts, so that no signal ends the process without a stop.
+    // Installed first, so that no signal ends the process without a shutdown.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let scope = Scope::new("operator");
@@ -63,13 +63,13 @@ async fn operate(options: Options, log: LogOptions) -> anyhow::Result<()> {
     };
     let (controllers, answers) = tokio::join!(scope.stop(CONTROLLERS_END), still_answered);
     if let Some(failure) = failure {
-        return Err(failure).context("a part of the operator failed");
+        return Err(failure).context("a component of the operator failed");
     }
     controllers.context("the controllers did not stop cleanly")?;
     answers.context("the servers did not stop cleanly")
 }
 
-/// Starts every part; each has its line here.
+/// Starts every component; each has its line here.
 async fn start(
     options: Options,
     log: LogOptions,
@@ -107,13 +107,13 @@ async fn start(
     Ok(context)
 }
 
-/// The API server, from the pod's service account, or from KUBECONFIG on a machine.
+/// The client of the API server, from the pod's service account or from KUBECONFIG.
 async fn client() -> anyhow::Result<Client> {
     let config = kube::Config::infer().await.context(
-        "cannot tell where the API server is: run the operator in a pod with a service account \
+        "cannot determine the address of the API server: run the operator in a pod with a service account \
          token (automountServiceAccountToken), or set KUBECONFIG",
     )?;
     let server = config.cluster_url.to_string();
     Client::try_from(config)
-        .with_context(|| format!("cannot make a client for the API server at {server}"))
+        .with_context(|| format!("cannot create a client for the API server at {server}"))
 }

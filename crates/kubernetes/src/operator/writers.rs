@@ -1,5 +1,5 @@
-//! What only one operator does at a time: the controllers that write to the servers. They run while
-//! this one holds the Lease.
+//! The controllers that write to the servers. Only one operator runs them at a time, while it holds
+//! the Lease.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
 
-/// Between two attempts to reach the servers.
+/// The backoff while the servers are unreachable.
 const UNREACHABLE: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(500),
     multiplier: 1.5,
@@ -23,16 +23,16 @@ const UNREACHABLE: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(10),
 };
 
-/// Starts to wait for the Lease. `ca` is the PEM of a CA that this installation makes itself.
+/// Starts to campaign for the Lease. `ca` is the PEM of the CA that this installation issues.
 ///
 /// # Errors
 ///
-/// When flags do not say who this operator is or where the servers are.
+/// If flags do not identify this operator or the servers.
 pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> anyhow::Result<()> {
     let names = &context.options.names;
     anyhow::ensure!(
         !names.pod_name.is_empty(),
-        "--pod-name is empty: give the pod's own name, by which it holds the Lease"
+        "--pod-name is empty: set the pod's own name, which identifies the holder of the Lease"
     );
     let lease = leader::Settings {
         namespace: names.namespace.clone(),
@@ -41,7 +41,7 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
         times: leader::Times::default(),
     };
     let metrics = Metrics::register(&context.registry)?;
-    // Connections and the token are needed until the writers have ended.
+    // Connections and the token are needed until the writers have stopped.
     let servers = servers(context, ca, context.answers.clone())?;
     let started = context.clone();
     let writers = servers.clone();
@@ -62,7 +62,7 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
     Ok(())
 }
 
-/// What is counted, whoever leads at the moment.
+/// Metrics that persist across leadership changes.
 struct Metrics {
     leader: IntGauge,
     sync: sync::SyncMetrics,
@@ -73,7 +73,7 @@ impl Metrics {
     fn register(registry: &Registry) -> Result<Metrics, metrics::Error> {
         let leader = IntGauge::new(
             "legate_k8s_leader",
-            "1 while this operator holds the Lease and writes, else 0.",
+            "1 while this operator holds the Lease, else 0.",
         )?;
         registry.register(Box::new(leader.clone()))?;
         Ok(Metrics {
@@ -84,7 +84,7 @@ impl Metrics {
     }
 }
 
-/// Shows that this operator leads, until its end.
+/// Sets the leadership metric until it is dropped.
 struct Leads(IntGauge);
 
 impl Leads {
@@ -129,7 +129,7 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
         metrics: metrics.config.clone(),
     };
     config::start(&context.client, servers, &settings, lead, spawner);
-    // With access control, `acl-init` makes it: its token may do that.
+    // With ACLs, `acl-init` creates it, because its token has the right.
     let made_here = context.options.servers.login_auth_method.is_none();
     if let Some(name) = tenants.partition().filter(|_| made_here) {
         let (servers, lead, name) = (servers.clone(), lead.clone(), name.to_owned());
@@ -141,12 +141,12 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
     }
 }
 
-/// Makes the partition where there is none. Where the servers refuse, somebody else has to, and the
-/// registrations say so.
+/// Creates the partition if it does not exist. If the servers refuse, another user has to create
+/// it, and the registrations report the error.
 async fn ensure_partition(servers: &Servers, name: &str) {
     let mut backoff = Backoff::new(UNREACHABLE);
     while let Err(error) = servers.ensure_partition(name).await {
-        tracing::warn!(partition = name, %error, "cannot make the partition");
+        tracing::warn!(partition = name, %error, "cannot create the partition");
         if error.refusal().is_some() {
             return;
         }
@@ -182,5 +182,5 @@ fn servers(
         true => Servers::trusting(options, ca, spawner),
         false => Servers::new(options, spawner),
     };
-    servers.context("cannot make a client of the servers")
+    servers.context("cannot create a client of the servers")
 }

@@ -1,5 +1,5 @@
-//! Gives the rules to the kernel, through `nft` or, where that does not work, `iptables-restore`. Both are
-//! looked for on `PATH`, and get their input by standard input. It writes no file.
+//! Applies the rules with `nft` or, if that fails, with `iptables-restore`. Both are found on `PATH` and
+//! get their input on standard input. No files are written.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use super::config::Redirection;
 use super::iptables::{self, Family, Jump};
 use super::nftables;
 
-/// What holds the rules now.
+/// The mechanism that holds the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Used {
     /// One nftables table.
@@ -28,7 +28,7 @@ impl fmt::Display for Used {
     }
 }
 
-/// Neither way works.
+/// Neither mechanism works.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the pod's traffic cannot be redirected. {nft}. {iptables}. The container needs the capability \
@@ -40,36 +40,36 @@ pub struct ApplyError {
     iptables: ProgramError,
 }
 
-/// A program did not do what it was asked for.
+/// A program failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{program}: {message}")]
 struct ProgramError {
     program: &'static str,
     message: String,
-    /// It is not installed.
+    /// Whether it is not installed.
     absent: bool,
 }
 
-/// Redirects the traffic of the network namespace of this process.
+/// Redirects the traffic of this process's network namespace.
 ///
 /// # Errors
 ///
-/// [`ApplyError`] where neither nftables nor iptables takes the rules. nftables has then changed
-/// nothing; iptables may have taken those of IPv4, and takes them again the next time.
+/// [`ApplyError`] if neither nftables nor iptables accepts the rules. nftables has then changed nothing;
+/// iptables may have applied the IPv4 rules, which the next attempt replaces.
 pub fn apply(redirection: &Redirection) -> Result<Used, ApplyError> {
     let nft = match call("nft", &["-f", "-"], &nftables::script(redirection)) {
         Ok(()) => return Ok(Used::Nftables),
         Err(error) => error,
     };
-    tracing::warn!("nftables does not work here, iptables is tried: {nft}");
+    tracing::warn!("nftables is not usable, trying iptables: {nft}");
     match by_iptables(redirection) {
         Ok(()) => Ok(Used::Iptables),
         Err(iptables) => Err(ApplyError { nft, iptables }),
     }
 }
 
-/// The programs of one family: those for the kernel's old interface first, because where the new one
-/// worked, `nft` would have done the work.
+/// The programs of one family, those for the kernel's legacy interface first: if the new interface were
+/// available, `nft` would have succeeded.
 struct Programs {
     family: Family,
     legacy: [&'static str; 2],
@@ -91,7 +91,7 @@ const PROGRAMS: [Programs; 2] = [
 
 fn by_iptables(redirection: &Redirection) -> Result<(), ProgramError> {
     for programs in &PROGRAMS {
-        // Without IPv6 in the kernel there is no traffic to redirect, and no table to do it with.
+        // Without IPv6 in the kernel there is no traffic to redirect and no table to change.
         if programs.family == Family::V6 && !Path::new("/proc/net/if_inet6").exists() {
             continue;
         }
@@ -108,7 +108,7 @@ fn restore(
     family: Family,
     [check, restore]: [&'static str; 2],
 ) -> Result<(), ProgramError> {
-    // Every failure counts as "not there": if it means more, the program below reports it.
+    // Every failure counts as "missing"; a real problem is reported by the program below.
     let is_missing = |jump: &Jump| {
         let args = ["-w", "5", "-t", "nat", "-C", jump.from, "-j", jump.to];
         call(check, &args, "").is_err()
@@ -119,23 +119,23 @@ fn restore(
     call(restore, &["-w", "5", "--noflush"], &rules)
 }
 
-/// Runs a program to its end.
+/// Runs a program to completion.
 fn call(program: &'static str, args: &[&str], input: &str) -> Result<(), ProgramError> {
     let failed = |what: &str, error: &io::Error| ProgramError {
         program,
-        message: format!("it cannot be {what}: {error}"),
+        message: format!("cannot be {what}: {error}"),
         absent: error.kind() == io::ErrorKind::NotFound,
     };
     let mut child = Command::new(program)
         .args(args)
-        // Nobody else changes the tables of this pod, and the root file system is read-only.
+        // No other process changes the tables of this pod, and the root file system is read-only.
         .env("XTABLES_LOCKFILE", "/dev/null")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| failed("started", &error))?;
-    // A program that ends before it has read everything says why, and is not believed to have worked.
+    // A program that exits before it has read its input has failed; its own error takes precedence.
     let written = match child.stdin.take() {
         Some(mut stdin) => stdin.write_all(input.as_bytes()),
         None => Ok(()),
@@ -153,10 +153,10 @@ fn call(program: &'static str, args: &[&str], input: &str) -> Result<(), Program
     written.map_err(|error| failed("given its rules", &error))
 }
 
-/// How much of a program's error is shown.
+/// How much of a program's error output is shown.
 const SHOWN: usize = 400;
 
-/// The beginning of a program's error, in one line.
+/// The beginning of a program's error output, on one line.
 fn first_lines(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -1,8 +1,8 @@
-//! The configuration of a redirection: from JSON to checked values. Pure; it never asks the kernel.
+//! The configuration of a redirection, parsed from JSON and validated. Pure, independent of the kernel.
 //!
-//! Field names, and which values stand as text, are those of consul-k8s (`sdk/iptables.Config` in Go,
-//! whose JSON has `null` for an empty list and 0 for a port that is not set). Numbers and uids are taken
-//! as text and as numbers. What is not known is refused, so that no exclusion is lost by a typing error.
+//! Field names, and which values are strings, are those of consul-k8s (`sdk/iptables.Config` in Go,
+//! whose JSON has `null` for an empty list and 0 for an unset port). Numbers and uids are accepted as
+//! strings and as numbers. Unknown fields are refused, so that no exclusion is lost by a typing error.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,27 +10,27 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 
-/// Where captured outbound traffic goes unless the configuration says otherwise: Consul's default.
+/// The default port of captured outbound traffic, as in Consul.
 pub const DEFAULT_OUTBOUND_PORT: u16 = 15001;
 
-/// What is redirected, and what is not.
+/// The traffic to redirect, with its exclusions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirection {
-    /// The user of the sidecar, whose connections go where they are addressed to.
+    /// The user of the sidecar, whose connections are not redirected.
     pub proxy_uid: u32,
-    /// The sidecar's port for connections from outside the pod.
+    /// The sidecar's port for inbound connections.
     pub inbound_port: u16,
-    /// The sidecar's port for connections of the application; 15001 by default.
+    /// The sidecar's port for outbound connections; 15001 by default.
     pub outbound_port: u16,
-    /// Ports of the pod that are reached past the sidecar.
+    /// Inbound ports that are not redirected.
     pub exclude_inbound_ports: BTreeSet<u16>,
-    /// Ports that the application reaches past the sidecar.
+    /// Outbound ports that are not redirected.
     pub exclude_outbound_ports: BTreeSet<u16>,
-    /// Networks that the application reaches past the sidecar: without overlaps, in order.
+    /// Destination networks that are not redirected, without overlaps, sorted.
     pub exclude_outbound_cidrs: Vec<IpNet>,
-    /// Other users whose connections go where they are addressed to.
+    /// Other users whose connections are not redirected.
     pub exclude_uids: BTreeSet<u32>,
-    /// Where DNS queries go; `None` leaves them alone.
+    /// The destination of DNS queries; `None` leaves them alone.
     pub dns: Option<Dns>,
 }
 
@@ -39,31 +39,31 @@ pub struct Redirection {
 pub struct Dns {
     /// The address of the DNS server.
     pub ip: IpAddr,
-    /// With a port, queries to port 53 of `ip` go to this port of it. Without, all queries to port 53
-    /// of any address go to port 53 of `ip`.
+    /// With a port, queries to port 53 of `ip` are redirected to this port of it. Without, all queries
+    /// to port 53 of any address are redirected to port 53 of `ip`.
     pub port: Option<u16>,
 }
 
-/// A configuration that is refused.
+/// An invalid configuration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
-    /// It is not JSON, or no object.
+    /// Not a JSON object.
     #[error("it is not a JSON object: {0}")]
     NotAnObject(String),
-    /// A field that this program does not know.
+    /// An unknown field.
     #[error("{0}: unknown field")]
     Unknown(String),
-    /// A field without which nothing can be redirected.
-    #[error("{0}: it has to be set")]
+    /// A required field is missing.
+    #[error("{0}: it must be set")]
     Missing(&'static str),
-    /// A field with a value that it cannot have.
+    /// A field with an invalid value.
     #[error("{field}: {value} is not {expected}")]
     Invalid {
         /// The field's name.
         field: &'static str,
         /// The value as JSON.
         value: String,
-        /// What would be taken.
+        /// The values that are accepted.
         expected: &'static str,
     },
 }
@@ -84,11 +84,11 @@ const FIELDS: [&str; 11] = [
 ];
 
 impl Redirection {
-    /// Reads and checks a whole configuration.
+    /// Parses and validates a whole configuration.
     ///
     /// # Errors
     ///
-    /// The first field that is missing, unknown or wrong, by its name.
+    /// The first missing, unknown or invalid field, by name.
     pub fn parse(json: &str) -> Result<Redirection, ConfigError> {
         let document: Map<String, Value> = serde_json::from_str(json)
             .map_err(|error| ConfigError::NotAnObject(error.to_string()))?;
@@ -101,7 +101,7 @@ impl Redirection {
         let document = Document(document);
         document.nothing(
             "NetNS",
-            "empty: the network namespace is the one this program runs in",
+            "empty: it always applies to the network namespace of this program",
         )?;
         document.nothing("IptablesProvider", "null")?;
         let inbound_port = document
@@ -141,7 +141,7 @@ const DNS_IP: &str = "the address of a DNS server";
 struct Document(Map<String, Value>);
 
 impl Document {
-    /// A field's value; `None` where it is absent, null or empty text.
+    /// A field's value; `None` if it is absent, null or an empty string.
     fn get(&self, field: &'static str) -> Option<&Value> {
         let value = self.0.get(field)?;
         (!value.is_null() && value != "").then_some(value)
@@ -184,7 +184,7 @@ impl Document {
         Ok(self.list(field, PORT, port)?.into_iter().collect())
     }
 
-    /// A single port, which Go writes as 0 where it is not set.
+    /// A single port; Go writes 0 for an unset one.
     fn port(&self, field: &'static str) -> Result<Option<u16>, ConfigError> {
         if self.get(field) == Some(&Value::from(0)) {
             return Ok(None);
@@ -198,7 +198,7 @@ impl Document {
         if ip.is_none() && port.is_none() {
             return Ok(None);
         }
-        // As Consul's own rules have it where only the port is given.
+        // Consul's own rules have the same default.
         let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         Ok(Some(Dns { ip, port }))
     }
@@ -219,11 +219,11 @@ fn invalid(field: &'static str, value: &Value, expected: &'static str) -> Config
     }
 }
 
-/// A whole number, as such or as decimal digits.
+/// An integer, as a number or as decimal digits.
 fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Number(number) => number.as_u64(),
-        // `parse` alone would take a sign.
+        // `parse` alone would accept a sign.
         Value::String(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
         _ => None,
     }
@@ -234,13 +234,13 @@ fn port(value: &Value) -> Option<u16> {
     (port != 0).then_some(port)
 }
 
-/// The largest number is the kernel's "no user".
+/// A uid. The largest number is the kernel's "no user".
 fn uid(value: &Value) -> Option<u32> {
     let uid = u32::try_from(number(value)?).ok()?;
     (uid != u32::MAX).then_some(uid)
 }
 
-/// Bits behind the prefix are dropped, as nft and iptables do.
+/// A network. Bits after the prefix are cleared, as nft and iptables do.
 fn cidr(value: &Value) -> Option<IpNet> {
     let text = value.as_str()?;
     let network: Option<IpNet> = text.parse().ok();

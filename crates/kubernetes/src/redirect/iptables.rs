@@ -1,15 +1,15 @@
-//! A redirection as rules of iptables, for kernels without nftables: the input of
+//! The rules of a redirection for iptables, for kernels without nftables: the input of
 //! `iptables-restore --noflush` and `ip6tables-restore --noflush`. Pure.
 //!
-//! The rules stand in two chains of their own, which the input declares and so empties. Each is called
-//! by one rule of a built-in chain, which is added where it is not there yet: other rules of the
-//! table `nat` stay.
+//! The rules are in two chains of their own, which the input declares and thereby flushes. One rule of
+//! a built-in chain jumps to each; it is added if it is missing. Other rules of the table `nat` are
+//! kept.
 
 use std::fmt::Write;
 
 use super::config::Redirection;
 
-/// Which of the two programs the rules are for.
+/// The program that the rules are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// `iptables`.
@@ -18,7 +18,7 @@ pub enum Family {
     V6,
 }
 
-/// A built-in chain of the table `nat`, and our chain that it calls.
+/// A built-in chain of the table `nat`, and our chain that it jumps to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jump {
     /// The kernel's chain.
@@ -27,19 +27,19 @@ pub struct Jump {
     pub to: &'static str,
 }
 
-/// For connections that begin in the pod.
+/// For connections that originate in the pod.
 pub const OUTPUT: Jump = Jump {
     from: "OUTPUT",
     to: "LEGATE_OUTPUT",
 };
 
-/// For connections that come from outside the pod.
+/// For connections from outside the pod.
 pub const PREROUTING: Jump = Jump {
     from: "PREROUTING",
     to: "LEGATE_PREROUTING",
 };
 
-/// The rules of one family, and the calls of them that are `missing`.
+/// The rules of one family, and the `missing` jumps to them.
 #[must_use]
 pub fn script(redirection: &Redirection, family: Family, missing: &[Jump]) -> String {
     let mut rules = Rules::default();
@@ -64,7 +64,7 @@ struct Rules(String);
 
 impl Rules {
     fn line(&mut self, text: &str) {
-        // Writing to a string never fails.
+        // Writing to a `String` never fails.
         let _ = writeln!(self.0, "{text}");
     }
 

@@ -1,31 +1,29 @@
-//! `legate-k8s redirect`: sends a pod's TCP traffic through its sidecar, and its DNS queries to the
-//! sidecar's DNS proxy. It runs once, in an init container of the pod, and changes only the network
-//! namespace that it runs in.
+//! `legate-k8s redirect`: redirects a pod's TCP traffic to its sidecar, and its DNS queries to the sidecar's
+//! DNS proxy. It runs once, in an init container of the pod, and changes only its own network namespace.
 //!
-//! The configuration is one JSON document ([`config`]), in the form that consul-k8s gives to its own
-//! init container and CNI plugin. It is checked as a whole before anything is changed. All rules are
-//! in one nftables table ([`nftables`]), which one transaction replaces: the container can run again
-//! in the same pod, and at no moment only a part of the rules is in force. Where the kernel has no
-//! nftables, the same rules are written for iptables ([`iptables`]), in one transaction for each of
-//! IPv4 and IPv6.
+//! The configuration is one JSON document ([`config`]), in the format that consul-k8s passes to its own init
+//! container and CNI plugin. It is validated completely before anything is changed. All rules are in one
+//! nftables table ([`nftables`]), which is replaced in one transaction: the container can run again in the
+//! same pod, and the rules are never partially in force. On kernels without nftables, the same rules are
+//! applied with iptables ([`iptables`]), in one transaction each for IPv4 and IPv6.
 //!
-//! Both families are always redirected. A connection over IPv6 to a sidecar that listens on IPv4 only
-//! is refused; if it were let through, it would pass by the intentions.
+//! Both families are always redirected. A connection over IPv6 to a sidecar that listens on IPv4 only is
+//! refused; without the redirection it would bypass the intentions.
 //!
 //! # Why it calls `nft`
 //!
-//! The programs `nft` and `iptables-restore` of Debian write the rules ([`apply`]). The crates that
-//! speak to nftables by themselves are GPL (`rustables`), need C libraries at build time (`nftnl`), have
-//! no expression for address translation (`netlink-packet-netfilter` 0.4), or are a library for all of
-//! Linux's networking whose interface is not settled (`nlink` 0.33). An encoder of our own for the kernel's
-//! rule expressions would be protocol code that nobody else tests. The image has `iptables` for old
-//! kernels anyway. `nft` checks every rule before it sends any, and its input is readable, so that the golden
-//! files of the tests are what an operator sees in `nft list ruleset`.
+//! Debian's programs `nft` and `iptables-restore` write the rules ([`apply`]). The crates that implement the
+//! nftables protocol are GPL (`rustables`), need C libraries at build time (`nftnl`), lack an expression for
+//! address translation (`netlink-packet-netfilter` 0.4), or cover all of Linux networking with an unstable
+//! interface (`nlink` 0.33). Our own encoder for the kernel's rule expressions would be protocol code without
+//! other users. The image has `iptables` for old kernels anyway. `nft` checks every rule before it sends any,
+//! and its input is readable, so that the golden files of the tests are what an operator sees in `nft list
+//! ruleset`.
 //!
 //! # Privileges
 //!
-//! `nft` takes the capability `NET_ADMIN` and nothing else. `iptables` opens a raw socket, and takes
-//! `NET_RAW` as well. Neither writes a file.
+//! `nft` requires only the capability `NET_ADMIN`. `iptables` opens a raw socket and requires `NET_RAW` as
+//! well. Neither writes a file.
 
 pub mod apply;
 pub mod config;
@@ -36,7 +34,7 @@ use anyhow::Context;
 
 pub use self::config::{ConfigError, Redirection};
 
-/// Settings of `legate-k8s redirect`.
+/// Options of `legate-k8s redirect`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// What to redirect: a JSON document with the fields ProxyUserID, ProxyInboundPort,
@@ -46,15 +44,15 @@ pub struct Options {
     pub config: String,
 }
 
-/// Redirects the traffic of the network namespace that the process runs in.
+/// Redirects the traffic of this process's network namespace.
 ///
 /// # Errors
 ///
-/// The configuration is refused, in which case nothing was changed; or neither nftables nor iptables
-/// takes the rules.
+/// The configuration is invalid, in which case nothing was changed; or neither nftables nor iptables accepts
+/// the rules.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let redirection = Redirection::parse(&options.config)
-        .context("CONSUL_REDIRECT_TRAFFIC_CONFIG is refused, and nothing was changed")?;
+        .context("CONSUL_REDIRECT_TRAFFIC_CONFIG is invalid, nothing was changed")?;
     let used = apply::apply(&redirection)?;
     tracing::info!(
         rules = %used,

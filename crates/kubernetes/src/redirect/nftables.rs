@@ -1,7 +1,7 @@
-//! A redirection as one nftables table, in the language of `nft`. Pure.
+//! A redirection as one nftables table, in the syntax of `nft`. Pure.
 //!
-//! The family `inet` holds the rules for IPv4 and IPv6. The table is declared, deleted and written
-//! again in one transaction: `delete` alone would fail where there is no table yet.
+//! The family `inet` covers IPv4 and IPv6. The table is added, deleted and written again in one
+//! transaction, because `delete` alone would fail without an existing table.
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::config::{Dns, Redirection};
 
-/// The table's name. Nothing else on the node uses it, and deleting it undoes the redirection.
+/// The table's name. Nothing else on the node uses it; deleting it removes the redirection.
 pub const TABLE: &str = "legate_redirect";
 
 /// The input of `nft -f -` that replaces the table.
@@ -42,10 +42,10 @@ pub fn script(redirection: &Redirection) -> String {
     rules
 }
 
-/// For connections that begin in the pod.
+/// Rules for connections that originate in the pod.
 fn output(redirection: &Redirection) -> Vec<String> {
     let mut rules = Vec::new();
-    // Before the exemptions: excluded users and the sidecar itself resolve names as the others do.
+    // Before the exemptions: DNS of excluded users and of the sidecar itself is redirected, too.
     rules.extend(redirection.dns.map(dns));
     rules.push("meta l4proto != tcp return".to_owned());
     let mut uids = redirection.exclude_uids.clone();
@@ -68,8 +68,8 @@ fn output(redirection: &Redirection) -> Vec<String> {
     rules
 }
 
-/// For connections that come from outside the pod. What begins in the pod has been decided about in
-/// `output`, also where it ends in the pod.
+/// Rules for connections from outside the pod. Connections that originate in the pod are handled in
+/// `output`, also if they end in the pod.
 fn prerouting(redirection: &Redirection) -> Vec<String> {
     let mut rules: Vec<String> = ports(&redirection.exclude_inbound_ports).collect();
     let port = redirection.inbound_port;
@@ -106,7 +106,7 @@ fn set<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     let mut text = String::new();
     for item in items {
         let before = if text.is_empty() { "{ " } else { ", " };
-        // Writing to a string never fails.
+        // Writing to a `String` never fails.
         let _ = write!(text, "{before}{item}");
     }
     text.push_str(" }");

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use http::StatusCode;
 
-/// Largest answer that is read, in bytes: some 30,000 instances in one list.
+/// The maximum size of a response, in bytes: some 30,000 instances in one list.
 pub const ANSWER_SIZE: usize = 32 << 20;
 
-/// What a server answered.
+/// A server's response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status, of any class.
@@ -16,7 +16,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as text, shortened: servers say there why they refuse.
+    /// The body as text, truncated; it has the server's reason for a refusal.
     #[must_use]
     pub fn text(&self) -> String {
         const LONGEST: usize = 1024;
@@ -27,7 +27,7 @@ impl Answer {
         }
     }
 
-    /// Whether the server says that it knows no such token, as both Legate's and Consul's do.
+    /// Whether the server reports the token as unknown; the text is that of Legate and Consul.
     pub(super) fn token_is_gone(&self) -> bool {
         self.status == StatusCode::FORBIDDEN && self.text().contains("ACL not found")
     }

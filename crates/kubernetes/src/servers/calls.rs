@@ -1,15 +1,15 @@
-//! The calls that several parts of `legate-k8s` make.
+//! API calls that several components of `legate-k8s` use.
 
 use serde_json::{Value, json};
 
 use super::{Path, Servers, ServersError};
 use crate::tenancy::Tenants;
 
-/// Of namespaces and partitions that are made here; the meta is that of Consul's integration.
+/// Description of namespaces and partitions created here; the meta is that of Consul's integration.
 const TENANT_DESCRIPTION: &str = "Made by legate-k8s";
 
 impl Servers {
-    /// Writes an instance, checks, or both (`PUT /v1/catalog/register`).
+    /// Registers an instance, checks, or both (`PUT /v1/catalog/register`).
     ///
     /// # Errors
     ///
@@ -19,8 +19,7 @@ impl Servers {
         self.put_json::<Value>(&path, request).await.map(drop)
     }
 
-    /// Removes an instance, a check or a whole node (`PUT /v1/catalog/deregister`). What is not
-    /// there is removed as well.
+    /// Deregisters an instance, a check or a whole node (`PUT /v1/catalog/deregister`). Idempotent.
     ///
     /// # Errors
     ///
@@ -30,7 +29,7 @@ impl Servers {
         self.put_json::<Value>(&path, request).await.map(drop)
     }
 
-    /// A config entry, or `None` where there is none of that kind and name in the namespace.
+    /// Reads a config entry; `None` if the namespace has none of that kind and name.
     ///
     /// # Errors
     ///
@@ -45,7 +44,7 @@ impl Servers {
         self.find_json(&path.in_namespace(namespace)).await
     }
 
-    /// Makes a namespace of the mesh where there is none of this name: `GET` and `PUT /v1/namespace`.
+    /// Creates a namespace of the mesh if it does not exist: `GET` and `PUT /v1/namespace`.
     ///
     /// # Errors
     ///
@@ -68,10 +67,10 @@ impl Servers {
             .put_json::<Value>(&Path::of(["namespace"]), &body)
             .await;
         made.map(drop)
-            .inspect(|()| tracing::info!(namespace = name, "the namespace of the mesh is made"))
+            .inspect(|()| tracing::info!(namespace = name, "created the namespace of the mesh"))
     }
 
-    /// Makes a partition where there is none of this name: `GET` and `PUT /v1/partition`.
+    /// Creates a partition if it does not exist: `GET` and `PUT /v1/partition`.
     ///
     /// # Errors
     ///
@@ -88,15 +87,15 @@ impl Servers {
         let path = Path::of(["partition"]).of_mesh();
         let made = self.put_json::<Value>(&path, &partition(name)).await;
         made.map(drop)
-            .inspect(|()| tracing::info!(partition = name, "the partition of the mesh is made"))
+            .inspect(|()| tracing::info!(partition = name, "created the partition of the mesh"))
     }
 
-    /// Gives a service virtual IPs of its own (`PUT /v1/internal/service-virtual-ip`). Servers leave
-    /// a service as it is that has no virtual IP yet: it has one with its first instance.
+    /// Assigns virtual IPs to a service (`PUT /v1/internal/service-virtual-ip`). Servers ignore it
+    /// for a service without a virtual IP; it gets one with its first instance.
     ///
     /// # Errors
     ///
-    /// As [`Servers::put_json`]; 404 or 501 from servers that have no such call.
+    /// As [`Servers::put_json`]; 404 or 501 from servers without this call.
     pub async fn set_virtual_ips(
         &self,
         service: &str,
@@ -109,7 +108,7 @@ impl Servers {
     }
 }
 
-/// The body of `PUT /v1/namespace`, with a policy that all of its tokens have.
+/// The body of `PUT /v1/namespace`, with a default policy for all tokens of the namespace.
 pub(crate) fn namespace(name: &str, policy: Option<&str>) -> Value {
     let mut body = json!({
         "Name": name,

@@ -1,4 +1,4 @@
-//! The token that requests are made with: none, from a file, or from a login.
+//! The token for requests: none, from a file, or from a login.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,10 +16,10 @@ use super::error::ServersError;
 use super::path::Path;
 use super::transport::Transport;
 
-/// Largest file that is read as a token, in bytes.
+/// The maximum size of a token file, in bytes.
 const FILE_SIZE: u64 = 64 * 1024;
 
-/// What requests are made with.
+/// The source of the token for requests.
 #[derive(Clone, Debug, Default)]
 pub enum Credentials {
     /// The servers' anonymous token.
@@ -29,41 +29,41 @@ pub enum Credentials {
     Token(Secret),
     /// A file with one token (`--token-file`), read for every request.
     File(PathBuf),
-    /// A token by login.
+    /// A token obtained by login.
     Login(Login),
 }
 
-/// How a token is obtained by `POST /v1/acl/login`.
+/// The parameters of `POST /v1/acl/login`.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// Name of the auth method (`--login-auth-method`).
     pub auth_method: String,
     /// File with the bearer token (`--login-bearer-token-file`), read for every login.
     pub bearer_token_file: PathBuf,
-    /// Stored with the token, to be recognised by: for example `pod`.
+    /// Metadata stored with the token for identification, for example `pod`.
     pub meta: BTreeMap<String, String>,
 }
 
-/// Credentials, and the token of the last login.
+/// The credentials, and the token of the last login.
 #[derive(Debug)]
 pub(super) struct Tokens {
     credentials: Credentials,
-    /// Locked while a login is under way, so that only one is.
+    /// Locked during a login, so that only one is in flight.
     login: Mutex<LoggedIn>,
 }
 
 #[derive(Debug, Default)]
 struct LoggedIn {
     token: Option<Secret>,
-    /// How many logins there were.
+    /// The number of logins so far.
     generation: u64,
 }
 
-/// A token as one request takes it.
+/// The token of one request.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     token: Option<Secret>,
-    /// The login that brought it.
+    /// The login that created it; `None` if it is not from a login.
     generation: Option<u64>,
 }
 
@@ -72,13 +72,13 @@ impl Held {
         self.token.as_ref()
     }
 
-    /// Whether a login can bring another one.
+    /// Whether another login can replace it.
     pub(super) fn can_be_renewed(&self) -> bool {
         self.generation.is_some()
     }
 }
 
-/// The part of a login's answer that is used.
+/// The used fields of a login's response.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Token {
@@ -94,13 +94,13 @@ impl Tokens {
         }
     }
 
-    /// The token to use now; logs in when that has not been done.
+    /// The current token; logs in if there is none yet.
     pub(super) async fn current(&self, transport: &Transport) -> Result<Held, ServersError> {
         self.held(transport, None).await
     }
 
-    /// A token after `old` was found to be gone. Where another request has logged in meanwhile, that
-    /// login's.
+    /// A token to replace `old`, which the servers no longer accept. If another request has logged
+    /// in meanwhile, that token is used.
     pub(super) async fn renewed(
         &self,
         transport: &Transport,
@@ -165,11 +165,11 @@ async fn log_in(login: &Login, transport: &Transport) -> Result<Secret, ServersE
         return Err(refused(login, &answer));
     }
     let token: Token = serde_json::from_slice(&answer.body).map_err(|_| {
-        // The decoder's reason could repeat a part of the token.
+        // The decoder's error could contain a part of the token.
         ServersError::BadAnswer {
             method: Method::POST,
             url: transport.url(&path),
-            reason: "it is no token".to_owned(),
+            reason: "it is not a token".to_owned(),
         }
     })?;
     tracing::info!(auth_method = login.auth_method, "logged in to the servers");
@@ -197,7 +197,7 @@ fn read_file(path: &FilePath, setting: &'static str) -> Result<Secret, ServersEr
         .read_to_string(&mut text)
         .map_err(|error| refused(error.to_string()))?;
     if length as u64 > FILE_SIZE {
-        return Err(refused(format!("it holds more than {FILE_SIZE} bytes")));
+        return Err(refused(format!("it is longer than {FILE_SIZE} bytes")));
     }
     match text.trim() {
         "" => Err(refused("it is empty".to_owned())),

@@ -1,4 +1,4 @@
-//! What can go wrong between `legate-k8s` and the servers.
+//! Errors of requests from `legate-k8s` to the servers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,96 +6,98 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use legate_identity::tls::TlsError;
 
-/// A request that did not do what it was made for.
+/// A failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum ServersError {
-    /// Neither a DNS name nor an IP address.
-    #[error("{host:?} is no server address (--server-addresses): give a DNS name or an IP address")]
+    /// Not a DNS name or IP address.
+    #[error(
+        "{host:?} is not a server address (--server-addresses): use a DNS name or an IP address"
+    )]
     Host {
-        /// What was given.
+        /// The given value.
         host: String,
     },
-    /// TLS cannot be set up: for example the CA file cannot be read.
+    /// TLS could not be configured, for example because the CA file cannot be read.
     #[error("TLS to the servers: {0}")]
     Tls(#[from] TlsError),
-    /// The CA's PEM is not there yet.
+    /// The CA's PEM is not available yet.
     #[error("the CA of the servers is not known yet")]
     NoCa,
-    /// No address of the servers took the request.
+    /// No server address accepted the request.
     #[error("cannot reach the servers for {method} {url}: {reason}")]
     Unreachable {
-        /// The request.
+        /// The request's method.
         method: Method,
-        /// The request.
+        /// The request's URL.
         url: String,
-        /// What the system or the TLS library says.
+        /// The error of the system or the TLS library.
         reason: String,
     },
-    /// Nothing was answered in time. What was asked for may have been done.
+    /// No response in time. The request may have been executed.
     #[error("no answer to {method} {url} within {} s", after.as_secs())]
     Timeout {
-        /// The request.
+        /// The request's method.
         method: Method,
-        /// The request.
+        /// The request's URL.
         url: String,
-        /// How long it was waited for.
+        /// The timeout.
         after: Duration,
     },
-    /// A server answered with a status that is no success.
+    /// A server responded with an error status.
     #[error("{method} {url} was answered with {status}: {text}")]
     Refused {
-        /// The request.
+        /// The request's method.
         method: Method,
-        /// The request.
+        /// The request's URL.
         url: String,
         /// The server's status.
         status: StatusCode,
-        /// The server's reason.
+        /// The server's message.
         text: String,
     },
-    /// A success whose body is not what this call answers.
-    #[error("{method} {url} was answered with something unexpected: {reason}")]
+    /// A success with an unexpected body.
+    #[error("{method} {url} got an unexpected response: {reason}")]
     BadAnswer {
-        /// The request.
+        /// The request's method.
         method: Method,
-        /// The request.
+        /// The request's URL.
         url: String,
-        /// What the decoder says.
+        /// The decoder's error.
         reason: String,
     },
-    /// What is to be sent cannot be written as JSON.
-    #[error("the body for {path} is no JSON: {reason}")]
+    /// The body could not be serialized.
+    #[error("cannot serialize the body for {path}: {reason}")]
     Body {
         /// The path.
         path: String,
-        /// What the encoder says.
+        /// The encoder's error.
         reason: String,
     },
-    /// A token file cannot be used.
+    /// A token file is unusable.
     #[error("cannot use {} ({setting}): {reason}", path.display())]
     TokenFile {
         /// The file.
         path: PathBuf,
         /// The setting that names it.
         setting: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The servers refuse the login.
+    /// The servers refused the login.
     #[error("the servers refuse the login by auth method {method:?} with {status}: {text}")]
     Login {
         /// Name of the auth method.
         method: String,
         /// The server's status.
         status: StatusCode,
-        /// The server's reason.
+        /// The server's message.
         text: String,
     },
 }
 
 impl ServersError {
-    /// The server's reason, where one has read the request and said no to just this: another
-    /// request may well succeed now, and this one will not before something is changed.
+    /// The server's message, if a server refused this specific request: other requests may succeed,
+    /// and this one fails until something changes.
     #[must_use]
     pub fn refusal(&self) -> Option<&str> {
         match self {
@@ -106,7 +108,7 @@ impl ServersError {
         }
     }
 
-    /// The status, where a server answered.
+    /// The status, if a server responded.
     #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
@@ -118,8 +120,8 @@ impl ServersError {
     }
 }
 
-/// Whether an answer says that the server cannot do anything at the moment. Consul answers 500 while
-/// it has no leader, and 429 when there are too many requests.
+/// Whether a response means that the server is temporarily unable to serve. Consul answers 500
+/// without a leader and 429 for too many requests.
 pub(super) fn is_unavailable(status: StatusCode, text: &str) -> bool {
     match status {
         StatusCode::TOO_MANY_REQUESTS
@@ -132,7 +134,7 @@ pub(super) fn is_unavailable(status: StatusCode, text: &str) -> bool {
                 .iter()
                 .any(|word| text.contains(word))
         }
-        // The token is not known any more, or not yet on this server.
+        // The token has expired, or has not reached this server yet.
         StatusCode::FORBIDDEN => text.contains("ACL not found"),
         _ => false,
     }

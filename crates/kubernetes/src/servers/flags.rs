@@ -1,5 +1,5 @@
-//! The flags by which programs reach the servers' HTTP API. Each one can come from the environment too:
-//! `LEGATE_K8S_` and the name of the flag in capitals, with `_` for `-`.
+//! The flags for access to the servers' HTTP API. Each can also be set in the environment:
+//! `LEGATE_K8S_` and the flag's name in capitals, with `_` for `-`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::credentials::Credentials;
 use super::options::{Options, Tls};
 use crate::tenancy::{TenancyFlags, Tenants};
 
-/// Where the servers are and how they are verified.
+/// The servers' address and how they are verified.
 #[derive(Debug, Clone, Args)]
 pub struct ServerFlags {
     /// Host name or IP address of the servers.
@@ -20,13 +20,13 @@ pub struct ServerFlags {
     #[arg(long, env = "LEGATE_K8S_SERVER_HTTP_PORT", value_name = "PORT")]
     pub server_http_port: Option<u16>,
 
-    /// Talk to the servers with TLS.
+    /// Use TLS to connect to the servers.
     #[arg(long, env = "LEGATE_K8S_TLS", action = ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub tls: bool,
 
-    /// PEM file with the authorities that the servers are verified against, read again when it
-    /// changes. Default: the system's.
+    /// PEM file with the CA certificates that verify the servers, reloaded when it changes. Default:
+    /// the system's.
     #[arg(
         long,
         env = "LEGATE_K8S_CA_CERTS",
@@ -35,31 +35,31 @@ pub struct ServerFlags {
     )]
     pub ca_certs: Option<PathBuf>,
 
-    /// Verify the servers against the system's authorities, which is also the default.
+    /// Verify the servers with the system's CA certificates, which is also the default.
     #[arg(long, env = "LEGATE_K8S_USE_SYSTEM_ROOTS", action = ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub use_system_roots: bool,
 
-    /// Name that the servers' certificate carries. Default: the host of --server-addresses.
+    /// Name that the servers' certificate must have. Default: the host of --server-addresses.
     #[arg(long, env = "LEGATE_K8S_TLS_SERVER_NAME", value_name = "NAME")]
     pub tls_server_name: Option<String>,
 
-    /// Whose the cluster's pods and resources are.
+    /// The tenants of the cluster's pods and resources.
     #[command(flatten)]
     pub tenancy: TenancyFlags,
 }
 
 impl ServerFlags {
-    /// What a client needs.
+    /// The options of the client.
     ///
     /// # Errors
     ///
-    /// When two ways to verify the servers are asked for.
+    /// If two ways to verify the servers are set.
     pub fn options(&self, credentials: Credentials) -> anyhow::Result<Options> {
-        // clap would count --use-system-roots=false as given, too.
+        // clap would report a conflict for --use-system-roots=false, too.
         anyhow::ensure!(
             !(self.use_system_roots && self.ca_certs.is_some()),
-            "--ca-certs cannot be used with --use-system-roots: leave one of them out"
+            "--ca-certs cannot be used with --use-system-roots: remove one of them"
         );
         let default_port = if self.tls { 8501 } else { 8500 };
         Ok(Options {
@@ -74,7 +74,7 @@ impl ServerFlags {
         })
     }
 
-    /// Whose the cluster's pods and resources are.
+    /// The tenants of the cluster's pods and resources.
     #[must_use]
     pub fn tenants(&self) -> Tenants {
         Tenants::of(&self.tenancy)

@@ -1,8 +1,8 @@
-//! Client of the servers' HTTP API, for everything that `legate-k8s` reads and writes there.
+//! Client for the servers' HTTP API, used for all reads and writes of `legate-k8s`.
 //!
-//! It keeps connections, takes the next address when one does not answer, reads the CA again when
-//! its file has changed, and logs in again when its token is gone. It never decides what is
-//! written, and repeats no request by itself except after a new login.
+//! It pools connections, fails over to the next address, reloads the CA when its file changes, and
+//! logs in again when its token has expired. It retries no request by itself except after a new
+//! login.
 
 mod answer;
 pub(crate) mod calls;
@@ -36,7 +36,7 @@ pub use self::transport::REQUEST_TIME;
 use self::credentials::{Held, Tokens};
 use self::transport::{Ca, Transport, Verification};
 
-/// A client of the servers. Copies share connections and token.
+/// A client for the servers. Clones share connections and token.
 #[derive(Clone, Debug)]
 pub struct Servers {
     shared: Arc<Shared>,
@@ -49,18 +49,18 @@ struct Shared {
 }
 
 impl Servers {
-    /// Connects to nobody yet; connections live in the scope of `spawner`.
+    /// Creates a client without connecting; connections live in the scope of `spawner`.
     ///
     /// # Errors
     ///
-    /// When host or server name is none. A CA file that does not exist yet is no error: it is
-    /// looked for again at every request.
+    /// If host or server name is invalid. A missing CA file is no error: it is read again for every
+    /// request.
     pub fn new(options: Options, spawner: Spawner) -> Result<Servers, ServersError> {
         Servers::with(options, None, spawner)
     }
 
-    /// Like [`Servers::new`], with the PEM of the CA instead of a file: the newest is used, and none
-    /// is waited for with an error.
+    /// Like [`Servers::new`], with the PEM of the CA instead of a file. The latest value is used;
+    /// requests fail until there is one.
     ///
     /// # Errors
     ///
@@ -101,13 +101,12 @@ impl Servers {
         })
     }
 
-    /// Sends a request with the client's token and returns the answer, whatever its status. Logs in
-    /// where that is asked for and has not been done, and again when the server no longer knows
-    /// the token.
+    /// Sends a request with the client's token and returns the response, whatever its status. Logs
+    /// in if necessary, and again if the server no longer accepts the token.
     ///
     /// # Errors
     ///
-    /// [`ServersError`] when there is no token, no server was reached or none answered in time.
+    /// [`ServersError`] if there is no token, no server was reached, or none responded in time.
     pub async fn request(
         &self,
         method: Method,
@@ -119,7 +118,7 @@ impl Servers {
         if !held.can_be_renewed() || !answer.token_is_gone() {
             return Ok(answer);
         }
-        tracing::info!("the servers no longer know the token: logging in again");
+        tracing::info!("the token is no longer valid: logging in again");
         let held = self
             .shared
             .tokens
@@ -139,8 +138,8 @@ impl Servers {
         transport.send(method, path, body, held.token()).await
     }
 
-    /// Sends a request with `token` instead of the client's own: for what `acl-init` does with a
-    /// bootstrap token.
+    /// Sends a request with `token` instead of the client's own, for the bootstrap token of
+    /// `acl-init`.
     ///
     /// # Errors
     ///
@@ -156,17 +155,17 @@ impl Servers {
         transport.send(&method, path, body, Some(token)).await
     }
 
-    /// Reads a JSON document.
+    /// Gets a JSON document.
     ///
     /// # Errors
     ///
-    /// As [`Servers::request`], and when the server refuses or answers something else.
+    /// As [`Servers::request`], or if the server refuses or the body is unexpected.
     pub async fn get_json<T: DeserializeOwned>(&self, path: &Path) -> Result<T, ServersError> {
         let answer = self.request(Method::GET, path, None).await?;
         self.decode(&Method::GET, path, &answer)
     }
 
-    /// Like [`Servers::get_json`]; `None` where the server knows no such object (404, or `null`).
+    /// Like [`Servers::get_json`]; `None` if the object does not exist (404 or `null`).
     ///
     /// # Errors
     ///
@@ -182,7 +181,7 @@ impl Servers {
         self.decode(&Method::GET, path, &answer)
     }
 
-    /// Writes `body` and returns the server's answer to it; `()` takes any answer.
+    /// Puts `body` and decodes the response; `()` accepts any response.
     ///
     /// # Errors
     ///
@@ -200,7 +199,7 @@ impl Servers {
         self.decode(&Method::PUT, path, &answer)
     }
 
-    /// Removes an object. `false` where there was none (404).
+    /// Deletes an object. `false` if it did not exist (404).
     ///
     /// # Errors
     ///
@@ -214,11 +213,11 @@ impl Servers {
         Ok(true)
     }
 
-    /// Gives back the token that a login brought. Nothing happens without one.
+    /// Destroys the token of the login. A no-op without a login.
     ///
     /// # Errors
     ///
-    /// As [`Servers::request`]; the token is then left to its expiry.
+    /// As [`Servers::request`]; the token then expires by itself.
     pub async fn logout(&self) -> Result<(), ServersError> {
         self.shared.tokens.logout(&self.shared.transport).await
     }
@@ -237,7 +236,7 @@ impl Servers {
         answer: &Answer,
     ) -> Result<T, ServersError> {
         self.refused(method, path, answer)?;
-        // Some calls answer nothing at all.
+        // Some calls have an empty response.
         let body: &[u8] = match answer.body.trim_ascii() {
             [] => b"null",
             body => body,

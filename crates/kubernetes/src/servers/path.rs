@@ -1,22 +1,22 @@
-//! Paths of the API with their parameters, encoded.
+//! Paths of the API, with encoded segments and parameters.
 
 use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What stands for itself in a segment or a parameter (RFC 3986, unreserved).
+/// Characters that are not encoded in a segment or parameter (RFC 3986, unreserved).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// A path below `/v1`. Names are encoded: whatever they hold, they stay one segment.
+/// A path below `/v1`. Segments are encoded, so that a name cannot add a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     text: String,
     parameters: bool,
-    /// It is about the mesh as a whole.
+    /// The path concerns the mesh as a whole.
     of_mesh: bool,
 }
 
@@ -35,14 +35,14 @@ impl Path {
         }
     }
 
-    /// The same of the mesh as a whole: a client's partition is not added to it.
+    /// Marks the path as one for the whole mesh: a client's partition is not added.
     #[must_use]
     pub fn of_mesh(mut self) -> Path {
         self.of_mesh = true;
         self
     }
 
-    /// In the namespace of the mesh that is given, where one is.
+    /// Adds the namespace of the mesh, if given.
     #[must_use]
     pub fn in_namespace(self, namespace: Option<&str>) -> Path {
         match namespace {
@@ -51,7 +51,7 @@ impl Path {
         }
     }
 
-    /// In a client's partition, where it has one.
+    /// Adds the client's partition, if it has one.
     pub(super) fn in_partition(&self, partition: Option<&str>) -> Path {
         match partition.filter(|_| !self.of_mesh) {
             Some(partition) => self.clone().with("partition", partition),
@@ -59,7 +59,7 @@ impl Path {
         }
     }
 
-    /// The path with one more parameter.
+    /// Adds a query parameter.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Path {
         self.text.push(if self.parameters { '&' } else { '?' });

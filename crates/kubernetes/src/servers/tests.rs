@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// A request as the fake server saw it.
+/// A request as received by the fake server.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     method: Method,
@@ -28,7 +28,7 @@ struct Seen {
 
 type Handler = Arc<dyn Fn(&Seen) -> (u16, String) + Send + Sync>;
 
-/// A server that answers as the test says and remembers what it was asked.
+/// A fake server that responds as the test specifies and records requests.
 struct Fake {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -154,7 +154,7 @@ async fn a_token_file_is_read_for_every_request_and_the_next_address_is_taken() 
     let fake = Fake::start(|_| (200, "[]".to_owned())).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
-    // The name has two addresses where the machine has IPv6; the server listens on the second.
+    // With IPv6 the name has two addresses; the server listens on the second.
     let servers = fake.client("localhost", None, Credentials::File(file.clone()));
     let missing = servers.get_json::<Value>(&nodes()).await.unwrap_err();
     assert!(missing.to_string().contains("--token-file"), "{missing}");
@@ -263,7 +263,7 @@ async fn a_login_is_repeated_when_the_token_is_gone_and_logged_out_at_the_end() 
 }
 
 #[tokio::test]
-async fn a_refused_login_says_why() {
+async fn a_refused_login_has_the_reason() {
     let fake = Fake::start(|_| (403, "Permission denied: no binding rule".to_owned())).await;
     let folder = tempfile::tempdir().unwrap();
     let servers = fake.client("127.0.0.1", None, login(&folder));
@@ -304,7 +304,7 @@ async fn a_changed_ca_file_is_used_at_once() {
 }
 
 #[tokio::test]
-async fn the_newest_ca_that_somebody_makes_is_used() {
+async fn the_latest_published_ca_is_used() {
     let ca = TestCa::new();
     let tls = ServerTls {
         alpn: false,
@@ -350,7 +350,7 @@ async fn a_server_that_does_not_answer_is_waited_for_a_bounded_time() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_not_read() {
+async fn an_endless_response_is_not_read() {
     let fake = Fake::start(|_| (200, "x".repeat(ANSWER_SIZE + 1))).await;
     let servers = fake.client("127.0.0.1", None, Credentials::None);
     let error = servers.get_json::<Value>(&nodes()).await.unwrap_err();
@@ -358,7 +358,7 @@ async fn an_answer_without_end_is_not_read() {
 }
 
 #[tokio::test]
-async fn what_is_no_host_is_refused() {
+async fn an_invalid_host_is_refused() {
     let scope = Scope::new("test");
     for host in ["", "a b", "http://x", "x/y"] {
         let options = Options {

@@ -1,5 +1,5 @@
-//! Requests over kept connections: which address, TLS, limits of time and size. Knows nothing of
-//! what is asked for.
+//! HTTP requests over pooled connections: choice of address, TLS, timeouts and size limits.
+//! Independent of the API.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -29,25 +29,25 @@ use super::answer::{ANSWER_SIZE, Answer};
 use super::error::{ServersError, is_unavailable};
 use super::path::Path;
 
-/// How long a request may take, connecting and reading the answer included. consul-k8s has the
-/// same default (`global.consulAPITimeout`).
+/// The request timeout, including connecting and reading the response. consul-k8s has the same
+/// default (`global.consulAPITimeout`).
 pub const REQUEST_TIME: Duration = Duration::from_secs(5);
 
-/// How long one address is tried before the next one.
+/// The connect timeout of one address, before the next is tried.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 
-/// How long a connection without requests is kept; servers close theirs later than that.
+/// The idle timeout of a connection, which is shorter than that of the servers.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Connections without requests that are kept.
+/// The maximum number of idle connections.
 const IDLE_CONNECTIONS: usize = 16;
 
-/// Connections to the servers.
+/// The connections to the servers.
 #[derive(Debug)]
 pub(super) struct Transport {
     /// `http://host:port`.
     origin: String,
-    /// The partition that is asked about, where it is not the default one.
+    /// The partition of requests, if it is not the default one.
     partition: Option<String>,
     host: String,
     tls: Option<Verification>,
@@ -63,7 +63,7 @@ pub(super) struct Verification {
     pub(super) server_name: Option<String>,
 }
 
-/// Where the CA is from.
+/// The source of the CA.
 #[derive(Debug)]
 pub(super) enum Ca {
     System,
@@ -71,7 +71,7 @@ pub(super) enum Ca {
     Pem(watch::Receiver<Option<String>>),
 }
 
-/// The connections in use, and the CA that they were verified with.
+/// The current connections, and the CA that verified them.
 #[derive(Clone, Debug)]
 struct Current {
     client: Connections,
@@ -80,7 +80,7 @@ struct Current {
 
 type Tcp = HttpConnector<Addresses>;
 
-/// Kept connections. Copies share them.
+/// A connection pool. Clones share it.
 #[derive(Clone, Debug)]
 enum Connections {
     Plain(Client<Tcp, Full<Bytes>>),
@@ -127,7 +127,7 @@ impl Transport {
         format!("{}{path}", self.origin)
     }
 
-    /// The error for an answer that is no success.
+    /// The error for an unsuccessful response.
     pub(super) fn refusal(&self, method: &Method, path: &Path, answer: &Answer) -> ServersError {
         ServersError::Refused {
             method: method.clone(),
@@ -137,7 +137,7 @@ impl Transport {
         }
     }
 
-    /// Sends one request and reads its answer.
+    /// Sends one request and reads its response.
     pub(super) async fn send(
         &self,
         method: &Method,
@@ -195,7 +195,7 @@ impl Transport {
         request.body(Full::new(Bytes::from(body)))
     }
 
-    /// The connections, made anew after a failure and when the CA has changed.
+    /// The connection pool, which is replaced after a failure and when the CA has changed.
     fn client(&self) -> Result<Connections, ServersError> {
         let ca = self.tls.as_ref().map_or(Mark::Fixed, |tls| tls.ca.mark());
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +210,7 @@ impl Transport {
         Ok(client)
     }
 
-    /// Begins with another address next time, on a new connection.
+    /// Makes the next request use another address, on a new connection.
     fn next_server(&self) {
         self.addresses.first.fetch_add(1, Ordering::Relaxed);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -264,14 +264,14 @@ async fn exchange(client: &Connections, request: Request<Full<Bytes>>) -> Result
         .collect()
         .await
         .map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-            Some(_) => format!("the answer is larger than {ANSWER_SIZE} bytes"),
+            Some(_) => format!("the response is larger than {ANSWER_SIZE} bytes"),
             None => with_causes(error.as_ref()),
         })?;
     let body = body.to_bytes();
     Ok(Answer { status, body })
 }
 
-/// hyper's own texts say little: what failed stands in their causes.
+/// hyper's own texts have few details; the causes name the failure.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -285,11 +285,11 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What the CA looks like: connections are made anew when it is another.
+/// The version of the CA; the pool is replaced when it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Mark {
     Fixed,
-    /// A mounted Secret that changes is another file.
+    /// A mounted Secret that changes is a different file.
     File(Option<(SystemTime, u64, Option<PathBuf>)>),
     Pem(Option<String>),
 }
@@ -307,7 +307,7 @@ impl Ca {
     }
 }
 
-/// The addresses of the servers' name, beginning with another one after each failure.
+/// Resolves the servers' name; the first address changes after each failure.
 #[derive(Clone, Debug, Default)]
 struct Addresses {
     first: Arc<AtomicUsize>,
@@ -336,7 +336,7 @@ impl tower::Service<Name> for Addresses {
     }
 }
 
-/// Runs connections in a scope that somebody owns.
+/// Runs connections in an owned scope.
 #[derive(Clone, Debug)]
 struct ConnectionTasks(Spawner);
 

@@ -1,7 +1,7 @@
-//! What the catalog holds on the nodes of this cluster, as far as it is known, and whose it is.
+//! The known state of the catalog on this cluster's nodes, and the owner of each instance.
 //!
-//! An instance is this operator's when it carries the marks that [`super::wanted`] writes, the uid of
-//! this cluster among them. All others are foreign: they are neither changed nor removed.
+//! An instance belongs to this operator if it has the marks that [`super::wanted`] writes, which
+//! include the uid of this cluster. All others are foreign: they are never changed or removed.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,74 +20,73 @@ pub const POD_UID: &str = "pod-uid";
 pub const NAMESPACE: &str = "k8s-namespace";
 /// Meta key with the name of the Kubernetes Service.
 pub const SERVICE: &str = "k8s-service-name";
-/// Meta key of what this kind of integration wrote; the value is [`MANAGED_BY_VALUE`].
+/// Meta key of instances written by this kind of integration; the value is [`MANAGED_BY_VALUE`].
 pub const MANAGED_BY: &str = "managed-by";
-/// consul-k8s' value, so that its command line tool and the UI know the instances.
+/// consul-k8s' value, so that its command line tool and the UI recognise the instances.
 pub const MANAGED_BY_VALUE: &str = "consul-k8s-endpoints-controller";
-/// Meta key of nodes and instances that are no agent's; the value is `true`.
+/// Meta key of nodes and instances without an agent; the value is `true`.
 pub const SYNTHETIC: &str = "synthetic-node";
-/// Meta key with the uid of the cluster's `kube-system` namespace: two clusters may share servers.
-/// Not written by consul-k8s.
+/// Meta key with the uid of the cluster's `kube-system` namespace, because clusters may share
+/// servers. consul-k8s does not write it.
 pub const CLUSTER: &str = "k8s-cluster-uid";
 
-/// What an instance is called on its node: ids are unique within one namespace of the mesh.
+/// The key of an instance on its node: ids are unique within one namespace of the mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
-    /// The namespace; empty where namespaces are not used.
+    /// The namespace; empty if namespaces are not used.
     pub namespace: String,
     /// The instance's id.
     pub id: String,
 }
 
 impl Id {
-    /// The namespace, where namespaces are used.
+    /// The namespace, if namespaces are used.
     #[must_use]
     pub fn in_namespace(&self) -> Option<&str> {
         Some(self.namespace.as_str()).filter(|name| !name.is_empty())
     }
 }
 
-/// A place in the catalog: node and instance.
+/// The key of an instance in the catalog: node and id.
 pub type Place = (String, Id);
 
-/// An instance as it stands in the catalog.
+/// An instance in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The pod that it is of, where it is this operator's.
+    /// The pod of the instance, if the instance is this operator's.
     pub owner: Option<Key>,
     /// That pod's uid.
     pub uid: String,
     /// The service's name.
     pub service: String,
-    /// What [`digest`] makes of it; `None` when it is not known what stands there: a write was not
-    /// answered.
+    /// Its [`digest`]; `None` if its state is unknown, because a write got no response.
     pub digest: Option<u64>,
-    /// Status of its readiness check; `None` without one.
+    /// Status of its readiness check; `None` without a check.
     pub status: Option<String>,
 }
 
-/// A node as it stands in the catalog.
+/// A node in the catalog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
     /// Its instances by id.
     pub instances: BTreeMap<Id, Instance>,
-    /// Whether this operator made it, and nobody has put checks on it: it may be removed when it
-    /// is empty.
+    /// Whether this operator created the node and nobody else has added checks to it: then it may be
+    /// removed when it has no instances.
     pub removable: bool,
 }
 
-/// All nodes that were read.
+/// The nodes read so far.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     nodes: BTreeMap<String, NodeState>,
-    /// Where the instances of each pod stand.
+    /// The places of each pod's instances.
     owners: BTreeMap<Key, BTreeSet<Place>>,
-    /// How many instances these are.
+    /// The number of these instances.
     owned: usize,
 }
 
 impl Catalog {
-    /// What stands at a place.
+    /// The instance at a place.
     #[must_use]
     pub fn instance(&self, node: &str, id: &Id) -> Option<&Instance> {
         self.nodes.get(node)?.instances.get(id)
@@ -110,18 +109,18 @@ impl Catalog {
         places.filter_map(|place| Some((place, self.instance(&place.0, &place.1)?)))
     }
 
-    /// How many instances are this operator's.
+    /// The number of this operator's instances.
     #[must_use]
     pub fn owned(&self) -> usize {
         self.owned
     }
 
-    /// All pods that have instances.
+    /// All pods with instances.
     pub fn owners(&self) -> impl Iterator<Item = &Key> {
         self.owners.keys()
     }
 
-    /// Takes over what was read of a node, and returns the pods whose instances it has or had.
+    /// Replaces the state of a node, and returns the pods whose instances it has or had.
     pub fn replace(&mut self, name: &str, state: Option<NodeState>) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
         let before: Vec<Id> = match self.nodes.get(name) {
@@ -143,7 +142,7 @@ impl Catalog {
         touched
     }
 
-    /// An instance was written.
+    /// Records that an instance was written.
     pub fn put(&mut self, node: &str, id: &Id, instance: Instance) {
         self.remove(node, id);
         if let Some(owner) = &instance.owner {
@@ -158,7 +157,7 @@ impl Catalog {
         state.instances.insert(id.clone(), instance);
     }
 
-    /// An instance was removed; returns the pod that it was of.
+    /// Records that an instance was removed; returns its pod.
     pub fn remove(&mut self, node: &str, id: &Id) -> Option<Key> {
         let instance = self.nodes.get_mut(node)?.instances.remove(id)?;
         let owner = instance.owner?;
@@ -172,7 +171,7 @@ impl Catalog {
         Some(owner)
     }
 
-    /// Nobody knows what stands there now.
+    /// Marks the state of an instance as unknown.
     pub fn doubt(&mut self, node: &str, id: &Id) {
         let instance = self
             .nodes
@@ -183,7 +182,7 @@ impl Catalog {
         }
     }
 
-    /// The status of an instance's check was written.
+    /// Records that the status of an instance's check was written.
     pub fn set_status(&mut self, node: &str, id: &Id, status: &str) {
         let instance = self
             .nodes
@@ -195,8 +194,8 @@ impl Catalog {
     }
 }
 
-/// What two servers' descriptions of one instance have in common: the same number when they say the
-/// same. What servers add by themselves, and values that are as if they were not there, do not count.
+/// Hash of an instance's description, equal for equivalent descriptions. Fields that servers add, and
+/// values that count as absent, are ignored.
 #[must_use]
 pub fn digest(service: &Value) -> u64 {
     const COMPARED: &[&str] = &[
@@ -220,15 +219,14 @@ pub fn digest(service: &Value) -> u64 {
     hasher.finish()
 }
 
-/// The value without empty parts; `None` when nothing is left. Objects are in the order of their
-/// keys already.
+/// The value without empty parts; `None` if nothing remains. Object keys are sorted already.
 fn clean(value: &Value) -> Option<Value> {
     match value {
         Value::Null | Value::Bool(false) => None,
         Value::Number(number) if number.as_f64() == Some(0.0) => None,
         Value::String(text) if text.is_empty() => None,
         Value::Array(items) if items.is_empty() => None,
-        // The place of an item matters, so that none is left out.
+        // Items are kept even if empty, because their index matters.
         Value::Array(items) => Some(
             items
                 .iter()
@@ -247,9 +245,9 @@ fn clean(value: &Value) -> Option<Value> {
     }
 }
 
-/// A node as the servers describe it: the answers of `/v1/catalog/node/<name>` and
-/// `/v1/health/node/<name>`, or where namespaces are used those of `/v1/catalog/node-services/<name>`
-/// and the latter about all namespaces. `None` where there is no such node.
+/// Parses a node from the responses of `/v1/catalog/node/<name>` and `/v1/health/node/<name>`; if
+/// namespaces are used, from `/v1/catalog/node-services/<name>` and the latter for all namespaces.
+/// `None` if the node does not exist.
 #[must_use]
 pub fn read(cluster: &str, node: &Value, checks: &Value, namespaces: bool) -> Option<NodeState> {
     let own = |meta: Option<&Value>, key: &str, value: &str| {
@@ -263,7 +261,7 @@ pub fn read(cluster: &str, node: &Value, checks: &Value, namespaces: bool) -> Op
         text.unwrap_or_default().to_owned()
     };
     let node_checks = checks.iter().any(|c| text(c, "ServiceID").is_empty());
-    // Servers leave out the default one.
+    // Servers omit the default namespace.
     let namespace = |value: &Value| match (namespaces, text(value, "Namespace")) {
         (false, _) => String::new(),
         (true, name) if name.is_empty() => DEFAULT_TENANCY.to_owned(),

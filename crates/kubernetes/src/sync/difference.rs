@@ -1,5 +1,5 @@
-//! The calls that make the catalog say what is wanted of one pod. Pure, and the same for a pod that
-//! came, changed or went: what stands is compared with what should.
+//! Computes the calls that bring the catalog to the wanted state of one pod. Pure. Created, changed
+//! and deleted pods are treated alike: the actual state is compared with the wanted one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ use super::facts::{Key, Pod};
 use super::registration::{Registration, VirtualIp, check, status};
 use super::wanted::{Reason, Wanted};
 
-/// One request to the servers, or a few that belong together.
+/// A request to the servers, or a few that belong together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Makes a namespace of the mesh where there is none.
+    /// Creates a namespace of the mesh if it does not exist.
     Namespace(String),
     /// Writes an instance and its check.
     Register(Box<Registration>),
-    /// Writes the status of checks of one pod's instances, all at once.
+    /// Writes the status of the checks of a pod's instances, in one request.
     Checks {
         /// The catalog's node.
         node: String,
@@ -29,7 +29,7 @@ pub enum Call {
         /// The body of `PUT /v1/catalog/register`.
         body: Value,
     },
-    /// Gives a service a virtual IP.
+    /// Assigns a virtual IP to a service.
     VirtualIp(VirtualIp),
     /// Removes an instance.
     Deregister {
@@ -38,11 +38,11 @@ pub enum Call {
         /// The instance.
         id: Id,
     },
-    /// Removes the tokens that a pod has left behind.
+    /// Removes the tokens of a deleted pod.
     RemoveTokens {
-        /// The service whose identity they have.
+        /// The service of the tokens' identity.
         service: String,
-        /// The namespace that they are in; empty where namespaces are not used.
+        /// Their namespace; empty if namespaces are not used.
         namespace: String,
         /// The pod.
         pod: Key,
@@ -52,7 +52,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// The catalog's node that it changes.
+    /// The catalog node that the call changes.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         match self {
@@ -62,8 +62,8 @@ impl Call {
         }
     }
 
-    /// Whether it adds something. Where one of these is refused, those after it are not made: a
-    /// proxy is of no use without its service.
+    /// Whether the call adds something. If such a call is refused, the calls after it are skipped,
+    /// because a proxy is useless without its service.
     #[must_use]
     pub fn adds(&self) -> bool {
         match self {
@@ -75,18 +75,18 @@ impl Call {
     }
 }
 
-/// What to do for one pod.
+/// The work for one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// In this order.
+    /// The calls, in this order.
     pub calls: Vec<Call>,
-    /// Something for people to know.
+    /// An event for users.
     pub reason: Option<Reason>,
-    /// Whether it is to be looked at again although nothing happens.
+    /// Whether the pod is retried without a further change.
     pub again: bool,
 }
 
-/// What the servers are known to have besides instances.
+/// Known state of the servers apart from instances.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Virtual IPs by namespace and service.
@@ -96,12 +96,12 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether a service has just this virtual IP.
+    /// Whether a service has this virtual IP.
     fn has(&self, virtual_ip: &VirtualIp) -> bool {
         self.virtual_ips.get(&virtual_ip.place()) == Some(&virtual_ip.address)
     }
 
-    /// The call for a namespace that may not be there.
+    /// The call that creates a namespace, if it may not exist.
     fn missing(&self, namespace: &str) -> Option<Call> {
         let there = namespace.is_empty()
             || namespace == DEFAULT_TENANCY
@@ -110,7 +110,7 @@ impl Known {
     }
 }
 
-/// What is done for the pod of `key`, which is `pod` where it exists.
+/// The plan for the pod of `key`; `pod` is `None` if it does not exist.
 #[must_use]
 pub fn plan(
     key: &Key,
@@ -148,7 +148,7 @@ pub fn plan(
             }
         }
         Some((_, Wanted::Nothing)) => (Vec::new(), None),
-        // What is there of this very pod stays, and what was there of an earlier one goes.
+        // Instances of this very pod stay; those of an earlier pod are removed.
         Some((pod, Wanted::Later { namespace })) => {
             // Its sidecar logs in there as soon as it runs.
             plan.calls.extend(known.missing(&namespace));
@@ -167,13 +167,13 @@ pub fn plan(
     plan
 }
 
-/// Somebody else's instance stands where one of this pod should.
+/// The event if a foreign instance has the id of a wanted one.
 fn taken(key: &Key, wanted: &Registration, catalog: &Catalog) -> Option<Reason> {
     let instance = catalog.instance(&wanted.node, &wanted.id)?;
     if instance.owner.as_ref() == Some(key) {
         return None;
     }
-    // Unmarked, and of this very pod: consul-k8s wrote it before the pod was handed over.
+    // An unmarked instance of this very pod: consul-k8s wrote it before the pod was handed over.
     if instance.owner.is_none() && instance.uid == wanted.instance.uid {
         return None;
     }
@@ -184,7 +184,7 @@ fn taken(key: &Key, wanted: &Registration, catalog: &Catalog) -> Option<Reason> 
     Some(Reason {
         reason: "NotRegistered",
         message: format!(
-            "The catalog already has an instance {:?} on node {:?}, which is of {of}: give the \
+            "The catalog already has an instance {:?} on node {:?}, which belongs to {of}: give the \
              service or the pod another name, or deregister that instance",
             wanted.id.id, wanted.node
         ),
@@ -212,7 +212,8 @@ fn write(
         } else if stands.and_then(|stands| stands.status.as_deref()) != Some(status(pod)) {
             stale.push(wanted);
         }
-        // The service has to exist, and its proxies should find the address at once.
+        // After the service, which has to exist, and before its proxies, which then have the
+        // address at once.
         if let Some(virtual_ip) = virtual_ip.take() {
             calls.push(Call::VirtualIp(virtual_ip));
         }
@@ -223,7 +224,7 @@ fn write(
     }
 }
 
-/// One request for all checks of a pod: callers see its instances change together.
+/// One request for all checks of a pod, so that its instances change together.
 fn checks(pod: &Pod, node: &str, ids: Vec<Id>) -> Call {
     let list: Vec<Value> = ids.iter().map(|id| check(pod, id)).collect();
     Call::Checks {
@@ -234,7 +235,7 @@ fn checks(pod: &Pod, node: &str, ids: Vec<Id>) -> Call {
     }
 }
 
-/// What stands of this pod stays as it is, apart from its health.
+/// Keeps the pod's existing instances and only updates their health.
 fn keep(pod: &Pod, catalog: &Catalog, calls: &mut Vec<Call>) {
     let mut nodes: BTreeMap<&str, Vec<Id>> = BTreeMap::new();
     for ((node, id), instance) in catalog.of(&pod.key) {
@@ -247,7 +248,7 @@ fn keep(pod: &Pod, catalog: &Catalog, calls: &mut Vec<Call>) {
     }
 }
 
-/// Removes what is not wanted, proxies first: callers are sent to those.
+/// Removes unwanted instances, proxies first, because callers connect to those.
 fn remove(
     key: &Key,
     wanted: &[Registration],

@@ -1,4 +1,4 @@
-//! Watches, calls and events: everything of the catalog's keeping that waits for somebody.
+//! Runs the core: watches, calls and events of the catalog sync.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -30,10 +30,10 @@ use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 use crate::tenancy::Tenants;
 
-/// How long one watch lasts. A connection that died without a word is noticed soon after.
+/// The duration of one watch, after which a silently broken connection is noticed.
 const WATCH: u32 = 60;
 
-/// Between two attempts to reach the API server, at most.
+/// The backoff for the API server.
 const API_SERVER: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(200),
     multiplier: 2.0,
@@ -41,28 +41,28 @@ const API_SERVER: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(5),
 };
 
-/// What the driver works with.
+/// The options of the driver.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The operator's name in events.
     pub reporter: String,
     /// Meta of every node.
     pub node_meta: std::collections::BTreeMap<String, String>,
-    /// Which namespaces of the mesh pods are in.
+    /// How pods map to namespaces of the mesh.
     pub tenants: Tenants,
     /// The sidecars' auth method, whose tokens are removed with their pods.
     pub auth_method: Option<String>,
-    /// What is counted.
+    /// The metrics of the sync.
     pub metrics: SyncMetrics,
-    /// The time that metrics tell.
+    /// The clock for timestamps in metrics.
     pub clock: Clock,
 }
 
-/// Keeps the catalog in step with the pods as long as `lead` holds.
+/// Synchronizes the catalog with the pods as long as `lead` holds.
 ///
 /// # Errors
 ///
-/// None: what fails is tried again.
+/// None: failures are retried.
 pub async fn run(
     client: Client,
     servers: Servers,
@@ -110,7 +110,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
         tokio::select! {
             Some(object) = objects.next() => {
                 object.apply(&mut core);
-                // What has arrived already is taken over first: a list costs one look.
+                // Applies all objects that have already arrived, so that a list costs one poll.
                 while let Some(Some(object)) = objects.next().now_or_never() {
                     object.apply(&mut core);
                 }
@@ -122,7 +122,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
     }
 }
 
-/// The uid of `kube-system`, which identifies a cluster.
+/// The uid of `kube-system`, which identifies the cluster.
 async fn cluster_uid(client: &Client) -> String {
     let mut backoff = Backoff::new(API_SERVER);
     let namespaces: Api<k8s::Namespace> = Api::all(client.clone());
@@ -137,7 +137,7 @@ async fn cluster_uid(client: &Client) -> String {
     }
 }
 
-/// A change of an object of some kind.
+/// A change of an object.
 enum Object {
     Pod(Change<Pod>),
     Service(Change<Service>),
@@ -155,7 +155,7 @@ impl Object {
     }
 }
 
-/// All watches together. They never end.
+/// All watches, merged. The stream never ends.
 fn objects(
     client: &Client,
     metrics: &SyncMetrics,
@@ -197,7 +197,7 @@ where
             })),
             Err(error) => {
                 metrics.watch_failed(kind);
-                tracing::warn!(kind, %error, "the API server's watch failed: trying again");
+                tracing::warn!(kind, %error, "the watch at the API server failed: retrying");
                 None
             }
         })
@@ -205,7 +205,7 @@ where
     changes.boxed()
 }
 
-/// The delays between attempts to watch.
+/// The backoff between attempts to watch.
 #[derive(Debug)]
 struct WatchBackoff(Backoff);
 
@@ -257,7 +257,7 @@ impl Driver<'_> {
                     let method = self.method(method);
                     let swept = tokens::sweep(&method, self.client, &live, self.lead).await;
                     if let Err(error) = swept {
-                        tracing::warn!(%error, "cannot look for tokens that pods have left behind");
+                        tracing::warn!(%error, "cannot search for tokens of deleted pods");
                     }
                 }
                 Ended::Swept
@@ -265,7 +265,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Counts how a call has ended.
+    /// Counts the outcome of a call.
     fn counted<T>(&self, call: &str, made: Result<T, ServersError>) -> Result<T, ServersError> {
         let ended = match &made {
             Ok(_) => metrics::Ended::Done,
@@ -305,7 +305,7 @@ impl Driver<'_> {
         let checks = Path::of(["health", "node", name]);
         let (node, checks) = match self.tenants.has_namespaces() {
             false => (Path::of(["catalog", "node", name]), checks),
-            // The other endpoint lists instances by their ids, which two namespaces may have alike.
+            // The other endpoint lists instances by id, which need not be unique across namespaces.
             true => (
                 Path::of(["catalog", "node-services", name]).with("ns", EVERY_TENANCY),
                 checks.with("ns", EVERY_TENANCY),
@@ -314,7 +314,7 @@ impl Driver<'_> {
         tokio::try_join!(self.servers.get_json(&node), self.servers.get_json(&checks))
     }
 
-    /// Looks once more before: others may have registered something since.
+    /// Reads the node again first, because others may have registered something since.
     async fn remove_node(&self, name: &str) -> Result<bool, ServersError> {
         let (node, checks) = self.described(name).await?;
         let state = self.state(&node, &checks);
@@ -338,14 +338,14 @@ impl Driver<'_> {
                 false => {
                     let not_made = metrics::Ended::NotLeading;
                     self.metrics.called(name(&call), not_made);
-                    Outcome::Unreachable("this operator does not lead any more".to_owned())
+                    Outcome::Unreachable("this operator is no longer the leader".to_owned())
                 }
             };
             match &outcome {
                 Outcome::Done => tracing::debug!(pod = %key, ?call, "done"),
                 Outcome::Unserved => {}
                 Outcome::Refused(text) => {
-                    tracing::warn!(pod = %key, reason = text, call = name(&call), "the servers refuse");
+                    tracing::warn!(pod = %key, reason = text, call = name(&call), "the servers refused");
                 }
                 Outcome::Unreachable(text) => {
                     tracing::warn!(pod = %key, reason = text, call = name(&call), "trying again");
@@ -385,7 +385,7 @@ impl Driver<'_> {
                     .set_virtual_ips(&virtual_ip.service, namespace, &addresses)
                     .await;
                 match set.as_ref().err().and_then(ServersError::status) {
-                    // Consul before 1.16: nobody has refused anything.
+                    // Consul before 1.16 lacks the endpoint; that is no refusal.
                     Some(status) if [404, 405, 501].contains(&status.as_u16()) => {
                         return Outcome::Unserved;
                     }
@@ -403,7 +403,7 @@ impl Driver<'_> {
                     let removed = tokens::remove_of(&method, namespace, service, pod, uid).await;
                     let removed = counted(removed);
                     if let Err(error) = removed {
-                        // The next sweep finds them.
+                        // The next sweep removes them.
                         tracing::warn!(%pod, %error, "cannot remove the tokens of a pod");
                     }
                     Ok(())
@@ -421,7 +421,7 @@ impl Driver<'_> {
     }
 }
 
-/// A call in one word, for log and metrics.
+/// The name of a call for logs and metrics.
 fn name(call: &Call) -> &'static str {
     match call {
         Call::Namespace(_) => "namespace",
@@ -434,6 +434,6 @@ fn name(call: &Call) -> &'static str {
 }
 
 fn logged(error: ServersError) -> String {
-    tracing::warn!(%error, "cannot read the catalog: trying again");
+    tracing::warn!(%error, "cannot read the catalog: retrying");
     error.to_string()
 }

@@ -1,4 +1,4 @@
-//! Events on pods, for people: written a few at a time, and only so many wait.
+//! Kubernetes events on pods, written with limited concurrency from a bounded queue.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use super::core::Notice;
 use super::metrics::SyncMetrics;
 
-/// Events that wait to be written; further ones are left out.
+/// The maximum number of queued events; further ones are dropped.
 const EVENTS: usize = 1_000;
-/// Events that are written at a time.
+/// The maximum number of concurrent writes.
 const EVENTS_AT_A_TIME: usize = 4;
 
-/// Events on pods, written a few at a time.
+/// The queue of events on pods.
 pub(super) struct Events {
     recorder: Recorder,
     waiting: VecDeque<Notice>,
@@ -52,7 +52,7 @@ impl Events {
         }
     }
 
-    /// Waits until one is written; for ever where there is none.
+    /// Waits until one is written; forever if there is none.
     pub(super) async fn written(&mut self) {
         if self.writing.next().await.is_none() {
             std::future::pending().await
@@ -61,7 +61,7 @@ impl Events {
 }
 
 async fn write(recorder: Recorder, notice: Notice, metrics: SyncMetrics) {
-    // Longer notes are refused by the API server.
+    // The API server refuses longer notes.
     const LONGEST: usize = 1000;
     let note: String = notice.reason.message.chars().take(LONGEST).collect();
     let event = Event {

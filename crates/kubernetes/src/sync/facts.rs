@@ -1,5 +1,5 @@
-//! What the catalog is made from: the parts of pods, Services and nodes that matter here. Objects are
-//! cut down to these as they arrive, so that thousands of pods need little memory.
+//! The parts of pods, Services and nodes that the catalog depends on. Objects are reduced to these on
+//! arrival, so that thousands of pods need little memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use kube::core::PartialObjectMeta;
 
 use crate::annotations::PREFIX;
 
-/// Namespace and name of an object. A pod keeps its key when a StatefulSet makes it anew.
+/// Namespace and name of an object. A pod of a StatefulSet keeps its key when it is recreated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The namespace.
@@ -49,37 +49,37 @@ impl fmt::Display for Key {
 pub struct Pod {
     /// Its namespace and name.
     pub key: Key,
-    /// Another one for every pod, also of the same name.
+    /// Unique for every pod, also among those of the same name.
     pub uid: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its annotations under [`PREFIX`].
     pub annotations: BTreeMap<String, String>,
-    /// The node that it runs on; empty until it has one.
+    /// The node that it runs on; empty until it is scheduled.
     pub node: String,
-    /// The node's address; empty until it has one.
+    /// The node's address; empty until it is scheduled.
     pub host_ip: String,
-    /// Its own address; empty until it has one.
+    /// Its own address; empty until it is assigned.
     pub ip: String,
-    /// Whether Kubernetes says that it is ready.
+    /// Whether it is ready.
     pub ready: bool,
-    /// Its end has been asked for.
+    /// Whether its deletion has begun.
     pub terminating: bool,
-    /// Its containers have ended and are not started again.
+    /// Whether its containers have ended for good.
     pub finished: bool,
     /// Its containers' named ports.
     pub ports: BTreeMap<String, u16>,
 }
 
 impl Pod {
-    /// The pod's part that matters.
+    /// Extracts the relevant parts of a pod.
     #[must_use]
     pub fn of(pod: core::Pod) -> Pod {
         let key = Key::of(&pod.metadata);
         let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
         annotations.retain(|key, _| key.starts_with(PREFIX));
-        // The PEM of the CA, which is for the sidecar alone.
+        // The CA's PEM, which only the sidecar uses.
         annotations.remove(crate::annotations::CA_CERTS);
         let ready = status.conditions.iter().flatten();
         let ready = ready
@@ -108,13 +108,13 @@ impl Pod {
         }
     }
 
-    /// Whether callers may be sent to it. A pod whose end has begun takes nothing new.
+    /// Whether callers may be routed to it. A terminating pod gets no new requests.
     #[must_use]
     pub fn serves(&self) -> bool {
         self.ready && !self.terminating
     }
 
-    /// An annotation under [`PREFIX`], without spaces around it; an empty one is none.
+    /// A trimmed annotation under [`PREFIX`]; `None` if it is absent or empty.
     #[must_use]
     pub fn annotation(&self, name: &str) -> Option<&str> {
         let value = self.annotations.get(&format!("{PREFIX}{name}"))?.trim();
@@ -127,26 +127,26 @@ impl Pod {
 pub struct Service {
     /// Its namespace and name.
     pub key: Key,
-    /// The labels of its pods; empty: it selects none.
+    /// The labels of its pods; empty if it selects none.
     pub selector: BTreeMap<String, String>,
-    /// `service-ignore`: it is not for the mesh.
+    /// Whether `service-ignore` excludes it from the mesh.
     pub ignored: bool,
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
     pub kind: String,
-    /// Its virtual address; empty or `None` where it has none.
+    /// Its virtual address; empty or `None` if it has none.
     pub cluster_ip: String,
     /// Its ports.
     pub ports: Vec<ServicePort>,
-    /// The address of its load balancer, once there is one.
+    /// The address of its load balancer, once assigned.
     pub balancer: Option<String>,
 }
 
 /// A port of a Service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServicePort {
-    /// The Service's own.
+    /// The Service's port.
     pub port: u16,
-    /// The pods'.
+    /// The pods' port.
     pub target: Target,
 }
 
@@ -160,7 +160,7 @@ pub enum Target {
 }
 
 impl Service {
-    /// The Service's part that matters.
+    /// Extracts the relevant parts of a Service.
     #[must_use]
     pub fn of(service: core::Service) -> Service {
         let labels = service.metadata.labels.as_ref();
@@ -194,7 +194,7 @@ impl Service {
         }
     }
 
-    /// Whether it selects a pod.
+    /// Whether it selects the pod.
     #[must_use]
     pub fn selects(&self, pod: &Pod) -> bool {
         let has = |(key, value): (&String, &String)| pod.labels.get(key) == Some(value);
@@ -216,7 +216,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node's part that matters.
+    /// Extracts the relevant parts of a node.
     #[must_use]
     pub fn of(node: PartialObjectMeta<core::Node>) -> Node {
         let labels = node.metadata.labels.unwrap_or_default();

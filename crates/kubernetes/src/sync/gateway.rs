@@ -1,5 +1,5 @@
 //! Registrations of gateway pods, which the annotation `gateway-kind` marks. Their id is the pod's
-//! name. API gateways are not made here.
+//! name. API gateways are registered elsewhere.
 
 use legate_model::TenancyName;
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use super::facts::{Pod, Service};
 use super::registration::{Context, Registration, scrape_port};
 use crate::annotations::Annotations;
 
-/// Port of ingress gateways' and sidecars' ready listener, which consul-k8s registers as theirs.
+/// Port of the ready listener of ingress gateways and sidecars, which consul-k8s registers as
+/// theirs.
 const INGRESS_PORT: u16 = 21000;
 const TERMINATING_PORT: u16 = 8443;
 
@@ -43,8 +44,8 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
         }
         other => {
             return Err(format!(
-                "annotation gateway-kind is {other:?}: mesh-gateway, terminating-gateway and \
-                 ingress-gateway can be registered"
+                "annotation gateway-kind is {other:?}: use mesh-gateway, terminating-gateway or \
+                 ingress-gateway"
             ));
         }
     }
@@ -53,7 +54,7 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
         let address = format!("{}:{port}", pod.ip);
         config.insert("envoy_prometheus_bind_addr".to_owned(), address.into());
     }
-    // What the user says is the base, and what has to be stays.
+    // The user's configuration is the base; required values override it.
     let mut whole = parsed.proxy_config;
     whole.extend(config);
     if !whole.is_empty() {
@@ -67,7 +68,7 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
     Ok(context.registration(gateway, namespace.as_deref()))
 }
 
-/// A mesh gateway is of its whole partition, and so are others that do not say.
+/// A mesh gateway belongs to its whole partition, as do others without the annotation.
 fn namespace(context: &Context<'_>, kind: &str) -> Result<Option<String>, String> {
     let Some(default) = context.settings.tenants.default_namespace() else {
         return Ok(None);
@@ -76,16 +77,16 @@ fn namespace(context: &Context<'_>, kind: &str) -> Result<Option<String>, String
     let Some(own) = own.filter(|_| kind != "mesh-gateway") else {
         return Ok(Some(default));
     };
-    // As the servers write it: what is registered is compared with what they show.
+    // Normalized like the servers do, because the registration is compared with their response.
     let named = own.parse::<TenancyName>().ok();
     let named = named.filter(|name| !name.is_empty() && !name.is_every());
     let named = named.ok_or_else(|| {
-        format!("annotation gateway-namespace is {own:?}, which can name no namespace")
+        format!("annotation gateway-namespace is {own:?}, which is not a valid namespace")
     })?;
     Ok(Some(named.as_str().to_owned()))
 }
 
-/// The addresses inside and outside of the cluster.
+/// The LAN and WAN addresses.
 fn tagged(context: &Context<'_>, port: u16) -> Result<Value, String> {
     let pod = context.pod;
     let (address, wan_port) = wan(pod, context.service)?;
@@ -109,14 +110,14 @@ fn wan(pod: &Pod, service: Option<&Service>) -> Result<(String, u16), String> {
             .to_owned(),
         "Service" => {
             let service = service.ok_or(
-                "No Service selects the gateway, whose address is to be that of its Service",
+                "The gateway's WAN address is that of its Service, but no Service selects the gateway",
             )?;
             service_address(pod, service)?
         }
         other => {
             return Err(format!(
-                "annotation gateway-wan-address-source is {other:?}: NodeName, NodeIP, Static and \
-                 Service are known"
+                "annotation gateway-wan-address-source is {other:?}: use NodeName, NodeIP, Static or \
+                 Service"
             ));
         }
     };
@@ -146,5 +147,5 @@ fn port(pod: &Pod, annotation: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("The gateway has no annotation {annotation}"))?;
     let port: Option<u16> = text.parse().ok();
     port.filter(|port| *port > 0)
-        .ok_or_else(|| format!("annotation {annotation} is {text:?}, which is no port"))
+        .ok_or_else(|| format!("annotation {annotation} is {text:?}, which is not a port"))
 }

@@ -1,4 +1,4 @@
-//! Metrics of the catalog's keeping. They belong to the process: who leads again goes on with them.
+//! Metrics of the catalog sync. They belong to the process and persist across leadership changes.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use legate_runtime::metrics::{
 
 use super::core::Sizes;
 
-/// What [`SyncMetrics::called`] counts, and what is there from the start.
+/// The call names of [`SyncMetrics::called`], initialized with 0.
 const CALLS: [&str; 9] = [
     "namespace",
     "register",
@@ -20,7 +20,7 @@ const CALLS: [&str; 9] = [
     "read_node",
     "remove_node",
 ];
-/// How a call ends: see [`Ended`].
+/// The outcomes of a call.
 const RESULTS: [Ended; 4] = [
     Ended::Done,
     Ended::Refused,
@@ -30,15 +30,15 @@ const RESULTS: [Ended; 4] = [
 /// The kinds of objects that are watched.
 pub(super) const WATCHES: [&str; 3] = ["pods", "services", "nodes"];
 
-/// How a call to the servers ended.
+/// The outcome of a call to the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Done,
-    /// A server has said no.
+    /// A server refused.
     Refused,
-    /// No server could do it now.
+    /// No server was able to serve.
     Unavailable,
-    /// It was not made, because this operator does not hold the Lease.
+    /// Not made, because this operator does not hold the Lease.
     NotLeading,
 }
 
@@ -53,7 +53,7 @@ impl Ended {
     }
 }
 
-/// Sets all sizes to 0 at its end: who does not lead keeps nothing in step.
+/// Sets all sizes to 0 on drop: a process that does not lead keeps nothing in sync.
 #[derive(Debug)]
 pub(super) struct ResetSizes(pub(super) SyncMetrics);
 
@@ -63,7 +63,7 @@ impl Drop for ResetSizes {
     }
 }
 
-/// Counts, sizes and times.
+/// Counters, gauges and histograms.
 #[derive(Clone, Debug)]
 pub struct SyncMetrics {
     calls: IntCounterVec,
@@ -78,11 +78,11 @@ pub struct SyncMetrics {
 }
 
 impl SyncMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Errors
     ///
-    /// When they are registered already.
+    /// If they are registered already.
     pub fn register(registry: &Registry) -> Result<SyncMetrics, Error> {
         let counters = |name: &str, help: &str, labels: &[&str]| {
             let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
@@ -96,7 +96,7 @@ impl SyncMetrics {
         };
         let lag = HistogramOpts::new(
             "legate_k8s_sync_lag_seconds",
-            "From the arrival of a pod's change until the catalog has it.",
+            "Delay from the arrival of a pod's change until the catalog has it.",
         );
         let lag = lag.buckets(vec![
             0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
@@ -105,14 +105,14 @@ impl SyncMetrics {
         registry.register(Box::new(lag.clone()))?;
         let objects = Opts::new(
             "legate_k8s_sync_objects",
-            "Objects that are kept in step, by kind: pods, services, nodes of the cluster, and \
+            "Objects that are kept in sync, by kind: pods, services, nodes of the cluster, and \
              instances in the catalog.",
         );
         let objects = IntGaugeVec::new(objects, &["kind"])?;
         registry.register(Box::new(objects.clone()))?;
         let compared = Gauge::new(
             "legate_k8s_sync_last_full_comparison_timestamp_seconds",
-            "When the whole catalog was last read and compared, in Unix time; 0: not yet.",
+            "When the whole catalog was last read and compared, in Unix time; 0 if never.",
         )?;
         registry.register(Box::new(compared.clone()))?;
         let metrics = SyncMetrics {
@@ -125,17 +125,17 @@ impl SyncMetrics {
             objects,
             waiting: gauge(
                 "legate_k8s_sync_queue_length",
-                "Pods that wait to be looked at.",
+                "Pods waiting to be processed.",
             )?,
-            under_way: gauge("legate_k8s_sync_jobs", "Jobs that are under way.")?,
+            under_way: gauge("legate_k8s_sync_jobs", "Jobs in flight.")?,
             failing: gauge(
                 "legate_k8s_sync_failing_pods",
-                "Pods whose registration is refused and tried again.",
+                "Pods whose registration is refused and being retried.",
             )?,
             compared,
             watch_failures: counters(
                 "legate_k8s_sync_watch_failures_total",
-                "Watches of the API server that failed and began anew, by kind.",
+                "Watches of the API server that failed and were restarted, by kind.",
                 &["kind"],
             )?,
             events: counters(
@@ -148,7 +148,7 @@ impl SyncMetrics {
         Ok(metrics)
     }
 
-    /// What has not happened yet is 0, and not missing.
+    /// Initializes all labels with 0.
     fn begin_with_zeros(&self) {
         for call in CALLS {
             for result in RESULTS {

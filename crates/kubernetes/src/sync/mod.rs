@@ -1,10 +1,10 @@
-//! Keeps the catalog in step with the pods of the mesh.
+//! Synchronizes the catalog with the pods of the mesh.
 //!
-//! [`facts`] are the parts of objects that matter, [`wanted`] what the catalog should say of a pod,
-//! [`difference`] the calls that make it say so, [`core`] what is done next: all of them pure. The
-//! driver watches, calls, and writes events. Only the leader runs it.
+//! [`facts`] are the relevant parts of Kubernetes objects, [`wanted`] computes the catalog's wanted
+//! state of a pod, [`difference`] the calls that establish it, and [`core`] the next jobs: all of
+//! them pure. The driver watches, makes calls and writes events. Only the leader runs it.
 //!
-//! It never touches what it has not written, and never changes an object of the cluster.
+//! It never changes instances that it has not written, and never changes an object of the cluster.
 
 pub mod catalog;
 pub mod core;

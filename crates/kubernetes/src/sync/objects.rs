@@ -1,29 +1,29 @@
-//! Objects of one kind as a watch reports them. Pure.
+//! A cache of the objects of one kind, fed by a watch. Pure.
 
 use std::collections::btree_map::{self, BTreeMap};
 use std::collections::{BTreeSet, btree_map::Entry};
 use std::ops::RangeBounds;
 
-/// What a watch reports.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change<T> {
-    /// A list begins: what is not in it is gone.
+    /// A list starts: objects that are not in it no longer exist.
     Begin,
     /// An object of the list.
     Listed(T),
     /// The list is complete.
     Complete,
-    /// An object is new or another one.
+    /// An object was created or changed.
     Applied(T),
-    /// An object is gone.
+    /// An object was deleted.
     Gone(T),
 }
 
-/// All objects of one kind, once they were listed.
+/// All objects of one kind, complete after the first list.
 #[derive(Clone, Debug)]
 pub struct Objects<K, T> {
     all: BTreeMap<K, T>,
-    /// Those of the list that is under way.
+    /// The keys in the list that is in progress.
     listed: BTreeSet<K>,
     complete: bool,
 }
@@ -39,7 +39,7 @@ impl<K, T> Default for Objects<K, T> {
 }
 
 impl<K: Ord + Clone, T: PartialEq> Objects<K, T> {
-    /// Takes over a change and returns the objects that are others now.
+    /// Applies an event and returns the keys of changed objects.
     pub fn apply(&mut self, change: Change<T>, key: impl Fn(&T) -> K) -> Vec<K> {
         match change {
             Change::Begin => {
@@ -80,24 +80,24 @@ impl<K: Ord + Clone, T: PartialEq> Objects<K, T> {
         vec![key]
     }
 
-    /// Whether they were listed once: what is not here does not exist.
+    /// Whether the objects were listed once: then an object that is not here does not exist.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.complete
     }
 
-    /// One of them.
+    /// The object of a key.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<&T> {
         self.all.get(key)
     }
 
-    /// All of them.
+    /// All objects.
     pub fn iter(&self) -> btree_map::Iter<'_, K, T> {
         self.all.iter()
     }
 
-    /// Those of a range of keys.
+    /// The objects in a range of keys.
     pub fn range(&self, keys: impl RangeBounds<K>) -> btree_map::Range<'_, K, T> {
         self.all.range(keys)
     }

@@ -1,5 +1,5 @@
-//! One instance as it is registered: with its node, its marks and its check. Pure. Which instances a pod has
-//! is not decided here.
+//! Builds the registration of one instance: with its node, marks and check. Pure. `wanted` decides which
+//! instances a pod has.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ use super::facts::{Node, Pod, Service};
 use crate::annotations::{self, Annotations};
 use crate::tenancy::Tenants;
 
-/// What registrations are made with.
+/// Settings of registrations.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Uid of the cluster's `kube-system` namespace.
     pub cluster: String,
     /// Meta of every node, `connectInject.consulNode.meta` of the chart.
     pub node_meta: BTreeMap<String, String>,
-    /// Which namespaces of the mesh pods are in.
+    /// How pods map to namespaces of the mesh.
     pub tenants: Tenants,
 }
 
@@ -34,14 +34,14 @@ pub struct Registration {
     pub id: Id,
     /// The body of `PUT /v1/catalog/register`.
     pub body: Value,
-    /// What the catalog holds once it is written.
+    /// The catalog's state once it is written.
     pub instance: Instance,
 }
 
-/// A Service's address as a virtual IP of the service in the mesh.
+/// The virtual IP of a service in the mesh, which is the address of its Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualIp {
-    /// Namespace of the service; empty where namespaces are not used.
+    /// Namespace of the service; empty if namespaces are not used.
     pub namespace: String,
     /// Name of the service.
     pub service: String,
@@ -63,7 +63,7 @@ pub fn node_name(node: &str) -> String {
     format!("{node}-virtual")
 }
 
-/// What an instance is made from.
+/// The input for an instance.
 pub(super) struct Context<'a> {
     pub(super) pod: &'a Pod,
     pub(super) service: Option<&'a Service>,
@@ -72,12 +72,12 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The pod's namespace in the mesh, where namespaces are used.
+    /// The pod's namespace in the mesh, if namespaces are used.
     pub(super) fn namespace(&self) -> Option<String> {
         self.settings.tenants.namespace(&self.pod.key.namespace)
     }
 
-    /// The marks by which instances are found again; those of the user may add to them only.
+    /// Metadata with the marks that identify our instances; the user's metadata cannot override them.
     pub(super) fn meta(&self, name: &str, parsed: &Annotations) -> Map<String, Value> {
         let pod_name = &self.pod.key.name;
         let own = parsed.meta.iter();
@@ -125,7 +125,7 @@ impl Context<'_> {
         })
     }
 
-    /// An instance with the node that it is on and its check.
+    /// The registration of an instance, with its node and check.
     pub(super) fn registration(&self, mut service: Value, namespace: Option<&str>) -> Registration {
         let pod = self.pod;
         let text = |field: &str| service[field].as_str().unwrap_or_default().to_owned();
@@ -175,7 +175,7 @@ pub fn status(pod: &Pod) -> &'static str {
     if pod.serves() { "passing" } else { "critical" }
 }
 
-/// The check of an instance. Id, name, type and texts are consul-k8s'.
+/// The check of an instance. Id, name, type and texts are those of consul-k8s.
 #[must_use]
 pub fn check(pod: &Pod, instance: &Id) -> Value {
     let output = match pod.serves() {
@@ -196,7 +196,7 @@ pub fn check(pod: &Pod, instance: &Id) -> Value {
     check
 }
 
-/// Where Prometheus finds the proxy's metrics: the injector writes the port where they are offered.
+/// The port of the proxy's metrics, which the injector writes if metrics are enabled.
 pub(super) fn scrape_port(parsed: &Annotations) -> Option<u16> {
     let metrics = &parsed.metrics;
     metrics

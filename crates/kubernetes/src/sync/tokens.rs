@@ -1,7 +1,7 @@
-//! ACL tokens that sidecars got by login and have left behind: a pod that is killed cannot log out.
+//! Removes ACL tokens of deleted pods: the sidecar of a killed pod cannot log out.
 //!
-//! Only tokens are removed that came from the sidecars' auth method and name the pod: those of
-//! people and of other components are never touched.
+//! Only tokens that were created by the sidecars' auth method and name the pod are removed; those of
+//! users and other components are never touched.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use super::facts::Key;
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 
-/// What consul-k8s and Consul write before the meta of a login.
+/// The prefix that Consul writes before the metadata of a login.
 const DESCRIPTION: &str = "token created via login: ";
 
-/// The part of a token that matters. Its secret is not read.
+/// The relevant parts of a token, without its secret.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Token {
@@ -34,14 +34,14 @@ struct Identity {
     service_name: String,
 }
 
-/// The part of a namespace that matters.
+/// The relevant part of a namespace.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Namespace {
     name: String,
 }
 
-/// Whose a token is.
+/// The owner of a token.
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
     service: String,
@@ -50,7 +50,7 @@ struct Holder {
 }
 
 impl Token {
-    /// The pod that logged in, where the token is a sidecar's of this auth method.
+    /// The pod that logged in, if the token belongs to a sidecar and this auth method.
     fn holder(&self, auth_method: &str) -> Option<Holder> {
         let own = self
             .auth_method
@@ -75,20 +75,20 @@ impl Token {
 pub(super) struct Method<'a> {
     pub(super) servers: &'a Servers,
     pub(super) name: &'a str,
-    /// The namespace that it stands in; `None` where namespaces are not used. Its tokens may be in
+    /// The namespace of the auth method; `None` if namespaces are not used. Its tokens may be in
     /// others.
     pub(super) namespace: Option<&'a str>,
 }
 
 impl Method<'_> {
-    /// The tokens of a namespace that it has brought, or those of a service.
+    /// The tokens in a namespace that the method created, or those of a service.
     async fn tokens(
         &self,
         namespace: Option<&str>,
         service: Option<&str>,
     ) -> Result<Vec<Token>, ServersError> {
         let path = Path::of(["acl", "tokens"]).in_namespace(namespace);
-        // Servers take one filter at a time; what else is asked of a token is looked at here.
+        // Servers support one filter at a time; the rest is filtered here.
         let path = match (service, self.namespace) {
             (Some(service), _) => path.with("servicename", service),
             (None, None) => path.with("authmethod", self.name),
@@ -100,7 +100,7 @@ impl Method<'_> {
         Ok(tokens.unwrap_or_default())
     }
 
-    /// All namespaces; one `None` where namespaces are not used.
+    /// All namespaces; a single `None` if namespaces are not used.
     async fn namespaces(&self) -> Result<Vec<Option<String>>, ServersError> {
         if self.namespace.is_none() {
             return Ok(vec![None]);
@@ -119,12 +119,12 @@ impl Method<'_> {
     ) -> Result<(), ServersError> {
         let path = Path::of(["acl", "token", token.accessor_id.as_str()]);
         self.servers.delete(&path.in_namespace(namespace)).await?;
-        tracing::info!(pod = %holder.pod, service = holder.service, "removed the token that a pod has left behind");
+        tracing::info!(pod = %holder.pod, service = holder.service, "removed the token of a deleted pod");
         Ok(())
     }
 }
 
-/// Removes the tokens of one pod that is gone.
+/// Removes the tokens of one deleted pod.
 pub(super) async fn remove_of(
     method: &Method<'_>,
     namespace: &str,
@@ -145,8 +145,8 @@ pub(super) async fn remove_of(
     Ok(())
 }
 
-/// Removes all tokens whose pods are gone. `live` are pods that are known to exist; the API server is
-/// asked for all others.
+/// Removes all tokens of deleted pods. The pods in `live` are known to exist; all others are looked
+/// up at the API server.
 pub(super) async fn sweep(
     method: &Method<'_>,
     client: &Client,

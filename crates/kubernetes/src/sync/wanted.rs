@@ -1,5 +1,6 @@
-//! What the catalog should say of a pod: a pure function of the pod, the Services that select it and
-//! its node. Ids, meta and checks are those of consul-k8s, so that its tools and the UI know them.
+//! The catalog's wanted state of a pod: a pure function of the pod, the Services that select it and
+//! its node. Ids, metadata and checks are those of consul-k8s, so that its tools and the UI
+//! recognise them.
 
 use std::sync::Arc;
 
@@ -11,42 +12,42 @@ use super::gateway;
 use super::registration::{Context, Registration, Settings, VirtualIp, scrape_port};
 use crate::annotations::{self, Annotations, Port};
 
-/// The port at which a sidecar takes connections of the mesh.
+/// The sidecar's port for mesh traffic.
 const PROXY_PORT: u16 = 20000;
 
-/// What the catalog should say of one pod.
+/// The wanted state of one pod in the catalog.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wanted {
-    /// These instances, in the order in which they are written.
+    /// The pod has these instances.
     Instances {
-        /// The instances.
+        /// The instances, in the order in which they are written.
         registrations: Vec<Registration>,
-        /// The address at which the service is called through the mesh.
+        /// The address by which callers reach the service through the mesh.
         virtual_ip: Option<VirtualIp>,
-        /// What somebody should look at although it works.
+        /// A warning, although the pod works.
         remark: Option<Reason>,
     },
-    /// No instance: it is not in the mesh, or not any more.
+    /// The pod has no instances: it is not, or no longer, in the mesh.
     Nothing,
-    /// It has no address yet.
+    /// The pod has no address yet.
     Later {
-        /// The namespace of the mesh that it will be in; empty where namespaces are not used.
+        /// The namespace of the mesh that it will be in; empty if namespaces are not used.
         namespace: String,
     },
-    /// It cannot be said before somebody changes something.
+    /// The pod cannot be registered until a user changes something.
     Wrong(Reason),
 }
 
-/// Something for people, on the pod.
+/// An event for users on the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// One word, as Kubernetes' events have it.
+    /// The reason in one word, as in Kubernetes' events.
     pub reason: &'static str,
-    /// A sentence.
+    /// The message, a sentence.
     pub message: String,
 }
 
-/// The catalog's view of `pod`; `services` are those of its namespace.
+/// The wanted state of `pod`; `services` are those of its namespace.
 #[must_use]
 pub fn wanted<'a>(
     pod: &Pod,
@@ -59,7 +60,7 @@ pub fn wanted<'a>(
     }
     let kind = pod.annotation("gateway-kind");
     let injected = pod.annotation("connect-inject-status") == Some(annotations::INJECTED);
-    // An API gateway is registered by the controller that made it.
+    // The controller of an API gateway registers it.
     if kind == Some("api-gateway") || (kind.is_none() && !injected) {
         return Wanted::Nothing;
     }
@@ -99,11 +100,11 @@ pub fn wanted<'a>(
     }
 }
 
-/// Which Service a pod is registered with.
+/// The Service that a pod is registered with.
 enum Found<'a> {
     One(&'a Service, Option<Reason>),
     None,
-    /// All that select it are not for the mesh.
+    /// All Services that select the pod are excluded from the mesh.
     Ignored,
     Wrong(Reason),
 }
@@ -138,7 +139,7 @@ fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) ->
             let remark = Reason {
                 reason: "SeveralServices",
                 message: format!(
-                    "The Services {} select the pod; it is registered with {}. Name one in the \
+                    "The Services {} select the pod; it is registered with {}. Select one with the \
                      annotation kubernetes-service, or label the others service-ignore=true",
                     names.join(", "),
                     first.key.name
@@ -149,7 +150,7 @@ fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) ->
     }
 }
 
-/// The service and its sidecar.
+/// The service and its sidecar proxy.
 fn meshed(context: &Context<'_>) -> Result<(Vec<Registration>, Option<VirtualIp>), String> {
     let pod = context.pod;
     let parsed = Annotations::parse(&pod.annotations).map_err(|error| error.to_string())?;
@@ -207,7 +208,7 @@ fn port_of(pod: &Pod, parsed: &Annotations) -> Result<u16, String> {
     }
 }
 
-/// Tags may have the pod's name in them.
+/// The tags, with the pod's name filled in.
 fn tags(pod: &Pod, parsed: &Annotations) -> Vec<String> {
     let tags = parsed.tags.iter();
     tags.map(|tag| tag.replace(annotations::POD_NAME, &pod.key.name))
@@ -251,7 +252,7 @@ fn proxy_block(pod: &Pod, parsed: &Annotations, name: &str, port: u16) -> Result
         ..ConnectProxy::default()
     };
     let mut block = serde_json::to_value(&block)
-        .map_err(|error| format!("the proxy cannot be written: {error}"))?;
+        .map_err(|error| format!("cannot serialize the proxy: {error}"))?;
     let written = block.get_mut("Upstreams").and_then(Value::as_array_mut);
     for (written, upstream) in written.into_iter().flatten().zip(&parsed.upstreams) {
         upstream.name_tenant(written);
@@ -259,7 +260,7 @@ fn proxy_block(pod: &Pod, parsed: &Annotations, name: &str, port: u16) -> Result
     Ok(block)
 }
 
-/// The Service's port whose pods' port is `port`.
+/// The Service's port with the target port `port`.
 fn service_port(pod: &Pod, service: &Service, port: u16) -> Option<u16> {
     let leads = |target: &Target| match target {
         Target::Number(number) => *number == port,

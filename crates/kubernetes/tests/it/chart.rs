@@ -1,5 +1,5 @@
-//! What the chart starts, the programs take: its flags, and the values that it hands to the operator.
-//! `tests/chart` of the repository has what the chart renders.
+//! Checks that the programs accept what the chart generates: flags, and the operator's values.
+//! `tests/chart` of the repository has the rendered output.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,14 @@ use legate_kubernetes::tenancy::Tenants;
 struct Operator {
     #[command(flatten)]
     options: Options,
-    // These are flags of all subcommands.
+    // Flags of all subcommands.
     #[arg(long)]
     log_level: String,
     #[arg(long)]
     log_json: bool,
 }
 
-/// Everything that has been rendered: name and documents.
+/// All rendered cases: name and documents.
 fn rendered() -> Vec<(String, Vec<String>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/chart");
     let mut all = Vec::new();
@@ -38,7 +38,7 @@ fn rendered() -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// The document of a kind whose name ends so.
+/// The document of a kind whose name ends with `name`.
 fn document<'a>(documents: &'a [String], kind: &str, name: &str) -> Option<&'a str> {
     documents.iter().map(String::as_str).find(|document| {
         let mut lines = document.lines();
@@ -47,7 +47,7 @@ fn document<'a>(documents: &'a [String], kind: &str, name: &str) -> Option<&'a s
     })
 }
 
-/// The arguments of the only container, with the environment put in.
+/// The arguments of the only container, with environment variables expanded.
 fn arguments(document: &str) -> Vec<String> {
     let lines = document.lines().map(str::trim_start);
     let lines = lines.skip_while(|line| *line != "args:").skip(1);
@@ -58,7 +58,7 @@ fn arguments(document: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_operator_takes_its_flags() {
+fn the_operator_accepts_its_flags() {
     for (name, documents) in rendered() {
         let deployment = document(&documents, "Deployment", "-operator").expect(&name);
         let arguments = arguments(deployment);
@@ -82,13 +82,13 @@ fn the_operator_takes_its_flags() {
 }
 
 #[test]
-fn the_operator_takes_its_values() {
+fn the_operator_accepts_its_values() {
     for (name, documents) in rendered() {
         let map = document(&documents, "ConfigMap", "-operator").expect(&name);
         let (_, json) = map.split_once("config.json: |\n").expect(&name);
         let config: Config = serde_json::from_str(json).expect(&name);
         match name.as_str() {
-            // What nobody sets is the same in the chart and in the program.
+            // Defaults are the same in the chart and in the program.
             "default.yaml" => assert_eq!(config, Config::default()),
             "monitoring.yaml" => assert!(config.metrics.default_enabled),
             "everything.yaml" => {

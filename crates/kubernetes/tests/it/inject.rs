@@ -1,4 +1,4 @@
-//! Pods in, patches out.
+//! Tests of the injection: pods in, patches out.
 
 mod api_server;
 mod golden;

@@ -1,4 +1,5 @@
-//! Traffic redirection: configurations and their rules, and real packets in namespaces of their own.
+//! Traffic redirection: configurations and their rules, and real packets in separate network
+//! namespaces.
 
 mod packets;
 mod pod;

@@ -1,5 +1,5 @@
-//! One golden registration for each row of what is registered. `INSTA_UPDATE=always` writes them
-//! again.
+//! One golden registration for each row of the registration table. `INSTA_UPDATE=always` updates
+//! them.
 
 use k8s_openapi::api::core::v1 as k8s;
 use legate_kubernetes::sync::catalog::Catalog;
@@ -18,7 +18,7 @@ fn settings() -> Settings {
     }
 }
 
-/// A pod as the API server has it, with these annotations.
+/// A pod as the API server returns it, with these annotations.
 fn pod(annotations: &[(&str, &str)]) -> Value {
     let annotations = annotations
         .iter()
@@ -38,7 +38,7 @@ fn pod(annotations: &[(&str, &str)]) -> Value {
     })
 }
 
-/// An injected pod with these annotations besides.
+/// An injected pod with these additional annotations.
 fn meshed(annotations: &[(&str, &str)]) -> Value {
     let own = [
         ("connect-inject-status", "injected"),
@@ -94,7 +94,7 @@ fn made_with(settings: &Settings, pod: Value, services: &[Value]) -> (Pod, Wante
     (pod, wanted)
 }
 
-/// The bodies of the calls for a pod that the catalog does not know.
+/// Writes the bodies of the calls for a pod that is not in the catalog yet.
 fn golden(name: &str, pod: Value, services: &[Value]) {
     golden_with(&settings(), name, pod, services);
 }
@@ -206,7 +206,7 @@ fn namespaces_and_partitions_of_the_mesh() {
             "connect-service-upstreams",
             "db:1,db.stock:2,db.stock.east:3",
         ),
-        // The chart decides, and nobody who can annotate pods.
+        // The chart determines it, not users who can annotate pods.
         ("consul-namespace", "elsewhere"),
     ];
     let services = [service(json!({}))];
@@ -227,7 +227,7 @@ fn namespaces_and_partitions_of_the_mesh() {
     assert_eq!(of("mesh-gateway", &own), "default");
     assert_eq!(of("ingress-gateway", &own), "edge", "as servers write it");
     let wrong = of("ingress-gateway", &[("gateway-namespace", "*")]);
-    assert!(wrong.contains("can name no namespace"), "{wrong}");
+    assert!(wrong.contains("is not a valid namespace"), "{wrong}");
     assert_eq!(of("terminating-gateway", &[]), "default");
 }
 
@@ -247,7 +247,7 @@ fn opaque_configuration_and_metrics() {
 }
 
 #[test]
-fn which_service_of_kubernetes_counts() {
+fn selection_of_the_kubernetes_service() {
     let named = |name: &str| service(json!({"metadata": {"name": name}}));
     let ignored = |name: &str| {
         service(json!({"metadata": {"name": name,
@@ -368,7 +368,7 @@ fn the_outer_address_of_a_mesh_gateway() {
 }
 
 #[test]
-fn what_is_not_registered() {
+fn pods_that_are_not_registered() {
     let nothing = |pod: Value| made(pod, &[]).1;
     assert_eq!(nothing(self::pod(&[])), Wanted::Nothing);
     for phase in ["Succeeded", "Failed"] {

@@ -1,4 +1,4 @@
-//! The server's end of a delta ADS stream, in the hands of the test.
+//! The server's end of a delta ADS stream, controlled by the test.
 
 use std::fmt;
 
@@ -13,13 +13,14 @@ use tonic::{Status, Streaming};
 use super::record::{Body, Call, Caller};
 use super::script::{Script, WAIT};
 
-/// Streams that wait for [`accept_ads`](super::FakeServer::accept_ads); more are refused.
+/// The maximum number of streams not yet accepted by [`accept_ads`](super::FakeServer::accept_ads);
+/// more are refused.
 pub(super) const UNACCEPTED: usize = 64;
 
-/// Responses that wait for the network.
+/// The maximum number of queued responses.
 pub(super) const RESPONSES: usize = 64;
 
-/// A resource as it travels in a response.
+/// A resource of a response.
 #[must_use]
 pub fn resource(name: &str, version: &str, body: &Any) -> Resource {
     Resource {
@@ -39,24 +40,24 @@ pub struct AdsStream {
 }
 
 impl AdsStream {
-    /// Metadata with which the stream was opened.
+    /// The metadata of the stream's call.
     #[must_use]
     pub fn metadata(&self) -> &MetadataMap {
         &self.caller.metadata
     }
 
-    /// ACL token with which the stream was opened.
+    /// The ACL token of the stream's call.
     #[must_use]
     pub fn token(&self) -> Option<&str> {
         self.caller.token.as_deref()
     }
 
-    /// The next request, which is recorded in the script too; `None` when the client has ended
-    /// or lost the stream.
+    /// The next request, which is also recorded in the script; `None` if the client has ended or
+    /// lost the stream.
     ///
     /// # Panics
     ///
-    /// When none comes within [`WAIT`].
+    /// If none arrives within [`WAIT`].
     pub async fn next(&mut self) -> Option<DeltaDiscoveryRequest> {
         let request = tokio::time::timeout(WAIT, self.requests.message())
             .await
@@ -70,11 +71,11 @@ impl AdsStream {
         Some(request)
     }
 
-    /// The next request of this type, skipping those of others.
+    /// The next request of this type; others are skipped.
     ///
     /// # Panics
     ///
-    /// When none comes within [`WAIT`], or the client ends the stream.
+    /// If none arrives within [`WAIT`], or the client ends the stream.
     pub async fn next_of(&mut self, type_url: &str) -> DeltaDiscoveryRequest {
         loop {
             match self.next().await {
@@ -85,12 +86,12 @@ impl AdsStream {
         }
     }
 
-    /// Sends a response. Returns whether the stream was still there.
+    /// Sends a response. Returns whether the stream is still open.
     pub async fn send(&self, response: DeltaDiscoveryResponse) -> bool {
         self.responses.send(Ok(response)).await.is_ok()
     }
 
-    /// Sends these resources of one type. Returns whether the stream was still there.
+    /// Sends resources of one type. Returns whether the stream is still open.
     pub async fn send_resources(
         &self,
         type_url: &str,
@@ -108,7 +109,7 @@ impl AdsStream {
 
     /// Ends the stream with this status.
     pub async fn end(self, status: Status) {
-        // A client that is gone needs no answer.
+        // The client may have disconnected.
         let _ = self.responses.send(Err(status)).await;
     }
 }

@@ -12,7 +12,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Reads and writes fail from the moment its token is cancelled.
+/// A stream whose reads and writes fail once its token is cancelled.
 pub(super) struct Io {
     stream: Box<dyn Stream>,
     local: SocketAddr,

@@ -1,4 +1,4 @@
-//! What arrived at the fake server.
+//! Recorded calls of the fake server.
 
 use std::net::SocketAddr;
 
@@ -28,43 +28,43 @@ pub enum Call {
     Discovery,
 }
 
-/// Message of a call.
+/// The message of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// Features are asked for without any.
+    /// A request for features, which has no fields.
     Features,
-    /// Whose parameters are wanted.
+    /// A request for bootstrap parameters.
     BootstrapParams(GetEnvoyBootstrapParamsRequest),
-    /// Which addresses are wanted.
+    /// A request to watch servers.
     WatchServers(WatchServersRequest),
     /// Credentials.
     Login(LoginRequest),
     /// Token to delete.
     Logout(LogoutRequest),
-    /// Question.
+    /// DNS query.
     Dns(QueryRequest),
-    /// One message of a stream, recorded when the test has read it.
+    /// A message of a stream, recorded when the test reads it.
     Discovery(DeltaDiscoveryRequest),
 }
 
-/// A call that arrived, refused ones too.
+/// A recorded call, including refused ones.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// Method.
     pub call: Call,
-    /// ACL token: `None` without the key, empty when it was sent empty.
+    /// ACL token: `None` if it was not sent, empty if it was sent empty.
     pub token: Option<String>,
     /// All metadata.
     pub metadata: MetadataMap,
     /// `:authority` of the request.
     pub authority: Option<String>,
-    /// Address of the client: one a connection.
+    /// Address of the client, unique per connection.
     pub peer: Option<SocketAddr>,
     /// Message.
     pub body: Body,
 }
 
-/// Who calls: what [`Recorded`] says of it.
+/// The caller's part of a [`Recorded`].
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) token: Option<String>,

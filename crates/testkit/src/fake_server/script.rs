@@ -1,4 +1,4 @@
-//! What the fake server answers, and what it was asked.
+//! The scripted behaviour of the fake server, and its recorded calls.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,13 @@ use tonic::Status;
 
 use super::record::{Body, Call, Caller, Recorded};
 
-/// How long the waiting helpers wait before they give the test up.
+/// The timeout of waiting helpers.
 pub const WAIT: Duration = Duration::from_secs(20);
 
-/// Answers a DNS question.
+/// A handler of DNS queries.
 pub type DnsAnswer = dyn Fn(&QueryRequest) -> Result<Bytes, Status> + Send + Sync;
 
-/// An entry of the server list as a real server sends it.
+/// An entry of the server list, as sent by a real server.
 #[must_use]
 pub fn server_entry(address: &str) -> Server {
     Server {
@@ -37,21 +37,21 @@ enum Fault {
     Hang,
 }
 
-/// What open watch streams follow.
+/// The state that open watch streams follow.
 #[derive(Clone, Default)]
 pub(super) struct Watched {
     pub(super) servers: Vec<Server>,
-    /// How often the list was set.
+    /// The number of times the list was set.
     pub(super) version: u64,
-    /// How often watches were ended, and the last end's status.
+    /// The number of times watches were ended, and the status of the last end.
     pub(super) ended: u64,
     pub(super) status: Option<Status>,
 }
 
 struct State {
-    /// Tokens and when they end. `None`: ACLs are off.
+    /// Valid tokens with their expiry. `None`: ACLs are disabled.
     tokens: Option<BTreeMap<String, Option<Instant>>>,
-    /// How long tokens of logins live.
+    /// The lifetime of tokens created by login.
     token_lifetime: Option<Duration>,
     features: Vec<DataplaneFeatures>,
     params: GetEnvoyBootstrapParamsResponse,
@@ -64,18 +64,18 @@ struct State {
     recorded: Vec<Recorded>,
 }
 
-/// Handle to a server's behaviour; all clones are the same script.
+/// A handle to a server's behaviour; clones share the state.
 #[derive(Clone)]
 pub struct Script {
     state: Arc<Mutex<State>>,
     watched: watch::Sender<Watched>,
-    /// Counts what has been recorded.
+    /// The number of recorded calls.
     count: watch::Sender<usize>,
 }
 
 impl Default for Script {
-    /// ACLs are off, all features are there, the server list is empty, bootstrap parameters are
-    /// empty, DNS questions come back as empty answers.
+    /// ACLs are disabled, all features are supported, the server list and bootstrap parameters are
+    /// empty, DNS queries get empty responses.
     fn default() -> Self {
         let state = State {
             tokens: None,
@@ -102,7 +102,7 @@ impl Default for Script {
 }
 
 impl Script {
-    /// Turns ACLs on and accepts this token, besides those accepted before.
+    /// Enables ACLs and accepts this token in addition to others.
     pub fn accept_token(&self, secret: &str) {
         self.state()
             .tokens
@@ -110,7 +110,7 @@ impl Script {
             .insert(secret.to_owned(), None);
     }
 
-    /// Turns ACLs on and lets this bearer token log in with this auth method.
+    /// Enables ACLs and accepts this bearer token for logins with this auth method.
     pub fn accept_login(&self, auth_method: &str, bearer: &str) {
         let mut state = self.state();
         state.tokens.get_or_insert_default();
@@ -121,7 +121,7 @@ impl Script {
             .insert(bearer.to_owned());
     }
 
-    /// No longer lets this bearer token log in; the auth method stays.
+    /// Refuses this bearer token from now on; the auth method stays.
     pub fn refuse_login(&self, auth_method: &str, bearer: &str) {
         self.state()
             .bearers
@@ -130,24 +130,24 @@ impl Script {
             .remove(bearer);
     }
 
-    /// Forgets all tokens, as if they had expired. Open streams stay open.
+    /// Removes all tokens, as if they had expired. Open streams stay open.
     pub fn revoke_tokens(&self) {
         self.state().tokens.get_or_insert_default().clear();
     }
 
-    /// Tokens of logins from now on end after this time.
+    /// Sets the lifetime of tokens created by logins from now on.
     pub fn token_lifetime(&self, lifetime: Duration) {
         self.state().token_lifetime = Some(lifetime);
     }
 
-    /// Forgets one token, as if somebody had deleted it.
+    /// Removes one token, as if it was deleted.
     pub fn delete_token(&self, secret: &str) {
         if let Some(tokens) = &mut self.state().tokens {
             tokens.remove(secret);
         }
     }
 
-    /// Tokens that are valid now.
+    /// The tokens that are valid now.
     #[must_use]
     pub fn tokens(&self) -> Vec<String> {
         let state = self.state();
@@ -156,17 +156,17 @@ impl Script {
         valid.map(|(token, _)| token.clone()).collect()
     }
 
-    /// Features that the server has; others are listed as unsupported or not at all.
+    /// Sets the supported features; others are listed as unsupported or not at all.
     pub fn features(&self, features: &[DataplaneFeatures]) {
         self.state().features = features.to_vec();
     }
 
-    /// What every proxy gets as bootstrap parameters.
+    /// Sets the bootstrap parameters of every proxy.
     pub fn bootstrap_params(&self, params: GetEnvoyBootstrapParamsResponse) {
         self.state().params = params;
     }
 
-    /// How DNS questions are answered.
+    /// Sets the handler of DNS queries.
     pub fn dns(
         &self,
         answer: impl Fn(&QueryRequest) -> Result<Bytes, Status> + Send + Sync + 'static,
@@ -174,7 +174,7 @@ impl Script {
         self.state().dns = Arc::new(answer);
     }
 
-    /// The server list: what new watches get, and open ones at once.
+    /// Sets the server list, which open watches get at once.
     pub fn servers(&self, servers: Vec<Server>) {
         self.watched.send_modify(|watched| {
             watched.servers = servers;
@@ -190,7 +190,7 @@ impl Script {
         });
     }
 
-    /// The next call of this method fails so; several wait in line.
+    /// Makes the next call of this method fail; several failures are queued.
     pub fn fail_next(&self, call: Call, status: Status) {
         self.state()
             .next
@@ -199,7 +199,7 @@ impl Script {
             .push_back(Fault::Status(status));
     }
 
-    /// The next call of this method is never answered; takes its place in the line of
+    /// Makes the next call of this method hang; queued together with
     /// [`fail_next`](Self::fail_next).
     pub fn hang_next(&self, call: Call) {
         self.state()
@@ -209,17 +209,17 @@ impl Script {
             .push_back(Fault::Hang);
     }
 
-    /// Every call of this method fails so, after those of [`fail_next`](Self::fail_next).
+    /// Makes every call of this method fail, after those of [`fail_next`](Self::fail_next).
     pub fn fail_always(&self, call: Call, status: Status) {
         self.state().always.insert(call, Fault::Status(status));
     }
 
-    /// Calls of this method are never answered.
+    /// Makes all calls of this method hang.
     pub fn hang(&self, call: Call) {
         self.state().always.insert(call, Fault::Hang);
     }
 
-    /// Ends all misbehaviour of this method.
+    /// Restores normal behaviour of this method.
     pub fn heal(&self, call: Call) {
         let mut state = self.state();
         state.next.remove(&call);
@@ -267,11 +267,12 @@ impl Script {
         })
     }
 
-    /// Waits until at least this many calls of one method have arrived, and returns all of them.
+    /// Waits until at least this many calls of a method have been recorded, and returns all of
+    /// them.
     ///
     /// # Panics
     ///
-    /// When they do not arrive within [`WAIT`].
+    /// If they do not arrive within [`WAIT`].
     pub async fn wait_for_calls(&self, call: Call, count: usize) -> Vec<Recorded> {
         self.wait_for(&format!("{count} calls of {call:?}"), |_| {
             let calls = self.calls(call);
@@ -280,11 +281,11 @@ impl Script {
         .await
     }
 
-    /// Waits until `look` finds what it looks for in the calls so far.
+    /// Waits until `look` returns a value for the calls so far.
     ///
     /// # Panics
     ///
-    /// When it does not within [`WAIT`]; the message says `what` and lists the calls.
+    /// If it does not within [`WAIT`]; the message contains `what` and lists the calls.
     pub async fn wait_for<T>(
         &self,
         what: &str,
@@ -328,7 +329,7 @@ impl Script {
         self.count.send_modify(|count| *count += 1);
     }
 
-    /// Records a call and misbehaves as the script says.
+    /// Records a call and applies scripted failures.
     pub(super) async fn enter(
         &self,
         call: Call,
@@ -350,7 +351,7 @@ impl Script {
         }
     }
 
-    /// As a server with ACLs does: any token that it knows is enough.
+    /// Checks the token like a server with ACLs; any valid token is sufficient.
     pub(super) fn authenticate(&self, caller: &Caller) -> Result<(), Status> {
         let state = self.state();
         match (&state.tokens, caller.token.as_deref()) {
@@ -432,12 +433,12 @@ impl std::fmt::Debug for Script {
     }
 }
 
-/// Whether a token that ends then is still valid.
+/// Whether a token with this expiry is still valid.
 fn is_ahead(end: Option<Instant>) -> bool {
     end.is_none_or(|end| Instant::now() < end)
 }
 
-/// The question with its response bit set: an empty answer with the same id.
+/// Turns a query into an empty response with the same id by setting the response bit.
 fn as_answer(question: &Bytes) -> Bytes {
     let mut answer = question.to_vec();
     if let Some(flags) = answer.get_mut(2) {

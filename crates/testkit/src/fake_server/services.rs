@@ -1,4 +1,4 @@
-//! The gRPC services of the fake server: each records the call, then does what the script says.
+//! The gRPC services of the fake server: each records the call, then behaves as scripted.
 
 use std::pin::Pin;
 
@@ -32,7 +32,7 @@ use super::ads::{self, AdsStream};
 use super::record::{Body, Call, Caller};
 use super::script::{Script, Watched};
 
-/// `:authority` of a request, put into its extensions before tonic forgets it.
+/// `:authority` of a request, stored in its extensions because tonic drops it.
 #[derive(Clone)]
 pub(super) struct Authority(pub(super) Option<String>);
 
@@ -139,10 +139,10 @@ impl ServerDiscoveryService for Services {
     }
 }
 
-/// One watch of the server list.
+/// A watch of the server list.
 struct Follow {
     watched: watch::Receiver<Watched>,
-    /// Version of the list that was sent last.
+    /// The version of the list that was sent last.
     sent: Option<u64>,
     ended: u64,
 }
@@ -157,7 +157,7 @@ impl Follow {
         }
     }
 
-    /// A list that was set before an end is sent before it.
+    /// The next message. A list that was set before an end is sent before it.
     async fn next(&mut self) -> Option<Result<WatchServersResponse, Status>> {
         loop {
             let watched = self.watched.borrow_and_update().clone();

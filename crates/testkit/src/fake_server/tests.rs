@@ -1,4 +1,4 @@
-//! The fake server keeps to its script, seen by ordinary clients.
+//! The fake server follows its script, tested with ordinary clients.
 
 use legate_api::acl::acl_service_client::AclServiceClient;
 use legate_api::dataplane::GetSupportedDataplaneFeaturesRequest;
@@ -30,7 +30,7 @@ fn with_token<T>(body: T, token: &'static str) -> Request<T> {
 }
 
 #[tokio::test]
-async fn tokens_are_wanted_when_acls_are_on() {
+async fn tokens_are_required_when_acls_are_enabled() {
     let server = FakeServer::plaintext().await;
     let mut client = DataplaneServiceClient::new(connect(&server).await);
     let request = || GetSupportedDataplaneFeaturesRequest {};
@@ -59,7 +59,7 @@ async fn tokens_are_wanted_when_acls_are_on() {
 }
 
 #[tokio::test]
-async fn a_login_makes_a_token_and_a_logout_deletes_it() {
+async fn a_login_creates_a_token_and_a_logout_deletes_it() {
     let server = FakeServer::plaintext().await;
     server.script().accept_login("k8s", "jwt");
     let mut client = AclServiceClient::new(connect(&server).await);
@@ -104,7 +104,7 @@ async fn a_login_makes_a_token_and_a_logout_deletes_it() {
 }
 
 #[tokio::test]
-async fn tokens_end_by_themselves_or_are_deleted() {
+async fn tokens_expire_or_are_deleted() {
     let server = FakeServer::plaintext().await;
     let script = server.script();
     script.accept_login("k8s", "jwt");
@@ -135,7 +135,7 @@ async fn tokens_end_by_themselves_or_are_deleted() {
 }
 
 #[tokio::test]
-async fn faults_come_in_their_order() {
+async fn failures_occur_in_order() {
     let server = FakeServer::plaintext().await;
     let mut client = DataplaneServiceClient::new(connect(&server).await);
     server
@@ -160,7 +160,7 @@ async fn faults_come_in_their_order() {
 }
 
 #[tokio::test]
-async fn watches_follow_the_list_and_end_when_told() {
+async fn watches_follow_the_list_until_they_are_ended() {
     let server = FakeServer::plaintext().await;
     server.script().servers(vec![server_entry("127.0.0.1")]);
     let mut client = ServerDiscoveryServiceClient::new(connect(&server).await);
@@ -192,7 +192,7 @@ async fn watches_follow_the_list_and_end_when_told() {
 }
 
 #[tokio::test]
-async fn ads_streams_are_in_the_tests_hands() {
+async fn ads_streams_are_controlled_by_the_test() {
     let server = FakeServer::plaintext().await;
     server.script().accept_token("right");
     let mut client = AggregatedDiscoveryServiceClient::new(connect(&server).await);
@@ -233,7 +233,7 @@ async fn ads_streams_are_in_the_tests_hands() {
 }
 
 #[tokio::test]
-async fn a_stopped_server_refuses_and_a_restarted_one_answers() {
+async fn a_stopped_server_refuses_and_a_restarted_one_responds() {
     let mut server = FakeServer::plaintext().await;
     let address = server.address();
     let mut client = DataplaneServiceClient::new(connect(&server).await);
@@ -257,7 +257,7 @@ async fn a_stopped_server_refuses_and_a_restarted_one_answers() {
         .await
         .unwrap();
     server.cut_connections();
-    // The connection is gone, the server is not: tonic dials again by itself.
+    // The connection is gone, the server is not: tonic reconnects by itself.
     while client
         .get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {})
         .await

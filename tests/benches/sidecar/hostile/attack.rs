@@ -1,4 +1,4 @@
-//! What is done to a sidecar, by clients that anything on its host could run.
+//! Attacks on a sidecar by clients on the same host.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -18,33 +18,33 @@ use tonic::transport::Endpoint;
 
 use super::target::{HARD_FILES, Ports, SOFT_FILES};
 
-/// Bytes of the one long name: more than servers take in a message.
+/// The size of the long name in bytes, which exceeds the servers' message limit.
 const LONG: usize = 55_000_000;
-/// Requests of one stream, and how many names each has.
+/// The number of requests of one stream, and the number of names in each.
 const REQUESTS: usize = 13;
 const NAMES: usize = 100_000;
-/// Readers of the metrics page that read nothing of it.
+/// The number of metrics readers that never read the response.
 const READERS: usize = 100;
-/// A connection that takes longer was not made.
+/// A connection that takes longer counts as failed.
 const CONNECT: Duration = Duration::from_secs(1);
-/// Connections that fail one after the other until a port is given up.
+/// The number of consecutive failed connections before a port is abandoned.
 const REFUSALS: usize = 3;
 
 pub(crate) enum Attack {
-    /// A resource name that no server takes, on the xDS port.
+    /// A resource name on the xDS port that exceeds every server's limit.
     LongName,
-    /// Names of resources that do not exist, on the xDS port.
+    /// Names of nonexistent resources on the xDS port.
     ManyNames,
-    /// That many connections on each port, each with the beginning of a request.
+    /// This many connections per port, each with an incomplete request.
     HalfOpen(usize),
-    /// That many connections on each port that say nothing.
+    /// This many idle connections per port.
     Silent(usize),
-    /// Requests for metrics whose answers nobody reads.
+    /// Metrics requests whose responses are never read.
     SlowReaders,
 }
 
 impl Attack {
-    /// All of them, with so many connections on each port.
+    /// All attacks, with this many connections per port.
     pub(crate) fn all(each: usize) -> [Attack; 5] {
         [
             Attack::LongName,
@@ -74,10 +74,10 @@ impl fmt::Display for Attack {
     }
 }
 
-/// The attackers of one attack. Dropping them ends it.
+/// The clients of one attack. Dropping them ends it.
 pub(crate) struct Attackers {
     connections: Vec<TcpStream>,
-    /// Has the streams on the xDS port.
+    /// Owns the streams on the xDS port.
     streams: Scope,
     requests: Vec<mpsc::Sender<DeltaDiscoveryRequest>>,
 }
@@ -125,7 +125,7 @@ impl Attackers {
         attackers
     }
 
-    /// Opens a stream on the xDS port that asks for these names, request by request.
+    /// Opens a stream on the xDS port that subscribes to these names, request by request.
     async fn ask(&mut self, xds: SocketAddr, requests: Vec<Vec<String>>) {
         let endpoint = Endpoint::from_shared(format!("http://{xds}")).expect("an address");
         let channel = timeout(CONNECT, endpoint.connect()).await;
@@ -141,7 +141,7 @@ impl Attackers {
             };
             sender.send(request).await.expect("there is room");
         }
-        // The stream stays open as long as this is held.
+        // The stream stays open until the sender is dropped.
         self.requests.push(sender);
         self.streams.spawn("stream", async move {
             let requests = ReceiverStream::new(receiver);
@@ -153,7 +153,7 @@ impl Attackers {
         });
     }
 
-    /// Opens connections that each begin like this.
+    /// Opens connections that each send `beginning`.
     async fn connect(&mut self, port: SocketAddr, count: usize, beginning: &[u8]) {
         let mut refusals = 0;
         for _ in 0..count {
@@ -162,7 +162,7 @@ impl Attackers {
             }
             match timeout(CONNECT, TcpStream::connect(port)).await {
                 Ok(Ok(mut stream)) => {
-                    // One that was closed at once counts as one that is not connected in the end.
+                    // A connection that was closed at once is counted as not held at the end.
                     let _ = stream.write_all(beginning).await;
                     self.connections.push(stream);
                     refusals = 0;
@@ -172,16 +172,16 @@ impl Attackers {
         }
     }
 
-    /// Those that got a connection.
+    /// The number of accepted connections.
     pub(crate) fn count(&self) -> usize {
         self.connections.len() + self.requests.len()
     }
 
-    /// Those whose connection the sidecar has not ended.
+    /// The number of connections that the sidecar has not closed.
     pub(crate) fn held(&self) -> usize {
         let open = |stream: &&TcpStream| {
             let mut read = [0; 1];
-            // What was sent and not read is no end.
+            // Unread data means that the connection is open.
             match stream.try_read(&mut read) {
                 Ok(length) => length > 0,
                 Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
@@ -192,7 +192,7 @@ impl Attackers {
     }
 }
 
-/// What a slow client of this port might begin with.
+/// An incomplete request for this port, as a slow client might send it.
 fn half_a_request(port: SocketAddr, ports: &Ports) -> &'static [u8] {
     if port == ports.xds {
         b"PRI * HTTP/2.0\r\n"

@@ -1,8 +1,8 @@
-//! A sidecar of a real mesh under attack: what becomes of its memory, its files and its probes, and
+//! A sidecar of a real mesh under attack: its memory, open files and probes during the attack, and
 //! whether it works afterwards.
 //!
-//! Each attack meets a sidecar of its own with a real Envoy. The attackers are clients of its own
-//! ports; they are bounded in number and time.
+//! Each attack targets a separate sidecar with a real Envoy. The attackers use the sidecar's own
+//! ports; their number and time are limited.
 
 mod attack;
 mod target;
@@ -34,27 +34,27 @@ const WEB: ServiceSpec = ServiceSpec {
     protocol: "http",
     upstreams: &["api"],
 };
-/// Where the Prometheus listener of Envoy is; without one no metrics are merged.
+/// The port of Envoy's Prometheus listener; without it no metrics are merged.
 const PROMETHEUS: u16 = 20200;
-/// Bytes of the application's metrics page, in pieces of a tenth.
+/// The size of the application's metrics page in bytes, sent in ten pieces.
 const PAGE: usize = 20_000_000;
-/// Before and after an attack, for what is about to be freed.
+/// The pause before and after an attack, in which memory can be freed.
 const CALM: Duration = Duration::from_secs(5);
-/// How long an attack lasts at least: longer than the time in which a request's head may be slow.
+/// The minimum duration of an attack, longer than the timeout of a request head.
 const ATTACK: Duration = Duration::from_secs(15);
-/// Probes during an attack, with the time that Kubernetes gives one by default.
+/// The number of probes during an attack, with Kubernetes' default timeout.
 const PROBES: u32 = 10;
 const PROBE: Duration = Duration::from_secs(1);
-/// How long something may take that should take a moment.
+/// The deadline for steps that should complete at once.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What one attack did to one program. Times in seconds.
+/// The effect of one attack on one program. Times in seconds.
 struct Damage {
     attackers: usize,
-    /// Those that were still connected at the end.
+    /// Connections still open at the end.
     held: usize,
     before: Option<State>,
-    /// The most that was seen.
+    /// The maximum observed.
     most: State,
     answered: u32,
     envoy_again: Option<f64>,
@@ -69,7 +69,7 @@ pub(crate) async fn measure(programs: &[Program]) {
     let application = application(&scope).await;
     mesh.intend("web", "api", "allow").await;
     mesh.register(&WEB).await;
-    // It is not attacked, and what changes below is not for its Envoy.
+    // This sidecar is not attacked, and its Envoy is unaffected by the change below.
     let flags = mesh.flags(WEB.instance);
     let flags = flags.with("envoy-bootstrap-refresh-interval", "0");
     let mut web = mesh.sidecar(WEB.instance, &flags);
@@ -92,7 +92,7 @@ pub(crate) async fn measure(programs: &[Program]) {
     mesh.stop().await;
 }
 
-/// An application that says much about itself.
+/// An application with a large metrics page.
 async fn application(scope: &Scope) -> SocketAddr {
     let piece = metrics::page("app", PAGE / 10);
     metrics::serve(scope, SocketAddr::from(([127, 0, 0, 1], 0)), piece, 10).await
@@ -122,7 +122,7 @@ async fn suffer(
         target.state();
         next.await;
     }
-    // Consul's dataplane ends with its Envoy.
+    // Consul's dataplane exits with its Envoy.
     let envoy_again = match program.name {
         "legate-dataplane" => target.envoy_again(PATIENCE).await,
         _ => None,
@@ -149,7 +149,7 @@ async fn suffer(
     damage
 }
 
-/// How long it takes until a changed intention holds.
+/// The time until a changed intention takes effect.
 async fn update(mesh: &Mesh) -> Option<f64> {
     mesh.intend("web", "api", "deny").await;
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The sidecar that is attacked, and what is seen of it from outside.
+//! The attacked sidecar, observed from outside.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -14,29 +14,29 @@ use tokio::time::{Instant, sleep, timeout};
 use super::API;
 use legate_tests::program::{Program, Running};
 
-/// Limits of open files that the sidecar has: a common soft limit, and a hard one that all
-/// attackers together exceed.
+/// The sidecar's limits of open files: a common soft limit, and a hard limit below the number of all
+/// attackers.
 pub(crate) const SOFT_FILES: u64 = 1_024;
 pub(crate) const HARD_FILES: u64 = 4_096;
-/// Attackers on each port, where this program may have so many files.
+/// The number of attackers per port, if this program's limit of open files permits.
 const ATTACKERS: u64 = 1_000;
-/// Files that this program needs for other things, the server and the applications of the mesh among
-/// them.
+/// The open files that this program needs otherwise, including the server and the applications of
+/// the mesh.
 const OWN_FILES: u64 = 500;
 
 const ADMIN: u16 = 19_000;
-/// Of the log of a sidecar that ended.
+/// The number of log lines shown for a sidecar that exited.
 const LAST_LINES: usize = 5;
 const POLL: Duration = Duration::from_millis(20);
-/// Far above what a start takes.
+/// The deadline for the start, with a wide margin.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where the sidecar listens for others.
+/// The sidecar's ports for other processes.
 #[derive(Clone, Copy)]
 pub(crate) struct Ports {
     pub(crate) xds: SocketAddr,
     pub(crate) lifecycle: SocketAddr,
-    /// Envoy's and the application's metrics with its own.
+    /// The merged metrics of Envoy, application and sidecar.
     pub(crate) merged: SocketAddr,
     pub(crate) own_metrics: SocketAddr,
     pub(crate) dns: SocketAddr,
@@ -65,7 +65,7 @@ impl Ports {
     }
 }
 
-/// Memory in MiB, and a number of files, sockets included.
+/// Memory in MiB, and the number of open files including sockets.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct State {
     pub(crate) resident: f64,
@@ -78,7 +78,7 @@ pub(crate) struct Target {
     admin: SocketAddr,
     pub(crate) ports: Ports,
     most: State,
-    /// Its Envoy when it was last looked at, which not every dataplane takes along.
+    /// The last known Envoy, which not every dataplane stops.
     envoy: Option<Pid>,
 }
 
@@ -133,20 +133,20 @@ impl Target {
         target
     }
 
-    /// Whether Envoy says that it is.
+    /// Whether Envoy reports itself ready.
     async fn ready(&self) -> bool {
         let answer = client::get(self.admin, "/ready").await;
         answer.is_ok_and(|(status, _)| status.is_success())
     }
 
-    /// Whether the lifecycle port answers in time. Both programs know this path, and neither waits
-    /// for anything there unless a startup grace period is set.
+    /// Whether the lifecycle port responds in time. Both programs have this path, and neither waits
+    /// there unless a startup grace period is set.
     pub(crate) async fn probe(&self, limit: Duration) -> bool {
         let answer = client::get(self.ports.lifecycle, "/graceful_startup");
         matches!(timeout(limit, answer).await, Ok(Ok(_)))
     }
 
-    /// Kills Envoy: seconds until another one is ready.
+    /// Kills Envoy; returns the seconds until a new one is ready.
     pub(crate) async fn envoy_again(&self, limit: Duration) -> Option<f64> {
         let old = *self.running.children().first()?;
         kill(old, Signal::SIGKILL).expect("Envoy runs");
@@ -166,7 +166,7 @@ impl Target {
         again.ok().map(|()| begun.elapsed().as_secs_f64())
     }
 
-    /// What the kernel says of it; `None` when it has ended.
+    /// The process state from the kernel; `None` if it has exited.
     pub(crate) fn state(&mut self) -> Option<State> {
         let usage = self.running.usage()?;
         self.envoy = self.running.children().first().copied().or(self.envoy);
@@ -182,7 +182,7 @@ impl Target {
         Some(state)
     }
 
-    /// Looks again and again. Runs for ever.
+    /// Samples the state forever.
     pub(crate) async fn watch(&mut self) {
         loop {
             self.state();
@@ -190,16 +190,16 @@ impl Target {
         }
     }
 
-    /// The largest figures that were seen so far.
+    /// The maximum values so far.
     pub(crate) fn most(&self) -> State {
         self.most
     }
 
-    /// Ends it; `None` for a clean end in time, else what there is to say.
+    /// Stops it; `None` if it exited cleanly in time, else a description.
     pub(crate) async fn stop(mut self, limit: Duration) -> Option<String> {
         if let Some(status) = self.running.ended() {
             if let Some(envoy) = self.envoy {
-                // It is gone already where the dataplane took it along.
+                // The process is gone already if the dataplane stopped it.
                 let _ = kill(envoy, Signal::SIGKILL);
             }
             let log = self.running.log();
@@ -214,7 +214,7 @@ impl Target {
     }
 }
 
-/// Waits for an answer with this status.
+/// Waits for a response with this status.
 pub(crate) async fn answers(server: SocketAddr, status: u16) {
     loop {
         if let Ok((got, _)) = client::get(server, "/").await
@@ -226,7 +226,7 @@ pub(crate) async fn answers(server: SocketAddr, status: u16) {
     }
 }
 
-/// How many attackers each port gets; raises this program's own limit of open files for them.
+/// The number of attackers per port; raises this program's own limit of open files.
 pub(crate) fn attackers_on_each_port() -> usize {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limits can be read");
     let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);

@@ -1,4 +1,4 @@
-//! Asks an admission webhook again and again, and prints how long each answer took.
+//! Sends requests to an admission webhook repeatedly, and prints the response times.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-/// How long an answer may take.
+/// The deadline for a response.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The webhook's Service, for example operator.default.svc
+    /// Host name of the webhook, for example operator.default.svc
     host: String,
-    /// PEM of who has signed its certificate
+    /// PEM of the CA of its certificate
     #[arg(long)]
     authority: String,
     /// The AdmissionReview
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     review: String,
     #[arg(long, default_value_t = 100)]
     count: u32,
-    /// How many requests are under way at a time
+    /// Number of concurrent requests
     #[arg(long, default_value_t = 1)]
     at_a_time: usize,
 }
@@ -65,7 +65,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<Value> {
     Ok(json!({"seconds": began.elapsed().as_secs_f64(), "milliseconds": times}))
 }
 
-/// One request on a connection of its own, whose answer has a patch.
+/// Sends one request on a new connection; the response must have a patch.
 async fn ask(options: &Options, tls: &TlsConnector) -> anyhow::Result<()> {
     let stream = TcpStream::connect((options.host.as_str(), 443)).await?;
     let name = ServerName::try_from(options.host.clone())?;
@@ -80,7 +80,7 @@ async fn ask(options: &Options, tls: &TlsConnector) -> anyhow::Result<()> {
         ensure!(answer.status().is_success(), "{}", answer.status());
         Ok(answer.into_body().collect().await?.to_bytes())
     };
-    // How the connection ends concerns nobody who has an answer.
+    // Once the response is complete, errors of the connection are ignored.
     let (answer, _) = tokio::join!(exchange, connection);
     let answer: Value = serde_json::from_slice(&answer?)?;
     ensure!(answer["response"]["patch"].is_string(), "{answer}");

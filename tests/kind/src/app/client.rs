@@ -1,4 +1,4 @@
-//! Requests, each on a connection of its own.
+//! Requests, each on a new connection.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long an answer may take.
+/// The deadline for a response.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The body of an answer with status 2xx.
+/// The body of a response with status 2xx.
 pub(crate) async fn get(url: &str) -> anyhow::Result<String> {
     timeout(LIMIT, exchange(url))
         .await
         .context("no answer within 10 s")?
 }
 
-/// The same, tried again until the time is over.
+/// The same, retried until the time limit.
 pub(crate) async fn get_within(url: &str, limit: Duration) -> anyhow::Result<String> {
     let start = Instant::now();
     loop {
@@ -33,7 +33,7 @@ pub(crate) async fn get_within(url: &str, limit: Duration) -> anyhow::Result<Str
     }
 }
 
-/// The line that comes back for a line.
+/// Sends a line and returns the reply.
 pub(crate) async fn line(address: &str, text: &str) -> anyhow::Result<String> {
     let exchange = async {
         let mut stream = BufReader::new(TcpStream::connect(address).await?);
@@ -74,7 +74,7 @@ async fn exchange(url: &str) -> anyhow::Result<String> {
     let mut answer = std::pin::pin!(answer);
     tokio::select! {
         answer = &mut answer => answer,
-        // It ends with the last byte, and with an error that the answer has as well.
+        // The connection ends with the last byte; errors are also reported by the response.
         _ = connection => answer.await,
     }
 }

@@ -1,4 +1,4 @@
-//! Requests without pause while a scenario changes the mesh, and what became of them.
+//! Sends requests continuously while a scenario changes the mesh, and records the results.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -16,26 +16,26 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::client;
 
-/// Between the beginnings of two requests of one client.
+/// The interval between requests of one client.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Failures are kept up to this number, and counted beyond.
+/// The maximum number of recorded failures; further ones are only counted.
 const KEPT: usize = 20;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What is asked for
+    /// URL of the requests
     url: String,
-    /// How many ask at the same time
+    /// Number of concurrent clients
     #[arg(long, default_value_t = 2)]
     clients: usize,
-    /// `GET /` tells what was seen, `GET /reset` begins anew
+    /// Port for the results: `GET /` returns them, `GET /reset` clears them
     #[arg(long, default_value_t = 8090)]
     port: u16,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// Answers by instance.
+    /// Number of responses by instance.
     answers: BTreeMap<String, u64>,
     failed: u64,
     failures: Vec<String>,
@@ -43,7 +43,7 @@ struct Seen {
 
 type Shared = Arc<Mutex<Seen>>;
 
-/// Asks until SIGTERM.
+/// Sends requests until SIGTERM.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let seen = Shared::default();
@@ -98,7 +98,7 @@ async fn tell(State(seen): State<Shared>) -> Json<Value> {
     }))
 }
 
-/// The next numbers are those from now on.
+/// Clears the results.
 async fn reset(State(seen): State<Shared>) {
     *lock(&seen) = Seen::default();
 }

@@ -1,9 +1,9 @@
-//! `mesh-app`: the applications of the scenarios, which know nothing of the mesh. One image has a
-//! server, a client and a load, so that scenarios need no shell in it.
+//! `mesh-app`: the applications of the scenarios, without knowledge of the mesh. One image has a
+//! server, a client and a load generator, so that scenarios need no shell in it.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command line tool talks to whoever runs it"
+    reason = "a command line tool prints to its user"
 )]
 
 mod admit;
@@ -26,11 +26,11 @@ struct Args {
 enum Command {
     /// Serve HTTP and lines over TCP until SIGTERM
     Serve(serve::Options),
-    /// Ask once, print the answer's body, and end with 0 if its status is 2xx
+    /// Send one request, print the response body, and exit with 0 if its status is 2xx
     Get {
         /// For example http://api:8080/
         url: String,
-        /// How many seconds to try again for while there is no such answer
+        /// Seconds to retry until there is such a response
         #[arg(long, default_value_t = 0)]
         retry: u64,
     },
@@ -41,9 +41,9 @@ enum Command {
         /// Without the line feed
         text: String,
     },
-    /// Ask an admission webhook and print how long the answers took
+    /// Send requests to an admission webhook and print the response times
     Admit(admit::Options),
-    /// Ask without pause until SIGTERM, and tell on a port what was answered
+    /// Send requests continuously until SIGTERM, and serve the results on a port
     Load(load::Options),
 }
 

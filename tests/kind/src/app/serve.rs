@@ -1,4 +1,4 @@
-//! A server that says who it is and who Envoy says is calling.
+//! A server that returns its own name and the caller's identity from Envoy.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -18,40 +18,40 @@ use crate::client;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The port of HTTP
+    /// HTTP port
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// The port of lines over TCP
+    /// Port of the line protocol over TCP
     #[arg(long)]
     lines: Option<u16>,
-    /// The port of gRPC, where nothing but a health check is served
+    /// gRPC port, which serves only a health check
     #[arg(long)]
     grpc: Option<u16>,
-    /// Who answers; the pod's name unless given
+    /// Name in responses; the pod's name by default
     #[arg(long, env = "HOSTNAME", default_value = "app")]
     name: String,
-    /// What becomes of requests at SIGTERM
+    /// Behaviour on SIGTERM
     #[arg(long, value_enum, default_value_t = End::AtOnce)]
     end: End,
-    /// Asked each second from SIGTERM on, with `--end linger`; each answer is printed
+    /// URL to request every second after SIGTERM, with `--end linger`; each response is printed
     #[arg(long, default_value = "")]
     upstream: String,
-    /// Seconds that it lingers for
+    /// Seconds to linger
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum End {
-    /// The process ends, with all its connections
+    /// The process exits with all its connections
     AtOnce,
-    /// It goes on serving for some seconds, and asks its upstream
+    /// It continues to serve for some seconds, and requests its upstream
     Linger,
 }
 
 /// Serves until SIGTERM.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    // Process 1 has no signal by default.
+    // Process 1 has no default signal handlers.
     let mut terminate = signal(SignalKind::terminate())?;
     let address = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let listener = TcpListener::bind(address(options.port)).await?;
@@ -94,7 +94,7 @@ async fn answer(State(name): State<String>, headers: HeaderMap) -> Json<Value> {
     Json(json!({"instance": name, "caller": caller}))
 }
 
-/// Asks another server and passes its answer on: `/fetch?url=…`.
+/// Requests a URL and returns its response: `/fetch?url=…`.
 async fn fetch(Query(query): Query<Vec<(String, String)>>) -> (StatusCode, String) {
     let url = query.iter().find(|(name, _)| name == "url");
     let Some((_, url)) = url else {
@@ -106,7 +106,7 @@ async fn fetch(Query(query): Query<Vec<(String, String)>>) -> (StatusCode, Strin
     }
 }
 
-/// What an application may still do after SIGTERM.
+/// The work of an application after SIGTERM.
 async fn linger(options: &Options) {
     for second in 1..=options.seconds {
         match client::get(&options.upstream).await {
@@ -117,13 +117,13 @@ async fn linger(options: &Options) {
     }
 }
 
-/// Every line comes back with the name before it.
+/// Echoes every line, prefixed with the name.
 async fn lines(name: &str, listener: TcpListener) -> std::io::Result<()> {
     let mut connections = FuturesUnordered::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => connections.push(echo(name, accepted?.0)),
-            // A caller that goes away, even by a reset, is no failure of the application.
+            // A disconnected or reset caller is not a failure of the application.
             Some(_) = connections.next() => {}
         }
     }
@@ -140,7 +140,7 @@ async fn echo(name: &str, stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// `grpc.health.v1.Health`: all is well.
+/// `grpc.health.v1.Health`, always serving.
 async fn health(address: SocketAddr) -> Result<(), tonic::transport::Error> {
     let (_, service) = tonic_health::server::health_reporter();
     let server = tonic::transport::Server::builder().add_service(service);

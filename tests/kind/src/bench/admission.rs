@@ -1,5 +1,5 @@
-//! How long admission takes: through the API server, with and without the webhook, and at the webhook
-//! itself, asked by a pod.
+//! Duration of admission: through the API server with and without the webhook, and at the webhook
+//! itself, called from a pod.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::namespace::Namespace;
 use crate::workload::App;
 
 const SERVICE: &str = "admitted";
-/// Requests at a time, in the rows that show a rate.
+/// Numbers of concurrent requests, for rows with a rate.
 const AT_A_TIME: [u32; 2] = [1, 8];
 
-/// Sends so many pods for each row, and prints the table.
+/// Sends this many pods for each row, and prints the table.
 pub(super) async fn measure(cluster: &Cluster, api: &Api, count: u32) -> anyhow::Result<()> {
     let space = Namespace::create(cluster, "bench-admission")?;
     let app = App::new(SERVICE);
@@ -67,7 +67,7 @@ async fn rows(api: &Api, space: &Namespace<'_>, app: &App, count: u32) -> anyhow
     Ok(rows)
 }
 
-/// Creates that the API server does all but store.
+/// Creates pods as a dry run, in which the API server does everything but store them.
 async fn dry_run(
     api: &Api,
     space: &Namespace<'_>,
@@ -86,7 +86,7 @@ async fn dry_run(
         pods.create(&params, &pod).await?;
         Ok::<_, kube::Error>(began.elapsed())
     };
-    // Connections are open afterwards.
+    // Opens the connections.
     one().await?;
     let began = Instant::now();
     let requests = stream::iter(0..count).map(|_| one());
@@ -99,8 +99,7 @@ async fn dry_run(
     Ok((times.collect(), rate))
 }
 
-/// Requests of a pod to the webhook's Service, each with a connection of its own, as the webhook wants
-/// it.
+/// Requests from a pod to the webhook's Service, each on a new connection, as the webhook requires.
 async fn direct(
     api: &Api,
     space: &Namespace<'_>,
@@ -114,7 +113,7 @@ async fn direct(
         .arguments(&[
             "admit",
             &format!("{RELEASE}-operator.{RELEASE}.svc"),
-            // A PEM begins as a flag does.
+            // A PEM begins with dashes, like a flag.
             &format!("--authority={}", authority(api).await?),
             "--review",
             &review(&space.name, app).to_string(),
@@ -139,7 +138,7 @@ async fn direct(
     Ok((sample, f64::from(count) / seconds))
 }
 
-/// The PEM that the API server verifies the webhook with.
+/// The PEM with which the API server verifies the webhook.
 async fn authority(api: &Api) -> anyhow::Result<String> {
     let webhooks: kube::Api<MutatingWebhookConfiguration> = kube::Api::all(api.client.clone());
     let webhooks = webhooks.get(&format!("{RELEASE}-operator")).await?;
@@ -150,7 +149,7 @@ async fn authority(api: &Api) -> anyhow::Result<String> {
     )?)
 }
 
-/// What the API server asks.
+/// The request of the API server.
 fn review(namespace: &str, app: &App) -> Value {
     let mut pod = app.pod("admitted-0");
     pod["metadata"]["namespace"] = json!(namespace);

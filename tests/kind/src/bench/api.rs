@@ -1,4 +1,4 @@
-//! The API server, and through it the servers' catalog and the operators' metrics.
+//! Access to the API server, and through it to the servers' catalog and the operators' metrics.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::mesh::RELEASE;
 
-/// How long a change of the catalog may take.
+/// The deadline for a change of the catalog.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The API server, with a token for the catalog.
@@ -24,17 +24,17 @@ pub(super) struct Api {
     token: String,
 }
 
-/// What an operator says about its process.
+/// The resources of an operator's process.
 #[derive(Clone, Copy)]
 pub(super) struct Usage {
-    /// MiB
+    /// Memory in MiB.
     pub(super) resident: f64,
-    /// Processor time in seconds since it started.
+    /// CPU time in seconds since the start.
     pub(super) processor: f64,
 }
 
 impl Api {
-    /// The one that `KUBECONFIG` names.
+    /// Connects to the cluster of `KUBECONFIG`.
     pub(super) async fn connect() -> anyhow::Result<Self> {
         let client = Client::try_default().await?;
         let secrets: kube::Api<Secret> = kube::Api::namespaced(client.clone(), RELEASE);
@@ -50,7 +50,7 @@ impl Api {
         kube::Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// An answer of the servers' HTTP API, and its index; an answer with another index than `after`.
+    /// A response of the servers' HTTP API with its index, which differs from `after`.
     pub(super) async fn catalog(
         &self,
         path: &str,
@@ -77,7 +77,7 @@ impl Api {
         Ok((serde_json::from_slice(&body)?, index.to_owned()))
     }
 
-    /// When the catalog first showed this.
+    /// The time at which the catalog first had this state.
     pub(super) async fn catalog_shows(
         &self,
         path: &str,
@@ -97,7 +97,7 @@ impl Api {
         seen.with_context(|| format!("{path}: not within {} s", LIMIT.as_secs()))?
     }
 
-    /// The pod of the operator that writes, and those of the others.
+    /// The leading operator's pod, and those of the others.
     pub(super) async fn operators(&self) -> anyhow::Result<(String, Vec<String>)> {
         let leases: kube::Api<Lease> = kube::Api::namespaced(self.client.clone(), RELEASE);
         let lease = leases.get(&format!("{RELEASE}-operator")).await?;
@@ -115,7 +115,7 @@ impl Api {
         Ok((leader, others))
     }
 
-    /// From the operator's metrics.
+    /// The usage from the operator's metrics.
     pub(super) async fn usage(&self, operator: &str) -> anyhow::Result<Usage> {
         let url = format!("/api/v1/namespaces/{RELEASE}/pods/{operator}:9444/proxy/metrics");
         let request = Request::get(url).body(Vec::new())?;
@@ -131,7 +131,7 @@ impl Api {
         })
     }
 
-    /// Waits until a pod is gone, or has ended with success.
+    /// Waits until a pod is deleted or has succeeded.
     pub(super) async fn ended(&self, namespace: &str, name: &str) -> anyhow::Result<()> {
         let start = Instant::now();
         while start.elapsed() < LIMIT {

@@ -1,6 +1,6 @@
-//! Tables, and what many measurements have in common.
+//! Tables and statistics.
 
-/// Many measurements of one thing.
+/// A series of measurements.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sample(Vec<f64>);
 
@@ -10,7 +10,7 @@ impl Sample {
         self.0.insert(place, value);
     }
 
-    /// The smallest value that so many percent of all do not exceed.
+    /// The smallest value that is not exceeded by this percentage of all values.
     pub(super) fn percentile(&self, percent: usize) -> Option<f64> {
         let place = (self.0.len() * percent).div_ceil(100).saturating_sub(1);
         self.0.get(place).copied()
@@ -43,7 +43,7 @@ pub(super) fn head(title: &str, columns: &[&str]) {
     println!("|---|{}", "---:|".repeat(columns.len()));
 }
 
-/// A row; `-` where nothing was measured.
+/// A row; `-` for missing values.
 pub(super) fn row(label: &str, values: &[Option<f64>], decimals: usize) {
     let cells = values.iter().map(|value| match value {
         Some(value) => format!(" {value:.decimals$} |"),

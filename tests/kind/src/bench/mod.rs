@@ -1,8 +1,8 @@
-//! `legate-kind bench`: what the mesh costs in a cluster. It installs the chart, measures, prints tables
-//! and removes what it made, the chart included. It passes no judgement.
+//! `legate-kind bench`: the cost of the mesh in a cluster. It installs the chart, measures, prints
+//! tables, and removes everything including the chart. It makes no assertions.
 //!
-//! Times are by this program's clock: it watches the API server, and asks the servers with requests that
-//! wait for a change. What only a container knows is read from its log.
+//! Times are by this program's clock: it watches the API server and sends blocking queries to the
+//! servers. Events inside a container are read from its log.
 
 mod admission;
 mod api;
@@ -18,24 +18,24 @@ use self::api::Api;
 use crate::cluster::Cluster;
 use crate::mesh;
 
-/// How much is measured.
+/// The scope of the measurement.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How often a pod is started
+    /// Number of pod starts
     #[arg(long, default_value_t = 10)]
     pod_starts: u32,
-    /// How many pods are simulated for the operator's memory
+    /// Number of simulated pods for the operator's memory
     #[arg(long, default_value_t = 1000)]
     simulated_pods: u32,
-    /// How many pods are sent to admission in each row
+    /// Number of admissions per row
     #[arg(long, default_value_t = 500)]
     admissions: u32,
-    /// How often the readiness of a pod changes
+    /// Number of readiness changes of a pod
     #[arg(long, default_value_t = 50)]
     changes: u32,
 }
 
-/// Measures everything, one part after the other.
+/// Runs all parts in sequence.
 pub(crate) fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -52,7 +52,7 @@ async fn measure(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     let api = Api::connect().await?;
     let memory = scale::idle(&api).await?;
     simulated::add_node(&api).await?;
-    // A part that fails does not keep the others from being measured.
+    // A failed part does not prevent the others.
     let parts = [
         stages::measure(cluster, &api, options.pod_starts).await,
         readiness::measure(cluster, &api, options.changes).await,

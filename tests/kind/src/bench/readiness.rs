@@ -1,7 +1,7 @@
-//! From a change of a pod's readiness in the API server to the endpoints of another pod's Envoy.
+//! The delay from a readiness change of a pod in the API server to the endpoints of another pod's Envoy.
 //!
-//! The pod whose readiness changes is simulated, so that no kubelet writes it. The Envoy that has to hear
-//! of it is a real one, whose administration port is asked again and again.
+//! The changed pod is simulated, so that no kubelet writes its status. The observed Envoy is real; its
+//! admin port is polled.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -24,11 +24,11 @@ use crate::cluster::{Cluster, eventually};
 use crate::namespace::Namespace;
 use crate::workload::App;
 
-/// How long a change may take.
+/// The deadline for a change.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Between two questions to Envoy.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Envoy's administration port, in its pod.
+/// Envoy's admin port in its pod.
 const ADMIN: u16 = 19000;
 
 const CHANGED: &str = "changed";
@@ -42,11 +42,11 @@ struct Samples {
     written: Sample,
     catalog: Sample,
     envoy: Sample,
-    /// How long one question to Envoy takes.
+    /// The duration of one poll of Envoy.
     asked: Sample,
 }
 
-/// Changes the readiness so often, and prints the table.
+/// Changes the readiness this many times, and prints the table.
 pub(super) async fn measure(cluster: &Cluster, api: &Api, changes: u32) -> anyhow::Result<()> {
     let space = Namespace::create(cluster, "bench-readiness")?;
     let measured = prepare_and_change(api, &space, changes).await;
@@ -91,14 +91,14 @@ async fn prepare_and_change(
     envoy.until(true).await?;
     let mut samples = Samples::default();
     for change in 0..changes {
-        // Not at the pace of anything that happens regularly.
+        // At irregular intervals, to avoid synchronization with periodic events.
         sleep(Duration::from_millis(u64::from(250 + change * 37 % 250))).await;
         one(api, &pods, &mut envoy, change % 2 == 1, &mut samples).await?;
     }
     Ok(samples)
 }
 
-/// One change, seen at three places at once.
+/// One change, observed at three places concurrently.
 async fn one(
     api: &Api,
     pods: &kube::Api<Pod>,
@@ -131,7 +131,7 @@ async fn one(
     Ok(())
 }
 
-/// The administration port of an Envoy, on one connection.
+/// The admin port of an Envoy, on one connection.
 struct Envoy {
     requests: SendRequest<Empty<Bytes>>,
     connection: std::pin::Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
@@ -149,7 +149,7 @@ impl Envoy {
         })
     }
 
-    /// When the endpoint first was healthy, or not.
+    /// The time at which the endpoint first became healthy or unhealthy.
     async fn until(&mut self, healthy: bool) -> anyhow::Result<Instant> {
         let start = Instant::now();
         while start.elapsed() < LIMIT {
@@ -161,7 +161,7 @@ impl Envoy {
         bail!("Envoy does not see the change within {} s", LIMIT.as_secs())
     }
 
-    /// `None` where Envoy does not know the endpoint.
+    /// `None` if Envoy does not have the endpoint.
     async fn endpoint_is_healthy(&mut self) -> anyhow::Result<Option<bool>> {
         let request = Request::get(format!("/clusters?filter={CHANGED}"));
         let request = request.header("Host", "localhost").body(Empty::new())?;
@@ -184,7 +184,7 @@ impl Envoy {
     }
 }
 
-/// A port of this machine that leads to a pod's, as long as this is there.
+/// A local port forwarded to a pod until it is dropped.
 struct Forward {
     child: Child,
     port: u16,

@@ -1,5 +1,5 @@
-//! What an operator needs with many pods: memory, processor time, and how long all of them take until
-//! they are in the catalog, and until callers find none of them there.
+//! The usage of an operator with many pods: memory, CPU time, and the time until all are registered
+//! in the catalog and until callers no longer find any.
 
 use std::time::Duration;
 
@@ -15,37 +15,37 @@ use crate::cluster::Cluster;
 use crate::namespace::Namespace;
 use crate::workload::App;
 
-/// The pods' Services.
+/// The number of the pods' Services.
 const SERVICES: u32 = 20;
-/// Requests to the API server at a time.
+/// The number of concurrent requests to the API server.
 const AT_A_TIME: usize = 16;
-/// How long all pods may take.
+/// The deadline for all pods.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Between two looks at the catalog: how exact times are.
+/// The polling interval of the catalog, which is the precision of times.
 const LOOK: Duration = Duration::from_millis(250);
-/// What an operator is left alone for before its memory is read.
+/// The idle time before an operator's memory is read.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// What operators need: the one that writes, and another one.
+/// The usage of operators: the leader and another one.
 pub(super) struct Operators {
     leader: Usage,
     other: Option<Usage>,
 }
 
-/// What is measured with all pods.
+/// The measurements with all pods.
 struct Times {
     created: Duration,
-    /// From the first status that was written.
+    /// Since the first status was written.
     written: Duration,
     registered: Duration,
     removed: Duration,
-    /// Processor seconds of the leader, from the first pod until all are registered.
+    /// CPU seconds of the leader, from the first pod until all are registered.
     processor: f64,
     with_all: Operators,
     afterwards: Operators,
 }
 
-/// What operators need with no pod at all.
+/// The usage of operators without any pod.
 pub(super) async fn idle(api: &Api) -> anyhow::Result<Operators> {
     sleep(QUIET).await;
     operators(api).await
@@ -62,7 +62,7 @@ async fn operators(api: &Api) -> anyhow::Result<Operators> {
     })
 }
 
-/// Simulates so many pods, and prints the table; `idle` is what operators needed without.
+/// Simulates this many pods, and prints the table; `idle` is the usage without pods.
 pub(super) async fn measure(
     cluster: &Cluster,
     api: &Api,
@@ -71,7 +71,7 @@ pub(super) async fn measure(
 ) -> anyhow::Result<()> {
     let space = Namespace::create(cluster, "bench-scale")?;
     let times = all(api, &space, pods).await;
-    // Nothing to say about pods without containers when this fails: the operators' logs are shown.
+    // On failure only the operators' logs are relevant, because the pods have no containers.
     let removed = simulated::remove_pods(&api.pods(&space.name)).await;
     let removed = removed.and_then(|()| space.delete());
     let times = times?;
@@ -128,7 +128,7 @@ async fn all(api: &Api, space: &Namespace<'_>, count: u32) -> anyhow::Result<Tim
     let pods = api.pods(&space.name);
 
     let start = Instant::now();
-    // Numbers from 1: the first address is of another part.
+    // Numbers start at 1, because the first address is used otherwise.
     let requests = stream::iter(1..=count).map(|number| {
         let app = &apps[(number % SERVICES) as usize];
         let pods = &pods;
@@ -159,7 +159,7 @@ async fn all(api: &Api, space: &Namespace<'_>, count: u32) -> anyhow::Result<Tim
             .await?;
         Ok(start.elapsed())
     };
-    // A service and its sidecar each.
+    // Each has a service and a sidecar.
     let registered = instances(api, 2 * count as usize, start);
     let (written, registered) = tokio::try_join!(write, registered)?;
     let processor = api.usage(&leader).await?.processor - before.processor;
@@ -187,7 +187,7 @@ fn name(number: u32) -> String {
     format!("many-{number}")
 }
 
-/// How long it takes from `start` until so many instances take calls on the simulated node.
+/// The time from `start` until this many instances on the simulated node are passing.
 async fn instances(api: &Api, wanted: usize, start: Instant) -> anyhow::Result<Duration> {
     let path = format!("health/node/{}-virtual", simulated::NODE);
     let mut count = 0;

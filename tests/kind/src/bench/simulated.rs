@@ -1,5 +1,5 @@
-//! Pods without containers: real objects in the API server, injected at their admission, bound to a node
-//! that no kubelet looks after. This program writes their status.
+//! Pods without containers: real objects in the API server, injected at admission, and bound to a node
+//! without a kubelet. This program writes their status.
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,9 +14,9 @@ use crate::workload::App;
 pub(super) const NODE: &str = "simulated";
 const NODE_IP: &str = "10.254.0.1";
 
-/// Adds the node, which takes no other pods.
+/// Adds the node, on which no other pods are scheduled.
 pub(super) async fn add_node(api: &Api) -> anyhow::Result<()> {
-    // What a run has left that was killed.
+    // Removes the remains of a killed run.
     remove_node(api).await?;
     let node: Node = serde_json::from_value(json!({
         "metadata": {"name": NODE},
@@ -35,7 +35,7 @@ pub(super) async fn remove_node(api: &Api) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pod of this application on the node. It stays although nothing is heard of the node.
+/// A pod of this application on the node. It tolerates that the node is not ready.
 pub(super) fn pod(app: &App, name: &str) -> anyhow::Result<Pod> {
     let mut pod = app.pod(name);
     pod["spec"]["nodeName"] = json!(NODE);
@@ -43,13 +43,13 @@ pub(super) fn pod(app: &App, name: &str) -> anyhow::Result<Pod> {
     serde_json::from_value(pod).context("a pod")
 }
 
-/// The address of the pod with this number; nobody has it.
+/// The address of the pod with this number, which does not exist.
 pub(super) fn address(number: u32) -> String {
     let [_, _, high, low] = number.to_be_bytes();
     format!("10.253.{high}.{low}")
 }
 
-/// What a kubelet writes when the containers run.
+/// The status that a kubelet writes when the containers run.
 pub(super) fn running(address: &str) -> Value {
     let mut status = readiness(true);
     status["status"]["phase"] = json!("Running");
@@ -60,7 +60,7 @@ pub(super) fn running(address: &str) -> Value {
     status
 }
 
-/// What a kubelet writes when the readiness changes.
+/// The status that a kubelet writes when the readiness changes.
 pub(super) fn readiness(ready: bool) -> Value {
     let now = Timestamp::now().to_string();
     let status = if ready { "True" } else { "False" };
@@ -68,7 +68,7 @@ pub(super) fn readiness(ready: bool) -> Value {
     json!({"status": {"conditions": [condition("Ready"), condition("ContainersReady")]}})
 }
 
-/// Writes a part of a pod's status.
+/// Patches a pod's status.
 pub(super) async fn set_status(
     pods: &kube::Api<Pod>,
     name: &str,
@@ -80,7 +80,7 @@ pub(super) async fn set_status(
     Ok(())
 }
 
-/// Removes all pods here at once: no kubelet confirms their end.
+/// Deletes all pods immediately, because no kubelet confirms their end.
 pub(super) async fn remove_pods(pods: &kube::Api<Pod>) -> anyhow::Result<()> {
     let now = DeleteParams::default().grace_period(0);
     pods.delete_collection(&now, &ListParams::default()).await?;

@@ -1,8 +1,8 @@
-//! From the request that creates a pod to the pod's readiness, stage by stage.
+//! The time from the creation of a pod to its readiness, stage by stage.
 //!
-//! The watch of the API server says what the scheduler and the kubelet write. The kubelet looks at its
-//! containers once a second, so that what it says of them is up to a second late; the next container
-//! starts after that. What the sidecar reaches, it writes into its log, with the times from its start.
+//! The watch of the API server shows the writes of scheduler and kubelet. The kubelet checks its
+//! containers once a second, so its status is up to a second late; the next container starts after that.
+//! The sidecar logs its own stages, with times relative to its start.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -20,12 +20,12 @@ use crate::cluster::Cluster;
 use crate::namespace::Namespace;
 use crate::workload::App;
 
-/// How long one pod may take.
+/// The deadline for one pod.
 const LIMIT: Duration = Duration::from_secs(90);
 
 const SERVICE: &str = "started";
 
-/// The stages in the order in which a pod reaches them, and where the time is from.
+/// The stages in order, with the source of each time.
 const STAGES: [(&str, &str); 12] = [
     ("created", "admitted and created: the API server's answer"),
     ("scheduled", "scheduled"),
@@ -44,7 +44,7 @@ const STAGES: [(&str, &str); 12] = [
     ("pod", "pod ready"),
 ];
 
-/// Milliseconds from the request.
+/// Milliseconds since the request.
 type Times = BTreeMap<&'static str, f64>;
 
 /// Starts pods one after the other and prints the table.
@@ -74,7 +74,7 @@ async fn all(
     starts: u32,
 ) -> anyhow::Result<BTreeMap<&'static str, Sample>> {
     let mut samples: BTreeMap<&'static str, Sample> = BTreeMap::new();
-    // The first one fills caches, and does not count.
+    // The first start warms up caches and is not counted.
     for number in 0..=starts {
         let times = timeout(LIMIT, one(api, space, app, number)).await;
         let times = times.context("a pod was not ready in time")??;
@@ -121,7 +121,7 @@ async fn one(api: &Api, space: &Namespace<'_>, app: &App, number: u32) -> anyhow
     Ok(times)
 }
 
-/// What the watch says of the pod until it is ready.
+/// Follows the pod's status until it is ready.
 async fn follow(
     events: impl Stream<Item = kube::Result<WatchEvent<Pod>>>,
     began: Instant,
@@ -143,7 +143,7 @@ async fn follow(
     anyhow::bail!("the watch ended before the pod was ready: {times:?}")
 }
 
-/// The stages that the pod's status shows.
+/// The stages reached according to the pod's status.
 fn reached(pod: &Pod) -> Vec<&'static str> {
     let status = pod.status.clone().unwrap_or_default();
     let holds = |name: &str| {
@@ -177,8 +177,8 @@ fn reached(pod: &Pod) -> Vec<&'static str> {
     reached.map(|(stage, _)| stage).collect()
 }
 
-/// `2026-01-02T03:04:05.6Z … ready: listen 2 ms, connect 34 ms, …`: when this was written, and the times
-/// of the stages from the start of the program.
+/// Parses `2026-01-02T03:04:05.6Z … ready: listen 2 ms, connect 34 ms, …`: the time of the line, and the
+/// stages relative to the start of the program.
 fn own_stages(log: &str, began: SystemTime) -> anyhow::Result<Times> {
     let line = log.lines().find(|line| line.contains("ready: listen "));
     let line = line.context("the sidecar's log does not say that it is ready")?;

@@ -1,4 +1,4 @@
-//! An API server that does not answer for a minute, and has lost all connections after it.
+//! An outage of the API server for a minute, after which all connections are lost.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -49,8 +49,8 @@ fn the_api_server_is_away_for_a_minute(space: &Namespace) -> anyhow::Result<()> 
     load.without_failure().map(|_| ())
 }
 
-/// It accepts connections and answers nothing for a minute; then it is killed, and the node starts it
-/// again.
+/// It accepts connections without responding for a minute; then it is killed, and the node restarts
+/// it.
 fn stop_the_api_server(cluster: &Cluster) -> anyhow::Result<()> {
     let node = cluster.node.context("a node of this machine")?.to_string();
     let signal = |signal: &str| {
@@ -67,7 +67,7 @@ fn stop_the_api_server(cluster: &Cluster) -> anyhow::Result<()> {
     })
 }
 
-/// Names of the operator's pods, and how often each has been started again.
+/// Names of the operator's pods with their restart counts.
 fn operator_restarts(space: &Namespace) -> anyhow::Result<String> {
     let each =
         "{range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount} {end}";
@@ -81,7 +81,7 @@ fn operator_restarts(space: &Namespace) -> anyhow::Result<String> {
     ])
 }
 
-/// One of the operator's pods holds the lease, and goes on renewing it.
+/// Asserts that one of the operator's pods holds the lease and continues to renew it.
 fn lease_is_renewed(space: &Namespace) -> anyhow::Result<()> {
     let release = mesh::namespace(space.cluster);
     let lease = || -> anyhow::Result<Value> {

@@ -1,4 +1,4 @@
-//! Changes of a service while others call it without pause.
+//! Changes of a service under continuous load.
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -19,7 +19,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The application ends at once at SIGTERM: what keeps requests are the sidecars on both sides.
+/// The application exits immediately on SIGTERM: the sidecars on both sides avoid failed requests.
 fn a_rolling_update_loses_no_request(space: &Namespace) -> anyhow::Result<()> {
     speaks_http(space, "rolled-api")?;
     intend(space, "rolled-load", "rolled-api", "allow")?;

@@ -1,4 +1,4 @@
-//! `legate check` and `legate proxy`: a healthy mesh is named healthy, and what is broken by its name.
+//! `legate check` and `legate proxy`: a healthy mesh is reported healthy, and failures are named.
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ const WEBHOOK: &str = "mutatingwebhookconfiguration/legate-operator";
 
 fn check_names_what_is_broken(space: &Namespace) -> anyhow::Result<()> {
     App::new("checked").run(space)?;
-    // What other scenarios have left ends meanwhile.
+    // Remains of other scenarios disappear meanwhile.
     eventually("a healthy mesh is named healthy", || {
         let (healthy, findings) = legate::check()?;
         let well = |finding: &legate::Finding| finding.outcome == "ok";
@@ -53,12 +53,12 @@ fn an_application_that_is_never_ready(space: &Namespace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The operator writes the right one again within a minute.
+/// The operator restores the correct bundle within a minute.
 fn a_wrong_ca_bundle(space: &Namespace) -> anyhow::Result<()> {
     let cluster = space.cluster;
     let read = || cluster.json(&["get", WEBHOOK]);
     let right = read()?["webhooks"][0]["clientConfig"]["caBundle"].clone();
-    // Another authority of this cluster.
+    // Another CA of this cluster.
     let release = mesh::namespace(cluster);
     let other = release.json(&["get", "secret", "legate-ca-cert"])?;
     let other = other["data"]["tls.crt"].clone();
@@ -74,7 +74,7 @@ fn a_wrong_ca_bundle(space: &Namespace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Also a pod that was created while the webhook was out of the way.
+/// Also covers a pod that was created while the webhook was disabled.
 fn an_operator_that_is_away(space: &Namespace) -> anyhow::Result<()> {
     let cluster = space.cluster;
     let release = mesh::namespace(cluster);
@@ -90,16 +90,16 @@ fn an_operator_that_is_away(space: &Namespace) -> anyhow::Result<()> {
     scale(0)?;
     let outcome = eventually("an operator that is away is named", || {
         legate::fails("operator", "scaled to 0")?;
-        legate::fails("webhook-called", "cannot ask the webhook")
+        legate::fails("webhook-called", "cannot call the webhook")
     })
     .and_then(|()| policy("Ignore").map(|_| ()))
     .and_then(|()| {
-        eventually("a webhook that is not asked is named", || {
-            legate::fails("webhook-called", "without asking")
+        eventually("a webhook that is not called is named", || {
+            legate::fails("webhook-called", "without calling")
         })
     })
     .and_then(|()| App::new("checked-bare").run(space));
-    // The mesh is as it was, whatever came of it.
+    // Restores the mesh, whatever the result.
     policy("Fail")?;
     scale(2)?;
     release.rolled_out("deployment/legate-operator")?;
@@ -173,7 +173,7 @@ fn status(space: &Namespace, pod: &str) -> anyhow::Result<()> {
     ensure!(document["status"]["ready"] == true, "{document}");
     let listeners = document["listeners"].as_array();
     ensure!(listeners.is_some_and(|all| all.len() >= 2), "{document}");
-    // Without a token the server refuses, and all else is shown.
+    // Without a token the server refuses, and everything else is shown.
     for part in ["server: pod legate-server-", "403", "CONSUL_HTTP_TOKEN"] {
         ensure!(text.contains(part), "{part} is not in {text}");
     }

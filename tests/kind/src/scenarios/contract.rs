@@ -1,5 +1,5 @@
-//! The image of sidecars with the containers that the injector of consul-k8s writes, in both forms:
-//! next to the application's, and as a native sidecar.
+//! The sidecar image in the containers that the injector of consul-k8s creates, both as an ordinary
+//! container and as a native sidecar.
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -10,28 +10,28 @@ use crate::namespace::Namespace;
 use crate::run::Scenario;
 use crate::workload::{assert_caller, intend, speaks_http};
 
-/// Those that have a server of their own.
+/// Scenarios with a server of their own.
 pub(super) const WITHOUT_MESH: &[Scenario] = &[Scenario {
     name: "sidecars_keep_the_contract_of_consul_k8s",
     run: sidecars_keep_the_contract_of_consul_k8s,
 }];
 
-/// Those with TLS and access control.
+/// Scenarios with TLS and ACLs.
 pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     name: "sidecars_of_consul_k8s_log_in_over_tls",
     run: sidecars_of_consul_k8s_log_in_over_tls,
 }];
 
-/// The user of sidecars, whom no image knows.
+/// The user of sidecars, which exists in no image.
 pub(super) const USER: u32 = 5995;
 
-/// How pods reach servers, and how servers learn of pods.
+/// How pods reach servers, and how pods are registered with servers.
 struct Servers<'a> {
-    /// After `-addresses`.
+    /// The value of `-addresses`.
     address: &'a str,
     /// Flags for TLS and logins.
     flags: &'a [&'a str],
-    /// PEM of the authority that flags name by a file; may be empty.
+    /// PEM of the CA that flags refer to by file; may be empty.
     authority: String,
     register: &'a dyn Fn(&Value) -> anyhow::Result<()>,
 }
@@ -49,12 +49,12 @@ fn sidecars_keep_the_contract_of_consul_k8s(space: &Namespace) -> anyhow::Result
         authority: String::new(),
         register: &register,
     };
-    one_asks_the_other(space, &servers, "api", "web")?;
+    request_between_pods(space, &servers, "api", "web")?;
 
     space.wait("pod/api", "condition=Ready")?;
     let probe = ["/usr/local/bin/consul-dataplane", "-check-proxy-health"];
     space.exec("api", "consul-dataplane", &probe)?;
-    // Gateways with ports below 1024 are started by this name, and are given this capability.
+    // Gateways with ports below 1024 start this program and get this capability.
     let mut gateway = sidecar(&servers, false);
     gateway["command"] = json!(["privileged-consul-dataplane"]);
     gateway["args"] = json!(["-version"]);
@@ -82,7 +82,7 @@ fn sidecars_of_consul_k8s_log_in_over_tls(space: &Namespace) -> anyhow::Result<(
         authority: release.kubectl(&["get", "secret/legate-ca-cert", template])?,
         register: &|body| mesh::put(space.cluster, "/v1/catalog/register", body),
     };
-    let answer = one_asks_the_other(space, &servers, api, web)?;
+    let answer = request_between_pods(space, &servers, api, web)?;
     assert_caller(&answer, web)?;
     let tokens_of = |pod: &str| -> anyhow::Result<usize> {
         let tokens = mesh::get(space.cluster, "/v1/acl/tokens")?;
@@ -92,14 +92,14 @@ fn sidecars_of_consul_k8s_log_in_over_tls(space: &Namespace) -> anyhow::Result<(
         Ok(of_the_pod.count())
     };
     ensure!(tokens_of(api)? == 1, "{api} has not logged in");
-    // Its sidecar ended by itself.
+    // Its sidecar exited by itself.
     ensure!(tokens_of(web)? == 0, "{web} has not logged out");
     Ok(())
 }
 
-/// All of it restricted: `web` asks `api` through both sidecars and ends then, and its own, a native one,
-/// after it. What `api` answered.
-fn one_asks_the_other(
+/// With all restrictions: `web` sends a request to `api` through both sidecars and exits, and then its
+/// own sidecar, a native one. Returns the response.
+fn request_between_pods(
     space: &Namespace,
     servers: &Servers,
     api: &str,
@@ -137,7 +137,7 @@ fn one_asks_the_other(
     Ok(answer)
 }
 
-/// What the endpoints controller registers of a pod.
+/// Registers a pod as the endpoints controller does.
 fn register(
     space: &Namespace,
     servers: &Servers,
@@ -220,8 +220,8 @@ pub(super) fn app(arguments: &[&str]) -> Value {
     })
 }
 
-/// The container of consul-k8s, word for word but for the server's name and the grace period. Its id and
-/// the authority are where its init container would have written them.
+/// The container of consul-k8s, verbatim except for the server's name and the grace period. Its id and
+/// the CA are where its init container would have written them.
 fn sidecar(servers: &Servers, native: bool) -> Value {
     let from = |path: &str| json!({"fieldRef": {"fieldPath": path}});
     let mut container = json!({

@@ -17,7 +17,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     run: the_chart_works_with_a_consul_outside_of_the_cluster,
 }];
 
-/// The release, its namespace, and what the chart calls the auth method of its pods.
+/// The release, its namespace, and the chart's name for the auth method of its pods.
 const RELEASE: &str = "outside";
 const OUTSIDE: Release = Release {
     name: RELEASE,
@@ -26,15 +26,15 @@ const OUTSIDE: Release = Release {
 const METHOD: &str = "outside-legate-k8s-auth-method";
 
 fn the_chart_works_with_a_consul_outside_of_the_cluster(space: &Namespace) -> anyhow::Result<()> {
-    // One operator injects the pods of a cluster.
+    // Only one operator may inject the pods of a cluster.
     mesh::OWN.uninstall()?;
     let program = space.cluster.consul.as_deref().context("a consul")?;
     let consul = Consul::start(program, space.cluster)?;
-    // Pods in the namespace of a release are not injected.
+    // Pods in a release's namespace are not injected.
     let release = Namespace::create(space.cluster, RELEASE)?;
     let shown = install(&release, &consul).and_then(|()| services_meet(space, &consul));
     let shown = shown.map_err(|error| error.context(release.describe()).context(consul.log()));
-    // Without a webhook whatever comes next in this cluster starts, also after a failure.
+    // Uninstalled also after a failure, because its webhook would block later pods of this cluster.
     let uninstalled = OUTSIDE.uninstall();
     shown.and(uninstalled)?;
     mesh::assert_no_webhook_of(space.cluster, RELEASE)?;
@@ -96,7 +96,7 @@ fn install(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
     ])
 }
 
-/// A sidecar gives its own token back; the token of this login only the operator can remove.
+/// A sidecar logs out its own token; the token of this login can only be removed by the operator.
 fn tokens_go_with_their_pod(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
     let pods = space.json(&["get", "pods", "--selector=app=outside-web"])?;
     let pod = &pods["items"][0]["metadata"];

@@ -1,4 +1,4 @@
-//! The node, and what needs neither a chart nor an injector.
+//! The node, and scenarios without chart and injector.
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -42,8 +42,8 @@ fn the_node_is_ready_and_answers_names(space: &Namespace) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The init container of redirection, in place of sidecars two servers under their user: one stands
-/// where calls of the application arrive, the other where those from outside do.
+/// The init container for redirection, with two servers under the sidecar's user instead of a
+/// sidecar: one on the port for outbound connections, the other on the port for inbound ones.
 fn a_pod_redirects_its_traffic_with_one_capability(space: &Namespace) -> anyhow::Result<()> {
     let config = json!({
         "ProxyUserID": USER.to_string(),
@@ -97,7 +97,7 @@ fn a_pod_redirects_its_traffic_with_one_capability(space: &Namespace) -> anyhow:
             format!("http://{other}:8080/"),
             "outbound",
         ),
-        // The sidecar's own calls go where they are sent to.
+        // The sidecar's own connections are not redirected.
         (
             "redirected",
             "outbound",

@@ -1,4 +1,4 @@
-//! What the chart renders, before the real API server: it checks everything and keeps nothing.
+//! The real API server validates the rendered chart in a dry run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
 /// The namespace in `tests/chart`.
 const NAMESPACE: &str = "consul";
 
-/// Kinds of others that the chart makes resources of: group, version, plural and kind.
+/// Foreign kinds of resources in the chart: group, version, plural and kind.
 const FOREIGN: [(&str, &str, &str, &str); 3] = [
     ("cert-manager.io", "v1", "certificates", "Certificate"),
     ("cert-manager.io", "v1", "issuers", "Issuer"),
@@ -72,13 +72,13 @@ fn dry_run(cluster: &Cluster, file: &Path) -> anyhow::Result<()> {
         "--filename",
         file,
     ];
-    // What an earlier run has installed is another's.
+    // Removes the resources of an earlier run.
     cluster
         .kubectl(&[&words[..], &["--force-conflicts"]].concat())
         .map(|_| ())
 }
 
-/// Definitions of those kinds that this cluster does not have, which accept any resource.
+/// Creates definitions of foreign kinds that this cluster lacks, which accept any resource.
 fn define_foreign_kinds(cluster: &Cluster, made: &mut Vec<String>) -> anyhow::Result<()> {
     for (group, version, plural, kind) in FOREIGN {
         let name = format!("{plural}.{group}");

@@ -1,4 +1,4 @@
-//! What is shown in a cluster.
+//! All scenarios, in groups.
 
 mod away;
 mod changes;
@@ -16,8 +16,8 @@ mod whole;
 
 use crate::run::{Group, Needs};
 
-/// The tutorial, which brings its own mesh; what needs none; what the mesh does for one application;
-/// what changes all of it; other meshes.
+/// In order: the tutorial with its own mesh; scenarios without a mesh; scenarios for single
+/// applications; changes of the whole mesh; other meshes.
 pub(crate) const GROUPS: [Group; 8] = [
     Group {
         mesh: false,

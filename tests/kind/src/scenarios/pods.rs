@@ -1,4 +1,4 @@
-//! The life of a pod with a sidecar: probes, a Job that ends, an application that takes its time.
+//! The lifecycle of a pod with a sidecar: probes, a Job, a slow shutdown.
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -27,8 +27,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The node has no identity of the mesh, and its probes come in nevertheless. A probe that the application
-/// does not answer is seen: nothing answers in its place.
+/// The node has no identity in the mesh, but its probes reach the application. A probe that the
+/// application does not answer fails.
 fn probes_of_the_node_reach_the_application(space: &Namespace) -> anyhow::Result<()> {
     let http = |path: &str, port: Value| json!({"httpGet": {"path": path, "port": port}});
     let grpc = |port: u16| json!({"grpc": {"port": port}});
@@ -82,7 +82,7 @@ fn probes_of_the_node_reach_the_application(space: &Namespace) -> anyhow::Result
             ensure!(status["ready"] == false, "{status}");
         }
     }
-    // Liveness has been asked for all the while.
+    // Liveness probes have run during the whole time.
     for name in ["http", "http-name", "grpc", "tcp", "tcp-name"] {
         for status in app_statuses(space, &format!("app=probed-{name}"))? {
             ensure!(status["ready"] == true, "{status}");
@@ -97,7 +97,7 @@ fn every_second(mut probe: Value) -> Value {
     probe
 }
 
-/// What the kubelet says of the applications' containers, of which there is one at least.
+/// The kubelet's status of the applications' containers, of which there is at least one.
 fn app_statuses(space: &Namespace, label: &str) -> anyhow::Result<Vec<Value>> {
     let pods = space.json(&["get", "pods", "--selector", label])?;
     let pods = pods["items"].as_array().context("pods are a list")?;
@@ -115,7 +115,7 @@ fn a_job_ends_with_its_application(space: &Namespace) -> anyhow::Result<()> {
     intend(space, "job-once", "job-api", "allow")?;
     App::new("job-api").run(space)?;
     let once = App::new("job-once").arguments(&["get", "--retry=60", "http://job-api/"]);
-    // Its Service says what it is called in the mesh.
+    // Its Service determines its name in the mesh.
     once.apply_without_pods(space)?;
     let mut template = once.template();
     template["spec"]["restartPolicy"] = json!("Never");
@@ -143,7 +143,7 @@ fn an_application_calls_others_until_it_ends(space: &Namespace) -> anyhow::Resul
     ask_until_answered(space, "late-web", url)?;
     let pods = space.pods("app=late-web")?;
     let pod = pods.first().context("there is a pod")?;
-    // What it says until it ends can be read only while it is there.
+    // Its log can only be read while it exists.
     let log = std::thread::scope(|scope| {
         let words = ["logs", "--follow", pod, "--container=app"];
         let log = scope.spawn(move || space.kubectl(&words));

@@ -26,14 +26,14 @@ const SEVERAL: Release = Release {
 };
 
 fn three_servers_share_an_etcd(space: &Namespace) -> anyhow::Result<()> {
-    // One operator injects the pods of a cluster.
+    // Only one operator may inject the pods of a cluster.
     mesh::OWN.uninstall()?;
     let etcd = Etcd::start(space.cluster)?;
-    // Pods in the namespace of a release are not injected.
+    // Pods in a release's namespace are not injected.
     let release = Namespace::create(space.cluster, RELEASE)?;
     let shown = install(&release, &etcd).and_then(|()| servers_are_killed(space, &release));
     let shown = shown.map_err(|error| error.context(release.describe()).context(etcd.log()));
-    // Without a webhook whatever comes next in this cluster starts, also after a failure.
+    // Uninstalled also after a failure, because its webhook would block later pods of this cluster.
     let uninstalled = SEVERAL.uninstall();
     shown.and(uninstalled)?;
     mesh::assert_no_webhook_of(space.cluster, RELEASE)?;
@@ -50,8 +50,8 @@ fn install(release: &Namespace, etcd: &Etcd) -> anyhow::Result<()> {
     ])
 }
 
-/// Each of the servers, one after the other and then all at once: what was written through one is known to
-/// the others, and no request of an application fails.
+/// Kills each server in turn, then all at once. A write through one is visible in the others, and no
+/// request of an application fails.
 fn servers_are_killed(space: &Namespace, release: &Namespace) -> anyhow::Result<()> {
     speaks_http(space, "several-api")?;
     web_may(space, "deny")?;
@@ -85,7 +85,7 @@ fn servers_are_killed(space: &Namespace, release: &Namespace) -> anyhow::Result<
     Ok(())
 }
 
-/// What becomes of the requests of `several-web`; those of the load are allowed in any case.
+/// Sets the intention for `several-web`; the load's requests are always allowed.
 fn web_may(space: &Namespace, action: &str) -> anyhow::Result<()> {
     let spec = json!({
         "destination": {"name": "several-api"},
@@ -97,7 +97,7 @@ fn web_may(space: &Namespace, action: &str) -> anyhow::Result<()> {
     space.wait("serviceintentions/several-api", "condition=Synced")
 }
 
-/// One member, which ends when this is dropped.
+/// A single member, stopped on drop.
 struct Etcd {
     process: Process,
     client: SocketAddr,

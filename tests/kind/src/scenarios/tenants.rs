@@ -1,4 +1,4 @@
-//! Namespaces of Kubernetes as namespaces of the mesh: names are each one's own.
+//! Kubernetes namespaces mapped to namespaces of the mesh: names are independent.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -13,13 +13,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     run: two_namespaces_have_services_of_one_name,
 }];
 
-/// The other one of the two.
+/// The other of the two namespaces.
 const OTHER: &str = "mirrored-other";
-/// What the mesh's namespaces begin with.
+/// The prefix of the mesh's namespaces.
 const PREFIX: &str = "k8s-";
 
 fn two_namespaces_have_services_of_one_name(space: &Namespace) -> anyhow::Result<()> {
-    // An earlier scenario may have left the release's namespace while it is being deleted.
+    // The release's namespace may still be terminating after an earlier scenario.
     let gone = format!("namespace/{}", mesh::OWN.namespace);
     let words = ["wait", &gone, "--for=delete", "--timeout=120s"];
     space.cluster.kubectl(&words)?;
@@ -50,14 +50,14 @@ fn apart(space: &Namespace, other: &Namespace) -> anyhow::Result<()> {
     let none = mesh::get(space.cluster, "/v1/health/service/same-api")?;
     ensure!(none == json!([]), "{none}");
 
-    // One intention of the same name in each.
+    // An intention of the same name in each.
     intend(space, "same-web", "same-api", "allow")?;
     intend(other, "same-web", "same-api", "deny")?;
     let url = "http://same-api/";
     answered_by(space, &ask_until_answered(space, "same-web", url)?)?;
     ask_until_refused(other, "same-web", url)?;
 
-    // Whoever is called in another namespace has to allow just that caller.
+    // A service called from another namespace must allow that caller.
     let across = format!("http://same-api.{}/", space.name);
     ask_until_refused(other, "same-web", &across)?;
     let sources = json!([
@@ -74,7 +74,7 @@ fn apart(space: &Namespace, other: &Namespace) -> anyhow::Result<()> {
     ask_until_refused(other, "same-web", url)
 }
 
-/// Checks that a pod of this namespace has answered.
+/// Checks that a pod of this namespace has responded.
 fn answered_by(space: &Namespace, answer: &Value) -> anyhow::Result<()> {
     let pods = space.pods("app=same-api")?;
     let own = pods.iter().any(|pod| answer["instance"] == pod.as_str());

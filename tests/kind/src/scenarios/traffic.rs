@@ -1,4 +1,4 @@
-//! Who reaches whom: upstreams that are named, transparent proxying, intentions.
+//! Traffic between services: explicit upstreams, transparent proxying, intentions.
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -53,7 +53,7 @@ fn services_are_reached_by_their_names(space: &Namespace) -> anyhow::Result<()> 
         let answer = ask_until_answered(space, "seen-web", &format!("http://{name}/"))?;
         assert_caller(&answer, "seen-web").context(name)?;
     }
-    // From outside of the mesh nobody gets in, neither to the sidecar's port nor to the application's.
+    // Clients outside of the mesh are refused on the sidecar's port and on the application's.
     let outside = App::new("seen-outside").annotation("connect-inject", "false");
     outside.run(space)?;
     let refused = ask(space, "seen-outside", "http://seen-api/");
@@ -68,7 +68,7 @@ fn intentions_allow_and_deny(space: &Namespace) -> anyhow::Result<()> {
         .annotation("connect-service-upstreams", "judged-api:1234")
         .run(space)?;
     let url = "http://127.0.0.1:1234/";
-    // With access control, what is not allowed is denied.
+    // With ACLs the default is to deny.
     ask_until_refused(space, "judged-web", url)?;
     intend(space, "judged-web", "judged-api", "allow")?;
     ask_until_answered(space, "judged-web", url)?;
@@ -84,7 +84,7 @@ fn intentions_allow_and_deny(space: &Namespace) -> anyhow::Result<()> {
 }
 
 fn a_refused_resource_says_why(space: &Namespace) -> anyhow::Result<()> {
-    // Only the servers know that there are no paths in what this service speaks.
+    // Only the servers can check that this service's protocol has no paths.
     let permission = json!({"action": "allow", "http": {"pathPrefix": "/"}});
     let spec = json!({
         "destination": {"name": "refused-api"},
@@ -93,7 +93,7 @@ fn a_refused_resource_says_why(space: &Namespace) -> anyhow::Result<()> {
     space.apply(&resource("ServiceIntentions", "refused-api", &spec))?;
     let message = refusal(space, "serviceintentions/refused-api")?;
     ensure!(message.contains("protocol"), "{message}");
-    // It is tried again, and says so when it works.
+    // It is retried, and the condition reports success.
     speaks_http(space, "refused-api")?;
     space.wait("serviceintentions/refused-api", "condition=Synced")
 }

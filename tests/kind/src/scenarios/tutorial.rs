@@ -1,5 +1,5 @@
-//! The tutorial, to the letter: the blocks of `docs/kubernetes.md`, each run by a shell in the project's
-//! folder as its reader would, with the images under the names that the chart has for them.
+//! The tutorial verbatim: the blocks of `docs/kubernetes.md`, each run by a shell in the project's folder
+//! as a reader would, with the images under the chart's names.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,14 +19,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     run: the_tutorial_works_as_it_is_written,
 }];
 
-/// How long a reader would ask again for, where an answer is not yet the one that is shown.
+/// How long to retry until the output is the expected one.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a cluster that was kept may have; the operator has to be there for as long as its resources are.
+/// Removes the remains in a reused cluster; the operator must exist as long as its resources do.
 const CLEAN: &str = "\
 kubectl delete namespace hello hello-restricted --ignore-not-found
 helm uninstall legate --namespace legate --ignore-not-found --wait
 kubectl delete namespace legate --ignore-not-found";
-/// The shell of a block: the folder of `legate` comes first on `PATH`, and what is said to people counts.
+/// The shell of a block: the folder of `legate` is first on `PATH`, and standard error is part of the
+/// output.
 const SHELL: &str = "PATH=$0:$PATH; set -euo pipefail; exec 2>&1; eval \"$1\"";
 
 fn the_tutorial_works_as_it_is_written(space: &Namespace) -> anyhow::Result<()> {
@@ -45,14 +46,14 @@ fn the_tutorial_works_as_it_is_written(space: &Namespace) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Runs a block; one that only asks, until its output is the one that is shown.
+/// Runs a block; a read-only block is repeated until its output is the expected one.
 fn run(step: &Step) -> anyhow::Result<()> {
     let Step {
         line,
         commands,
         shown,
     } = step;
-    let patience = if step.only_asks() {
+    let patience = if step.is_read_only() {
         PATIENCE
     } else {
         Duration::ZERO
@@ -71,7 +72,7 @@ fn run(step: &Step) -> anyhow::Result<()> {
     .context(block)
 }
 
-/// What commands print; they succeed.
+/// The output of commands, which must succeed.
 fn shell(commands: &str) -> anyhow::Result<String> {
     let programs = std::env::current_exe()?;
     let programs = programs.parent().context("programs are in a folder")?;

@@ -1,5 +1,5 @@
-//! What concerns the whole mesh: its operator, its server, a new version of the chart, and its end.
-//! Applications notice nothing of it.
+//! Changes of the whole mesh: its operator, its server, an upgrade of the chart, and its removal.
+//! Applications are not affected.
 
 use anyhow::ensure;
 
@@ -21,14 +21,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "an_upgrade_of_the_chart_loses_no_request",
         run: an_upgrade_of_the_chart_loses_no_request,
     },
-    // The last one: there is no mesh after it.
+    // The last one, because it removes the mesh.
     Scenario {
         name: "uninstalling_leaves_nothing_in_the_way",
         run: uninstalling_leaves_nothing_in_the_way,
     },
 ];
 
-/// Two services in the mesh, and requests between them.
+/// Two services in the mesh, with continuous requests between them.
 fn load<'a>(
     space: &'a Namespace<'a>,
     api: &'static str,
@@ -51,7 +51,7 @@ fn the_operator_is_killed(space: &Namespace) -> anyhow::Result<()> {
     let load = load(space, "operated-api", "operated-load")?;
     let release = mesh::namespace(space.cluster);
     kill(&release, "component=operator")?;
-    // Pods that come meanwhile wait for it.
+    // Pods created meanwhile wait for it.
     let scale = ["scale", "deployment/operated-api", "--replicas=3"];
     space.kubectl(&scale)?;
     release.rolled_out("deployment/legate-operator")?;
@@ -73,7 +73,7 @@ fn the_server_is_killed_and_keeps_its_state(space: &Namespace) -> anyhow::Result
     release.rolled_out("statefulset/legate-server")?;
     let kept = mesh::registered(space.cluster, "kept-api")?;
     ensure!(kept == registered, "{registered:?} {kept:?}");
-    // Its services, intentions and the keys that sign are still there: whoever comes now is let in.
+    // Its services, intentions and signing keys persist: new clients are accepted.
     App::new("kept-late").run(space)?;
     intend(space, "kept-late", "kept-late-api", "allow")?;
     speaks_http(space, "kept-late-api")?;
@@ -98,7 +98,7 @@ fn an_upgrade_of_the_chart_loses_no_request(space: &Namespace) -> anyhow::Result
 fn uninstalling_leaves_nothing_in_the_way(space: &Namespace) -> anyhow::Result<()> {
     mesh::OWN.uninstall()?;
     mesh::assert_no_webhook_of(space.cluster, mesh::OWN.name)?;
-    // A pod that asks for a sidecar starts without one.
+    // A pod that requests a sidecar starts without one.
     App::new("left-app").run(space)?;
     let namespace = mesh::OWN.namespace;
     let words = ["delete", "namespace", namespace, "--wait=false"];

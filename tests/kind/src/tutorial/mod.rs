@@ -1,10 +1,11 @@
-//! `docs/kubernetes.md` as something that can be run: its blocks in order, and whether an output is the
-//! one that is shown. Pure; `scenarios::tutorial` runs it.
+//! Parses `docs/kubernetes.md` into executable steps, and compares outputs. Pure; `scenarios::tutorial`
+//! runs it.
 //!
-//! - A block of `sh` is run. The block of `text` that follows it, if there is one, is its output.
-//! - A block of `sh` after a paragraph that begins with [`NOT_RUN`] is not run; the paragraph says why.
-//! - A block of `yaml` is part of a file, which the reader of the block has in the repository.
-//! - Every other block is an error: nothing in the document is left out by accident.
+//! - A block of `sh` is run. A block of `text` after it is its expected output.
+//! - A block of `sh` after a paragraph that begins with [`NOT_RUN`] is not run; the paragraph has the
+//!   reason.
+//! - A block of `yaml` is an excerpt of a file in the repository.
+//! - Any other block is an error, so that nothing is skipped by accident.
 
 mod output;
 
@@ -14,33 +15,33 @@ pub(crate) use output::difference;
 
 /// The document.
 pub(crate) const DOCUMENT: &str = include_str!("../../../../docs/kubernetes.md");
-/// How the paragraph begins that says why the block after it is not run.
+/// The beginning of a paragraph with the reason why the next block is not run.
 const NOT_RUN: &str = "Not run by the tests: ";
 
-/// What is in a document.
+/// The content of the document.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Tutorial {
-    /// What is run, in order.
+    /// The steps in order.
     pub(crate) steps: Vec<Step>,
-    /// Why blocks are not run, one reason a block.
+    /// The reasons of blocks that are not run, one for each block.
     not_run: Vec<String>,
-    /// Parts of files.
+    /// Excerpts of files.
     excerpts: Vec<String>,
 }
 
-/// Commands that are run by one shell.
+/// Commands run by one shell.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Step {
-    /// Of the block in the document.
+    /// The line number in the document.
     pub(crate) line: usize,
     pub(crate) commands: String,
-    /// The output that is shown.
+    /// The expected output.
     pub(crate) shown: Option<String>,
 }
 
 impl Step {
-    /// Whether it changes nothing, so that it may be repeated until its answer is the one that is shown.
-    pub(crate) fn only_asks(&self) -> bool {
+    /// Whether it changes nothing, so that it may be repeated until the output is the expected one.
+    pub(crate) fn is_read_only(&self) -> bool {
         let commands = self.commands.replace("\\\n", " ");
         let asks = |command: &str| {
             let mut words = command.split_whitespace();
@@ -52,11 +53,11 @@ impl Step {
     }
 }
 
-/// Reads a document; an error names the line.
+/// Parses a document; errors include the line number.
 pub(crate) fn parse(document: &str) -> anyhow::Result<Tutorial> {
     let mut tutorial = Tutorial::default();
     let mut lines = document.lines().enumerate();
-    // The paragraph before a block, and whether nothing stands between it and the block before.
+    // The paragraph before a block, and whether it directly follows the previous block.
     let mut paragraph = String::new();
     let mut after_step = false;
     while let Some((index, line)) = lines.next() {
@@ -106,7 +107,7 @@ pub(crate) fn parse(document: &str) -> anyhow::Result<Tutorial> {
             },
             ("yaml", None) => tutorial.excerpts.push(block),
             ("", None) => bail!("line {number}: the block names no language"),
-            (other, None) => bail!("line {number}: nobody knows what to do with {other}"),
+            (other, None) => bail!("line {number}: {other} is neither run nor explained"),
         }
     }
     Ok(tutorial)
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Files of the repository that the document may show parts of.
+    /// Files of the repository that the document may quote.
     fn files() -> Vec<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folders = ["examples/kubernetes", "tests/chart"];
@@ -200,21 +201,21 @@ four
     }
 
     #[test]
-    fn what_changes_something_is_not_repeated() {
-        let only_asks = |commands: &str| {
+    fn blocks_with_side_effects_are_not_repeated() {
+        let is_read_only = |commands: &str| {
             let step = Step {
                 line: 1,
                 commands: commands.to_owned(),
                 shown: None,
             };
-            step.only_asks()
+            step.is_read_only()
         };
         for commands in [
             "kubectl get pods",
             "kubectl exec web -- \\\n  app get http://api/\nkubectl get pods | grep x",
             "legate check",
         ] {
-            assert!(only_asks(commands), "{commands}");
+            assert!(is_read_only(commands), "{commands}");
         }
         for commands in [
             "kubectl apply --filename x",
@@ -222,12 +223,12 @@ four
             "kubectl exec web -- app load http://api/",
             "kubectl run x -- get http://api/",
         ] {
-            assert!(!only_asks(commands), "{commands}");
+            assert!(!is_read_only(commands), "{commands}");
         }
     }
 
     #[test]
-    fn what_nobody_would_run_is_refused() {
+    fn blocks_that_cannot_be_run_are_refused() {
         for (text, why) in [
             ("```\na\n```\n", "names no language"),
             ("```bash\na\n```\n", "bash"),
@@ -252,7 +253,7 @@ four
             let error = parse(text).unwrap_err();
             assert!(error.to_string().contains(why), "{text}: {error}");
         }
-        // What is said about a block holds for that block.
+        // A reason applies to the block directly after it.
         let text = "Not run by the tests: it takes a computer.\n\nMore.\n\n```sh\na\n```\n";
         assert_eq!(parse(text).unwrap().steps.len(), 1);
     }

@@ -1,18 +1,18 @@
-//! Whether an output is the one that the document shows.
+//! Compares an output with the expected one in the document.
 //!
-//! `…` stands for any text within a line, and alone in a line for any lines. Empty lines do not count,
-//! and columns may be as wide as they like.
+//! `…` matches any text within a line, and alone on a line any lines. Empty lines and the width of
+//! columns are ignored.
 
-/// What stands for anything.
+/// The wildcard.
 const ANYTHING: &str = "…";
 
-/// What is shown and what was seen, where they differ.
+/// The expected and actual output, if they differ.
 pub(crate) fn difference(shown: &str, seen: &str) -> Option<String> {
     let same = lines_match(&lines(shown), &lines(seen));
     (!same).then(|| format!("the document shows:\n{shown}and this was seen:\n{seen}"))
 }
 
-/// Lines that are not empty, with one space between words.
+/// Non-empty lines with single spaces between words.
 fn lines(text: &str) -> Vec<String> {
     let lines = text
         .lines()

@@ -1,4 +1,4 @@
-//! How DNS answers: `domain`, `alt_domain`, `recursors` and `dns_config`.
+//! DNS settings: `domain`, `alt_domain`, `recursors` and `dns_config`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,13 +8,13 @@ use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTt
 use super::super::config::{Settings, Soa, time};
 use super::super::sockaddr;
 
-/// The port of servers that are named without one.
+/// The default port of recursors.
 const PORT: u16 = 53;
 
-/// Most servers that are asked for other names.
+/// The maximum number of recursors.
 const MAX_RECURSORS: usize = 16;
 
-/// The domains that DNS answers for.
+/// The domains of DNS names.
 ///
 /// # Errors
 /// Names the key.
@@ -87,10 +87,10 @@ fn count(key: &str, count: Option<i64>) -> anyhow::Result<Option<usize>> {
     count.map(checked).transpose()
 }
 
-/// Addresses, with a port or without.
+/// Parses addresses with or without a port.
 fn recursors(list: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
     if list.len() > MAX_RECURSORS {
-        bail!("recursors: {} are more than {MAX_RECURSORS}", list.len());
+        bail!("recursors: {} exceed {MAX_RECURSORS}", list.len());
     }
     let mut all = Vec::new();
     for text in list.iter().map(|text| text.trim()) {
@@ -99,7 +99,7 @@ fn recursors(list: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
             continue;
         }
         let ips: Vec<IpAddr> = sockaddr::resolve_all(text).with_context(|| {
-            format!("recursors: {text:?} must be an IP address, or one with a port")
+            format!("recursors: {text:?} must be an IP address with an optional port")
         })?;
         all.extend(ips.into_iter().map(|ip| SocketAddr::new(ip, PORT)));
     }

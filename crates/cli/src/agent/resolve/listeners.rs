@@ -1,4 +1,4 @@
-//! Where each API listens: the addresses and ports of the settings.
+//! The listeners of each API: addresses and ports from the settings.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use legate_server::{MoreListeners, UnixSocket};
 use super::super::config::{Ports, Settings};
 use super::super::sockaddr;
 
-/// What an address of a socket in the file system begins with.
+/// The prefix of Unix socket addresses.
 const UNIX: &str = "unix://";
 
-/// Where each API listens. The first address of each is its address in the catalog.
+/// The listeners of each API. The first address of each is its address in the catalog.
 pub(super) struct Listeners {
     pub(super) http: Option<SocketAddr>,
     pub(super) https: Option<SocketAddr>,
@@ -23,7 +23,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// The ports are Consul's: without TLS gRPC is on in development only.
+    /// Default ports are Consul's: plaintext gRPC is enabled in development mode only.
     pub(super) fn of(settings: &Settings, dev: bool) -> anyhow::Result<Self> {
         let client = match settings.client_addr.as_deref() {
             Some(addresses) if !addresses.is_empty() => {
@@ -62,7 +62,7 @@ impl Listeners {
             Ok::<_, anyhow::Error>((all.next(), all.collect::<Vec<_>>()))
         };
         let (http, more_http) = match http {
-            // Nothing but sockets is asked for.
+            // Only Unix sockets are configured.
             (_, None, true) => (None, Vec::new()),
             (port, address, _) => at("http", port, address)?,
         };
@@ -97,7 +97,7 @@ fn port(name: &str, port: Option<i64>, default: i64) -> anyhow::Result<Option<u1
     }
 }
 
-/// Divides addresses into those of machines and the paths of sockets.
+/// Separates IP addresses from paths of Unix sockets.
 fn without_sockets(addresses: Option<String>) -> (Option<String>, Vec<String>) {
     let Some(addresses) = addresses else {
         return (None, Vec::new());

@@ -1,5 +1,5 @@
-//! Settings of the server's operation: TLS, what its HTTP API lets through, limits, logs, the audit log
-//! and telemetry.
+//! Operational settings of the server: TLS, access to the HTTP API, limits, logs, the audit log and
+//! telemetry.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use super::super::config::{
     Audit, Limits, Protocol, RequestRates, Settings, Sink, Telemetry, Tls, time,
 };
 
-/// The largest head of a request that can be asked for.
+/// The maximum of `max_header_bytes`.
 const MAX_HEADER: i64 = 16 * 1024 * 1024;
 
-/// The largest value and transaction that can be asked for.
+/// The maximum limit for values and transactions.
 const MAX_STORED: u64 = 64 * 1024 * 1024;
 
-/// Files of a certificate and its key.
+/// Files with a certificate and its key.
 type Pair = Option<(PathBuf, PathBuf)>;
 
-/// A file that gets the log, too.
+/// An additional file for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogFile {
     pub(crate) path: PathBuf,
     pub(crate) rotation: Rotation,
 }
 
-/// A server's settings with those of its operation.
+/// Adds the operational settings to a server's configuration.
 pub(super) fn with(
     server: ServerConfig,
     settings: &Settings,
@@ -60,7 +60,7 @@ pub(super) fn with(
     })
 }
 
-/// What a listener with TLS shows and asks for. What it does not say itself `tls.defaults` says.
+/// TLS settings of a listener. `tls.defaults` applies to fields that are not set.
 fn tls(name: &str, all: &Tls, own: Option<&Protocol>) -> anyhow::Result<(Pair, TlsPolicy)> {
     let key = format!("tls.{name}");
     let defaults = all.defaults.clone().unwrap_or_default();
@@ -85,9 +85,7 @@ fn tls(name: &str, all: &Tls, own: Option<&Protocol>) -> anyhow::Result<(Pair, T
         .collect();
     let verify_incoming = own.verify_incoming.or(defaults.verify_incoming) == Some(true);
     if verify_incoming && authorities.is_empty() {
-        bail!(
-            "{key}.verify_incoming needs {key}.ca_file or {key}.ca_path: the authorities of clients"
-        );
+        bail!("{key}.verify_incoming requires {key}.ca_file or {key}.ca_path, the CAs of clients");
     }
     let version = set(own.tls_min_version, defaults.tls_min_version);
     let min_version = match version.as_deref().unwrap_or("TLSv1_2") {
@@ -114,18 +112,18 @@ fn files(key: &str, files: &Protocol) -> anyhow::Result<Pair> {
     match (named(&files.cert_file), named(&files.key_file)) {
         (Some(cert), Some(key)) => Ok(Some((cert.into(), key.into()))),
         (None, None) => Ok(None),
-        _ => bail!("{key} needs both cert_file and key_file"),
+        _ => bail!("{key} requires both cert_file and key_file"),
     }
 }
 
-/// What the HTTP API lets through.
+/// Access restrictions of the HTTP API.
 fn http_policy(settings: &Settings) -> anyhow::Result<HttpPolicy> {
     let http = settings.http_config.clone().unwrap_or_default();
     let default = HttpPolicy::default();
     let networks = http.allow_write_http_from.unwrap_or_default();
     let networks = networks.iter().map(|network| {
         network.parse().with_context(|| {
-            format!("http_config.allow_write_http_from: {network:?} is no network")
+            format!("http_config.allow_write_http_from: {network:?} is not a network")
         })
     });
     let headers = http.response_headers.unwrap_or_default();
@@ -154,7 +152,7 @@ fn http_policy(settings: &Settings) -> anyhow::Result<HttpPolicy> {
     })
 }
 
-/// How many requests are taken.
+/// Limits for requests.
 fn request_limits(limits: Option<&Limits>) -> anyhow::Result<RequestLimits> {
     let rates = limits.and_then(|limits| limits.request_limits.clone());
     let RequestRates {
@@ -170,7 +168,7 @@ fn request_limits(limits: Option<&Limits>) -> anyhow::Result<RequestLimits> {
             bail!("limits.request_limits.mode {other:?} must be disabled, permissive or enforcing")
         }
     };
-    // Less than nothing is no limit, as in Consul.
+    // A negative rate means no limit, as in Consul.
     let rate = |rate: Option<f64>| rate.filter(|rate| *rate >= 0.0 && rate.is_finite());
     Ok(RequestLimits {
         mode,
@@ -179,7 +177,7 @@ fn request_limits(limits: Option<&Limits>) -> anyhow::Result<RequestLimits> {
     })
 }
 
-/// How large what is stored may be.
+/// Size limits of stored data.
 fn sizes(limits: Option<&Limits>) -> anyhow::Result<SizeLimits> {
     let default = SizeLimits::default();
     let size = |key: &str, size: Option<u64>, default: usize| match size {
@@ -192,12 +190,12 @@ fn sizes(limits: Option<&Limits>) -> anyhow::Result<SizeLimits> {
     let kv_value = size("kv_max_value_size", kv, default.kv_value)?;
     Ok(SizeLimits {
         kv_value,
-        // As in Consul: a transaction can hold what a value may be.
+        // As in Consul, the default for transactions is the limit of values.
         transaction: size("txn_max_req_len", transaction, kv_value)?,
     })
 }
 
-/// How long blocking queries wait.
+/// The wait times of blocking queries.
 fn query_times(settings: &Settings) -> anyhow::Result<QueryTimes> {
     let limits = QueryTimes::default();
     let max = time("max_query_time", settings.max_query_time.as_deref())?.unwrap_or(limits.max);
@@ -213,7 +211,7 @@ fn query_times(settings: &Settings) -> anyhow::Result<QueryTimes> {
     })
 }
 
-/// Files of the audit log.
+/// The sinks of the audit log.
 fn audit(audit: Option<&Audit>) -> anyhow::Result<Vec<AuditSink>> {
     let audit = audit.cloned().unwrap_or_default();
     if audit.enabled != Some(true) {
@@ -221,7 +219,7 @@ fn audit(audit: Option<&Audit>) -> anyhow::Result<Vec<AuditSink>> {
     }
     let sinks = audit.sink.unwrap_or_default();
     if sinks.is_empty() {
-        bail!("audit.enabled needs a sink: audit {{ sink \"NAME\" {{ path = \"FILE\" }} }}");
+        bail!("audit.enabled requires a sink: audit {{ sink \"NAME\" {{ path = \"FILE\" }} }}");
     }
     let sinks = sinks.into_iter().map(|(name, sink)| {
         let key = format!("audit.sink {name:?}");
@@ -237,13 +235,13 @@ fn sink(name: String, sink: Sink) -> anyhow::Result<AuditSink> {
         ("delivery_guarantee", sink.delivery_guarantee, "best-effort"),
     ] {
         if let Some(set) = set.filter(|set| !set.is_empty() && set != served) {
-            bail!("{key} = {set:?} is not served: it is always {served:?}");
+            bail!("{key} = {set:?} is not supported: it is always {served:?}");
         }
     }
     let path = sink
         .path
         .filter(|path| !path.is_empty())
-        .context("path is needed: a file")?;
+        .context("path is required")?;
     let mode = match sink.mode.filter(|mode| !mode.is_empty()) {
         None => None,
         Some(text) => match u32::from_str_radix(&text, 8) {
@@ -284,7 +282,7 @@ fn rotation(
     })
 }
 
-/// What is reported to others.
+/// Telemetry to other systems.
 fn telemetry(telemetry: Option<&Telemetry>) -> anyhow::Result<TelemetryConfig> {
     let set = telemetry.cloned().unwrap_or_default();
     let default = TelemetryConfig::default();
@@ -309,7 +307,7 @@ fn telemetry(telemetry: Option<&Telemetry>) -> anyhow::Result<TelemetryConfig> {
     })
 }
 
-/// What is logged.
+/// Log settings.
 pub(super) fn log(settings: &Settings) -> anyhow::Result<LogOptions> {
     let level = settings
         .log_level
@@ -326,7 +324,7 @@ pub(super) fn log(settings: &Settings) -> anyhow::Result<LogOptions> {
     })
 }
 
-/// The file that gets the log, too.
+/// The additional log file.
 pub(super) fn log_file(settings: &Settings) -> anyhow::Result<Option<LogFile>> {
     let rotation = rotation(
         "log_rotate_",
@@ -337,7 +335,7 @@ pub(super) fn log_file(settings: &Settings) -> anyhow::Result<Option<LogFile>> {
     let Some(path) = settings.log_file.clone().filter(|path| !path.is_empty()) else {
         return Ok(None);
     };
-    // A folder gets a file of Consul's name.
+    // A directory gets a file with Consul's name.
     let path = match path.ends_with('/') {
         true => PathBuf::from(path).join("consul.log"),
         false => PathBuf::from(path),

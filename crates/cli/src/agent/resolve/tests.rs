@@ -9,7 +9,7 @@ use crate::agent::config::{
 use crate::agent::flags::parse;
 use crate::agent::sources;
 
-/// What a command line and files come to, or what they are refused with.
+/// Resolves a command line and files, or returns the error.
 fn read(args: &[&str], files: &[(&str, &str)]) -> Result<Resolved, String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -63,8 +63,8 @@ fn a_server_keeps_its_state_and_has_no_grpc_without_tls() {
     assert!(matches!(server.store, StoreConfig::Disk { .. }));
     let text = |args: &[&str]| read(args, &[]).unwrap_err();
     assert!(text(&["-server"]).contains("data_dir"));
-    assert!(text(&["-data-dir=/x"]).contains("client agents are not served"));
-    assert!(text(&["-server=false", "-data-dir=/x"]).contains("server = false is not served"));
+    assert!(text(&["-data-dir=/x"]).contains("client agents are not supported"));
+    assert!(text(&["-server=false", "-data-dir=/x"]).contains("server = false is not supported"));
     assert!(text(&["-server", "-data-dir=/x", "-bootstrap-expect=3"]).contains("etcd"));
 }
 
@@ -146,7 +146,7 @@ fn acls_intentions_and_the_ca() {
     assert_eq!(server.connections.http.per_address, 1000);
     assert_eq!(server.grpc_tls_files, server.https_files);
     assert!(server.grpc_tls_files.is_some() && server.dns_settings.only_passing);
-    // The default policy counts for intentions where ACLs are off, too.
+    // The default policy applies to intentions even if ACLs are disabled.
     let off = [("a.hcl", "acl { default_policy = \"deny\" }")];
     let server = config(&["-dev"], &off);
     assert_eq!(server.default_intention_policy, Some(IntentionAction::Deny));
@@ -172,27 +172,27 @@ fn one_client_may_have_all_connections() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_with_its_file_and_key() {
+fn unsupported_settings_are_refused_with_file_and_key() {
     for (text, key) in [
         (
             "retry_join_wan = [\"x\"]",
-            "retry_join_wan is not served: a server serves one",
+            "retry_join_wan is not supported: a server serves one",
         ),
         (
             "primary_gateways = [\"x\"]",
-            "primary_gateways is not served",
+            "primary_gateways is not supported",
         ),
         (
             "connect { enable_mesh_gateway_wan_federation = true }",
-            "wan_federation is not served",
+            "wan_federation is not supported",
         ),
         (
             "auto_encrypt { tls = true }",
-            "auto_encrypt.tls is not served",
+            "auto_encrypt.tls is not supported",
         ),
         (
             "segments = [{ name = \"a\" }]",
-            "segments is not served: there is no gossip",
+            "segments is not supported: there is no gossip",
         ),
         ("prots { http = 1 }", "invalid config key prots"),
         (
@@ -217,7 +217,7 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "{text}: {error}"
         );
     }
-    // These are about more than one file.
+    // These concern several files.
     let refused = |text: &str| refused(&[("a.hcl", text)]);
     assert!(refused("primary_datacenter = \"other\"").contains("primary_datacenter"));
     for (connect, why) in [
@@ -240,13 +240,13 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
     }
     assert!(refused("ports { http = 70000 }").contains("ports.http"));
     let verified = refused("tls { https { verify_incoming = true } }");
-    assert!(verified.contains("tls.https.verify_incoming needs"));
+    assert!(verified.contains("tls.https.verify_incoming requires"));
     assert!(refused("client_addr = \"x\"").contains("client_addr"));
     assert!(refused("log_level = \"loud\"").contains("log_level"));
     assert!(refused("acl { default_policy = \"maybe\" }").contains("acl.default_policy"));
 }
 
-/// What the official Go client's tests start their servers with.
+/// The configuration with which the official Go client's tests start servers.
 const GO_CLIENT: &str = r#"{
     "node_name": "node-a1", "node_id": "0B6AC1A0-5E4C-4B3F-8A1D-2D0A0C2B6A11",
     "performance": {"raft_multiplier": 1}, "bootstrap": true, "server": true,
@@ -261,7 +261,7 @@ const GO_CLIENT: &str = r#"{
 }"#;
 
 #[test]
-fn the_go_clients_servers_start_and_are_said_what_happens_instead() {
+fn the_go_clients_servers_start_with_ignored_keys_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.json");
     std::fs::write(&file, GO_CLIENT).unwrap();
@@ -360,7 +360,7 @@ fn addresses_sockets_and_limits() {
 }
 
 #[test]
-fn files_that_are_not_there_are_named() {
+fn missing_files_are_named() {
     for (flag, says) in [
         ("-config-dir=/nowhere", "/nowhere"),
         ("-config-file=/etc/hostname", "/etc/hostname"),
@@ -371,7 +371,7 @@ fn files_that_are_not_there_are_named() {
 }
 
 #[test]
-fn dns_is_set_as_in_consul() {
+fn dns_settings_are_consuls() {
     let text = r#"
         domain = "Mesh.Example." alt_domain = "consul" recursors = ["192.0.2.1", "[fd00::1]:5353", "fd00::2"]
         dns_config {
@@ -419,7 +419,7 @@ fn dns_is_set_as_in_consul() {
 }
 
 #[test]
-fn wrong_settings_of_dns_are_named() {
+fn invalid_dns_settings_are_named() {
     for (text, says) in [
         ("domain = \"a mesh\"", "domain: \"a mesh\" is no domain"),
         ("alt_domain = \"a..b\"", "alt_domain: \"a..b\" is no domain"),
@@ -480,7 +480,7 @@ fn the_pages_name_every_key() {
         UnixSockets::KEYS,
         Xds::KEYS,
     ];
-    // Nothing below these has an effect.
+    // No key below these has an effect.
     let silent = ["peering", "rpc"];
     for key in all.concat() {
         let key = key.trim_start_matches("r#");

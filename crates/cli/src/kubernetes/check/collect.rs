@@ -1,5 +1,5 @@
-//! Collects the facts: from the API server, and by port-forward from the pods of the mesh. Every call
-//! has a time limit, and what could not be seen is a fact too.
+//! Collects facts from the API server and, by port-forward, from the pods of the mesh. Every request
+//! has a timeout, and a failed observation is a fact, too.
 
 use std::time::SystemTime;
 
@@ -23,19 +23,19 @@ use crate::kubernetes::forward::{self, Answer, Page, Port, SMALL};
 use crate::kubernetes::sidecar::{self, Sidecar};
 use crate::kubernetes::{PODS_AT_A_TIME, answer, pages};
 
-/// Ports of the operator in the chart.
+/// Port of the operator's webhook in the chart.
 const WEBHOOK_PORT: u16 = 8080;
 const HEALTH_PORT: u16 = 9444;
 /// The label of the servers in the chart.
 const SERVER: &str = "server";
-/// How many namespaces are looked at for one whose pods the webhook is asked about.
+/// How many namespaces are tried for one that the webhook applies to.
 const NAMESPACES: usize = 5;
 
-/// Everything, or the one finding that keeps it from being collected.
+/// Collects all facts, or returns the finding that prevents it.
 ///
 /// # Errors
 ///
-/// When there are several releases to choose from.
+/// If there are several releases to choose from.
 pub(super) async fn collect(
     client: &Client,
     namespace: Option<&str>,
@@ -46,8 +46,8 @@ pub(super) async fn collect(
         Err(why) => {
             return Ok(Err(failed(
                 "kubernetes",
-                format!("the API server does not answer: {why}"),
-                "check KUBECONFIG, --context, and the way to the cluster with kubectl version",
+                format!("the API server does not respond: {why}"),
+                "check KUBECONFIG, --context, and the connection to the cluster with kubectl version",
             )));
         }
     };
@@ -56,8 +56,8 @@ pub(super) async fn collect(
         Err(why) => {
             return Ok(Err(failed(
                 "operator",
-                format!("the operator cannot be looked for: {why}"),
-                "name the namespace of the release with --namespace, or ask for the right to list \
+                format!("cannot search for the operator: {why}"),
+                "name the namespace of the release with --namespace, or request the permission to list \
                  Deployments",
             )));
         }
@@ -142,14 +142,14 @@ async fn operator_pods(client: &Client, release: &Release) -> Seen<Vec<OperatorP
     Ok(side_by_side(pods, look).await)
 }
 
-/// Some at a time, in their order.
+/// Processes items with limited concurrency; results keep their order.
 async fn side_by_side<T, R>(items: Vec<T>, look: impl AsyncFn(T) -> R) -> Vec<R> {
     let look = &look;
     let all = stream::iter(items).map(|item| look(item));
     all.buffered(PODS_AT_A_TIME).collect().await
 }
 
-/// The webhook, with what else of it decides about pods.
+/// The webhook and its configuration.
 async fn webhook(client: &Client, release: &Release) -> Seen<Option<(Webhook, MutatingWebhook)>> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = format!("{}-operator", release.full_name);
@@ -173,7 +173,7 @@ async fn webhook(client: &Client, release: &Release) -> Seen<Option<(Webhook, Mu
     Ok(Some((webhook, hook)))
 }
 
-/// Creates a pod that the webhook refuses, as a dry run: neither the pod nor anything else comes of it.
+/// Creates a pod that the webhook refuses, as a dry run without any effect.
 async fn admission(
     client: &Client,
     release: &Release,
@@ -229,7 +229,7 @@ async fn dry_run(client: &Client, namespace: String) -> Admission {
         dry_run: true,
         ..PostParams::default()
     };
-    // The API server waits for the webhook for its own time.
+    // The API server's own timeout for the webhook comes first.
     let created = answer(async {
         match api.create(&params, &pod).await {
             Err(kube::Error::Api(status)) => Ok(Err(status)),
@@ -251,7 +251,7 @@ async fn dry_run(client: &Client, namespace: String) -> Admission {
 ///
 /// # Errors
 ///
-/// When there is not one release, or the user may not see it.
+/// If there is not exactly one release, or the user has no permission to see it.
 pub(in crate::kubernetes) async fn server_pods(
     client: &Client,
 ) -> anyhow::Result<(Release, Vec<Pod>)> {
@@ -292,11 +292,11 @@ async fn servers(client: &Client, release: &Release) -> Seen<Servers> {
     })
 }
 
-/// A page of the HTTP API of a server's pod.
+/// Gets a page of the HTTP API of a server's pod.
 ///
 /// # Errors
 ///
-/// When the pod cannot be reached or does not answer in time.
+/// If the pod is unreachable or does not respond in time.
 pub(in crate::kubernetes) async fn ask_server(
     client: &Client,
     release: &Release,
@@ -314,7 +314,7 @@ pub(in crate::kubernetes) async fn ask_server(
     }
 }
 
-/// Asks for what needs no token.
+/// Reads the pages that require no token.
 async fn server(client: &Client, release: &Release, pod: &str) -> anyhow::Result<ServerApi> {
     let path = "/v1/connect/ca/roots";
     let answer = ask_server(client, release, pod, path.into()).await?;

@@ -1,4 +1,4 @@
-//! What was seen in the cluster. No judgement: see [`super::findings`].
+//! The observed facts of a cluster, without judgement: see [`super::findings`].
 
 use std::time::SystemTime;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::release::Release;
 use crate::kubernetes::sidecar::Leaf;
 
-/// Something that was seen, or why it could not be.
+/// An observation, or why it failed.
 pub(super) type Seen<T> = Result<T, String>;
 
-/// Everything.
+/// All facts.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) now: SystemTime,
@@ -19,13 +19,13 @@ pub(super) struct Facts {
     pub(super) version: String,
     pub(super) release: Release,
     pub(super) operator_pods: Seen<Vec<OperatorPod>>,
-    /// `None`: there is no such object.
+    /// `None` if the object does not exist.
     pub(super) webhook: Seen<Option<Webhook>>,
-    /// What became of a pod that was created as a dry run.
+    /// The result of creating a pod as a dry run.
     pub(super) admission: Admission,
     pub(super) servers: Seen<Servers>,
     pub(super) pods: Seen<Vec<MeshPod>>,
-    /// Pods that ask for a sidecar and have none.
+    /// Pods that request a sidecar and have none.
     pub(super) bare_pods: Seen<Vec<BarePod>>,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct Facts {
 pub(super) struct OperatorPod {
     pub(super) name: String,
     pub(super) ready: bool,
-    /// What it answers at `/readyz`; the text says what is missing.
+    /// Its response to `/readyz`, with the reasons.
     pub(super) readiness: Seen<(bool, String)>,
-    /// What it shows at the webhook's port.
+    /// The certificates on the webhook's port.
     pub(super) chain: Seen<Vec<CertificateDer<'static>>>,
 }
 
-/// The webhook as the API server has it.
+/// The webhook's configuration at the API server.
 #[derive(Debug, Clone)]
 pub(super) struct Webhook {
     /// The MutatingWebhookConfiguration.
@@ -48,37 +48,37 @@ pub(super) struct Webhook {
     /// The webhook in it.
     pub(super) name: String,
     pub(super) ca_bundle: Option<String>,
-    /// The name that the API server expects in the certificate.
+    /// The name that the certificate must have.
     pub(super) host: String,
 }
 
-/// What became of the pod that the webhook has to refuse.
+/// The result of creating a pod that the webhook has to refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// No namespace whose pods the webhook is asked about is known.
+    /// No namespace is known to which the webhook applies.
     NoNamespace,
-    /// The API server would have created it.
+    /// The API server would have created the pod.
     Created { namespace: String },
-    /// It was refused, with this HTTP status and in these words.
+    /// The pod was refused with this HTTP status and message.
     Refused {
         namespace: String,
         code: u16,
         words: String,
     },
-    /// The API server could not be asked.
+    /// The request failed.
     Failed(String),
 }
 
 /// The servers.
 #[derive(Debug, Clone)]
 pub(super) enum Servers {
-    /// Those of the release.
+    /// The servers of the release.
     InCluster {
-        /// How many there should be.
+        /// The configured number of servers.
         replicas: i32,
         pods: Vec<ServerPod>,
     },
-    /// Outside of the release: the addresses that the operator has for them.
+    /// Servers outside of the release, with the addresses that the operator uses.
     External(String),
 }
 
@@ -87,18 +87,18 @@ pub(super) enum Servers {
 pub(super) struct ServerPod {
     pub(super) name: String,
     pub(super) image: String,
-    /// What its API answered; `None` while the pod is not ready.
+    /// Responses of its API; `None` while the pod is not ready.
     pub(super) api: Option<Seen<ServerApi>>,
 }
 
-/// What a server's API answered.
+/// Responses of a server's API.
 #[derive(Debug, Clone)]
 pub(super) struct ServerApi {
     /// Its certificates; empty without TLS.
     pub(super) chain: Vec<CertificateDer<'static>>,
     /// Trust domain of the mesh.
     pub(super) trust_domain: String,
-    /// The root that signs.
+    /// The active root certificate.
     pub(super) active_root: String,
 }
 
@@ -107,24 +107,24 @@ pub(super) struct ServerApi {
 pub(super) struct MeshPod {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// What makes it: `deployment/web`.
+    /// Its owner, such as `deployment/web`.
     pub(super) owner: Option<String>,
     /// Image of the sidecar.
     pub(super) image: String,
     pub(super) sidecar_ready: bool,
-    /// Why the sidecar's container does not run, where the kubelet says so.
+    /// Why the sidecar's container is not running, if the kubelet reports a reason.
     pub(super) sidecar_waits: Option<String>,
     /// Other containers that are not ready.
     pub(super) unready: Vec<String>,
-    /// The pod's own condition `Ready`.
+    /// Whether the pod's condition `Ready` is true.
     pub(super) ready: bool,
-    /// The sidecar's own status; `None` where its container does not run.
+    /// The sidecar's status document; `None` if its container is not running.
     pub(super) status: Option<Seen<Value>>,
-    /// The certificates that its Envoy shows; `None` where there was no status.
+    /// The certificates that its Envoy presents; `None` without a status.
     pub(super) leaves: Option<Seen<Vec<Leaf>>>,
 }
 
-/// A pod that asks for a sidecar and has none.
+/// A pod that requests a sidecar and has none.
 #[derive(Debug, Clone)]
 pub(super) struct BarePod {
     pub(super) namespace: String,

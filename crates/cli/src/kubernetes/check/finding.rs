@@ -1,16 +1,16 @@
-//! A finding: what was checked, how it is, and what to do.
+//! A finding: the check, its outcome, and the next step.
 
 use serde::Serialize;
 
-/// How it is.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {
     Ok,
-    /// It works, and somebody should do something.
+    /// It works, but needs attention.
     Warning,
     Failed,
-    /// It could not be checked.
+    /// The check was not possible.
     Unchecked,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Finding {
     /// Name of the check.
     pub(super) check: &'static str,
     pub(super) outcome: Outcome,
-    /// What was found.
+    /// What was observed.
     pub(super) message: String,
-    /// What to do, in one sentence: always there where something failed.
+    /// The next step, in one sentence; always present for failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_step: Option<String>,
 }
@@ -77,8 +77,8 @@ impl Finding {
             ..Finding::ok(check, message)
         }
     }
-    /// Something could not be looked at.
+    /// A check that was not possible.
     pub(super) fn cannot_see(check: &'static str, what: &str, why: &str) -> Finding {
-        Finding::unchecked(check, format!("{what} cannot be looked at: {why}"))
+        Finding::unchecked(check, format!("{what} cannot be checked: {why}"))
     }
 }

@@ -1,11 +1,11 @@
-//! From facts to findings: pure, in the order in which one thing needs the other.
+//! Derives findings from facts, in order of dependency. Pure.
 
 use super::facts::{Facts, OperatorPod, Seen};
 use super::finding::Finding;
 use super::release::Release;
 use super::{pods, servers, webhook};
 
-/// Everything that can be said.
+/// All findings.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![Finding::ok(
         "kubernetes",
@@ -60,14 +60,14 @@ fn operator(release: &Release, pods: &Seen<Vec<OperatorPod>>) -> Vec<Finding> {
     findings
 }
 
-/// What an operator itself says is missing.
+/// The finding of an operator that reports itself not ready.
 fn unready(release: &Release, pod: &OperatorPod) -> Option<Finding> {
     let (what, why) = match &pod.readiness {
         Ok((true, _)) => return None,
         Ok((false, why)) => ("is not ready", why.trim().replace('\n', "; ")),
-        Err(why) => ("does not answer at /readyz", why.clone()),
+        Err(why) => ("does not respond at /readyz", why.clone()),
     };
-    // The kubelet has seen it ready: what does not answer is the way to it from here.
+    // The kubelet has seen it ready, so the problem is the connection from here.
     if pod.ready && pod.readiness.is_err() {
         return Some(Finding::cannot_see(
             "operator",
@@ -79,7 +79,7 @@ fn unready(release: &Release, pod: &OperatorPod) -> Option<Finding> {
         "operator",
         format!("pod {} {what}: {why}", pod.name),
         format!(
-            "read what it says: kubectl logs {} --namespace {}",
+            "read its log: kubectl logs {} --namespace {}",
             pod.name, release.namespace
         ),
     ))

@@ -1,4 +1,4 @@
-//! From the API server's pods to facts: pure.
+//! Derives facts from the API server's pods. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,7 +8,7 @@ use legate_kubernetes::annotations::{self, MANAGED_BY, MANAGED_BY_LEGATE};
 use super::facts::{BarePod, MeshPod};
 use crate::kubernetes::sidecar;
 
-/// Whether a pod has ended, or is about to.
+/// Whether a pod has ended or is terminating.
 pub(super) fn ends(pod: &Pod) -> bool {
     let phase = pod
         .status
@@ -17,14 +17,14 @@ pub(super) fn ends(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() || matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// The pod's condition `Ready`.
+/// Whether the pod's condition `Ready` is true.
 pub(super) fn is_ready(status: Option<&PodStatus>) -> bool {
     let conditions = status.and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What makes the pods, as `kubectl rollout restart` names it.
+/// The owner of the pods, as named by `kubectl rollout restart`.
 pub(in crate::kubernetes) fn owner(metadata: &ObjectMeta) -> Option<String> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
@@ -41,14 +41,14 @@ pub(in crate::kubernetes) fn owner(metadata: &ObjectMeta) -> Option<String> {
     }
 }
 
-/// Whether a pod with a sidecar is of this mesh, and has not ended.
+/// Whether a pod has a sidecar of this mesh and has not ended.
 pub(in crate::kubernetes) fn is_ours(pod: &Pod) -> bool {
     let managed_by = pod.labels().get(MANAGED_BY);
     !ends(pod) && managed_by.is_none_or(|by| by == MANAGED_BY_LEGATE)
 }
 
-/// A pod with a sidecar of this mesh, without what only the sidecar can say; `None` for pods that have
-/// ended, and for those of another integration.
+/// The facts of a pod with a sidecar of this mesh, except those from the sidecar itself; `None` for
+/// pods that have ended and those of other integrations.
 pub(super) fn mesh_pod(pod: &Pod) -> Option<MeshPod> {
     if !is_ours(pod) {
         return None;
@@ -73,7 +73,7 @@ pub(super) fn mesh_pod(pod: &Pod) -> Option<MeshPod> {
     })
 }
 
-/// Whether the sidecar's container runs, so that it can be asked.
+/// Whether the sidecar's container is running.
 pub(super) fn sidecar_runs(pod: &Pod) -> bool {
     let container = sidecar::container(pod);
     let own = container.and_then(|it| sidecar::container_status(pod, &it.name));
@@ -104,11 +104,11 @@ fn waits(own: Option<&ContainerStatus>, status: Option<&PodStatus>) -> Option<St
     })
 }
 
-/// A pod that asks for a sidecar, from the metadata of one that has none.
+/// A pod that requests a sidecar, from the metadata of a pod without one.
 pub(super) fn bare_pod(metadata: &ObjectMeta) -> Option<BarePod> {
     let none = std::collections::BTreeMap::new();
     let all = metadata.annotations.as_ref().unwrap_or(&none);
-    // What is neither true nor false asks for nothing; it was refused where the webhook was asked.
+    // Invalid values count as no request; the webhook refuses them if it is called.
     let asks = annotations::wants_injection(all).ok().flatten() == Some(true);
     if !asks || metadata.deletion_timestamp.is_some() {
         return None;

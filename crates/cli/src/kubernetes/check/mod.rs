@@ -1,4 +1,4 @@
-//! `legate check`: is the mesh on this cluster healthy?
+//! `legate check`: checks the health of the mesh on a Kubernetes cluster.
 
 pub(super) mod collect;
 mod facts;
@@ -25,24 +25,24 @@ use super::{Cluster, Output};
 pub(crate) struct Options {
     #[command(flatten)]
     cluster: Cluster,
-    /// Namespace of the release. Default: where the operator is found by its labels
+    /// Namespace of the release. Default: found by the operator's labels
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// How to print the result
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
 }
 
-/// Checks, prints a line for each finding, and answers whether nothing failed.
+/// Runs all checks, prints a line for each finding, and returns whether none failed.
 ///
 /// # Errors
 ///
-/// When there is no cluster to ask, or more than one release to choose from.
+/// If there is no cluster, or more than one release to choose from.
 pub(crate) async fn run(options: Options) -> anyhow::Result<bool> {
     let client = options.cluster.client().await?;
     let findings = match collect::collect(&client, options.namespace.as_deref()).await? {
         Ok(facts) => findings::all(&facts),
-        // Without a release, or without an API server, nothing else can be said.
+        // Without a release or an API server no other check is possible.
         Err(finding) => vec![*finding],
     };
     let text = match options.output {

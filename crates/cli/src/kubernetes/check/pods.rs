@@ -1,4 +1,4 @@
-//! Findings about pods with sidecars, and about those that should have one.
+//! Findings about pods with sidecars, and about pods that lack one.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ const CONFIGURED: &str = "proxies-configured";
 const CERTIFICATES: &str = "proxy-certificates";
 const VERSIONS: &str = "sidecar-versions";
 
-/// How many pods are named by one check; a mesh in which everything fails says it in a page.
+/// How many pods are listed by one check, which limits the output if all fail.
 const NAMED: usize = 20;
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
@@ -23,7 +23,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         Ok(pods) => {
             let release = &facts.release.namespace;
             let bad = pods.iter().map(|pod| bare(pod, release)).collect();
-            one_or_all(INJECTED, bad, "no pod asks for a sidecar in vain")
+            one_or_all(INJECTED, bad, "no pod lacks a requested sidecar")
         }
     };
     let pods = match &facts.pods {
@@ -56,25 +56,21 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     );
     each(CONFIGURED, &configured, "every proxy has its configuration");
     let lasts = |pod: &MeshPod| certificate(pod, facts);
-    each(
-        CERTIFICATES,
-        &lasts,
-        "no certificate has missed its renewal",
-    );
+    each(CERTIFICATES, &lasts, "no certificate renewal is overdue");
     let image = &facts.release.dataplane_image;
     let same = |pod: &MeshPod| version(pod, image);
     each(VERSIONS, &same, &format!("all run {image}"));
     findings
 }
 
-/// The line for all that is well, or the first lines about what is not.
+/// The line for success, or the first lines about failures.
 fn one_or_all(check: &'static str, mut bad: Vec<Finding>, good: &str) -> Vec<Finding> {
     if bad.is_empty() {
         return vec![Finding::ok(check, good)];
     }
     if bad.len() > NAMED {
         let more = bad.split_off(NAMED);
-        // The worst of the rest decides how its line counts.
+        // The worst of the remaining findings determines the outcome of their line.
         let failed = more
             .iter()
             .find(|finding| finding.outcome == super::finding::Outcome::Failed);
@@ -87,7 +83,7 @@ fn one_or_all(check: &'static str, mut bad: Vec<Finding>, good: &str) -> Vec<Fin
     bad
 }
 
-/// Makes the pods anew.
+/// How to recreate the pods.
 fn again(namespace: &str, name: &str, owner: Option<&str>) -> String {
     match owner {
         Some(owner) => format!("kubectl rollout restart {owner} --namespace {namespace}"),
@@ -97,16 +93,16 @@ fn again(namespace: &str, name: &str, owner: Option<&str>) -> String {
 
 fn bare(pod: &BarePod, release: &str) -> Finding {
     let (namespace, name) = (&pod.namespace, &pod.name);
-    let asks = format!("{namespace}/{name} asks for a sidecar and has none");
+    let asks = format!("{namespace}/{name} requests a sidecar and has none");
     if namespace == release || namespace == "kube-system" || namespace == "kube-public" {
         let next = format!("run it in another namespace: pods of {namespace} never get a sidecar");
         return Finding::failed(INJECTED, asks, next);
     }
     Finding::failed(
         INJECTED,
-        format!("{asks}: the webhook was not asked when it was created, or left it alone"),
+        format!("{asks}: the webhook was not called when it was created, or skipped it"),
         again(namespace, name, pod.owner.as_deref())
-            + "; if it stays so, look at connectInject.k8sDenyNamespaces and namespaceSelector",
+            + "; if that does not help, check connectInject.k8sDenyNamespaces and namespaceSelector",
     )
 }
 
@@ -116,7 +112,7 @@ fn object(pod: &MeshPod) -> String {
 
 fn logs(pod: &MeshPod) -> String {
     format!(
-        "read what it says: kubectl logs {} --namespace {} --container consul-dataplane",
+        "read its log: kubectl logs {} --namespace {} --container consul-dataplane",
         pod.name, pod.namespace
     )
 }
@@ -127,7 +123,7 @@ fn ready(pod: &MeshPod) -> Option<Finding> {
         pod.name, pod.namespace
     );
     let (message, next) = if let Some(why) = &pod.sidecar_waits {
-        (format!("its sidecar does not run: {why}"), describe)
+        (format!("its sidecar is not running: {why}"), describe)
     } else if !pod.sidecar_ready {
         let status = format!(
             "see what is missing with legate proxy status {} --namespace {}",
@@ -154,7 +150,7 @@ fn text<'a>(document: &'a Value, path: &str) -> Option<&'a str> {
 }
 
 fn connected(pod: &MeshPod) -> Option<Finding> {
-    // A sidecar that does not run is named as not ready.
+    // A sidecar that is not running is already reported as not ready.
     let document = match pod.status.as_ref()? {
         Ok(document) => document,
         Err(why) if is_no_way(why) => {
@@ -163,7 +159,7 @@ fn connected(pod: &MeshPod) -> Option<Finding> {
         Err(why) => {
             return Some(Finding::failed(
                 CONNECTED,
-                format!("{}: its sidecar cannot be asked: {why}", object(pod)),
+                format!("{}: its sidecar cannot be queried: {why}", object(pod)),
                 logs(pod),
             ));
         }
@@ -172,14 +168,14 @@ fn connected(pod: &MeshPod) -> Option<Finding> {
     if state == "connected" {
         return None;
     }
-    let why = text(document, "/session/last_error/error").unwrap_or("no server has answered yet");
+    let why = text(document, "/session/last_error/error").unwrap_or("no server has responded yet");
     Some(Finding::failed(
         CONNECTED,
         format!(
             "{}: not connected to a server ({state}): {why}",
             object(pod)
         ),
-        "make sure that the servers run and that the pod may reach their gRPC port (see the checks \
+        "make sure that the servers are running and that the pod can reach their gRPC port (see the checks \
          of servers above, and NetworkPolicies)",
     ))
 }
@@ -190,7 +186,7 @@ fn configured(pod: &MeshPod) -> Option<Finding> {
         Err(why) if is_no_way(why) => {
             return Some(Finding::cannot_see(CONFIGURED, &object(pod), why));
         }
-        // It is named as not connected.
+        // Already reported as not connected.
         Err(_) => return None,
     };
     let missing = text(document, "/relay/missing").map(str::to_owned);
@@ -199,7 +195,7 @@ fn configured(pod: &MeshPod) -> Option<Finding> {
         let components = document["components"].as_array();
         let mut components = components.into_iter().flatten();
         let reason = components.find_map(|component| {
-            // Without a server a proxy serves on with what it has.
+            // Without a server a proxy continues to serve with its current configuration.
             let counts = component["name"] != "session" && component["state"] != "ready";
             counts.then(|| component["reason"].as_str()).flatten()
         });
@@ -209,7 +205,7 @@ fn configured(pod: &MeshPod) -> Option<Finding> {
         CONFIGURED,
         format!("{}: {missing}", object(pod)),
         format!(
-            "see where it stands with legate proxy status {} --namespace {}",
+            "see its progress with legate proxy status {} --namespace {}",
             pod.name, pod.namespace
         ),
     ))

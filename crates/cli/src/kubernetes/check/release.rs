@@ -1,4 +1,4 @@
-//! Which installation of the chart is meant, from the Deployments that have the operator's labels.
+//! Finds the installation of the chart among the Deployments with the operator's labels.
 
 use anyhow::bail;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -10,15 +10,15 @@ use crate::kubernetes::sidecar::flag;
 /// Labels of the operator's Deployment in the chart.
 pub(super) const OPERATOR: &str = "app=legate,component=operator";
 
-/// An installation, as its operator's Deployment says.
+/// An installation, as derived from its operator's Deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::kubernetes) struct Release {
     pub(in crate::kubernetes) namespace: String,
-    /// Prefix of the names of all objects.
+    /// Prefix of all object names.
     pub(in crate::kubernetes) full_name: String,
     /// The Deployment.
     pub(super) operator: String,
-    /// How many operators there should be, are available, and are as the Deployment says.
+    /// The configured, available and up-to-date numbers of operators.
     pub(super) replicas: i32,
     pub(super) available: i32,
     pub(super) updated: i32,
@@ -26,16 +26,16 @@ pub(in crate::kubernetes) struct Release {
     pub(super) image: String,
     /// Image of the sidecars that it injects.
     pub(super) dataplane_image: String,
-    /// The servers' addresses, as its flags have them.
+    /// The servers' address, from the operator's flags.
     pub(super) server_host: String,
-    /// Whether they are spoken to with TLS.
+    /// Whether TLS is used to connect to them.
     pub(super) tls: bool,
-    /// The label `release`, which all pods of an installation have.
+    /// The label `release` of all pods of the installation.
     pub(super) label: String,
 }
 
 impl Release {
-    /// What a Deployment says.
+    /// Derives the release from a Deployment.
     pub(super) fn of(deployment: &Deployment) -> Release {
         let operator = deployment.name_any();
         let spec = deployment.spec.as_ref();
@@ -74,12 +74,12 @@ impl Release {
     }
 }
 
-/// The release among the Deployments with the operator's labels in `namespace`, or anywhere. The
-/// finding says that there is none.
+/// The release among the Deployments with the operator's labels in `namespace`, or in all
+/// namespaces; a finding if there is none.
 ///
 /// # Errors
 ///
-/// When there are several; the error names them.
+/// If there are several; the error lists them.
 pub(super) fn choose(
     deployments: &[Deployment],
     namespace: Option<&str>,

@@ -1,4 +1,4 @@
-//! Findings as lines for people and as JSON for programs.
+//! Formats findings as text lines and as JSON.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ pub(super) fn healthy(findings: &[Finding]) -> bool {
         .any(|finding| finding.outcome == Outcome::Failed)
 }
 
-/// One line a finding, and one that counts them.
+/// One line per finding, and a summary.
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
@@ -42,7 +42,7 @@ pub(super) fn text(findings: &[Finding]) -> String {
     text
 }
 
-/// `{"healthy": …, "unchecked": …, "findings": […]}`: healthy is where nothing failed of what was checked.
+/// `{"healthy": …, "unchecked": …, "findings": […]}`; `healthy` is true if no check failed.
 pub(super) fn json(findings: &[Finding]) -> String {
     let unchecked = |finding: &&Finding| finding.outcome == Outcome::Unchecked;
     let unchecked = findings.iter().filter(unchecked).count();

@@ -1,5 +1,5 @@
-//! Findings about the servers: each one answers, they agree, their certificates last, and the images of
-//! the release belong together.
+//! Findings about the servers: they respond, agree with each other, have valid certificates, and use
+//! images of one version.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         Ok(Servers::External(host)) => vec![Finding::unchecked(
             SERVERS,
             format!(
-                "they are outside of the release, at {host}: not asked from here; whether sidecars \
-                 are connected to them stands below"
+                "they are outside of the release, at {host}: not checked from here; whether sidecars \
+                 are connected to them is checked below"
             ),
         )],
         Ok(Servers::InCluster { replicas, pods }) => {
@@ -70,8 +70,8 @@ fn reached(release: &Release, replicas: i32, pods: &[ServerPod]) -> Vec<Finding>
                 continue;
             }
             Some(Err(why)) => (
-                format!("pod {name} is ready, and does not answer: {why}"),
-                format!("read what it says: kubectl logs {name} --namespace {space}"),
+                format!("pod {name} is ready, but does not respond: {why}"),
+                format!("read its log: kubectl logs {name} --namespace {space}"),
             ),
         };
         findings.push(Finding::failed(SERVERS, message, next));
@@ -83,7 +83,7 @@ fn reached(release: &Release, replicas: i32, pods: &[ServerPod]) -> Vec<Finding>
     findings
 }
 
-/// Servers of one mesh have one trust domain and one root that signs.
+/// Servers of one mesh have the same trust domain and active root.
 fn agreement(pods: &[ServerPod]) -> Option<Finding> {
     let mut views: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for (pod, api) in answers(pods) {
@@ -102,8 +102,8 @@ fn agreement(pods: &[ServerPod]) -> Option<Finding> {
         Finding::failed(
             AGREEMENT,
             format!("servers belong to different meshes: {}", views.join("; ")),
-            "let all servers of the release share one state: server.etcd.endpoints for several of \
-             them, or server.replicas=1",
+            "let all servers of the release share one state: server.etcd.endpoints for several \
+             servers, or server.replicas=1",
         )
     })
 }
@@ -144,15 +144,15 @@ fn certificates(facts: &Facts, pods: &[ServerPod]) -> Vec<Finding> {
     findings
 }
 
-/// The part of an image after the last colon, unless it is a digest.
+/// The tag of an image, unless it has a digest.
 fn tag(image: &str) -> Option<&str> {
     let name = image.split('@').next().unwrap_or_default();
     let (_, tag) = name.rsplit_once(':')?;
-    // What follows a colon and has a slash is the port of a registry.
+    // A colon before a slash separates the port of a registry.
     (!tag.contains('/')).then_some(tag)
 }
 
-/// Images of one release have one tag.
+/// Images of one release have the same tag.
 fn versions(release: &Release, pods: &[ServerPod]) -> Option<Finding> {
     let mut images = vec![("operator", release.image.as_str())];
     images.extend(pods.iter().map(|pod| ("server", pod.image.as_str())));
@@ -183,7 +183,7 @@ fn versions(release: &Release, pods: &[ServerPod]) -> Option<Finding> {
         _ => Finding::warning(
             VERSIONS,
             format!("images of different versions: {}", said.join(", ")),
-            "give global.image, global.imageK8S and global.imageConsulDataplane one version with \
+            "set global.image, global.imageK8S and global.imageConsulDataplane to one version with \
              helm upgrade, and wait until the pods are replaced",
         ),
     })

@@ -1,4 +1,4 @@
-//! Facts in, findings out: what a healthy mesh says, and that each failure is named with its next step.
+//! Findings for given facts: a healthy mesh, and every failure with its next step.
 
 mod healthy;
 
@@ -12,7 +12,7 @@ use super::finding::{Finding, Outcome};
 use super::release;
 use super::{findings, mesh_pods, report};
 
-/// The findings that are not good.
+/// The findings that are not OK.
 fn bad(facts: &Facts) -> Vec<Finding> {
     let mut all = findings::all(facts);
     all.retain(|finding| finding.outcome != Outcome::Ok);
@@ -64,7 +64,7 @@ fn with_status(path: &'static str, value: Value) -> impl FnOnce(&mut Facts) {
 }
 
 #[test]
-fn a_healthy_mesh_is_named_healthy() {
+fn a_healthy_mesh_is_reported_healthy() {
     let all = findings::all(&healthy());
     assert!(bad(&healthy()).is_empty() && report::healthy(&all));
     let text = report::text(&all);
@@ -81,7 +81,7 @@ fn a_healthy_mesh_is_named_healthy() {
 }
 
 #[test]
-fn a_failure_stands_in_one_line_with_its_next_step() {
+fn a_failure_is_one_line_with_its_next_step() {
     let finding = Finding::failed("operator", "it is\naway", "look at it");
     let text = report::text(&[finding]);
     let first = text.lines().next();
@@ -185,7 +185,7 @@ fn the_certificate_of_the_webhook() {
         let (_, chain) = issue(HOST, now() - 85 * DAY);
         one(facts).chain = Ok(chain);
     });
-    fails(check, &["compare the clocks"], |facts| {
+    fails(check, &["check the clocks"], |facts| {
         let (_, chain) = issue(HOST, now() + DAY);
         one(facts).chain = Ok(chain);
     });
@@ -202,7 +202,7 @@ fn the_certificate_of_the_webhook() {
 #[test]
 fn whether_the_webhook_is_called() {
     let check = "webhook-called";
-    fails(check, &["without asking", "failurePolicy"], |facts| {
+    fails(check, &["without calling", "failurePolicy"], |facts| {
         facts.admission = Admission::Created {
             namespace: "legate".to_owned(),
         };
@@ -216,7 +216,7 @@ fn whether_the_webhook_is_called() {
         },
     );
     let other = "admission webhook \"policy.example.com\" denied the request: no";
-    fails(check, &["something else", "policy.example.com"], |facts| {
+    fails(check, &["something other", "policy.example.com"], |facts| {
         facts.admission = refused(other, 400);
     });
     let forbidden = "pods is forbidden: User \"me\" cannot create resource";
@@ -250,7 +250,7 @@ fn the_servers() {
     );
     fails(
         "servers",
-        &["does not answer: refused", "kubectl logs legate-server-0"],
+        &["does not respond: refused", "kubectl logs legate-server-0"],
         |facts| {
             pods(facts)[0].api = Some(Err("refused".to_owned()));
         },
@@ -320,7 +320,7 @@ fn pods_with_a_sidecar() {
     );
     fails(
         "proxies-connected",
-        &["cannot be asked", "kubectl logs web-1"],
+        &["cannot be queried", "kubectl logs web-1"],
         with_pod(|pod| {
             pod.status = Some(Err("refused".to_owned()));
             pod.leaves = None;
@@ -367,7 +367,7 @@ fn pods_with_a_sidecar() {
 }
 
 #[test]
-fn pods_that_ask_for_a_sidecar_in_vain() {
+fn pods_that_lack_a_requested_sidecar() {
     let bare = |namespace: &str| BarePod {
         namespace: namespace.to_owned(),
         name: "web-2".to_owned(),
@@ -388,7 +388,7 @@ fn pods_that_ask_for_a_sidecar_in_vain() {
 }
 
 #[test]
-fn a_mesh_in_which_all_fails_is_told_in_a_page() {
+fn the_report_of_a_failed_mesh_is_limited() {
     let mut facts = healthy();
     let mut broken = pod();
     broken.unready = vec!["app".to_owned()];
@@ -466,7 +466,7 @@ fn facts_of_pods() {
 }
 
 #[test]
-fn pods_without_a_sidecar_are_bare_where_they_ask_for_one() {
+fn pods_without_a_requested_sidecar_are_bare() {
     let metadata = |value: &str| -> ObjectMeta {
         serde_json::from_value(json!({
             "name": "web", "namespace": "shop",
@@ -481,7 +481,7 @@ fn pods_without_a_sidecar_are_bare_where_they_ask_for_one() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_lack_of_a_right_has_not_failed() {
+fn a_check_without_permission_has_not_failed() {
     let no_way = "port-forward: pods \"web-1\" is forbidden";
     for check in [
         "proxies-connected",

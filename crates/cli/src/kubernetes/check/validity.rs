@@ -1,10 +1,10 @@
-//! Whether a certificate is valid now, and for long enough.
+//! Checks whether a certificate is valid and not overdue for renewal.
 
 use std::time::SystemTime;
 
 use crate::kubernetes::table::{duration, time};
 
-/// How much of a certificate's life is left.
+/// The remaining validity of a certificate.
 pub(super) enum Validity {
     /// "until …".
     Good(String),
@@ -12,12 +12,12 @@ pub(super) enum Validity {
     Bad(String),
 }
 
-/// Certificates are renewed when a third of their life or more is left, so that one with less than a
-/// tenth has missed its renewal.
+/// Certificates are renewed when at least a third of their lifetime remains, so less than a tenth
+/// means that the renewal is overdue.
 pub(super) fn validity(not_before: SystemTime, not_after: SystemTime, now: SystemTime) -> Validity {
     if now < not_before {
         let from = time(not_before);
-        return Validity::Bad(format!("is valid from {from} only: compare the clocks"));
+        return Validity::Bad(format!("is valid from {from} only: check the clocks"));
     }
     let until = time(not_after);
     let life = not_after.duration_since(not_before).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Findings about the webhook: its configuration, its certificate, and whether the API server asks it.
+//! Findings about the webhook: its configuration, its certificate, and whether the API server calls
+//! it.
 
 use std::time::SystemTime;
 
@@ -41,7 +42,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
             format!("{name} has no caBundle: the API server cannot verify the webhook"),
             restart(
                 release,
-                "the operator writes it: look at its log, or restart it",
+                "the operator writes it: check its log, or restart it",
             ),
         )),
         Some(bundle) => {
@@ -61,7 +62,7 @@ fn restart(release: &Release, why: &str) -> String {
     )
 }
 
-/// Each operator shows a certificate of its own process; the API server may reach any of them.
+/// Each operator has a certificate of its own, and the API server may reach any of them.
 fn certificates(
     release: &Release,
     webhook: &Webhook,
@@ -70,7 +71,7 @@ fn certificates(
     now: SystemTime,
 ) -> Vec<Finding> {
     if pods.is_empty() {
-        let message = "no pod of the operator shows a certificate";
+        let message = "no pod of the operator presents a certificate";
         return vec![Finding::unchecked(CERTIFICATE, message)];
     }
     let judge = |pod: &OperatorPod| certificate(release, webhook, bundle, pod, now);
@@ -78,7 +79,7 @@ fn certificates(
         .iter()
         .map(judge)
         .partition(|finding| finding.outcome == super::finding::Outcome::Ok);
-    // One line for all that are well: they show the same.
+    // One line for all valid certificates.
     good.into_iter().take(1).chain(bad).collect()
 }
 
@@ -122,19 +123,19 @@ fn certificate(
             format!("pod {name}: its certificate {why}"),
             restart(
                 release,
-                "it should have been renewed: look at the operator's log, or restart it",
+                "it should have been renewed: check the operator's log, or restart it",
             ),
         ),
     }
 }
 
-/// The pod of the dry run has an annotation that the webhook refuses: its refusal shows that it was
-/// asked.
+/// The pod of the dry run has an annotation that the webhook refuses: the refusal proves that the
+/// webhook was called.
 fn called(release: &Release, webhook: &Webhook, admission: &Admission) -> Finding {
     let hook = &webhook.name;
     let check_operator = || {
         format!(
-            "look at the operator: kubectl get pods --namespace {} --selector component=operator",
+            "check the operator: kubectl get pods --namespace {} --selector component=operator",
             release.namespace
         )
     };
@@ -144,22 +145,22 @@ fn called(release: &Release, webhook: &Webhook, admission: &Admission) -> Findin
             "no namespace is known whose pods the webhook's namespaceSelector selects",
         ),
         Admission::Failed(why) => {
-            Finding::cannot_see(CALLED, "whether the API server asks the webhook", why)
+            Finding::cannot_see(CALLED, "whether the API server calls the webhook", why)
         }
         Admission::Created { namespace } => Finding::failed(
             CALLED,
-            format!("the API server creates pods in {namespace} without asking {hook}"),
+            format!("the API server creates pods in {namespace} without calling {hook}"),
             check_operator() + ", and at failurePolicy and the selectors of its configuration",
         ),
         Admission::Refused {
             namespace, words, ..
         } if words.contains(&format!("{hook:?} denied the request")) => Finding::ok(
             CALLED,
-            format!("the API server asks {hook} about pods in {namespace}"),
+            format!("the API server calls {hook} for pods in {namespace}"),
         ),
         Admission::Refused { words, .. } if words.contains(hook.as_str()) => Finding::failed(
             CALLED,
-            format!("the API server cannot ask the webhook: {words}"),
+            format!("the API server cannot call the webhook: {words}"),
             check_operator(),
         ),
         Admission::Refused {
@@ -168,13 +169,13 @@ fn called(release: &Release, webhook: &Webhook, admission: &Admission) -> Findin
             words,
         } => Finding::unchecked(
             CALLED,
-            format!("a pod in {namespace} was refused before the webhook was asked: {words}"),
+            format!("a pod in {namespace} was refused before the webhook was called: {words}"),
         ),
         Admission::Refused {
             namespace, words, ..
         } => Finding::failed(
             CALLED,
-            format!("a pod in {namespace} was refused by something else than {hook}: {words}"),
+            format!("a pod in {namespace} was refused by something other than {hook}: {words}"),
             check_operator(),
         ),
     }

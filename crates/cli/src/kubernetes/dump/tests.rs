@@ -59,7 +59,7 @@ fn document() -> Value {
 }
 
 #[test]
-fn no_secret_is_left() {
+fn all_secrets_are_removed() {
     let mut document = document();
     redact(&mut document);
     let text = document.to_string();

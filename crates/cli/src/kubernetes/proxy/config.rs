@@ -1,4 +1,4 @@
-//! `legate proxy config POD`: the configuration of the sidecar's Envoy, from `/config_dump`.
+//! `legate proxy config POD`: prints the configuration of the sidecar's Envoy, from `/config_dump`.
 
 use clap::{Args, ValueEnum};
 
@@ -11,10 +11,10 @@ use crate::kubernetes::{Output, dump};
 pub(super) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Which part of it
+    /// The part to print
     #[arg(value_enum, default_value_t = Part::All, value_name = "PART")]
     part: Part,
-    /// How to print the result; JSON is Envoy's own document
+    /// Output format; JSON is Envoy's own document
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
 }
@@ -47,7 +47,7 @@ impl Part {
 pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     let found = options.target.find().await?;
     let (client, sidecar) = (&found.client, &found.sidecar);
-    // Only the port of the admin interface is taken from it.
+    // Only the port of the admin interface is needed.
     let status = sidecar.status(client).await.ok();
     let path = "/config_dump?include_eds";
     let mut document = sidecar.admin(client, status.as_ref(), path, LARGE).await?;

@@ -1,5 +1,5 @@
-//! What the server that a sidecar on Kubernetes is connected to says about it, by port-forward to the
-//! server's pod.
+//! Reads a sidecar's state from the server that it is connected to, by port-forward to the server's
+//! pod.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,12 +16,12 @@ use crate::kubernetes::forward::{LARGE, Page};
 use crate::kubernetes::table::printable;
 use crate::server_api::ServerApi;
 
-/// A sidecar as its own status names it, and its server.
+/// A sidecar as identified in its own status, and its server.
 #[derive(Debug, PartialEq, Eq)]
 struct Connection {
     node: String,
     id: String,
-    /// The namespace and partition that its settings name; empty where they name none.
+    /// The namespace and partition in its settings; empty if not set.
     namespace: String,
     partition: String,
     server: SocketAddr,
@@ -31,9 +31,9 @@ impl Connection {
     fn of(status: &Value) -> anyhow::Result<Self> {
         let text = |path: &str| status.pointer(path).and_then(Value::as_str);
         let server = text("/session/server").filter(|_| status["session"]["state"] == "connected");
-        let server = server.context("the sidecar is connected to no server")?;
+        let server = server.context("the sidecar is not connected to a server")?;
         let (Some(node), Some(id)) = (text("/proxy/node_name"), text("/proxy/id")) else {
-            bail!("the sidecar does not say which proxy it is");
+            bail!("the sidecar's status has no proxy id");
         };
         Ok(Self {
             node: node.to_owned(),
@@ -46,7 +46,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// Where its server says all about it.
+    /// The server's path for the proxy's state.
     fn path(&self) -> String {
         let mut path = server::path(&self.node, &self.id);
         for (name, value) in [("ns", &self.namespace), ("partition", &self.partition)] {
@@ -59,11 +59,11 @@ impl Connection {
     }
 }
 
-/// The document of `/v1/internal/legate/proxy`, for a sidecar with this status.
+/// The document of `/v1/internal/legate/proxy` for a sidecar with this status.
 ///
 /// # Errors
 ///
-/// When its server is no pod of the cluster's release, cannot be asked, or refuses.
+/// If its server is not a pod of the cluster's release, is unreachable, or refuses.
 pub(super) async fn document(
     client: &Client,
     status: &Value,
@@ -72,12 +72,12 @@ pub(super) async fn document(
     let connection = Connection::of(status)?;
     let token = api.token()?;
     let found = server_pods(client).await;
-    let (release, pods) = found.context("its pod is not found; ask it with --http-addr")?;
+    let (release, pods) = found.context("its pod was not found; use --http-addr")?;
     let server = connection.server;
     let pod = pods.iter().find(|pod| has(pod, server.ip()));
     let pod = pod.map(ResourceExt::name_any).with_context(|| {
         format!(
-            "{server} is no server of the release {} in {}: ask it with --http-addr",
+            "{server} is not a server of the release {} in {}: use --http-addr",
             release.full_name, release.namespace
         )
     })?;
@@ -90,12 +90,12 @@ pub(super) async fn document(
     let answer = ask_server(client, &release, &pod, page).await;
     let answer = answer.with_context(|| format!("pod {pod}"))?;
     match answer.status {
-        StatusCode::OK => serde_json::from_slice(&answer.body).context("its answer is no JSON"),
+        StatusCode::OK => serde_json::from_slice(&answer.body).context("its response is not JSON"),
         status => bail!("{}", refused(&pod, status, &answer.body)),
     }
 }
 
-/// Whether a pod has an address.
+/// Whether a pod has this address.
 fn has(pod: &Pod, address: IpAddr) -> bool {
     let Some(status) = &pod.status else {
         return false;
@@ -109,7 +109,7 @@ fn refused(pod: &str, status: StatusCode, body: &[u8]) -> String {
     let reason = printable(String::from_utf8_lossy(body).trim());
     let next = match status {
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
-            "; give --token-file or CONSUL_HTTP_TOKEN a token with service:read on the proxy's \
+            "; set --token-file or CONSUL_HTTP_TOKEN to a token with service:read on the proxy's \
              service and node:read on its node"
         }
         _ => "",
@@ -143,7 +143,10 @@ mod tests {
         assert_eq!(expected.path(), format!("{path}?partition=one"));
         assert_eq!(Connection::of(&status("connected")).unwrap(), expected);
         let error = Connection::of(&status("waiting")).unwrap_err();
-        assert_eq!(error.to_string(), "the sidecar is connected to no server");
+        assert_eq!(
+            error.to_string(),
+            "the sidecar is not connected to a server"
+        );
     }
 
     #[test]
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_the_token_needs() {
+    fn a_refusal_names_the_permissions_that_the_token_needs() {
         let text = refused(
             "legate-server-0",
             StatusCode::FORBIDDEN,

@@ -1,4 +1,4 @@
-//! `legate proxy list`.
+//! `legate proxy list`: lists proxies with their state.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ use crate::server_api::ServerApi;
 pub(super) struct Options {
     #[command(flatten)]
     cluster: Cluster,
-    /// Namespace of the pods; default: that of the kubeconfig's context. With --http-addr that of the proxies
-    /// in the mesh
+    /// Namespace of the pods; default: that of the kubeconfig's context. With --http-addr: namespace of the
+    /// proxies in the mesh
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Pods of all namespaces
+    /// List pods of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(super) struct Options {
     /// Admin partition of the proxies, with --http-addr
     #[arg(long, requires = "http_addr", value_name = "NAME")]
     partition: Option<String>,
-    /// How to print the result
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
 }
@@ -47,19 +47,19 @@ struct Row {
     name: String,
     /// Its service in the mesh.
     service: String,
-    /// Whether the sidecar is ready, as it says itself; absent where it cannot be asked.
+    /// Whether the sidecar reports itself ready; absent if it is unreachable.
     ready: Option<bool>,
-    /// How it stands with the servers: `connected`, or what it is doing.
+    /// State of the connection to the servers: `connected`, or the current step.
     session: Option<String>,
     /// The server that it is connected to.
     server: Option<String>,
     /// Whether its Envoy has acknowledged all of its configuration.
     configured: Option<bool>,
-    /// Since a server last sent some of it.
+    /// Time since a server last sent configuration.
     last_message_seconds_ago: Option<u64>,
     /// Version of the dataplane.
     version: Option<String>,
-    /// Why it cannot be asked.
+    /// Why it is unreachable.
     error: Option<String>,
 }
 
@@ -81,13 +81,13 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     let params = ListParams::default().labels(&sidecar::selector());
     let pods = pages(params, async |params| api.list(&params).await).await;
     let mut pods = pods.map_err(anyhow::Error::msg)?;
-    // Those that have ended have nothing to say, and those of other integrations are not ours.
+    // Ended pods and those of other integrations are skipped.
     pods.retain(is_ours);
     let client = &client;
     let rows = stream::iter(pods).map(|pod| async move {
         let status = match Sidecar::of(&pod) {
             Some(sidecar) => sidecar.status(client).await,
-            None => Err(anyhow::anyhow!("it has no container of a sidecar")),
+            None => Err(anyhow::anyhow!("it has no sidecar container")),
         };
         row(&pod, status.map_err(|error| format!("{error:#}")))
     });
@@ -177,7 +177,10 @@ fn text(rows: &[Row], namespaces: bool) -> String {
     for row in rows {
         if let Some(error) = &row.error {
             let error = crate::kubernetes::table::printable(error);
-            text += &format!("{}/{} cannot be asked: {error}\n", row.namespace, row.name);
+            text += &format!(
+                "{}/{} cannot be queried: {error}\n",
+                row.namespace, row.name
+            );
         }
     }
     text
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sidecar_says_stands_in_its_row() {
+    fn a_row_has_the_status_of_the_sidecar() {
         let status = json!({
             "version": "0.1.0",
             "ready": true,
@@ -224,7 +227,7 @@ NAMESPACE   NAME    SERVICE   READY     SERVER          CONFIGURED   LAST UPDATE
 shop        web-1   web       yes       10.0.0.1:8502   yes          1m15s         0.1.0
 shop        web-2   web       no        waiting         no           unknown       0.1.0
 shop        web-3   web       unknown   unknown         unknown      unknown       unknown
-shop/web-3 cannot be asked: port 20600: connection refused
+shop/web-3 cannot be queried: port 20600: connection refused
 ";
         assert_eq!(text(&rows, true), expected);
         assert!(text(&rows, false).starts_with("NAME    SERVICE"));

@@ -1,4 +1,4 @@
-//! `legate proxy`: the sidecars of a cluster, one by one.
+//! `legate proxy`: inspects sidecars.
 
 mod config;
 mod connected;
@@ -20,20 +20,20 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List pods with a sidecar: whether it is ready, its server, its configuration
+    /// List pods with a sidecar: readiness, server, configuration
     List(list::Options),
-    /// Show one sidecar: its connection, its configuration, its certificate, what it listens on and
-    /// calls, and what its server says about it
+    /// Show one sidecar: its connection, configuration, certificate, listeners, upstreams, and its state at
+    /// the server
     Status(status::Options),
     /// Show the configuration of a sidecar's Envoy, without secrets
     Config(config::Options),
 }
 
-/// Runs the command that was chosen.
+/// Runs the command.
 ///
 /// # Errors
 ///
-/// When the cluster, the pod or its sidecar cannot be asked.
+/// If the cluster, the pod or its sidecar is unreachable.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let text = match options.command {
         Command::List(options) => list::run(options).await?,

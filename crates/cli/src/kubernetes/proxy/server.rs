@@ -1,5 +1,5 @@
-//! What a server says about the proxies that are connected to it: what they have, what they refused
-//! and what is not served. From `/v1/internal/legate/proxies`.
+//! The state of connected proxies as reported by a server: resources, refusals, and errors. From
+//! `/v1/internal/legate/proxies`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ use crate::server_api::ServerApi;
 
 const PROXIES: &str = "/v1/internal/legate/proxies";
 
-/// Whose proxies are meant: all, where nothing is named.
+/// Filter by tenant; an empty filter selects all proxies.
 pub(super) struct Tenant<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) partition: Option<&'a str>,
@@ -40,12 +40,12 @@ impl Tenant<'_> {
     }
 }
 
-/// Namespace and partition of a proxy; a server names the default ones by leaving them out.
+/// Namespace and partition of a proxy; a server omits the default ones.
 fn tenant_of(proxy: &Value) -> [&str; 2] {
     ["Namespace", "Partition"].map(|field| proxy[field].as_str().unwrap_or("default"))
 }
 
-/// `legate proxy list` of a server.
+/// `legate proxy list` for a server.
 pub(super) async fn list(
     server: &ServerApi,
     tenant: &Tenant<'_>,
@@ -61,7 +61,7 @@ pub(super) async fn list(
     })
 }
 
-/// `legate proxy status` of a server: `PROXY-ID`, or `NODE/PROXY-ID`.
+/// `legate proxy status` for a server: `PROXY-ID`, or `NODE/PROXY-ID`.
 pub(super) async fn status(
     server: &ServerApi,
     tenant: &Tenant<'_>,
@@ -80,7 +80,7 @@ pub(super) async fn status(
     })
 }
 
-/// Where a server says all about one proxy.
+/// The path of a proxy's state.
 pub(super) fn path(node: &str, id: &str) -> String {
     let segment = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     format!(
@@ -90,7 +90,7 @@ pub(super) fn path(node: &str, id: &str) -> String {
     )
 }
 
-/// The one proxy that is called `ID` or `NODE/ID`.
+/// The only proxy named `ID` or `NODE/ID`.
 fn one_of<'a>(all: &'a Value, name: &str) -> anyhow::Result<&'a Value> {
     let (node, id) = match name.split_once('/') {
         Some((node, id)) => (Some(node), id),
@@ -111,14 +111,14 @@ fn one_of<'a>(all: &'a Value, name: &str) -> anyhow::Result<&'a Value> {
         [one] => Ok(one),
         [] => bail!(
             "no proxy {name:?} is connected to this server: `legate proxy list --http-addr ADDRESS` \
-             shows those that are; with several servers, ask the others too"
+             lists the connected ones; with several servers, try the others"
         ),
         _ if nodes.len() > 1 => bail!(
-            "there is {id:?} on the nodes {}: name one as NODE/{id}",
+            "{id:?} exists on the nodes {}: select one with NODE/{id}",
             Vec::from_iter(nodes).join(", ")
         ),
         _ => bail!(
-            "several tenants have a proxy {name:?}: name one with --namespace and --partition; `legate \
+            "several tenants have a proxy {name:?}: select one with --namespace and --partition; `legate \
              proxy list` shows them"
         ),
     }
@@ -145,7 +145,7 @@ fn yes(value: &Value) -> String {
     text.to_owned()
 }
 
-/// How long ago a time was.
+/// The time since `value`.
 fn ago(value: &Value, now: SystemTime) -> String {
     let time = value.as_str().and_then(|text| timestamp::parse(text).ok());
     let ago = time.map(|time| now.duration_since(time).unwrap_or_default());
@@ -240,7 +240,7 @@ pub(super) fn text(document: &Value, now: SystemTime) -> String {
         );
         let still: Vec<String> = entries(&one["RefusedResources"]).map(string).collect();
         if !still.is_empty() {
-            let _ = writeln!(out, "  waits for a change of {}", still.join(", "));
+            let _ = writeln!(out, "  waiting for a change of {}", still.join(", "));
         }
     }
     for failure in entries(&document["NotServed"]) {
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(one_of(&all, "web").unwrap()["Node"], "a");
         assert_eq!(one_of(&all, "B/api").unwrap(), &all[2]);
         let twice = one_of(&all, "api").unwrap_err().to_string();
-        assert!(twice.contains("a, b: name one as NODE/api"), "{twice}");
+        assert!(twice.contains("a, b: select one with NODE/api"), "{twice}");
         assert!(one_of(&all, "db").is_err());
         let all = json!([{"Node": "a", "ID": "web", "Namespace": "shop"}, all[0]]);
         let twice = one_of(&all, "web").unwrap_err().to_string();
@@ -362,7 +362,7 @@ mod tests {
              TYPE       IN SYNC   FOR   RESOURCES   UNANSWERED   REFUSED\n\
              listener   no        2m    2           0            1\n\n\
              the proxy refused listener public_listener:0.0.0.0:20000 1m ago:\n  no port\n  \
-             waits for a change of public_listener:0.0.0.0:20000\n\n\
+             waiting for a change of public_listener:0.0.0.0:20000\n\n\
              not served: cluster local_app (the last good version stays in use):\n  bad\n\n\
              warning: careful\n\n\
              UPSTREAM   PROTOCOL   LEADS TO\n\

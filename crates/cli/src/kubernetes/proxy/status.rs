@@ -1,5 +1,5 @@
-//! `legate proxy status POD`: what the sidecar says about itself, what its Envoy has, and what its server
-//! says about it. With `--http-addr`, what that server says, and nothing else.
+//! `legate proxy status POD`: prints the sidecar's status, its Envoy's state, and its state at the
+//! server. With `--http-addr` only the state at that server.
 
 use std::time::SystemTime;
 
@@ -25,7 +25,7 @@ pub(super) struct Options {
     /// Admin partition of the proxy, with --http-addr
     #[arg(long, requires = "http_addr", value_name = "NAME")]
     partition: Option<String>,
-    /// How to print the result
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
 }
@@ -49,7 +49,8 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
         admin("/listeners?format=json"),
         connected::document(client, &status, &options.server),
     );
-    // Envoy may not have been started yet; the status says why. The server may refuse.
+    // Envoy may not have been started yet, in which case the status has the reason; the server may
+    // refuse.
     let or_error = |page: anyhow::Result<Value>| {
         page.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
     };
@@ -138,7 +139,7 @@ fn listener_rows(page: &Value) -> Vec<Vec<String>> {
     entries(page, "listener_statuses").map(row).collect()
 }
 
-/// Whether Envoy sends requests to an endpoint: it was not found to be failing, by whatever check.
+/// Whether Envoy sends requests to an endpoint, that is, no health check fails.
 fn is_healthy(host: &Value) -> bool {
     let Some(health) = host["health_status"].as_object() else {
         return true;
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_healthy_unless_a_check_says_otherwise() {
+    fn an_endpoint_is_healthy_unless_a_check_fails() {
         let clusters = json!({"cluster_statuses": [{"name": "api", "host_statuses": [
             {"health_status": {"eds_health_status": "HEALTHY"}},
             {"health_status": {"eds_health_status": "UNHEALTHY"}},
@@ -180,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_envoy_does_not_give_is_named() {
+    fn a_missing_page_of_envoy_is_named() {
         let page = json!({"error": "port 19000: connection refused"});
         let text = section("clusters", &page, &["NAME"], cluster_rows);
         assert_eq!(text, "\nclusters: port 19000: connection refused\n");
     }
 
     #[test]
-    fn what_the_server_says_is_a_section_of_its_own() {
+    fn the_state_at_the_server_is_a_separate_section() {
         let now = legate_model::timestamp::parse("2026-01-01T00:10:00Z").unwrap();
         let document = json!({
             "Node": "n1-virtual", "ID": "web-1-web-sidecar-proxy", "Service": "web", "InSync": true,
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_certificate_is_seen() {
+    fn an_expired_certificate_is_marked() {
         let certs = json!({"certificates": [{"cert_chain": [{
             "subject_alt_names": [{"uri": "spiffe://x/svc/web"}],
             "valid_from": "2026-01-01T00:00:00Z", "expiration_time": "2026-01-04T00:00:00Z",

@@ -8,32 +8,32 @@ use kube::{Api, Client};
 use crate::kubernetes::sidecar::Sidecar;
 use crate::kubernetes::{Cluster, answer};
 
-/// Which pod.
+/// Selects a pod.
 #[derive(Debug, Args)]
 pub(super) struct Target {
     #[command(flatten)]
     cluster: Cluster,
-    /// The pod: NAME, or NAMESPACE/NAME. Of `status --http-addr` the proxy: PROXY-ID, or NODE/PROXY-ID
+    /// The pod: NAME, or NAMESPACE/NAME. With `status --http-addr` the proxy: PROXY-ID, or NODE/PROXY-ID
     #[arg(value_name = "POD")]
     pub(super) pod: String,
-    /// Namespace of the pod; default: that of the kubeconfig's context. With --http-addr that of the proxy in
-    /// the mesh
+    /// Namespace of the pod; default: that of the kubeconfig's context. With --http-addr: namespace of the
+    /// proxy in the mesh
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(super) namespace: Option<String>,
 }
 
-/// A sidecar that was found.
+/// A pod with its sidecar.
 pub(super) struct Found {
     pub(super) client: Client,
     pub(super) sidecar: Sidecar,
 }
 
 impl Target {
-    /// The pod's sidecar.
+    /// Finds the pod's sidecar.
     ///
     /// # Errors
     ///
-    /// When there is no such pod, or none with a sidecar.
+    /// If the pod does not exist, or has no sidecar.
     pub(super) async fn find(&self) -> anyhow::Result<Found> {
         let (namespace, name) = parse(&self.pod, self.namespace.as_deref())?;
         let client = self.cluster.client().await?;
@@ -42,16 +42,16 @@ impl Target {
         let pod = answer(pods.get(&name)).await.map_err(anyhow::Error::msg)?;
         let sidecar = Sidecar::of(&pod).with_context(|| {
             format!(
-                "pod {name} in {namespace} has no sidecar: give it the annotation \
-                 consul.hashicorp.com/connect-inject=true and create it again"
+                "pod {name} in {namespace} has no sidecar: add the annotation \
+                 consul.hashicorp.com/connect-inject=true and recreate the pod"
             )
         })?;
         Ok(Found { client, sidecar })
     }
 }
 
-/// Namespace, where it is given, and name of a pod: `NAME`, `pod/NAME` as kubectl prints it, or
-/// `NAMESPACE/NAME` as `legate check` does.
+/// Parses the name of a pod with an optional namespace: `NAME`, `pod/NAME` as printed by kubectl, or
+/// `NAMESPACE/NAME` as printed by `legate check`.
 fn parse(pod: &str, namespace: Option<&str>) -> anyhow::Result<(Option<String>, String)> {
     let own = |text: &str| text.to_owned();
     match pod.split_once('/') {
@@ -61,7 +61,7 @@ fn parse(pod: &str, namespace: Option<&str>) -> anyhow::Result<(Option<String>, 
             Ok((Some(own(named)), own(name)))
         }
         Some((named, _)) => bail!(
-            "{pod} is a pod of {named}, and --namespace names {}: leave one of them out",
+            "{pod} is a pod of {named}, and --namespace names {}: remove one of them",
             namespace.unwrap_or_default()
         ),
     }

@@ -25,7 +25,7 @@ fn step(material: &mut Option<Material>, policy: &Policy, now: SystemTime) -> St
     step
 }
 
-/// Whether somebody who knows `bundle` accepts the certificate.
+/// Whether a client with `bundle` accepts the certificate.
 fn verifies(bundle: &str, leaf: &Pair, now: SystemTime) -> bool {
     let leaf = CertificateInfo::from_pem(&leaf.cert).unwrap();
     let known = bundle.split_inclusive("-----END CERTIFICATE-----\n");
@@ -37,7 +37,7 @@ fn verifies(bundle: &str, leaf: &Pair, now: SystemTime) -> bool {
 }
 
 #[test]
-fn a_life_of_two_authorities() {
+fn the_lifecycle_of_two_cas() {
     let (policy, start) = (policy(), start());
     let mut material = None;
     assert_eq!(step(&mut material, &policy, start), Step::Create);
@@ -48,7 +48,7 @@ fn a_life_of_two_authorities() {
     };
     assert!(until > start + 19 * HOUR && until < start + 20 * HOUR);
     assert_eq!(step(&mut material, &policy, until), Step::RenewLeaf);
-    // Two thirds of the CA's life have passed: the next one is published, and does not sign yet.
+    // After two thirds of the CA's lifetime the next one is published, but does not sign yet.
     let later = start + 201 * HOUR;
     assert_eq!(step(&mut material, &policy, later), Step::PublishNext);
     assert_eq!(step(&mut material, &policy, later), Step::RenewLeaf);
@@ -61,7 +61,8 @@ fn a_life_of_two_authorities() {
     assert_eq!(promotion, later + policy.overlap);
     assert_eq!(step(&mut material, &policy, promotion), Step::Promote);
     let promoted = material.clone().unwrap();
-    // Whoever has heard of the next CA only before, or still knows the old one, can verify.
+    // Clients with the bundle from before the promotion verify the new certificate, as do those that still
+    // have the old CA.
     assert!(verifies(&published.bundle(), &promoted.leaf, promotion));
     assert!(verifies(&promoted.bundle(), &published.leaf, promotion));
     assert!(!verifies(&first.bundle(), &promoted.leaf, promotion));
@@ -72,14 +73,14 @@ fn a_life_of_two_authorities() {
 }
 
 #[test]
-fn an_operator_that_was_away_for_too_long_begins_anew() {
+fn after_a_long_outage_the_operator_starts_over() {
     let (policy, start) = (policy(), start());
     let mut material = None;
     step(&mut material, &policy, start);
     let late = start + 400 * HOUR;
     assert_eq!(step(&mut material, &policy, late), Step::Create);
     assert!(matches!(step(&mut material, &policy, late), Step::Keep(_)));
-    // With a next CA, that one is taken.
+    // If a next CA was published, it takes over.
     let published = late + 201 * HOUR;
     assert_eq!(step(&mut material, &policy, published), Step::PublishNext);
     assert_eq!(
@@ -89,7 +90,7 @@ fn an_operator_that_was_away_for_too_long_begins_anew() {
 }
 
 #[test]
-fn other_names_are_signed_at_once() {
+fn changed_names_are_signed_at_once() {
     let (policy, now) = (policy(), start());
     let mut material = None;
     step(&mut material, &policy, now);
@@ -102,7 +103,7 @@ fn other_names_are_signed_at_once() {
 }
 
 #[test]
-fn what_a_secret_holds() {
+fn the_content_of_a_secret() {
     let (policy, now) = (policy(), start());
     let mut material = None;
     step(&mut material, &policy, now);
@@ -141,10 +142,10 @@ fn the_names_of_the_servers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Replicas look at odd times. As long as one looks in time, every replica's certificate is
-    /// verified by everybody whose bundle is not older than the overlap.
+    /// Replicas check at irregular times. As long as one checks in time, every replica's certificate is
+    /// accepted by all clients whose bundle is not older than the overlap.
     #[test]
-    fn nobody_is_ever_cut_off(waits in proptest::collection::vec(1_u32..4, 1..60)) {
+    fn no_client_is_ever_cut_off(waits in proptest::collection::vec(1_u32..4, 1..60)) {
         let policy = Policy {
             ca_ttl: 60 * HOUR,
             leaf_ttl: 20 * HOUR,
@@ -163,7 +164,7 @@ proptest! {
             let current = material.clone().unwrap();
             prop_assert!(verifies(&current.bundle(), &current.leaf, now));
             if let Some(before) = before.replace(current.clone()) {
-                // A replica that shows the certificate of before, an API server with the bundle of before.
+                // A replica with the previous certificate, and an API server with the previous bundle.
                 prop_assert!(verifies(&current.bundle(), &before.leaf, now));
                 prop_assert!(verifies(&before.bundle(), &current.leaf, now));
             }

@@ -3,18 +3,18 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What stands in `spec` of one kind.
+/// The `spec` of one kind.
 pub(crate) trait Spec: DeserializeOwned + Serialize {
-    /// Why this cannot be written, where a field has no meaning for a config entry: which field, and
-    /// what to do instead.
+    /// The reason why this cannot be written, if a field has no equivalent in a config entry: the
+    /// field, and what to do instead.
     fn not_served(&self) -> Option<String> {
         None
     }
 }
 
-/// Declares types of a spec: every field may be left out, and has one name in the resource and one
-/// in the config entry. Where these are not the same words in camel and Pascal case, the field says
-/// both: `tls("tls" => "TLS"): MeshTls`.
+/// Declares the types of a spec. Every field is optional and has one name in the resource and one in
+/// the config entry. If these are not the same words in camel and Pascal case, both are given:
+/// `tls("tls" => "TLS"): MeshTls`.
 macro_rules! spec {
     ($(
         $(#[$meta:meta])*

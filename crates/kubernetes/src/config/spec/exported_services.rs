@@ -1,29 +1,29 @@
-//! `ExportedServices`: which services others may call.
+//! `ExportedServices`: services that other partitions and peers may call.
 
 use super::declaration::spec;
 use super::values::rules;
 
 spec! {
-    /// Which services others may call.
+    /// Services that other partitions and peers may call.
     ExportedServicesSpec {
         /// The services.
         #[schemars(required, length(min = 1, max = 1024))]
         services: Vec<ExportedService>,
     }
 
-    /// A service that others may call.
+    /// An exported service.
     ExportedService {
         /// Its name, or `*`.
         #[schemars(required)]
         name: String,
         /// Its namespace.
         namespace: String,
-        /// Who may call it.
+        /// The partitions and peers that may call it.
         #[schemars(required, length(min = 1, max = 256))]
         consumers: Vec<Consumer>,
     }
 
-    /// Who may call a service.
+    /// A partition, peer or sameness group that may call a service.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "(has(self.peer) && size(self.peer) > 0 ? 1 : 0) + \
          (has(self.partition) && size(self.partition) > 0 ? 1 : 0) + \
@@ -35,7 +35,7 @@ spec! {
         partition: String,
         /// A cluster peer.
         peer: String,
-        /// A group of peers and partitions.
+        /// A sameness group.
         sameness_group: String,
     }
 }

@@ -1,4 +1,4 @@
-//! `JWTProvider`: who issues JSON Web Tokens, and how they are checked.
+//! `JWTProvider`: an issuer of JSON Web Tokens, and how its tokens are verified.
 
 use super::declaration::spec;
 use super::values::{Period, rules};
@@ -13,24 +13,24 @@ const DISCOVERY_TYPES: [&str; 6] = [
 ];
 
 spec! {
-    /// Who issues JSON Web Tokens, and how they are checked.
+    /// An issuer of JSON Web Tokens, and how its tokens are verified.
     JwtProviderSpec {
-        /// The keys that tokens are signed with.
+        /// The keys that verify signatures.
         #[schemars(required)]
         json_web_key_set("jsonWebKeySet" => "JSONWebKeySet"): JsonWebKeySet,
-        /// What tokens say about who issued them (`iss`).
+        /// The required issuer of tokens (`iss`).
         issuer: String,
-        /// Whom tokens are for (`aud`); one of these has to be among a token's.
+        /// The accepted audiences (`aud`); a token must have one of them.
         #[schemars(length(max = 256))]
         audiences: Vec<String>,
-        /// Where requests carry tokens; Envoy's default where it is left out.
+        /// Where requests carry tokens. Default: Envoy's.
         #[schemars(length(max = 64))]
         locations: Vec<Location>,
-        /// How the application gets the token.
+        /// How the token is forwarded to the application.
         forwarding: Forwarding,
-        /// By how much clocks may differ, in seconds; 30 where it is left out.
+        /// Tolerated clock skew in seconds. Default 30.
         clock_skew_seconds: u32,
-        /// Memory of tokens that were checked.
+        /// Cache of verified tokens.
         cache_config: Cache,
     }
 
@@ -54,9 +54,9 @@ spec! {
         /// Its name.
         #[schemars(required, length(min = 1))]
         name: String,
-        /// What stands before the token, such as `Bearer `.
+        /// The prefix before the token, such as `Bearer `.
         value_prefix: String,
-        /// Leave the header in the request.
+        /// Keep the header in the forwarded request.
         forward: bool,
     }
 
@@ -67,28 +67,28 @@ spec! {
         name: String,
     }
 
-    /// How the application gets a token.
+    /// How a token is forwarded to the application.
     Forwarding {
-        /// The header that the token's claims are written to.
+        /// The header with the token's payload.
         #[schemars(required, length(min = 1))]
         header_name: String,
-        /// Pad the value to a multiple of four characters.
+        /// Pad the payload to a multiple of four characters.
         pad_forward_payload_header: bool,
     }
 
-    /// The keys that tokens are signed with.
+    /// The keys that verify signatures.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "has(self.local) != has(self.remote)",
         "exactly one of local and remote is needed",
     )])))]
     JsonWebKeySet {
-        /// Given here.
+        /// Keys in this resource.
         local: LocalKeySet,
-        /// From a server.
+        /// Keys fetched from a server.
         remote: RemoteKeySet,
     }
 
-    /// Keys that are given.
+    /// Keys in this resource.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "(has(self.jwks) && size(self.jwks) > 0) != (has(self.filename) && size(self.filename) > 0)",
         "exactly one of jwks and filename is needed",
@@ -96,77 +96,77 @@ spec! {
     LocalKeySet {
         /// The key set, in base64.
         jwks("jwks" => "JWKS"): String,
-        /// A file that every proxy has.
+        /// A file on every proxy.
         filename: String,
     }
 
-    /// Keys from a server.
+    /// Keys fetched from a server.
     RemoteKeySet {
-        /// Where they are.
+        /// The URI of the key set.
         #[schemars(required, length(min = 1))]
         uri("uri" => "URI"): String,
-        /// Longest time for the request, in milliseconds.
+        /// Request timeout in milliseconds.
         request_timeout_ms: u32,
-        /// How long keys are kept; 5 min where it is left out.
+        /// How long keys are cached. Default 5 min.
         cache_duration: Period,
-        /// Do not wait for the keys before the first request.
+        /// Fetch the keys in the background instead of before the first request.
         fetch_asynchronously: bool,
-        /// Name the server in the TLS handshake.
+        /// Send the server's name in the TLS handshake (SNI).
         use_sni("useSNI" => "UseSNI"): bool,
-        /// How often the request is tried again.
+        /// How failed fetches are retried.
         retry_policy: RetryPolicy,
         /// How the server is reached.
         jwks_cluster("jwksCluster" => "JWKSCluster"): KeySetCluster,
     }
 
-    /// How often a request is tried again.
+    /// How failed fetches are retried.
     RetryPolicy {
-        /// How often.
+        /// Maximum number of retries.
         num_retries: u32,
-        /// How long it waits between.
+        /// Backoff between retries.
         retry_policy_back_off: BackOff,
     }
 
-    /// How long retries wait.
+    /// Backoff between retries.
     BackOff {
-        /// Before the first; 1 s where it is left out.
+        /// Initial interval. Default 1 s.
         base_interval: Period,
-        /// At most; ten times the first where it is left out.
+        /// Maximum interval. Default ten times the initial one.
         max_interval: Period,
     }
 
-    /// How the server of keys is reached.
+    /// How the key server is reached.
     KeySetCluster {
-        /// How its address is found; `STRICT_DNS` where it is left out.
+        /// How its address is discovered. Default `STRICT_DNS`.
         #[schemars(extend("enum" = DISCOVERY_TYPES))]
         discovery_type: String,
-        /// What its certificate is checked with.
+        /// How its certificate is verified.
         tls_certificates("tlsCertificates" => "TLSCertificates"): TlsCertificates,
-        /// Longest time to connect; 5 s where it is left out.
+        /// Connect timeout. Default 5 s.
         connect_timeout: Period,
     }
 
-    /// What the certificate of the server of keys is checked with.
+    /// How the key server's certificate is verified.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "has(self.caCertificateProviderInstance) != has(self.trustedCA)",
         "exactly one of caCertificateProviderInstance and trustedCA is needed",
     )])))]
     TlsCertificates {
-        /// A provider that Envoy's bootstrap configures.
+        /// A certificate provider from Envoy's bootstrap.
         ca_certificate_provider_instance: CertificateProvider,
-        /// Certificates of authorities.
+        /// CA certificates.
         trusted_ca("trustedCA" => "TrustedCA"): TrustedCa,
     }
 
-    /// A provider of certificates that Envoy's bootstrap configures.
+    /// A certificate provider from Envoy's bootstrap.
     CertificateProvider {
-        /// Its name; `default` where it is left out.
+        /// Its name. Default `default`.
         instance_name: String,
-        /// Which of its certificates.
+        /// The name of the certificate.
         certificate_name: String,
     }
 
-    /// Certificates of authorities.
+    /// CA certificates.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "(has(self.filename) && size(self.filename) > 0 ? 1 : 0) + \
          (has(self.environmentVariable) && size(self.environmentVariable) > 0 ? 1 : 0) + \
@@ -175,20 +175,20 @@ spec! {
         "exactly one of filename, environmentVariable, inlineString and inlineBytes is needed",
     )])))]
     TrustedCa {
-        /// A file that every proxy has.
+        /// A file on every proxy.
         filename: String,
-        /// An environment variable that every Envoy has.
+        /// An environment variable of every Envoy.
         environment_variable: String,
-        /// The certificates in PEM.
+        /// PEM certificates.
         inline_string: String,
-        /// The certificates in PEM, in base64.
+        /// PEM certificates, in base64.
         #[schemars(extend("format" = "byte"))]
         inline_bytes: String,
     }
 
-    /// Memory of tokens that were checked.
+    /// Cache of verified tokens.
     Cache {
-        /// How many; 0 means none.
+        /// Maximum number of tokens; 0 disables the cache.
         size: u32,
     }
 }

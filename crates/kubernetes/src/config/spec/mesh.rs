@@ -16,19 +16,19 @@ const UNDERSCORES: [&str; 4] = ["", "ALLOW", "REJECT_REQUEST", "DROP_HEADER"];
 spec! {
     /// Settings of the whole mesh.
     MeshSpec {
-        /// Captured traffic.
+        /// Settings for captured traffic.
         transparent_proxy: MeshTransparentProxy,
-        /// Whether services may take connections without mutual TLS.
+        /// Whether services may accept connections without mutual TLS.
         allow_enabling_permissive_mutual_tls(
             "allowEnablingPermissiveMutualTLS" => "AllowEnablingPermissiveMutualTLS"
         ): bool,
-        /// Versions and cipher suites.
+        /// TLS versions and cipher suites.
         tls("tls" => "TLS"): MeshTls,
         /// HTTP handling.
         http("http" => "HTTP"): MeshHttp,
         /// Cluster peering.
         peering: MeshPeering,
-        /// Whether Envoy refuses routes to clusters that it does not know.
+        /// Whether Envoy rejects routes to unknown clusters.
         validate_clusters: bool,
     }
 
@@ -46,22 +46,22 @@ spec! {
         outgoing: MeshTlsDirection,
     }
 
-    /// TLS settings of one direction; Envoy's default where one is left out.
+    /// TLS settings of one direction. Default: Envoy's.
     MeshTlsDirection {
-        /// Lowest version.
+        /// Minimum TLS version.
         #[schemars(extend("enum" = TLS_VERSIONS))]
         tls_min_version("tlsMinVersion" => "TLSMinVersion"): String,
-        /// Highest version.
+        /// Maximum TLS version.
         #[schemars(extend("enum" = TLS_VERSIONS))]
         tls_max_version("tlsMaxVersion" => "TLSMaxVersion"): String,
-        /// Suites of TLS 1.2 and below.
+        /// Cipher suites for TLS 1.2 and below.
         #[schemars(length(max = 64))]
         cipher_suites: Vec<String>,
     }
 
     /// HTTP handling.
     MeshHttp {
-        /// Do not tell applications who called, in `x-forwarded-client-cert`.
+        /// Omit the caller's identity (`x-forwarded-client-cert`) from requests to applications.
         sanitize_x_forwarded_client_cert: bool,
         /// Inbound requests.
         incoming: MeshHttpDirection,
@@ -69,27 +69,27 @@ spec! {
 
     /// HTTP handling of one direction.
     MeshHttpDirection {
-        /// How paths and headers are brought into one form before intentions are applied.
+        /// How paths and headers are normalized before intentions are evaluated.
         request_normalization: RequestNormalization,
     }
 
-    /// How paths and headers are brought into one form.
+    /// How paths and headers are normalized.
     RequestNormalization {
-        /// Leave `.` and `..` in paths: intentions on paths can then be evaded.
+        /// Keep `.` and `..` in paths. Intentions on paths can then be bypassed.
         insecure_disable_path_normalization: bool,
-        /// Turn `//` into `/`.
+        /// Replace `//` by `/`.
         merge_slashes: bool,
-        /// What becomes of escaped slashes in paths.
+        /// The treatment of escaped slashes in paths.
         #[schemars(extend("enum" = ESCAPED_SLASHES))]
         path_with_escaped_slashes_action: String,
-        /// What becomes of headers with underscores in their names.
+        /// The treatment of headers with underscores in their names.
         #[schemars(extend("enum" = UNDERSCORES))]
         headers_with_underscores_action: String,
     }
 
     /// Cluster peering.
     MeshPeering {
-        /// Whether servers of peers talk through mesh gateways.
+        /// Whether servers of peers communicate through mesh gateways.
         peer_through_mesh_gateways: bool,
     }
 }

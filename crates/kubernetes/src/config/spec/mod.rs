@@ -1,11 +1,11 @@
-//! What stands in `spec` of each kind: the schema that the API server checks, and both spellings of
-//! every field.
+//! The `spec` of each kind: the schema for the API server, and the names of every field in resources
+//! and config entries.
 //!
-//! A type reads a resource, whose fields are in camel case (`connectTimeoutMs`), and serialises as
-//! the config entry that it means, with the names of Consul's API (`ConnectTimeoutMs`). There is one
-//! type for both, so that no field can be forgotten between them. Nothing here writes a resource.
+//! A type deserializes a resource, whose fields are in camel case (`connectTimeoutMs`), and
+//! serializes the config entry with the names of Consul's API (`ConnectTimeoutMs`). One type serves
+//! both, so that no field can be missing in one of them. Nothing here writes a resource.
 //!
-//! Fields that this version does not know are refused when a resource is read, never dropped.
+//! Unknown fields of a resource are refused, never dropped.
 
 mod declaration;
 mod exported_services;

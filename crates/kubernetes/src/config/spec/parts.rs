@@ -1,17 +1,17 @@
-//! Parts that several kinds have.
+//! Parts used by several kinds.
 
 use std::collections::BTreeMap;
 
 use super::declaration::spec;
 use super::values::{FreeMap, PATH, Period, rules};
 
-/// How proxies reach each other across datacenters.
+/// The modes of mesh gateways.
 const GATEWAY_MODES: [&str; 4] = ["", "none", "local", "remote"];
 pub(super) const MUTUAL_TLS_MODES: [&str; 3] = ["", "strict", "permissive"];
-/// Rule of a spec with a proxy mode: pods say that with an annotation.
+/// Validation rule against a proxy mode in a spec, because an annotation of pods sets it.
 pub(super) const NO_MODE: (&str, &str) = (
     "!has(self.mode)",
-    "mode is not set here: use the annotation consul.hashicorp.com/transparent-proxy of the pods",
+    "mode cannot be set here: use the annotation consul.hashicorp.com/transparent-proxy of the pods",
 );
 
 spec! {
@@ -25,13 +25,13 @@ spec! {
     /// Settings for captured traffic.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "!has(self.outboundListenerPort) || self.outboundListenerPort == 0",
-        "outboundListenerPort is not set here: traffic of pods is redirected to port 15001",
+        "outboundListenerPort cannot be set here: traffic of pods is redirected to port 15001",
     )])))]
     TransparentProxy {
         /// Port of the outbound listener. It is 15001 in pods.
         #[schemars(range(max = 65535))]
         outbound_listener_port: u32,
-        /// Whether instances can be called by their own address.
+        /// Whether callers may dial instances by their own addresses.
         dialed_directly: bool,
     }
 
@@ -60,46 +60,46 @@ spec! {
         protocol: String,
     }
 
-    /// An extension of Envoy's configuration.
+    /// An extension of Envoy.
     EnvoyExtension {
-        /// Which one.
+        /// The name of the extension.
         #[schemars(required)]
         name: String,
-        /// Whether a proxy is refused its configuration when the extension fails.
+        /// Whether a failure of the extension withholds the configuration from the proxy.
         required: bool,
         /// Its settings.
         #[schemars(required)]
         arguments: FreeMap,
     }
 
-    /// When an instance that fails requests is left out for a while.
+    /// When failing instances are ejected from load balancing.
     PassiveHealthCheck {
-        /// Time between looks.
+        /// Interval between checks.
         interval: Period,
-        /// Failures in a row that count.
+        /// Consecutive failures before an ejection.
         max_failures: u32,
-        /// Percentage of cases in which they count.
+        /// Probability of an ejection, in percent.
         #[schemars(range(max = 100))]
         enforcing_consecutive_5xx: u32,
-        /// Largest share of instances left out at a time, in percent.
+        /// Maximum percentage of ejected instances.
         #[schemars(range(max = 100))]
         max_ejection_percent: u32,
-        /// First time out; each further one is longer. 30 s where it is left out.
+        /// First ejection time, which grows with each ejection. Default 30 s.
         base_ejection_time: Period,
     }
 
     /// Changes to the headers of requests or responses.
     HeaderModifiers {
-        /// Appended, also where the header exists already.
+        /// Headers to append, also if the header exists.
         add: BTreeMap<String, String>,
-        /// Written in place of what the header said.
+        /// Headers to set, replacing existing values.
         set: BTreeMap<String, String>,
-        /// Removed.
+        /// Headers to remove.
         #[schemars(length(max = 256))]
         remove: Vec<String>,
     }
 
-    /// In which order failover targets are tried.
+    /// The order in which failover targets are tried.
     FailoverPolicy {
         /// `sequential` (the default) or `order-by-locality`.
         #[schemars(extend("enum" = ["", "sequential", "order-by-locality"]))]
@@ -109,7 +109,7 @@ spec! {
         regions: Vec<String>,
     }
 
-    /// Whether instances near by are preferred.
+    /// Whether instances of the same locality are preferred.
     PrioritizeByLocality {
         /// `none` (the default) or `failover`.
         #[schemars(extend("enum" = ["", "none", "failover"]))]

@@ -11,16 +11,16 @@ spec! {
     /// Settings of every proxy.
     #[schemars(extend("x-kubernetes-validations" = rules(&[NO_MODE])))]
     ProxyDefaultsSpec {
-        /// How traffic reaches the proxies. Pods say it with an annotation.
+        /// Proxy mode. On Kubernetes an annotation of pods sets it.
         mode: String,
         /// Settings for captured traffic.
         transparent_proxy: TransparentProxy,
-        /// `strict` or `permissive`: whether connections without mutual TLS are taken.
+        /// `strict` or `permissive`: whether connections without mutual TLS are accepted.
         #[schemars(extend("enum" = MUTUAL_TLS_MODES))]
         mutual_tls_mode("mutualTLSMode" => "MutualTLSMode"): String,
-        /// Settings by their own names, such as `protocol` or `envoy_prometheus_bind_addr`.
+        /// Opaque settings such as `protocol` or `envoy_prometheus_bind_addr`.
         config: FreeMap,
-        /// How services are reached from other datacenters.
+        /// How other datacenters are reached.
         mesh_gateway: MeshGateway,
         /// Paths that are reached without mutual TLS.
         expose: Expose,
@@ -29,9 +29,9 @@ spec! {
         /// Extensions of every proxy.
         #[schemars(length(max = 64))]
         envoy_extensions: Vec<EnvoyExtension>,
-        /// In which order failover targets are tried.
+        /// The order in which failover targets are tried.
         failover_policy: FailoverPolicy,
-        /// Whether instances near by are preferred.
+        /// Whether instances of the same locality are preferred.
         prioritize_by_locality: PrioritizeByLocality,
     }
 
@@ -39,7 +39,7 @@ spec! {
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         (
             "(has(self.path) && size(self.path) > 0) == (has(self.type) && self.type == 'file')",
-            "path is needed for logs of type file, and only for these",
+            "path is required for type file, and not allowed for other types",
         ),
         (
             "!(has(self.jsonFormat) && size(self.jsonFormat) > 0 && has(self.textFormat) && \
@@ -48,18 +48,18 @@ spec! {
         ),
     ])))]
     AccessLogs {
-        /// Whether they are written.
+        /// Whether access logs are written.
         enabled: bool,
-        /// Leave out connections that no listener took.
+        /// Omit connections that match no listener.
         disable_listener_logs: bool,
-        /// Where to: `stdout` (the default), `stderr` or `file`.
+        /// Destination: `stdout` (the default), `stderr` or `file`.
         #[schemars(extend("enum" = ["", "stdout", "stderr", "file"]))]
         r#type("type" => "Type"): String,
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// A line as JSON.
+        /// JSON format of a line.
         json_format("jsonFormat" => "JSONFormat"): String,
-        /// A line as text.
+        /// Text format of a line.
         text_format: String,
     }
 }

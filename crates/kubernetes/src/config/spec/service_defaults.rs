@@ -1,4 +1,4 @@
-//! `ServiceDefaults`: settings of one service, for every instance and caller.
+//! `ServiceDefaults`: settings of one service, for all its instances and callers.
 
 use super::declaration::spec;
 use super::parts::{
@@ -8,46 +8,46 @@ use super::parts::{
 use super::values::{PATH, PROTOCOLS, rules};
 
 spec! {
-    /// Settings of one service, for every instance and caller.
+    /// Settings of one service, for all its instances and callers.
     #[schemars(extend("x-kubernetes-validations" = rules(&[NO_MODE])))]
     ServiceDefaultsSpec {
-        /// `tcp`, `http`, `http2` or `grpc`; what the ProxyDefaults say, else `tcp`, where it is left out.
+        /// `tcp`, `http`, `http2` or `grpc`. Default: that of ProxyDefaults, else `tcp`.
         #[schemars(extend("enum" = PROTOCOLS))]
         protocol: String,
-        /// How traffic reaches the proxies. Pods say it with an annotation.
+        /// Proxy mode. On Kubernetes an annotation of pods sets it.
         mode: String,
         /// Settings for captured traffic.
         transparent_proxy: TransparentProxy,
-        /// `strict` or `permissive`: whether connections without mutual TLS are taken.
+        /// `strict` or `permissive`: whether connections without mutual TLS are accepted.
         #[schemars(extend("enum" = MUTUAL_TLS_MODES))]
         mutual_tls_mode("mutualTLSMode" => "MutualTLSMode"): String,
-        /// How the service is reached from other datacenters.
+        /// How other datacenters reach the service.
         mesh_gateway: MeshGateway,
         /// Paths that are reached without mutual TLS.
         expose: Expose,
-        /// Server name for a service outside the mesh.
+        /// SNI of a service outside the mesh.
         external_sni("externalSNI" => "ExternalSNI"): String,
         /// Settings for the services that it calls.
         upstream_config: Upstreams,
-        /// Makes it a service outside the mesh, reached through a terminating gateway.
+        /// Defines a service outside the mesh, reached through a terminating gateway.
         destination: Destination,
-        /// Inbound connections of a proxy at a time; 0 means no limit.
+        /// Maximum number of inbound connections of a proxy; 0 means no limit.
         max_inbound_connections: u32,
-        /// Longest time to connect to the application, in milliseconds; 0 means 5000.
+        /// Timeout of connections to the application, in milliseconds; 0 means 5000.
         local_connect_timeout_ms: u32,
-        /// Longest request to the application, in milliseconds; 0 means Envoy's default.
+        /// Timeout of requests to the application, in milliseconds; 0 means Envoy's default.
         local_request_timeout_ms: u32,
-        /// `exact_balance`: spread inbound connections evenly over Envoy's threads.
+        /// `exact_balance`: distribute inbound connections evenly over Envoy's threads.
         #[schemars(extend("enum" = ["", "exact_balance"]))]
         balance_inbound_connections: String,
-        /// Limits on request rates.
+        /// Request rate limits.
         rate_limits: RateLimits,
-        /// Extensions, after those of the ProxyDefaults.
+        /// Extensions, applied after those of ProxyDefaults.
         #[schemars(length(max = 64))]
         envoy_extensions: Vec<EnvoyExtension>,
     }
 
-    /// Settings of a caller for all and for single upstreams.
+    /// Settings of a caller for all upstreams and for single ones.
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         (
             "!has(self.defaults) || !((has(self.defaults.name) && size(self.defaults.name) > 0) || \
@@ -55,11 +55,11 @@ spec! {
              size(self.defaults.__namespace__) > 0) || \
              (has(self.defaults.partition) && size(self.defaults.partition) > 0) || \
              (has(self.defaults.peer) && size(self.defaults.peer) > 0))",
-            "defaults are for every upstream and name none",
+            "defaults apply to every upstream and must not name one",
         ),
         (
             "!has(self.overrides) || self.overrides.all(o, has(o.name) && size(o.name) > 0)",
-            "each of the overrides names its upstream",
+            "each override must name its upstream",
         ),
     ])))]
     Upstreams {
@@ -86,27 +86,27 @@ spec! {
         envoy_cluster_json("envoyClusterJSON" => "EnvoyClusterJSON"): String,
         /// Protocol of the upstream.
         protocol: String,
-        /// Longest time to connect, in milliseconds; 0 means 5000.
+        /// Connect timeout in milliseconds; 0 means 5000.
         connect_timeout_ms: u32,
         /// Limits.
         limits: UpstreamLimits,
-        /// When an instance that fails requests is left out.
+        /// When failing instances are ejected from load balancing.
         passive_health_check: PassiveHealthCheck,
-        /// How it is reached in other datacenters.
+        /// How other datacenters are reached.
         mesh_gateway: MeshGateway,
     }
 
-    /// Limits of one caller towards one upstream; Envoy's default where one is left out.
+    /// Limits of one caller for one upstream. Default: Envoy's.
     UpstreamLimits {
-        /// Connections at a time.
+        /// Maximum number of concurrent connections.
         max_connections: u32,
-        /// Requests that wait for a connection.
+        /// Maximum number of requests that wait for a connection.
         max_pending_requests: u32,
-        /// Requests at a time.
+        /// Maximum number of concurrent requests.
         max_concurrent_requests: u32,
     }
 
-    /// Where a service outside the mesh is.
+    /// The location of a service outside the mesh.
     Destination {
         /// Host names or IP addresses.
         #[schemars(required, length(min = 1, max = 256))]
@@ -117,24 +117,24 @@ spec! {
         port: u32,
     }
 
-    /// Limits on request rates.
+    /// Request rate limits.
     RateLimits {
         /// Limits of each instance.
         instance_level: InstanceRateLimits,
     }
 
-    /// Limits on the request rate of each instance.
+    /// Request rate limits of each instance.
     InstanceRateLimits {
-        /// Requests per second on average.
+        /// Average number of requests per second.
         requests_per_second: u32,
-        /// Requests at once; as many as per second where it is left out.
+        /// Maximum burst of requests. Default: `requestsPerSecond`.
         requests_max_burst: u32,
         /// Limits by path.
         #[schemars(length(max = 256))]
         routes: Vec<RouteRateLimits>,
     }
 
-    /// A limit for one path.
+    /// The limit of one path.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "(has(self.pathExact) && size(self.pathExact) > 0 ? 1 : 0) + \
          (has(self.pathPrefix) && size(self.pathPrefix) > 0 ? 1 : 0) + \
@@ -142,17 +142,17 @@ spec! {
         "exactly one of pathExact, pathPrefix and pathRegex is needed",
     )])))]
     RouteRateLimits {
-        /// The path.
+        /// The exact path.
         #[schemars(regex(pattern = PATH))]
         path_exact: String,
-        /// What paths start with.
+        /// The prefix of paths.
         #[schemars(regex(pattern = PATH))]
         path_prefix: String,
-        /// What paths match, in RE2's notation.
+        /// A regular expression for paths, in RE2's syntax.
         path_regex: String,
-        /// Requests per second on average.
+        /// Average number of requests per second.
         requests_per_second: u32,
-        /// Requests at once; as many as per second where it is left out.
+        /// Maximum burst of requests. Default: `requestsPerSecond`.
         requests_max_burst: u32,
     }
 }

@@ -1,4 +1,4 @@
-//! `ServiceIntentions`: who may call one service.
+//! `ServiceIntentions`: which services may call one service.
 
 use super::declaration::spec;
 use super::values::{PATH, rules};
@@ -10,19 +10,19 @@ const UNCHANGED: (&str, &str) = (
 );
 
 spec! {
-    /// Who may call one service.
+    /// Which services may call one service.
     ServiceIntentionsSpec {
-        /// The service that is called.
+        /// The called service.
         #[schemars(required)]
         destination: IntentionDestination,
         /// The callers.
         #[schemars(required, length(min = 1, max = 1024))]
         sources: Vec<SourceIntention>,
-        /// What every request has to prove with a JSON Web Token.
+        /// The JSON Web Tokens that every request must carry.
         jwt("jwt" => "JWT"): JwtRequirement,
     }
 
-    /// The service that is called.
+    /// The called service.
     IntentionDestination {
         /// Its name, or `*`.
         #[schemars(required, length(min = 1, max = 253))]
@@ -34,7 +34,7 @@ spec! {
         namespace: String,
     }
 
-    /// What one caller may do.
+    /// The permissions of one caller.
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         (
             "(has(self.permissions) && size(self.permissions) > 0) != \
@@ -58,31 +58,31 @@ spec! {
         peer: String,
         /// Its partition.
         partition: String,
-        /// Its group of peers and partitions.
+        /// Its sameness group.
         sameness_group: String,
-        /// `allow` or `deny`, for every connection; left out where there are permissions.
+        /// `allow` or `deny`, for every connection; not allowed together with permissions.
         #[schemars(extend("enum" = ["", "allow", "deny"]))]
         action: String,
-        /// What happens to requests by their shape, in order; left out where there is an action.
+        /// Permissions by request, in order of precedence; not allowed together with action.
         #[schemars(length(max = 128))]
         permissions: Vec<IntentionPermission>,
-        /// For people.
+        /// A comment for operators.
         #[schemars(length(max = 512))]
         description: String,
     }
 
-    /// What happens to requests of one shape.
+    /// Allows or denies matching requests.
     IntentionPermission {
         /// `allow` or `deny`.
         #[schemars(required, extend("enum" = ACTIONS))]
         action: String,
-        /// The shape.
+        /// The requests that match.
         http("http" => "HTTP"): HttpPermission,
-        /// What such a request has to prove with a JSON Web Token.
+        /// The JSON Web Tokens that such a request must carry.
         jwt("jwt" => "JWT"): JwtRequirement,
     }
 
-    /// The shape of a request.
+    /// A condition on HTTP requests.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "(has(self.pathExact) && size(self.pathExact) > 0 ? 1 : 0) + \
          (has(self.pathPrefix) && size(self.pathPrefix) > 0 ? 1 : 0) + \
@@ -90,66 +90,66 @@ spec! {
         "at most one of pathExact, pathPrefix and pathRegex can be given",
     )])))]
     HttpPermission {
-        /// The path.
+        /// The exact path.
         #[schemars(regex(pattern = PATH))]
         path_exact: String,
-        /// What the path starts with.
+        /// The prefix of the path.
         #[schemars(regex(pattern = PATH))]
         path_prefix: String,
-        /// What the path matches, in RE2's notation.
+        /// A regular expression for the path, in RE2's syntax.
         path_regex: String,
-        /// Headers, all of which have to match.
+        /// Headers; all must match.
         #[schemars(length(max = 64))]
         header: Vec<HttpHeaderPermission>,
-        /// Methods, one of which has to match.
+        /// Methods; one must match.
         #[schemars(length(max = 64))]
         methods: Vec<String>,
     }
 
-    /// A header that has to match.
+    /// A condition on a header.
     HttpHeaderPermission {
         /// Its name.
         name: String,
-        /// It is there, with any value.
+        /// The header is present, with any value.
         present: bool,
-        /// Its value.
+        /// The exact value.
         exact: String,
-        /// What the value starts with.
+        /// The prefix of the value.
         prefix: String,
-        /// What the value ends with.
+        /// The suffix of the value.
         suffix: String,
-        /// What the value contains.
+        /// A part of the value.
         contains: String,
-        /// What the value matches, in RE2's notation.
+        /// A regular expression for the value, in RE2's syntax.
         regex: String,
-        /// Compare without regard to case.
+        /// Ignore case.
         ignore_case: bool,
-        /// It must not match.
+        /// Invert the condition.
         invert: bool,
     }
 
-    /// What a request has to prove with a JSON Web Token.
+    /// The JSON Web Tokens that a request must carry.
     JwtRequirement {
-        /// Whose tokens are taken; one of them is enough.
+        /// The accepted providers; a token of one is enough.
         #[schemars(length(max = 64))]
         providers: Vec<JwtRequiredProvider>,
     }
 
-    /// Whose tokens are taken.
+    /// An accepted provider of tokens.
     JwtRequiredProvider {
         /// Name of a JWTProvider.
         name: String,
-        /// Claims that the token has to make.
+        /// Claims that the token must have.
         #[schemars(length(max = 64))]
         verify_claims: Vec<JwtClaim>,
     }
 
-    /// A claim that a token has to make.
+    /// A claim that a token must have.
     JwtClaim {
-        /// Where it stands in the token.
+        /// The path of the claim in the token.
         #[schemars(length(max = 64))]
         path: Vec<String>,
-        /// What it says.
+        /// The required value.
         value: String,
     }
 }

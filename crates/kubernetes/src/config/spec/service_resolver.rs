@@ -1,4 +1,4 @@
-//! `ServiceResolver`: which instances answer for a service.
+//! `ServiceResolver`: the instances that serve a service.
 
 use std::collections::BTreeMap;
 
@@ -16,41 +16,41 @@ const POLICIES: [&str; 6] = [
 ];
 
 spec! {
-    /// Which instances answer for a service.
+    /// The instances that serve a service.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "!(has(self.redirect) && has(self.failover) && size(self.failover) > 0)",
         "only one of redirect and failover can be given",
     )])))]
     ServiceResolverSpec {
-        /// The subset that is used where none is asked for.
+        /// The subset for requests that name none.
         default_subset: String,
         /// Subsets of the instances, by name.
         #[schemars(extend("maxProperties" = 256))]
         subsets: BTreeMap<String, Subset>,
-        /// Another service that answers in its place.
+        /// Another service that replaces this one.
         redirect: Redirect,
-        /// Where requests go when no instance is healthy, by subset; `*` stands for every one.
+        /// Failover destinations by subset if no instance is healthy; `*` applies to all subsets.
         #[schemars(extend("maxProperties" = 256))]
         failover: BTreeMap<String, Failover>,
-        /// Longest time to connect.
+        /// Connect timeout.
         connect_timeout: Period,
-        /// Longest time for a request.
+        /// Request timeout.
         request_timeout: Period,
-        /// How an instance is chosen.
+        /// The load balancing policy.
         load_balancer: LoadBalancer,
-        /// Whether instances near by are preferred.
+        /// Whether instances of the same locality are preferred.
         prioritize_by_locality: PrioritizeByLocality,
     }
 
     /// A subset of a service's instances.
     Subset {
-        /// The instances, as a filter expression such as `Service.Meta.version == v1`.
+        /// A filter expression for instances, such as `Service.Meta.version == v1`.
         filter: String,
-        /// Leave out instances with a warning.
+        /// Exclude instances with warnings.
         only_passing: bool,
     }
 
-    /// Another service that answers.
+    /// Another service that replaces this one.
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         (
             "(has(self.service) && size(self.service) > 0) || \
@@ -79,11 +79,11 @@ spec! {
         datacenter: String,
         /// Its cluster peer.
         peer: String,
-        /// Its group of peers and partitions.
+        /// Its sameness group.
         sameness_group: String,
     }
 
-    /// Where requests go when no instance is healthy.
+    /// Failover destinations if no instance is healthy.
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         (
             "!(has(self.targets) && size(self.targets) > 0) || \
@@ -106,15 +106,15 @@ spec! {
         service_subset: String,
         /// Its namespace.
         namespace: String,
-        /// Datacenters, in this order.
+        /// Datacenters, in order of preference.
         #[schemars(length(max = 64), inner(length(min = 1)))]
         datacenters: Vec<String>,
-        /// Destinations, in this order.
+        /// Destinations, in order of preference.
         #[schemars(length(max = 64))]
         targets: Vec<FailoverTarget>,
-        /// In which order they are tried.
+        /// The order in which destinations are tried.
         policy: FailoverPolicy,
-        /// A group of peers and partitions.
+        /// A sameness group.
         sameness_group: String,
     }
 
@@ -141,35 +141,35 @@ spec! {
         peer: String,
     }
 
-    /// How an instance is chosen.
+    /// The load balancing policy.
     LoadBalancer {
-        /// The policy.
+        /// Name of the policy.
         #[schemars(extend("enum" = POLICIES))]
         policy: String,
         /// Settings of `ring_hash`.
         ring_hash_config: RingHash,
         /// Settings of `least_request`.
         least_request_config: LeastRequest,
-        /// What `ring_hash` and `maglev` choose by.
+        /// The hash keys of `ring_hash` and `maglev`.
         #[schemars(length(max = 64))]
         hash_policies: Vec<HashPolicy>,
     }
 
     /// Settings of `ring_hash`.
     RingHash {
-        /// Smallest number of entries in the ring.
+        /// Minimum number of entries in the ring.
         minimum_ring_size: u64,
-        /// Largest number of entries in the ring.
+        /// Maximum number of entries in the ring.
         maximum_ring_size: u64,
     }
 
     /// Settings of `least_request`.
     LeastRequest {
-        /// How many instances are compared.
+        /// How many random instances are compared.
         choice_count: u32,
     }
 
-    /// What an instance is chosen by.
+    /// A hash key.
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         (
             "!(has(self.field) && size(self.field) > 0 && has(self.sourceIP) && self.sourceIP)",
@@ -185,26 +185,26 @@ spec! {
         /// `header`, `cookie` or `query_parameter`.
         #[schemars(extend("enum" = ["", "header", "cookie", "query_parameter"]))]
         field: String,
-        /// Its name.
+        /// The name of the header, cookie or parameter.
         field_value: String,
-        /// The cookie that is set where a request has none.
+        /// A cookie that is generated if a request has none.
         cookie_config: Cookie,
-        /// The address of the caller.
+        /// Hash the caller's IP address.
         source_ip("sourceIP" => "SourceIP"): bool,
-        /// Look no further where this policy gives a value.
+        /// Stop here if this policy yields a value.
         terminal: bool,
     }
 
-    /// A cookie that is set.
+    /// A generated cookie.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "!(has(self.session) && self.session && has(self.ttl) && self.ttl != '0s' && \
          self.ttl != '0')",
         "only one of session and ttl can be given",
     )])))]
     Cookie {
-        /// It ends with the browser's session.
+        /// The cookie ends with the browser's session.
         session: bool,
-        /// How long it lives.
+        /// The lifetime of the cookie.
         ttl("ttl" => "TTL"): Period,
         /// Its path.
         path: String,

@@ -1,13 +1,13 @@
-//! `ServiceRouter`: which service answers which HTTP requests.
+//! `ServiceRouter`: routes HTTP requests to services.
 
 use super::declaration::spec;
 use super::parts::HeaderModifiers;
 use super::values::{PATH, Period, SIGNED_PERIOD, rules};
 
 spec! {
-    /// Which service answers which HTTP requests.
+    /// Routes HTTP requests to services.
     ServiceRouterSpec {
-        /// The routes; the first that matches decides.
+        /// The routes; the first match wins.
         #[schemars(length(max = 512))]
         routes: Vec<Route>,
     }
@@ -21,19 +21,19 @@ spec! {
         "destination.prefixRewrite needs match.http.pathPrefix or match.http.pathExact",
     )])))]
     Route {
-        /// Which requests; every one where it is left out.
+        /// The requests that match. Default: all.
         r#match("match" => "Match"): RouteMatch,
-        /// What becomes of them.
+        /// The destination of matching requests.
         destination: RouteDestination,
     }
 
-    /// Which requests a route is for.
+    /// The requests that a route matches.
     RouteMatch {
-        /// By their shape.
+        /// A condition on HTTP requests.
         http("http" => "HTTP"): HttpMatch,
     }
 
-    /// The shape of a request.
+    /// A condition on HTTP requests.
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "(has(self.pathExact) && size(self.pathExact) > 0 ? 1 : 0) + \
          (has(self.pathPrefix) && size(self.pathPrefix) > 0 ? 1 : 0) + \
@@ -41,62 +41,62 @@ spec! {
         "at most one of pathExact, pathPrefix and pathRegex can be given",
     )])))]
     HttpMatch {
-        /// Compare paths without regard to case.
+        /// Ignore the case of paths.
         case_insensitive: bool,
-        /// The path.
+        /// The exact path.
         #[schemars(regex(pattern = PATH))]
         path_exact: String,
-        /// What the path starts with.
+        /// The prefix of the path.
         #[schemars(regex(pattern = PATH))]
         path_prefix: String,
-        /// What the path matches, in RE2's notation.
+        /// A regular expression for the path, in RE2's syntax.
         path_regex: String,
-        /// Headers, all of which have to match.
+        /// Headers; all must match.
         #[schemars(length(max = 64))]
         header: Vec<HeaderMatch>,
-        /// Query parameters, all of which have to match.
+        /// Query parameters; all must match.
         #[schemars(length(max = 64))]
         query_param: Vec<QueryParamMatch>,
-        /// Methods, one of which has to match.
+        /// Methods; one must match.
         #[schemars(length(max = 64))]
         methods: Vec<String>,
     }
 
-    /// A header that has to match.
+    /// A condition on a header.
     HeaderMatch {
         /// Its name.
         #[schemars(required)]
         name: String,
-        /// It is there, with any value.
+        /// The header is present, with any value.
         present: bool,
-        /// Its value.
+        /// The exact value.
         exact: String,
-        /// What the value starts with.
+        /// The prefix of the value.
         prefix: String,
-        /// What the value ends with.
+        /// The suffix of the value.
         suffix: String,
-        /// What the value matches, in RE2's notation.
+        /// A regular expression for the value, in RE2's syntax.
         regex: String,
-        /// It must not match.
+        /// Invert the condition.
         invert: bool,
     }
 
-    /// A query parameter that has to match.
+    /// A condition on a query parameter.
     QueryParamMatch {
         /// Its name.
         #[schemars(required)]
         name: String,
-        /// It is there, with any value.
+        /// The parameter is present, with any value.
         present: bool,
-        /// Its value.
+        /// The exact value.
         exact: String,
-        /// What the value matches, in RE2's notation.
+        /// A regular expression for the value, in RE2's syntax.
         regex: String,
     }
 
-    /// What becomes of the requests of a route.
+    /// The destination of a route.
     RouteDestination {
-        /// The service; the one that is called where it is left out.
+        /// The service. Default: the router's own.
         service: String,
         /// A subset of it.
         service_subset: String,
@@ -104,22 +104,22 @@ spec! {
         namespace: String,
         /// Its partition.
         partition: String,
-        /// What the matched path or prefix becomes.
+        /// The replacement of the matched path or prefix.
         prefix_rewrite: String,
-        /// Longest time without a byte; a negative one is no limit.
+        /// Idle timeout; negative means none.
         #[schemars(extend("pattern" = SIGNED_PERIOD))]
         idle_timeout: Period,
-        /// Longest time for a request; a negative one is no limit.
+        /// Request timeout; negative means none.
         #[schemars(extend("pattern" = SIGNED_PERIOD))]
         request_timeout: Period,
-        /// How often a request is tried again.
+        /// Maximum number of retries.
         num_retries: u32,
-        /// Try again when no connection could be made.
+        /// Retry when a connection fails.
         retry_on_connect_failure: bool,
-        /// Try again in these cases, with Envoy's names.
+        /// Conditions for retries, with Envoy's names.
         #[schemars(length(max = 64))]
         retry_on: Vec<String>,
-        /// Try again after these statuses.
+        /// Statuses that are retried.
         #[schemars(length(max = 64))]
         retry_on_status_codes: Vec<u32>,
         /// Changes to requests.

@@ -1,13 +1,13 @@
-//! `ServiceSplitter`: how the requests to a service are shared out.
+//! `ServiceSplitter`: distributes the requests to a service by weight.
 
 use super::declaration::spec;
 use super::parts::HeaderModifiers;
 use super::values::rules;
 
 spec! {
-    /// How the requests to a service are shared out.
+    /// Distributes the requests to a service by weight.
     ServiceSplitterSpec {
-        /// The shares; their weights add up to 100.
+        /// The splits; their weights add up to 100.
         #[schemars(required, length(min = 1, max = 256))]
         #[schemars(extend("x-kubernetes-validations" = rules(&[(
             "self.map(s, has(s.weight) ? s.weight : 0.0).sum() > 99.995 && \
@@ -17,12 +17,12 @@ spec! {
         splits: Vec<Split>,
     }
 
-    /// A share.
+    /// A split.
     Split {
-        /// In percent, in steps of 0.01.
+        /// The percentage of requests, in steps of 0.01.
         #[schemars(range(min = 0, max = 100))]
         weight: f64,
-        /// The service; the one that is called where it is left out.
+        /// The service. Default: the splitter's own.
         service: String,
         /// A subset of it.
         service_subset: String,

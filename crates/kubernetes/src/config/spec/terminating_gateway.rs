@@ -1,15 +1,15 @@
-//! `TerminatingGateway`: which services outside the mesh a terminating gateway leads to.
+//! `TerminatingGateway`: services outside the mesh that a terminating gateway serves.
 
 use super::declaration::{Spec, spec};
 use super::values::{FreeMap, rules};
 
 spec! {
-    /// Which services outside the mesh a terminating gateway leads to.
+    /// Services outside the mesh that a terminating gateway serves.
     TerminatingGatewaySpec {
         /// The services.
         #[schemars(length(max = 1024))]
         services: Vec<LinkedService>,
-        /// Not served: gateways are not deployed from this resource.
+        /// Not supported: gateways are not deployed from this resource.
         deployment: FreeMap,
     }
 
@@ -17,24 +17,24 @@ spec! {
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
         "(has(self.certFile) && size(self.certFile) > 0) == \
          (has(self.keyFile) && size(self.keyFile) > 0)",
-        "certFile and keyFile are given together",
+        "certFile and keyFile must be set together",
     )])))]
     LinkedService {
         /// Its namespace.
         namespace: String,
         /// Its name, or `*`.
         name: String,
-        /// File with the certificates of authorities that its own is checked with.
+        /// File with CA certificates that verify the service.
         ca_file("caFile" => "CAFile"): String,
-        /// File with the certificate that the gateway shows it.
+        /// File with the gateway's client certificate.
         cert_file: String,
-        /// File with the key of that certificate.
+        /// File with the key of the client certificate.
         key_file: String,
-        /// Server name in the TLS handshake.
+        /// SNI of connections to the service.
         sni("sni" => "SNI"): String,
-        /// Leave the host name of requests as it is.
+        /// Keep the host name of requests.
         disable_auto_host_rewrite: bool,
-        /// Not served: certificates are files of the gateway's pod.
+        /// Not supported: certificates are files of the gateway's pod.
         secret_ref: SecretRef,
     }
 
@@ -49,7 +49,7 @@ impl Spec for TerminatingGatewaySpec {
     fn not_served(&self) -> Option<String> {
         if self.deployment.is_some() {
             return Some(
-                "spec.deployment is not served: gateways are not deployed from this resource; \
+                "spec.deployment is not supported: gateways are not deployed from this resource; \
                  configure them in the chart's values and remove the field"
                     .into(),
             );
@@ -59,7 +59,7 @@ impl Spec for TerminatingGatewaySpec {
             .enumerate()
             .find_map(|(i, service)| service.secret_ref.as_ref().map(|_| i))?;
         Some(format!(
-            "spec.services[{index}].secretRef is not served: mount the Secret in the gateway's pod \
+            "spec.services[{index}].secretRef is not supported: mount the Secret in the gateway's pod \
              and name its files in caFile, certFile and keyFile"
         ))
     }

@@ -1,4 +1,4 @@
-//! Values that stand in several specs: durations, free maps, rules for the API server.
+//! Value types of several specs: durations, free maps, validation rules.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// A length of time in Go's notation, such as `1h30m` or `250ms`, kept as it was written.
+/// A duration in Go's notation, such as `1h30m` or `250ms`, stored as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Period(String);
@@ -48,7 +48,7 @@ impl JsonSchema for Period {
     }
 }
 
-/// An object whose keys are the user's, and which goes to the servers as it is.
+/// An object with the user's own keys, sent to the servers verbatim.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FreeMap(Map<String, Value>);
@@ -67,7 +67,7 @@ impl JsonSchema for FreeMap {
     }
 }
 
-/// Rules in CEL that the API server holds a value to, each with what it says when one is broken.
+/// CEL rules that the API server validates, each with its error message.
 pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
     rules
         .iter()
@@ -75,7 +75,7 @@ pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
         .collect()
 }
 
-/// What a path may be: empty, or one that starts at the root.
+/// A path: empty, or absolute.
 pub(super) const PATH: &str = "^(/.*)?$";
 /// Protocols of services.
 pub(super) const PROTOCOLS: [&str; 5] = ["", "tcp", "http", "http2", "grpc"];

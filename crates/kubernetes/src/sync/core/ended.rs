@@ -1,4 +1,4 @@
-//! What the end of a job makes of what is known.
+//! Applies the result of a job to the known state.
 
 use tokio::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::sync::facts::Key;
 use crate::sync::wanted::Reason;
 
 impl Core {
-    /// A job has ended; `random` is drawn from 0 to 1.
+    /// Applies the result of a job; `random` is a random number from 0 to 1.
     pub fn ended(&mut self, ended: Ended, now: Instant, random: f64) {
         self.jobs = self.jobs.saturating_sub(1);
         match ended {
@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// Notes the end of the full difference when nothing of it is left to be read.
+    /// Completes the full difference if all nodes have been read.
     fn end_comparison(&mut self) {
         let reading = &mut self.reading;
         let left = reading.listing || reading.under_way > 0 || !reading.nodes.is_empty();
@@ -103,7 +103,7 @@ impl Core {
         self.reached();
         let Some(reason) = refused else {
             self.failures.remove(key);
-            // What was done is compared with what is wanted by now.
+            // The result is compared with the state that is wanted by now.
             self.queue.push(key.clone());
             return;
         };
@@ -116,7 +116,7 @@ impl Core {
         }
     }
 
-    /// Gives up the nodes of a job, and says whether its pod is to be looked at again.
+    /// Releases the nodes of a job; returns whether its pod has to be processed again.
     fn release(&mut self, key: &Key) -> bool {
         let Some(running) = self.running.remove(key) else {
             return false;
@@ -132,7 +132,7 @@ impl Core {
         running.again
     }
 
-    /// What a call has made of the catalog.
+    /// Records the effect of a call on the catalog.
     fn note(&mut self, call: Call, outcome: &Outcome) {
         match (call, outcome) {
             (Call::Namespace(name), Outcome::Done) => {
@@ -160,12 +160,12 @@ impl Core {
                     self.catalog.set_status(&node, &id, status);
                 }
             }
-            // Somebody may have removed its namespace.
+            // The namespace may have been deleted.
             (Call::Register(wanted), Outcome::Refused(_)) => {
                 self.known.namespaces.remove(&wanted.id.namespace);
             }
             (Call::Checks { node, ids, .. }, _) => {
-                // The instance may be gone, so that it is written as a whole.
+                // The instance may be gone, so it is written as a whole.
                 for id in ids {
                     self.catalog.doubt(&node, &id);
                 }
@@ -195,14 +195,14 @@ impl Core {
     }
 
     fn unreachable(&mut self, now: Instant, random: f64) {
-        // Jobs that began together fail together, and count once.
+        // Jobs that started together fail together and count as one failure.
         if self.away.until.is_none_or(|until| now >= until) {
             self.away.until = Some(now + self.away.backoff.next(random));
         }
     }
 }
 
-/// What people see of a call that the servers refuse.
+/// The event for a call that the servers refused.
 fn refusal(call: &Call, text: &str) -> Reason {
     let (reason, what) = match call {
         Call::Namespace(name) => (
@@ -218,6 +218,6 @@ fn refusal(call: &Call, text: &str) -> Reason {
         }
         _ => ("RegistrationRefused", "the registration".to_owned()),
     };
-    let message = format!("The servers refuse {what}: {text}");
+    let message = format!("The servers refused {what}: {text}");
     Reason { reason, message }
 }

@@ -7,56 +7,57 @@ use crate::sync::difference::Call;
 use crate::sync::facts::Key;
 use crate::sync::wanted::Reason;
 
-/// Something to do.
+/// A job for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Job {
-    /// Find out which nodes the catalog has.
+    /// List the nodes of the catalog.
     ListNodes,
     /// Read one node with its instances and checks.
     ReadNode(String),
-    /// Remove a node, if really nothing is on it.
+    /// Remove a node if it has no instances or checks.
     RemoveNode(String),
-    /// Make these calls, in this order.
+    /// Make these calls for a pod, in this order.
     Pod(Key, Vec<Call>),
-    /// Remove tokens of pods that are gone. These are there, with their uids.
+    /// Remove the tokens of deleted pods. These pods exist, with their uids.
     SweepTokens(BTreeMap<Key, String>),
 }
 
-/// How one call ended.
+/// The outcome of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done.
+    /// The call succeeded.
     Done,
-    /// A server says no, and why.
+    /// The server refused, for this reason.
     Refused(String),
-    /// These servers have no such call.
+    /// The servers do not have this call.
     Unserved,
-    /// Nobody answered, or nobody can at the moment. It may have been done.
+    /// No server responded or was able to serve. The call may have had its effect.
     Unreachable(String),
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ended {
-    /// [`Job::ListNodes`]: the names.
+    /// [`Job::ListNodes`]: the names, or the error.
     Nodes(Result<Vec<String>, String>),
-    /// [`Job::ReadNode`]: the node, where there is one.
+    /// [`Job::ReadNode`]: the node, if it exists.
     Node(String, Result<Option<NodeState>, String>),
-    /// [`Job::RemoveNode`]: whether it is gone.
+    /// [`Job::RemoveNode`]: whether the node is gone.
     Removed(String, bool),
-    /// [`Job::Pod`]: the calls that were made, and how each ended. Those after are not made.
+    /// [`Job::Pod`]: the calls that were made, with their outcomes. After a failure the rest is
+    /// skipped.
     Pod(Key, Vec<(Call, Outcome)>),
     /// [`Job::SweepTokens`]
     Swept,
 }
 
-/// An event for people, on a pod.
+/// An event on a pod, for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The pod.
     pub pod: Key,
     /// Its uid.
     pub uid: String,
-    /// What happened.
+    /// The reason and message.
     pub reason: Reason,
 }

@@ -1,12 +1,12 @@
-//! What to do next, from everything that is known: the objects of the API server, the catalog, and
-//! what is under way. Pure: events and times are handed in, jobs are handed out.
+//! Decides what to do next, from Kubernetes objects, the catalog and jobs in flight. Pure: takes
+//! events and times, returns jobs.
 //!
-//! A pod is a unit of work: at most one job a pod is under way, and its plan is made from the newest
-//! state when it starts, so that any number of changes meanwhile cost one more job. Nothing waits to
-//! be collected.
+//! A pod is the unit of work. At most one job per pod is in flight, and its plan is made from the
+//! latest state when it starts, so that any number of changes in between costs one more job. There
+//! is no batching delay.
 //!
-//! Nothing is done before pods, Services and nodes have been listed once, and nothing on a node of
-//! the catalog before that node has been read: an empty cache is not an empty cluster.
+//! Nothing is done before pods, Services and nodes have been listed once, and nothing on a catalog
+//! node before that node has been read: an empty cache is not an empty cluster.
 
 mod ended;
 mod job;
@@ -34,13 +34,13 @@ pub use self::progress::Sizes;
 use self::progress::Lags;
 use self::queue::Queue;
 
-/// Jobs under way at a time.
+/// The maximum number of jobs in flight.
 const JOBS: usize = 16;
 
-/// Between two full differences.
+/// The interval of full differences.
 pub const FULL_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// For a pod whose registration the servers refuse.
+/// The backoff of a pod whose registration the servers refuse.
 const REFUSED: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_secs(1),
     multiplier: 2.0,
@@ -48,7 +48,7 @@ const REFUSED: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(60),
 };
 
-/// While the servers are away: whoever waits for them should not wait long after they came back.
+/// The backoff while the servers are unreachable, short so that work resumes soon after they return.
 const AWAY: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(200),
     multiplier: 1.7,
@@ -56,7 +56,7 @@ const AWAY: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(3),
 };
 
-/// What to do next. See the module.
+/// The state machine; see the module.
 #[derive(Debug)]
 pub struct Core {
     settings: Settings,
@@ -66,7 +66,7 @@ pub struct Core {
     nodes: Objects<String, Node>,
     catalog: Catalog,
     queue: Queue,
-    /// Pods whose job is under way.
+    /// Pods whose job is in flight.
     running: BTreeMap<Key, Running>,
     jobs: usize,
     locks: BTreeMap<String, Lock>,
@@ -81,16 +81,16 @@ pub struct Core {
     lags: Lags,
 }
 
-/// A pod's job that is under way.
+/// A pod's job in flight.
 #[derive(Debug)]
 struct Running {
-    /// The pod is to be looked at again afterwards.
+    /// Whether the pod has to be processed again afterwards.
     again: bool,
-    /// The nodes that it works on.
+    /// The catalog nodes that the job changes.
     nodes: BTreeSet<String>,
 }
 
-/// Who works on a node of the catalog: several pods, or one job that reads or removes it.
+/// The lock on a catalog node: held by several pods, or by one job that reads or removes it.
 #[derive(Debug, Default)]
 struct Lock {
     pods: usize,
@@ -100,29 +100,29 @@ struct Lock {
 /// The state of the full difference.
 #[derive(Debug)]
 struct Reading {
-    /// When the next one begins.
+    /// When the next one starts.
     next: Instant,
     listing: bool,
-    /// The nodes were listed at least once: those not among them do not exist.
+    /// Whether the nodes were listed at least once: then nodes not in the list do not exist.
     listed: bool,
-    /// Nodes still to be read.
+    /// Nodes that remain to be read.
     nodes: BTreeSet<String>,
-    /// How many are being read, their list among them.
+    /// The number of reads in flight, including the list of nodes.
     under_way: usize,
-    /// A full difference has begun and not come to its end.
+    /// Whether a full difference is in progress.
     comparing: bool,
-    /// One has come to its end, and nobody has asked since.
+    /// Whether one has completed since the last [`Core::take_compared`].
     compared: bool,
 }
 
 #[derive(Debug)]
 struct Failure {
     backoff: Backoff,
-    /// When it is tried again; `None` while it is.
+    /// When the next attempt is due; `None` while one is in flight.
     at: Option<Instant>,
 }
 
-/// Whether the servers can be reached.
+/// The outage state of the servers.
 #[derive(Debug)]
 struct Away {
     backoff: Backoff,
@@ -130,7 +130,7 @@ struct Away {
 }
 
 impl Core {
-    /// Knows nothing yet; `tokens` says whether tokens of pods are removed.
+    /// Creates an empty state; `tokens` enables the removal of pods' tokens.
     #[must_use]
     pub fn new(settings: Settings, tokens: bool, now: Instant) -> Core {
         Core {
@@ -167,7 +167,7 @@ impl Core {
         }
     }
 
-    /// A pod came, changed or went.
+    /// Applies a change of a pod.
     pub fn pod(&mut self, change: Change<Pod>, now: Instant) {
         for key in self.pods.apply(change, |pod| pod.key.clone()) {
             if self.pods.get(&key).is_none() {
@@ -178,7 +178,7 @@ impl Core {
         }
     }
 
-    /// A Service came, changed or went.
+    /// Applies a change of a Service.
     pub fn service(&mut self, change: Change<Service>, now: Instant) {
         for key in self.services.apply(change, |service| service.key.clone()) {
             let first = Key::new(&key.namespace, "");
@@ -191,7 +191,7 @@ impl Core {
         }
     }
 
-    /// A node of the cluster came, changed or went.
+    /// Applies a change of a node of the cluster.
     pub fn node(&mut self, change: Change<Node>, now: Instant) {
         let changed = self.nodes.apply(change, |node| node.name.clone());
         if changed.is_empty() {
@@ -209,12 +209,12 @@ impl Core {
         self.pods.complete() && self.services.complete() && self.nodes.complete()
     }
 
-    /// What people should know, since the last call.
+    /// Takes the events since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// How much there is of everything.
+    /// The current numbers of objects and jobs.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         Sizes {
@@ -228,17 +228,17 @@ impl Core {
         }
     }
 
-    /// From the arrival of each change until the catalog had it, of those since the last time.
+    /// Takes the delays since the last call: from the arrival of each change until the catalog had it.
     pub fn take_lags(&mut self) -> Vec<Duration> {
         self.lags.take()
     }
 
-    /// Whether a full difference has come to its end since the last time: all nodes were read.
+    /// Whether a full difference has completed since the last call.
     pub fn take_compared(&mut self) -> bool {
         std::mem::take(&mut self.reading.compared)
     }
 
-    /// Whether the catalog was read and everything that is known has been done.
+    /// Whether the catalog was read and no work remains.
     #[must_use]
     pub fn settled(&self) -> bool {
         self.objects_complete()
@@ -249,7 +249,7 @@ impl Core {
             && self.failures.is_empty()
     }
 
-    /// The next jobs, as many as may begin.
+    /// Returns the next jobs, up to the limit.
     pub fn poll(&mut self, now: Instant) -> Vec<Job> {
         let mut jobs = Vec::new();
         if self.away.until.is_some_and(|until| now < until) {
@@ -262,7 +262,7 @@ impl Core {
                 self.queue.push(key.clone());
             }
         }
-        // One job finds out whether the servers are back.
+        // During an outage a single job probes the servers.
         let most = if self.away.until.is_some() { 1 } else { JOBS };
         while self.jobs < most {
             let Some(job) = self.next_job(now) else {
@@ -272,13 +272,13 @@ impl Core {
             jobs.push(job);
         }
         if self.jobs == 0 {
-            // There is nothing that could find out, and nothing that has to.
+            // There is no job that could probe, and none that has to.
             self.away.until = None;
         }
         jobs
     }
 
-    /// When [`Core::poll`] has something to do although nothing happens.
+    /// When [`Core::poll`] has to be called again without an event.
     #[must_use]
     pub fn wake(&self) -> Instant {
         let failures = self
@@ -288,7 +288,7 @@ impl Core {
             .min();
         let next = failures.map_or(self.reading.next, |at| at.min(self.reading.next));
         match self.away.until {
-            // What is under way finds out whether the servers are back.
+            // The jobs in flight probe the servers.
             Some(until) if self.jobs == 0 => until,
             Some(until) => next.max(until),
             None => next,
@@ -303,7 +303,7 @@ impl Core {
         self.reading.listing = true;
         self.reading.comparing = true;
         self.known = Known::default();
-        // What is still refused is said again: events are forgotten after an hour.
+        // Persisting refusals are reported again, because events expire after an hour.
         self.said.clear();
         self.sweep = self.tokens;
     }
@@ -341,7 +341,7 @@ impl Core {
         None
     }
 
-    /// A node of these that nobody works on.
+    /// One of these nodes that is not locked.
     fn free(&self, nodes: &BTreeSet<String>) -> Option<String> {
         let free = |node: &&String| !self.locks.contains_key(*node);
         nodes.iter().find(free).cloned()
@@ -392,8 +392,8 @@ impl Core {
         self.locks.get(node).is_some_and(|lock| lock.alone)
     }
 
-    /// The node that has to be read before anything is said of a pod. A node that is to be read is
-    /// waited for, so that its reader gets its turn.
+    /// The node that has to be read before a plan for the pod can be made. Pods wait for a pending
+    /// read, so that the reader is not starved.
     fn waits_for(&self, key: &Key) -> Option<String> {
         let pod = self.pods.get(key).filter(|pod| !pod.node.is_empty())?;
         let node = node_name(&pod.node);
@@ -426,7 +426,7 @@ impl Core {
         plan.calls
     }
 
-    /// Tells people, once for each text.
+    /// Reports an event, once per text.
     fn say(&mut self, key: &Key, uid: &str, reason: Reason) {
         let said = (uid.to_owned(), reason.clone());
         if self.said.get(key) == Some(&said) {

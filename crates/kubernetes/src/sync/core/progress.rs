@@ -1,4 +1,4 @@
-//! How the work goes on, for whoever watches it from outside. Nothing is decided by it.
+//! Progress of the work for metrics and events. No decision depends on it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::sync::facts::Key;
 
-/// How much there is of everything.
+/// Current numbers of objects and jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Pods of the mesh.
@@ -18,15 +18,15 @@ pub struct Sizes {
     pub nodes: usize,
     /// This operator's instances in the catalog.
     pub instances: usize,
-    /// Pods that wait to be looked at.
+    /// Pods waiting to be processed.
     pub waiting: usize,
-    /// Jobs under way.
+    /// Jobs in flight.
     pub jobs: usize,
-    /// Pods that are tried again.
+    /// Pods that are being retried.
     pub failing: usize,
 }
 
-/// Since when changes of pods are known that the catalog does not have yet.
+/// The times since which changes of pods are not yet in the catalog.
 #[derive(Debug, Default)]
 pub(super) struct Lags {
     open: BTreeMap<Key, Open>,
@@ -40,7 +40,7 @@ struct Open {
 }
 
 impl Lags {
-    /// The pod is to be looked at because something has changed.
+    /// Records a change of the pod.
     pub(super) fn changed(&mut self, key: &Key, now: Instant) {
         self.open.entry(key.clone()).or_insert(Open {
             since: now,
@@ -48,7 +48,7 @@ impl Lags {
         });
     }
 
-    /// The servers have taken something.
+    /// Records that the servers accepted a write for the pod.
     pub(super) fn written(&mut self, key: &Key) {
         if let Some(open) = self.open.get_mut(key) {
             open.written = true;
@@ -60,8 +60,7 @@ impl Lags {
         std::mem::take(&mut self.closed)
     }
 
-    /// There is nothing to do for the pod. A change that had nothing to do with the catalog counts for
-    /// nothing.
+    /// Records that the pod needs no more work. A change without effect on the catalog is not counted.
     pub(super) fn settled(&mut self, key: &Key, now: Instant) {
         if let Some(open) = self.open.remove(key).filter(|open| open.written) {
             self.closed.push(now.saturating_duration_since(open.since));

@@ -1,15 +1,15 @@
-//! The pods that are to be looked at, in their order.
+//! The queue of pods to be processed, in order of arrival.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::sync::facts::Key;
 
-/// Pods to look at, each once.
+/// The pods to be processed, each once.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     order: VecDeque<Key>,
     known: BTreeSet<Key>,
-    /// Those that wait for a node of the catalog.
+    /// Pods that wait for a catalog node.
     parked: BTreeMap<String, BTreeSet<Key>>,
 }
 
@@ -36,12 +36,12 @@ impl Queue {
         }
     }
 
-    /// How many pods wait.
+    /// The number of waiting pods.
     pub(super) fn len(&self) -> usize {
         self.order.len() + self.parked.values().map(BTreeSet::len).sum::<usize>()
     }
 
-    /// Whether no pod waits.
+    /// Whether no pod is waiting.
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty() && self.parked.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The controllers between a Kubernetes API server and the servers, both of which misbehave.
+//! The controllers between a Kubernetes API server and the servers, both with failures.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ impl World {
         self.until("gone", |it| it.resource().is_none()).await;
     }
 
-    /// An operator with one resource, which the servers have as it says.
+    /// An operator with one resource that is already synchronized.
     async fn synced() -> World {
         let world = World::start().await;
         world.defaults("default", "http");
@@ -185,11 +185,11 @@ async fn every_kind_is_watched() {
 #[tokio::test]
 async fn nothing_is_written_twice() {
     let world = World::synced().await;
-    // The new status is a change as well, which is looked at.
+    // The new status triggers another reconciliation.
     world
         .until("read again", |it| it.servers.reads() >= 2)
         .await;
-    // A resource is looked at by one at a time: when this look begins, the one before is over.
+    // Reconciliations of a resource are sequential: when this one starts, the previous one is over.
     world.api.forget_history();
     world
         .until("read once more", |it| it.servers.reads() >= 3)
@@ -201,7 +201,7 @@ async fn nothing_is_written_twice() {
 }
 
 #[tokio::test]
-async fn at_start_the_servers_are_brought_to_what_resources_say() {
+async fn at_start_changed_resources_are_written() {
     let ours = |protocol: &str| {
         json!({
             "Kind": "service-defaults", "Name": "web", "Protocol": protocol,
@@ -224,7 +224,7 @@ async fn at_start_the_servers_are_brought_to_what_resources_say() {
 }
 
 #[tokio::test]
-async fn an_entry_of_somebody_else_is_left_alone() {
+async fn a_foreign_entry_is_left_alone() {
     let world = World::start().await;
     let theirs = json!({ "Kind": "service-defaults", "Name": "web", "Protocol": "tcp" });
     world.servers.put(theirs);
@@ -239,7 +239,7 @@ async fn an_entry_of_somebody_else_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_refusal_stands_in_the_condition_until_the_servers_accept() {
+async fn a_refusal_is_in_the_condition_until_the_servers_accept() {
     let world = World::start().await;
     world.servers.refuse(Some("the protocol of web is tcp"));
     world.defaults("default", "http");
@@ -255,7 +255,7 @@ async fn a_refusal_stands_in_the_condition_until_the_servers_accept() {
     assert_eq!(world.condition("default").get("reason"), None);
 }
 
-/// A reason that is another one each time must not make an attempt of every change of the status.
+/// A reason that changes with every attempt must not turn each status change into an attempt.
 #[tokio::test]
 async fn changing_reasons_do_not_shorten_the_wait() {
     let world = World::start().await;
@@ -271,7 +271,7 @@ async fn changing_reasons_do_not_shorten_the_wait() {
 }
 
 #[tokio::test]
-async fn servers_that_are_away_lose_nothing() {
+async fn an_outage_of_the_servers_loses_nothing() {
     let world = World::synced().await;
     world.servers.set_away(true);
     world.defaults("default", "grpc");
@@ -303,10 +303,10 @@ async fn a_removal_that_is_refused_keeps_the_resource() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_deletes_nothing() {
+async fn an_outage_of_the_api_server_deletes_nothing() {
     let world = World::synced().await;
     world.api.set_away(true);
-    // Every kind's watch was cut, and asks for another one.
+    // Every kind's watch was cut and retried.
     let noticed = |it: &World| it.api.unanswered() >= KINDS.len();
     world.until("noticed", noticed).await;
     world.defaults("default", "grpc");
@@ -317,7 +317,7 @@ async fn an_api_server_that_is_away_deletes_nothing() {
 }
 
 #[tokio::test]
-async fn a_watch_that_is_too_old_begins_again() {
+async fn an_expired_watch_is_restarted() {
     let world = World::synced().await;
     world.api.forget_history();
     world.defaults("default", "grpc");
@@ -326,7 +326,7 @@ async fn a_watch_that_is_too_old_begins_again() {
 }
 
 #[tokio::test]
-async fn conflicts_and_slowness_of_the_api_server_are_overcome() {
+async fn conflicts_and_slow_responses_of_the_api_server_are_tolerated() {
     let world = World::start().await;
     world.api.refuse_patches(3);
     world.api.set_delay(Duration::from_millis(100));
@@ -397,7 +397,7 @@ async fn mirrored_namespaces_have_entries_of_the_same_name() {
 }
 
 #[tokio::test]
-async fn what_a_newer_version_wrote_is_neither_damaged_nor_half_written() {
+async fn resources_of_a_newer_version_are_neither_damaged_nor_partially_written() {
     let world = World::start().await;
     let kind = Kind::named("ServiceDefaults").unwrap();
     let spec = json!({ "protocol": "http", "novelty": { "a": [1, null, "x"] } });
@@ -428,7 +428,7 @@ async fn what_a_newer_version_wrote_is_neither_damaged_nor_half_written() {
 }
 
 #[tokio::test]
-async fn the_service_gets_the_address_of_its_namesake() {
+async fn the_service_gets_the_address_of_the_kubernetes_service() {
     let world = World::start().await;
     let service = |address: &str| {
         serde_json::from_value(json!({
@@ -458,7 +458,7 @@ async fn an_operator_that_does_not_lead_writes_nothing() {
     let world = World::start().await;
     world.lead.token().cancel();
     world.defaults("default", "http");
-    // The resource has been looked at.
+    // The resource was reconciled.
     let failed = "legate_k8s_config_reconciles_total{kind=\"ServiceDefaults\",result=\"failed\"} 1";
     world
         .until("looked at", |it| encode(&it.registry).contains(failed))

@@ -1,4 +1,4 @@
-//! What is done about a resource: comparison, ownership, duplicates, conditions.
+//! Decisions about a resource: comparison, ownership, duplicates, conditions.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn different(kind: &str, spec: Value, found: Value) -> Vec<String> {
 }
 
 #[test]
-fn what_servers_add_is_no_difference() {
+fn fields_that_servers_add_are_no_difference() {
     let same = [
         (
             "ServiceDefaults",
@@ -120,14 +120,14 @@ fn differences_are_named_by_their_paths() {
             json!({ "Splits": [{ "Weight": 50 }] }),
             vec!["Splits"],
         ),
-        // In free maps nothing is taken for absent.
+        // In free maps no value counts as absent.
         (
             "ProxyDefaults",
             json!({ "config": { "a": false, "b": "", "c": 1 } }),
             json!({ "Config": { "b": "", "c": 1.0 } }),
             vec!["Config.a"],
         ),
-        // Zero turns this off; absence leaves it to Envoy.
+        // Zero turns this off; absence means Envoy's default.
         (
             "ServiceDefaults",
             json!({ "upstreamConfig": { "defaults": { "passiveHealthCheck": {
@@ -150,7 +150,7 @@ fn found(protocol: &str, owner: Option<&str>) -> Value {
 }
 
 #[test]
-fn entries_of_others_are_left_alone() {
+fn foreign_entries_are_left_alone() {
     let wanted = wanted("ServiceDefaults", json!({ "protocol": "http" }));
     let decide = |found: Option<&Value>, migrate| write(&wanted, found, "dc1", migrate);
     let put = |index| Write::Put { index };
@@ -215,7 +215,7 @@ fn the_oldest_of_several_resources_is_written() {
         oldest(all.iter()).unwrap().metadata.namespace,
         old.metadata.namespace
     );
-    // One that goes away makes room.
+    // A resource that is being deleted gives way to the next.
     let mut leaving = old;
     leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
     let left = [leaving, young.clone()];
@@ -227,7 +227,7 @@ fn the_oldest_of_several_resources_is_written() {
 }
 
 #[test]
-fn retries_begin_fast_and_become_slow() {
+fn retries_start_fast_and_back_off() {
     let millis: Vec<u128> = (0..22).map(|n| retry_after(n).as_millis()).collect();
     assert_eq!(millis[..6], [200, 400, 800, 1600, 3200, 5000]);
     assert!(millis.is_sorted());
@@ -249,7 +249,7 @@ fn condition(status: &Status) -> &Condition {
 }
 
 #[test]
-fn a_status_is_written_when_it_says_something_new() {
+fn a_status_is_written_when_it_changes() {
     let synced = |written| Outcome::Synced { written };
     let refused = || Outcome::Refused(Reason::Servers, "no".into());
     let first = Status::default().after(&synced(true), T1).unwrap();

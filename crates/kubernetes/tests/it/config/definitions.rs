@@ -1,4 +1,4 @@
-//! The definitions that the chart installs, and the rules in them.
+//! The definitions that the chart installs, with their validation rules.
 
 use kube::core::cel::Validator;
 use legate_kubernetes::config::crds;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{manifests, repository, schema};
 
 #[test]
-fn the_files_of_the_chart_are_those_of_the_types() {
+fn the_files_of_the_chart_match_the_types() {
     for kind in &KINDS {
         let path = format!("charts/legate/crds/{}.yaml", kind.plural);
         let file = std::fs::read_to_string(repository().join(&path)).unwrap();
@@ -21,8 +21,8 @@ fn the_files_of_the_chart_are_those_of_the_types() {
     }
 }
 
-/// What the API server asks of a schema that no generic check knows: every level has a type, and
-/// nothing but the free maps takes unknown fields.
+/// Requirements of the API server that generic checks miss: every level has a type, and only free
+/// maps accept unknown fields.
 #[test]
 fn schemas_are_structural() {
     fn check(path: &str, schema: &Value) {
@@ -63,7 +63,7 @@ fn schemas_are_structural() {
     }
 }
 
-/// Lists that rules stand in are bounded: the API server counts what a rule may cost at most.
+/// Lists with rules are bounded, because the API server limits the estimated cost of a rule.
 #[test]
 fn lists_with_rules_are_bounded() {
     fn has_rules(schema: &Value) -> bool {
@@ -95,7 +95,7 @@ fn lists_with_rules_are_bounded() {
     }
 }
 
-/// What the types and bounds of a schema refuse, in the API server's words.
+/// The violations of types and bounds, in the API server's words.
 fn refusals(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) {
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
@@ -131,7 +131,7 @@ fn refusals(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) 
                 found.push(format!("{path}: Invalid value"));
             }
         }
-        // Durations: the only pattern that a manifest here breaks.
+        // Durations: the only pattern that a manifest here violates.
         Value::String(text)
             if schema["pattern"]
                 .as_str()
@@ -168,7 +168,7 @@ fn good_manifests_are_accepted() {
 }
 
 #[test]
-fn bad_manifests_are_refused_for_the_reason_that_they_name() {
+fn bad_manifests_are_refused_for_their_stated_reason() {
     let manifests = manifests("bad");
     assert!(manifests.len() > 30);
     for (name, text, resource) in manifests {

@@ -1,4 +1,4 @@
-//! What entry a resource means: every field of every kind.
+//! The conversion of resources to entries: every field of every kind.
 
 use legate_kubernetes::config::entry::{Entry, entry, place};
 use legate_kubernetes::config::kinds::{KINDS, Kind, Naming};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{manifests, resource, schema};
 use legate_kubernetes::tenancy::{TenancyFlags, Tenants};
 
-/// What has no meaning for a config entry, and is refused by name.
+/// Fields without an equivalent in a config entry, which are refused by name.
 const NOT_SERVED: [&str; 2] = ["deployment", "secretRef"];
 
 fn convert(kind: &'static Kind, spec: Value) -> Result<Entry, String> {
@@ -20,7 +20,7 @@ fn convert(kind: &'static Kind, spec: Value) -> Result<Entry, String> {
         Naming::Partition => "default",
         _ => "web",
     };
-    // Where a namespace is named, they are used.
+    // If a namespace is named, namespaces are used.
     let named = spec["destination"]["namespace"].as_str();
     let named = named.is_some_and(|name| !name.is_empty());
     let tenants = Tenants::of(&TenancyFlags {
@@ -35,7 +35,7 @@ fn convert(kind: &'static Kind, spec: Value) -> Result<Entry, String> {
     )
 }
 
-/// A spec with every field of a kind that can be written.
+/// A spec with every supported field of a kind.
 fn full(kind: &Kind) -> Value {
     let mut spec = schema::full(&schema::of_spec(kind), &mut 0);
     if kind.name == "TerminatingGateway" {
@@ -80,8 +80,8 @@ fn every_field_becomes_this_entry() {
     }
 }
 
-/// Compares a spec with the entry that it became: the same shape and values, and names that differ
-/// in case only.
+/// Compares a spec with its entry: the same structure and values, and names that differ in case
+/// only.
 fn same_fields(path: &str, spec: &Value, entry: &Value) {
     match (spec, entry) {
         (Value::Object(spec), Value::Object(entry)) => {
@@ -92,7 +92,7 @@ fn same_fields(path: &str, spec: &Value, entry: &Value) {
                     .find(|(written, _)| written.eq_ignore_ascii_case(name))
                     .unwrap_or_else(|| panic!("{path}.{name} is missing in {entry:?}"));
                 match written.as_str() {
-                    // Their keys are the user's.
+                    // Maps with the user's own keys.
                     "Config" | "Arguments" | "Add" | "Set" => assert_eq!(value, other, "{path}"),
                     _ => same_fields(&format!("{path}.{name}"), value, other),
                 }
@@ -146,9 +146,9 @@ fn no_field_is_dropped_or_renamed() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever the schema lets pass is written as it is, or refused by name.
+    /// Anything that the schema accepts is converted completely, or refused by name.
     #[test]
-    fn what_the_schema_lets_pass_is_written_whole(
+    fn specs_that_the_schema_accepts_are_converted_completely(
         (index, spec) in (0..KINDS.len()).prop_flat_map(|index| {
             (Just(index), schema::any(&schema::of_spec(&KINDS[index])))
         })
@@ -186,10 +186,10 @@ fn single_fields(value: &Value) -> Vec<(String, Value)> {
     }
 }
 
-/// The servers accept a field and keep it, or refuse the entry in words; they never ask for other
-/// names than ours.
+/// The servers accept a field and store it, or refuse the entry with an error; they never require
+/// other names.
 #[test]
-fn the_servers_know_every_field() {
+fn the_servers_support_every_field() {
     for kind in &KINDS {
         for (path, mut spec) in single_fields(&full(kind)) {
             if kind.naming == Naming::Destination {
@@ -218,7 +218,7 @@ fn the_servers_know_every_field() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_by_name() {
+fn unsupported_fields_are_refused_by_name() {
     let kind = |name| Kind::named(name).unwrap();
     let cases = [
         (
@@ -244,12 +244,12 @@ fn what_cannot_be_written_is_refused_by_name() {
         (
             "TerminatingGateway",
             json!({ "deployment": {} }),
-            "spec.deployment is not served",
+            "spec.deployment is not supported",
         ),
         (
             "TerminatingGateway",
             json!({ "services": [{ "name": "a" }, { "secretRef": { "name": "s" } }] }),
-            "spec.services[1].secretRef is not served",
+            "spec.services[1].secretRef is not supported",
         ),
         (
             "ServiceIntentions",
@@ -264,14 +264,11 @@ fn what_cannot_be_written_is_refused_by_name() {
     }
     let misnamed = resource(kind("Mesh"), "default", "other", json!({}));
     let error = entry(kind("Mesh"), &misnamed, "dc1", &Tenants::default()).unwrap_err();
-    assert_eq!(error, "there is one Mesh, and its name is mesh");
+    assert_eq!(error, "the only Mesh is named mesh");
     let misnamed = resource(kind("ExportedServices"), "default", "east", json!({}));
     let none = Tenants::default();
     let error = entry(kind("ExportedServices"), &misnamed, "dc1", &none).unwrap_err();
-    assert_eq!(
-        error,
-        "there is one ExportedServices, and its name is default"
-    );
+    assert_eq!(error, "the only ExportedServices is named default");
 }
 
 #[test]
@@ -296,13 +293,13 @@ fn without_namespaces_none_but_the_default_one_is_written_to() {
 }
 
 #[test]
-fn a_resource_without_a_spec_means_an_entry_without_fields() {
+fn a_resource_without_a_spec_becomes_an_entry_without_fields() {
     let entry = convert(Kind::named("ServiceResolver").unwrap(), Value::Null).unwrap();
     assert_eq!(entry.body.as_object().unwrap().len(), 3, "{:?}", entry.body);
 }
 
 #[test]
-fn entries_stand_in_the_namespace_that_stands_for_that_of_the_resource() {
+fn entries_are_in_the_mapped_namespace_of_their_resource() {
     let flags = TenancyFlags {
         mirror_namespaces: Some("k8s-".to_owned()),
         partition: Some("east".parse().unwrap()),
@@ -337,7 +334,7 @@ fn entries_stand_in_the_namespace_that_stands_for_that_of_the_resource() {
     assert_eq!(to(json!({ "name": "web" })), "k8s-shop");
     assert_eq!(to(json!({ "name": "web", "namespace": "stock" })), "stock");
 
-    // Servers may add the entry's own tenant to what names none; another one is a difference.
+    // Servers may add the entry's own tenant to references; any other tenant is a difference.
     let found = |namespace: &str, partition: &str| json!({ "Splits": [{ "Weight": 100, "Namespace": namespace, "Partition": partition }] });
     let splitter = made(
         "ServiceSplitter",

@@ -1,5 +1,5 @@
-//! A Kubernetes API server for custom resources and Services: lists, watches, patches, finalizers.
-//! It can be away, slow, forget what watchers missed, and refuse patches.
+//! A fake Kubernetes API server for custom resources and Services: lists, watches, patches,
+//! finalizers. It can be unreachable or slow, expire watches, and refuse patches.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -21,16 +21,16 @@ use super::http::{Answer, serve};
 struct State {
     version: u64,
     objects: Vec<Value>,
-    /// What watchers get, with the version of each.
+    /// Events for watchers, with the version of each.
     events: Vec<(u64, Value)>,
-    /// Watches from before this version are answered with 410.
+    /// Watches from older versions are answered with 410.
     oldest: u64,
     away: bool,
-    /// Requests that came while it was away.
+    /// Number of requests that came during an outage.
     unanswered: usize,
     delay: Duration,
     refuse_patches: u32,
-    /// Path and body of every patch that was accepted.
+    /// Path and body of every accepted patch.
     patches: Vec<(String, Value)>,
 }
 
@@ -73,7 +73,7 @@ impl FakeApi {
         });
     }
 
-    /// Deletes an object as a user does: it stays until its finalizers are gone.
+    /// Deletes an object as a user does: it remains until its finalizers are removed.
     pub(super) fn delete(&self, kind: &str, namespace: &str, name: &str) {
         self.change(|state| {
             let id = (kind.to_owned(), namespace.to_owned(), name.to_owned());
@@ -90,7 +90,7 @@ impl FakeApi {
         self.state.lock().unwrap().find(&id)
     }
 
-    /// Cuts every connection, also those of watches, until it is back.
+    /// Starts or ends an outage, which cuts every connection including watches.
     pub(super) fn set_away(&self, away: bool) {
         self.change(|state| state.away = away);
     }
@@ -103,7 +103,7 @@ impl FakeApi {
         self.change(|state| state.delay = delay);
     }
 
-    /// Refuses the next patches as one that came too late.
+    /// Refuses the next patches with a conflict.
     pub(super) fn refuse_patches(&self, count: u32) {
         self.change(|state| state.refuse_patches = count);
     }
@@ -190,7 +190,7 @@ impl FakeApi {
             .and_then(|it| it.parse().ok())
             .unwrap_or_default();
         if since < self.state.lock().unwrap().oldest {
-            // As the real one: a watch that begins, with an error as its only event.
+            // Like the real one: the watch starts, and its only event is an error.
             let event = json!({ "type": "ERROR", "object": status(StatusCode::GONE, "Expired") });
             return json_answer(StatusCode::OK, &event);
         }
@@ -243,7 +243,7 @@ impl FakeApi {
             match body.is_array() {
                 true => {
                     let mut operations = body.clone();
-                    // To the API server a field that does not exist is null.
+                    // The API server treats a missing field as null.
                     operations.as_array_mut().unwrap().retain(|it| {
                         let absent = object.pointer(it["path"].as_str().unwrap()).is_none();
                         !(it["op"] == "test" && it["value"].is_null() && absent)

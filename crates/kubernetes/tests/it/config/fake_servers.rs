@@ -1,4 +1,5 @@
-//! The servers' API for config entries. It can be away, slow, and refuse entries.
+//! A fake of the servers' API for config entries. It can be unreachable or slow, and refuse
+//! entries.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,17 +30,17 @@ struct State {
     namespaces: Vec<Value>,
     away: bool,
     refusal: Option<Refusal>,
-    /// Method and path of every write, also of those that were refused, and when it came.
+    /// Method, path and time of every write, including refused ones.
     writes: Vec<(Instant, String)>,
-    /// How many entries were asked for.
+    /// The number of reads.
     reads: usize,
     virtual_ips: Vec<Value>,
 }
 
-/// What writes and removals are refused with.
+/// The text with which writes and removals are refused.
 enum Refusal {
     Always(String),
-    /// The number of the write is part of it.
+    /// A text that includes the number of the write.
     Changing,
 }
 
@@ -65,18 +66,18 @@ impl FakeServers {
         self.state.lock().unwrap().away = away;
     }
 
-    /// What writes and removals are refused with from now on.
+    /// Refuses writes and removals with this text from now on.
     pub(super) fn refuse(&self, text: Option<&str>) {
         let refusal = text.map(|text| Refusal::Always(text.to_owned()));
         self.state.lock().unwrap().refusal = refusal;
     }
 
-    /// Refuses each write from now on with another text.
+    /// Refuses each write from now on with a different text.
     pub(super) fn refuse_with_changing_texts(&self) {
         self.state.lock().unwrap().refusal = Some(Refusal::Changing);
     }
 
-    /// Writes an entry as somebody else.
+    /// Writes an entry as another user.
     pub(super) fn put(&self, entry: Value) {
         self.state.lock().unwrap().store(entry);
     }
@@ -90,7 +91,7 @@ impl FakeServers {
         self.state.lock().unwrap().entries.get(&key).cloned()
     }
 
-    /// What namespaces were made of.
+    /// The namespaces that were created.
     pub(super) fn namespaces(&self) -> Vec<Value> {
         self.state.lock().unwrap().namespaces.clone()
     }
@@ -104,7 +105,7 @@ impl FakeServers {
             .collect()
     }
 
-    /// The time between each write and the one before it.
+    /// The times between consecutive writes.
     pub(super) fn pauses(&self) -> Vec<Duration> {
         let state = self.state.lock().unwrap();
         let pairs = state.writes.windows(2);

@@ -36,7 +36,7 @@ where
                     async move {
                         let (head, body) = request.into_parts();
                         let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-                        // Without an answer the connection is cut, as by a server that is away.
+                        // Without a response the connection is cut, as by an unreachable server.
                         let answer = answer(Request::from_parts(head, body)).await;
                         answer.ok_or_else(|| io::Error::other("cut"))
                     }

@@ -1,4 +1,4 @@
-//! Custom resources as config entries.
+//! Tests of the synchronization of custom resources to config entries.
 
 mod controllers;
 mod decisions;
@@ -15,7 +15,7 @@ use kube::core::DynamicObject;
 use legate_kubernetes::config::kinds::Kind;
 use serde_json::{Value, json};
 
-/// The resource of a kind with this name and spec, as the API server shows it.
+/// A resource of a kind with this name and spec, as the API server returns it.
 pub(crate) fn resource(kind: &Kind, namespace: &str, name: &str, spec: Value) -> DynamicObject {
     serde_json::from_value(json!({
         "apiVersion": "consul.hashicorp.com/v1alpha1",
@@ -36,7 +36,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The manifests for `tests/kind` in `good` or `bad`, by file name.
+/// The manifests of `tests/kind` in `good` or `bad`, by file name.
 fn manifests(which: &str) -> Vec<(String, String, Value)> {
     let folder = repository().join("tests/kind/manifests/config").join(which);
     let mut found: Vec<_> = std::fs::read_dir(folder)

@@ -1,4 +1,4 @@
-//! Specs made from the schemas that the API server is given.
+//! Generates specs from the schemas for the API server.
 
 use legate_kubernetes::config::crds;
 use legate_kubernetes::config::kinds::Kind;
@@ -15,8 +15,8 @@ pub(crate) fn of_spec(kind: &Kind) -> Value {
     of_resource(kind)["properties"]["spec"].clone()
 }
 
-/// A value with every field set, each to another value where the schema leaves a choice. It holds
-/// to types and bounds, not to rules that exclude fields.
+/// A value with every field set, each to a different value if the schema permits. It satisfies
+/// types and bounds, but not rules that exclude fields.
 pub(crate) fn full(schema: &Value, counter: &mut u64) -> Value {
     *counter += 1;
     let n = *counter;
@@ -53,7 +53,7 @@ fn text(schema: &Value, n: u64) -> String {
     }
 }
 
-/// Any value that the types of a schema allow.
+/// Any value that the types of a schema permit.
 pub(crate) fn any(schema: &Value) -> BoxedStrategy<Value> {
     if schema["x-kubernetes-preserve-unknown-fields"] == json!(true) {
         return prop_oneof![

@@ -1,5 +1,5 @@
-//! An API server as far as certificates and the webhook need one: objects with versions over HTTP,
-//! optimistic concurrency, lists and watches that stay open. It can be made to fail.
+//! A fake API server for certificates and the webhook: versioned objects over HTTP, optimistic
+//! concurrency, lists and long-lived watches. It can be made to fail.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +22,12 @@ pub(crate) const SECRETS: &str = "/api/v1/namespaces/mesh/secrets";
 pub(crate) struct ApiServer {
     objects: Mutex<BTreeMap<String, Value>>,
     version: Mutex<u64>,
-    /// Nothing is answered but 500.
+    /// Every request is answered with 500.
     pub(crate) broken: AtomicBool,
 }
 
 impl ApiServer {
-    /// Starts it, with what the chart installs.
+    /// Starts it with the objects that the chart installs.
     pub(crate) async fn start(spawner: &Spawner) -> (Arc<ApiServer>, Client) {
         let server = Arc::new(ApiServer::default());
         let webhook = |name: &str| {
@@ -50,7 +50,7 @@ impl ApiServer {
             .with_state(Arc::clone(&server));
         let stop = spawner.token();
         spawner.spawn("API server", async move {
-            // Watches have no end of their own.
+            // Watches do not end by themselves.
             let served = axum::serve(listener, router).into_future();
             stop.run_until_cancelled(served).await;
             Ok::<_, std::convert::Infallible>(())
@@ -130,7 +130,7 @@ async fn answer(State(server): State<Arc<ApiServer>>, request: Request) -> Respo
             let object: Value = serde_json::from_slice(&body).unwrap();
             let name = object["metadata"]["name"].as_str().unwrap();
             let path = format!("{path}/{name}");
-            // Somebody else may come between a look and a write, but not here.
+            // Concurrent creation is not simulated here.
             if server.get(&path).is_some() {
                 return failure(StatusCode::CONFLICT, "AlreadyExists");
             }
@@ -153,7 +153,7 @@ fn change(server: &ApiServer, method: &Method, path: &str, body: &[u8]) -> Respo
     if method == Method::PUT {
         return axum::Json(server.put(path, change)).into_response();
     }
-    // A strategic merge patch: webhooks are distinguished by their names.
+    // A strategic merge patch merges webhooks by name.
     for webhook in change["webhooks"].as_array().unwrap() {
         let webhooks = object["webhooks"].as_array_mut().unwrap();
         let own = webhooks

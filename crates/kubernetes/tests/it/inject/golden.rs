@@ -1,4 +1,4 @@
-//! One golden patch for each row of what is injected. `INSTA_UPDATE=always` writes them again.
+//! One golden patch for each row of the injection table. `INSTA_UPDATE=always` updates them.
 
 use std::collections::BTreeMap;
 
@@ -77,7 +77,7 @@ fn native_before_the_pods_own_init_containers() {
 }
 
 #[test]
-fn upstreams_are_told_to_every_container() {
+fn every_container_gets_the_upstreams_variables() {
     let env = json!({ "spec": {
         "containers": [{
             "name": "app", "image": "web:1", "fieldOfLater": { "a": 1 },
@@ -117,7 +117,7 @@ fn namespaces_and_partitions_of_the_mesh() {
     golden("partition", &one, &changed(pod(&upstreams), ports));
     let mut mirrored = plain();
     mirrored.servers.http.tenancy.mirror_namespaces = Some("k8s-".to_owned());
-    // It may say what is so in any case.
+    // An annotation with the value that applies anyway is accepted.
     let said = pod(&[("consul-namespace", "k8s-shop")]);
     golden("mirrored-namespaces", &mirrored, &said);
 }
@@ -147,7 +147,7 @@ fn lifecycle() {
         ("sidecar-proxy-lifecycle-graceful-startup-path", "/hello"),
     ]);
     golden("lifecycle-annotations", &plain(), &annotated);
-    // The application's own hooks stay, and a pod with little time gets none.
+    // The application's own hooks stay, and a pod with a short grace period gets none.
     let own = json!({ "spec": { "containers": [
         { "name": "app", "image": "web:1", "fieldOfLater": { "a": 1 },
           "lifecycle": { "preStop": { "exec": { "command": ["true"] } } } },
@@ -301,7 +301,7 @@ fn the_service_and_its_port() {
         ("conect-service-port", "1"),
     ]);
     golden("service-annotations", &plain(), &catalog);
-    // A pod that serves nobody, without labels, annotations by default.
+    // A pod without ports, labels and annotations, injected by default.
     let mut by_default = plain();
     by_default.config = config(r#"{"default": true}"#);
     let bare = json!({

@@ -1,4 +1,4 @@
-//! What is not injected, what is refused, and that nothing that people write breaks admission.
+//! Pods that are not injected or refused, and arbitrary input from users.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn refused(installation: &legate_kubernetes::inject::Installation, pod: &Value, 
 }
 
 #[test]
-fn refusals_name_the_cause_and_the_way_out() {
+fn refusals_name_the_cause_and_the_remedy() {
     let spec = |spec: Value| changed(pod(&[]), json!({ "spec": spec }));
     let plain = plain();
     refused(
@@ -82,7 +82,7 @@ fn refusals_name_the_cause_and_the_way_out() {
 }
 
 #[test]
-fn the_service_has_to_be_clear() {
+fn an_ambiguous_service_is_refused() {
     let none = BTreeMap::new();
     let nobody = admit_with(&plain(), &pod(&[]), &[], &none).unwrap_err();
     assert_eq!(
@@ -113,11 +113,11 @@ fn the_service_has_to_be_clear() {
 }
 
 #[test]
-fn upstreams_that_these_servers_do_not_serve() {
+fn upstreams_that_these_servers_do_not_support() {
     for (text, what) in [
         ("a.svc.east.peer:1", "a cluster peer"),
         ("a:1:dc2", "another datacenter"),
-        ("a:1,b:1", "two upstreams at port 1"),
+        ("a:1,b:1", "two upstreams on port 1"),
         ("a:nope", "no container"),
     ] {
         refused(
@@ -153,7 +153,7 @@ fn probes_and_hooks_that_cannot_reach_the_application() {
 }
 
 #[test]
-fn who_is_left_alone() {
+fn pods_that_are_not_injected() {
     let asks = pod(&[]);
     let left =
         |installation: &legate_kubernetes::inject::Installation, namespace: &str, pod: &Value| {
@@ -189,7 +189,7 @@ fn who_is_left_alone() {
         left(&plain(), "shop", &changed(asks.clone(), managed)),
         "another integration",
     );
-    // Who did not ask hears nothing.
+    // Pods that did not request injection get no warning.
     let quiet = |pod: &Value, installation: &legate_kubernetes::inject::Installation| {
         assert!(left(installation, "shop", pod).is_empty());
     };
@@ -216,7 +216,7 @@ fn port() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Every pod is admitted with a patch that applies, or refused in one sentence.
+    /// Every pod is admitted with a patch that applies, or refused with one sentence.
     #[test]
     fn garbage_in_annotations_has_a_clear_answer(
         values in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! An installation, a pod and a Service that every case begins with.
+//! The installation, pod and Service that the tests start from.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Cli {
     options: Options,
 }
 
-/// The chart's defaults: access control, TLS, redirection, native sidecars.
+/// The chart's defaults: ACLs, TLS, redirection, native sidecars.
 pub(crate) fn installation() -> Installation {
     let mut installation = plain();
     installation.servers.http.tls = true;
@@ -27,7 +27,7 @@ pub(crate) fn installation() -> Installation {
     installation
 }
 
-/// The operator's flags, with more of them.
+/// The operator's flags, with additional ones.
 pub(crate) fn options(more: &[&str]) -> Options {
     let flags = [
         "operator",
@@ -41,7 +41,7 @@ pub(crate) fn options(more: &[&str]) -> Options {
     Cli::parse_from(flags.iter().chain(more)).options
 }
 
-/// Without access control and TLS.
+/// Without ACLs and TLS.
 pub(crate) fn plain() -> Installation {
     let options = options(&[]);
     Installation {
@@ -89,14 +89,14 @@ pub(crate) fn pod(annotations: &[(&str, &str)]) -> Value {
                     { "name": "http", "containerPort": 8080 },
                     { "name": "admin", "containerPort": 9090 },
                 ],
-                // A field of a later version of Kubernetes stays as it is.
+                // A field of a later version of Kubernetes is kept.
                 "fieldOfLater": { "a": 1 },
             }],
         },
     })
 }
 
-/// The same with what `change` replaces or adds (a JSON merge patch).
+/// The pod with the changes of a JSON merge patch.
 pub(crate) fn changed(mut pod: Value, change: Value) -> Value {
     json_patch::merge(&mut pod, &change);
     pod
@@ -141,8 +141,8 @@ pub(crate) fn admit_with(
     )
 }
 
-/// The pod that comes out, after the checks that hold for every patch: it applies to what the API
-/// server sent, nothing of that is lost, and the result is a pod that is not injected again.
+/// The patched pod, after the checks for every patch: it applies to what the API server sent, no
+/// field is lost, and the result is not injected again.
 pub(crate) fn injected(installation: &Installation, pod: &Value, admitted: &Admitted) -> Value {
     let mut result = pod.clone();
     json_patch::patch(&mut result, admitted.patch.as_ref().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Certificates against an API server, and the webhook over real TLS.
+//! Certificates at an API server, and the webhook over real TLS.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::support::{options, pod, service};
 const PATIENCE: Duration = Duration::from_secs(30);
 const NAME: &str = "legate-operator.mesh.svc";
 
-/// A replica of the operator, as far as it injects.
+/// The injecting part of an operator's replica.
 struct Replica {
     address: SocketAddr,
     readiness: Readiness,
@@ -67,7 +67,7 @@ impl Replica {
         assert!(ready.is_ok(), "{:?}", self.readiness.report());
     }
 
-    /// A connection that is verified by `bundle`, as the API server makes it.
+    /// A connection that verifies the webhook with `bundle`, like the API server.
     async fn connect(&self, bundle: &str) -> std::io::Result<TlsStream<TcpStream>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bundle).unwrap();
@@ -88,7 +88,7 @@ impl Replica {
              content-length: {length}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // A server that refuses may not read to the end.
+        // A server that refuses may not read the whole request.
         let _ = stream.write_all(body).await;
         let mut answer = Vec::new();
         let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
@@ -153,7 +153,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
     let replica = replica(&scope, &client, &[]).await;
     replica.ready().await;
     let bundle = bundle(&api);
-    // From here on nobody is asked.
+    // From here on the API server is not needed.
     api.broken.store(true, Ordering::Relaxed);
 
     let object = pod(&[("unheard-of", "x")]);
@@ -164,7 +164,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
     let patch: json_patch::Patch = serde_json::from_str(&decoded(&answer["patch"])).unwrap();
     let mut injected = object.clone();
     json_patch::patch(&mut injected, &patch).unwrap();
-    // The namespace's label turns redirection off: there is the sidecar alone.
+    // The namespace's label turns redirection off: only the sidecar remains.
     let init = injected["spec"]["initContainers"].as_array().unwrap();
     assert_eq!(
         (init.len(), &init[0]["name"]),
@@ -187,7 +187,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
         answer["status"]["message"]
             .as_str()
             .unwrap()
-            .contains("is no pod")
+            .contains("is not a pod")
     );
     no_pod["request"]["kind"]["kind"] = json!("Secret");
     let answer = replica.review(&bundle, &no_pod).await;
@@ -195,7 +195,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
         answer["status"]["message"]
             .as_str()
             .unwrap()
-            .contains("was sent a Secret")
+            .contains("received a Secret")
     );
     let mut update = review(&object);
     update["request"]["operation"] = json!("UPDATE");
@@ -218,7 +218,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
     scope.stop(PATIENCE).await.unwrap();
 }
 
-/// What is no review at all.
+/// Bodies that are not a review.
 async fn garbage(replica: &Replica, bundle: &str) {
     for garbage in [
         &b"{"[..],
@@ -230,7 +230,7 @@ async fn garbage(replica: &Replica, bundle: &str) {
         let (status, text) = replica.post(bundle, "/mutate", garbage).await;
         assert_eq!(status, 400);
         assert!(
-            text.starts_with("this is no AdmissionReview: ") && text.len() < 400,
+            text.starts_with("this is not an AdmissionReview: ") && text.len() < 400,
             "{text}"
         );
     }
@@ -240,7 +240,7 @@ async fn garbage(replica: &Replica, bundle: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_say_nothing_keep_nobody_out() {
+async fn idle_connections_do_not_block_others() {
     let scope = Scope::new("test");
     let (api, client) = ApiServer::start(&scope.spawner()).await;
     let replica = replica(&scope, &client, &[]).await;
@@ -253,7 +253,7 @@ async fn connections_that_say_nothing_keep_nobody_out() {
         .review(&bundle(&api), &review(&json!({ "metadata": {} })))
         .await;
     assert_eq!(answer["allowed"], true, "{answer}");
-    // Each has the time of one request.
+    // Each may take the time of one request.
     for mut stream in silent {
         let end = timeout(PATIENCE, stream.read(&mut [0])).await;
         assert!(matches!(end, Ok(Ok(0) | Err(_))));
@@ -262,7 +262,7 @@ async fn connections_that_say_nothing_keep_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_share_one_ca_and_wait_for_an_api_server_that_is_away() {
+async fn replicas_share_one_ca_and_wait_for_an_unreachable_api_server() {
     let scope = Scope::new("test");
     let (api, client) = ApiServer::start(&scope.spawner()).await;
     api.broken.store(true, Ordering::Relaxed);
@@ -289,7 +289,7 @@ async fn replicas_share_one_ca_and_wait_for_an_api_server_that_is_away() {
         assert_eq!(answer["allowed"], true, "{answer}");
     }
     assert_eq!(api.secret("legate-webhook-cert", "ca.crt"), bundle);
-    // The servers' certificate is one of the published CA.
+    // The servers' certificate is signed by the published CA.
     let ca = api.secret("legate-ca-cert", "tls.crt");
     let leaf = api.secret("legate-server-cert", "tls.crt");
     let (ca, leaf) = [ca, leaf]
@@ -308,7 +308,7 @@ async fn replicas_share_one_ca_and_wait_for_an_api_server_that_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ca_that_somebody_has_damaged_is_never_replaced() {
+async fn a_damaged_ca_is_never_replaced() {
     let scope = Scope::new("test");
     let (api, client) = ApiServer::start(&scope.spawner()).await;
     let path = format!("{SECRETS}/legate-ca-key");
@@ -327,7 +327,7 @@ async fn a_ca_that_somebody_has_damaged_is_never_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_from_files_is_shown_and_nothing_is_patched() {
+async fn a_certificate_from_files_is_presented_and_nothing_is_patched() {
     let scope = Scope::new("test");
     let (api, client) = ApiServer::start(&scope.spawner()).await;
     let folder = tempfile::tempdir().unwrap();

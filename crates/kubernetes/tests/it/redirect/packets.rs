@@ -1,4 +1,4 @@
-//! Where connections of a redirected pod arrive. Each holds with nftables and with iptables.
+//! Where connections of a redirected pod arrive. Each test covers nftables and iptables.
 
 use std::io::ErrorKind;
 
@@ -17,12 +17,12 @@ fn arrival(at: &str, addressed_to: &str) -> Arrival {
 }
 
 #[test]
-fn outbound_connections_reach_the_sidecar_which_learns_where_they_were_going() {
+fn outbound_connections_reach_the_sidecar_with_their_original_destination() {
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let v4 = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:15001");
         let v6 = pod.listen(Side::Pod, SIDECAR, "[::1]:15001");
-        // Nobody is at 10.99.0.77, and 240.0.0.1 is a virtual address of the mesh.
+        // 10.99.0.77 does not exist, and 240.0.0.1 is a virtual address of the mesh.
         for to in [
             "10.99.0.1:80",
             "10.99.0.77:80",
@@ -44,7 +44,7 @@ fn outbound_connections_reach_the_sidecar_which_learns_where_they_were_going() {
 }
 
 #[test]
-fn inbound_connections_reach_the_sidecar_which_learns_where_they_were_going() {
+fn inbound_connections_reach_the_sidecar_with_their_original_destination() {
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let v4 = pod.listen(Side::Pod, SIDECAR, "10.99.0.2:20000");
@@ -64,7 +64,7 @@ fn inbound_connections_reach_the_sidecar_which_learns_where_they_were_going() {
 }
 
 #[test]
-fn a_sidecar_that_listens_on_one_family_is_not_passed_by_through_the_other() {
+fn a_sidecar_on_one_ip_family_is_not_bypassed_by_the_other() {
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let _sidecar = pod.listen(Side::Pod, SIDECAR, "0.0.0.0:20000");
@@ -76,7 +76,7 @@ fn a_sidecar_that_listens_on_one_family_is_not_passed_by_through_the_other() {
 }
 
 #[test]
-fn what_is_excluded_goes_where_it_is_addressed_to() {
+fn excluded_connections_are_not_redirected() {
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let sidecar = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:15001");
@@ -96,10 +96,10 @@ fn what_is_excluded_goes_where_it_is_addressed_to() {
             (SIDECAR, "[fd99::1]:80"),
             (5996, "10.99.0.1:80"),
             (5996, "[fd99::1]:80"),
-            // A port.
+            // An excluded port.
             (APPLICATION, "10.99.0.1:3306"),
             (APPLICATION, "[fd99::1]:3306"),
-            // A network.
+            // An excluded network.
             (APPLICATION, "10.98.0.1:80"),
             (APPLICATION, "[fd98::1]:80"),
         ] {
@@ -145,7 +145,7 @@ fn a_pod_reaches_its_own_address_through_the_outbound_port() {
             arrival("127.0.0.1:15001", to),
             "{method:?}"
         );
-        // What the sidecar passes on is not redirected a second time.
+        // Connections of the sidecar are not redirected again.
         let then = pod.connect(Side::Pod, SIDECAR, to, &listeners);
         assert_eq!(then.expect("it is open"), arrival(to, to), "{method:?}");
     }
@@ -169,8 +169,8 @@ fn dns_queries_reach_the_sidecar_by_tcp_and_udp() {
             );
 
             let client = pod.udp(Side::Pod, user, "127.0.0.1:0");
-            // Only what comes from where the query went is received.
-            client.connect(to).expect("datagrams need nobody there");
+            // Only responses from the queried address are received.
+            client.connect(to).expect("datagrams need no listener");
             client.send(b"query").expect("it is sent");
             let mut buffer = [0; 16];
             let (length, from) = datagrams.recv_from(&mut buffer).expect("it arrives");
@@ -179,7 +179,8 @@ fn dns_queries_reach_the_sidecar_by_tcp_and_udp() {
             let length = client.recv(&mut buffer).expect("it arrives");
             assert_eq!(&buffer[..length], b"answer");
         }
-        // Other servers are asked through the outbound port by TCP, and directly by UDP.
+        // Queries to other servers are redirected to the outbound port over TCP, and sent directly
+        // over UDP.
         let peer = pod.udp(Side::Peer, 0, "10.99.0.1:53");
         let client = pod.udp(Side::Pod, APPLICATION, "10.99.0.2:0");
         client
@@ -245,7 +246,7 @@ fn running_again_leaves_the_same_rules_and_those_of_others() {
         for line in others.lines() {
             assert!(once.contains(line), "{line} in {once}");
         }
-        // Another configuration takes the place of the first one.
+        // Another configuration replaces the first one.
         let least = r#"{"ProxyUserID": 7, "ProxyInboundPort": 20001}"#;
         assert!(pod.redirect(method, least).status.success());
         let after = pod.rules();
@@ -264,7 +265,7 @@ fn a_refused_configuration_changes_nothing() {
         let output = pod.redirect(method, &CONFIG.replace("3306", "0"));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let text = String::from_utf8_lossy(&output.stderr);
-        let expected = "CONSUL_REDIRECT_TRAFFIC_CONFIG is refused, and nothing was changed: \
+        let expected = "CONSUL_REDIRECT_TRAFFIC_CONFIG is invalid, nothing was changed: \
                         ExcludeOutboundPorts: \"0\" is not a port from 1 to 65535";
         assert!(text.contains(expected), "{text}");
         assert_eq!(pod.rules(), before, "{method:?}");
@@ -277,7 +278,7 @@ fn missing_capabilities_are_named_and_nothing_is_changed() {
     let before = pod.rules();
     for (method, capabilities) in [
         (Method::Nftables, "-all"),
-        // What iptables takes more than nftables.
+        // iptables requires more than nftables.
         (Method::Iptables, "+net_admin"),
     ] {
         let output = pod.redirect_with(method, capabilities, CONFIG);

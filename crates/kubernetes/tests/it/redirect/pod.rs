@@ -1,5 +1,5 @@
-//! A pod's network namespace, and that of a peer, joined by a pair of virtual interfaces as the
-//! container runtime makes them. Sockets are made by threads that enter a namespace as some user.
+//! Network namespaces of a pod and a peer, connected by a pair of virtual interfaces as the
+//! container runtime does. Sockets are opened by threads that enter a namespace as a given user.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -17,10 +17,10 @@ use socket2::SockRef;
 pub(super) const SIDECAR: u32 = 5995;
 pub(super) const APPLICATION: u32 = 1000;
 
-/// How long anything may take that happens at once.
+/// The deadline for operations that should complete at once.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A program by which the rules reach the kernel.
+/// The program that applies the rules.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Method {
     /// `nft`.
@@ -32,7 +32,7 @@ pub(super) enum Method {
 impl Method {
     pub(super) const BOTH: [Method; 2] = [Method::Nftables, Method::Iptables];
 
-    /// The least capabilities that it works with.
+    /// The minimal capabilities that it requires.
     pub(super) fn capabilities(self) -> &'static str {
         match self {
             Method::Nftables => "+net_admin",
@@ -43,9 +43,9 @@ impl Method {
 
 /// A network namespace.
 struct Namespace {
-    /// A process in it, which keeps it.
+    /// A process that keeps the namespace alive.
     holder: Child,
-    /// The number of that process.
+    /// The id of that process.
     name: String,
 }
 
@@ -77,7 +77,7 @@ impl Namespace {
         format!("/proc/{}/ns/net", self.name)
     }
 
-    /// What a program does in it.
+    /// Runs a program in the namespace.
     fn call(&self, command: &[&str]) -> Output {
         Command::new("nsenter")
             .arg(format!("--net={}", self.path()))
@@ -92,7 +92,7 @@ impl Namespace {
         String::from_utf8(output.stdout).expect("it is text")
     }
 
-    /// What a thread in it does as a user.
+    /// Runs a closure in the namespace as a user.
     fn inside<T: Send>(&self, user: u32, task: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(self.path()).expect("the namespace is there");
         let work = move || {
@@ -123,19 +123,19 @@ pub(super) struct Pod {
     without_nft: tempfile::TempDir,
 }
 
-/// Where a socket is.
+/// The location of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Side {
     Pod,
     Peer,
 }
 
-/// Whoever a connection reached.
+/// The listener that a connection reached.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// The address of the listener.
     pub(super) at: SocketAddr,
-    /// Where it was addressed to, by the kernel's record.
+    /// The original destination, by the kernel's record.
     pub(super) addressed_to: SocketAddr,
 }
 
@@ -177,13 +177,13 @@ impl Pod {
         }
     }
 
-    /// Runs a program in the pod, which has to succeed.
+    /// Runs a program in the pod, which must succeed.
     pub(super) fn must(&self, command: &[&str]) -> String {
         self.own.must(command)
     }
 
-    /// Runs `legate-k8s redirect` as the init container does: root with the least capabilities,
-    /// without a way to more, and with nothing to write to.
+    /// Runs `legate-k8s redirect` as the init container does: root with minimal capabilities, no
+    /// privilege escalation, and a read-only file system.
     pub(super) fn redirect(&self, method: Method, config: &str) -> Output {
         self.redirect_with(method, method.capabilities(), config)
     }
@@ -220,7 +220,7 @@ impl Pod {
         ])
     }
 
-    /// Redirects, which has to work.
+    /// A pod with a successful redirection.
     pub(super) fn redirected(method: Method, config: &str) -> Pod {
         let pod = Pod::new();
         let output = pod.redirect(method, config);
@@ -239,13 +239,13 @@ impl Pod {
         rules
     }
 
-    /// A socket that accepts connections.
+    /// A listening TCP socket.
     pub(super) fn listen(&self, side: Side, user: u32, at: &str) -> TcpListener {
         let bind = || TcpListener::bind(at).expect("the address is free");
         self.side(side).inside(user, bind)
     }
 
-    /// A socket for datagrams.
+    /// A UDP socket.
     pub(super) fn udp(&self, side: Side, user: u32, at: &str) -> UdpSocket {
         let socket = self
             .side(side)
@@ -256,7 +256,7 @@ impl Pod {
         socket
     }
 
-    /// Which of some listeners a connection to an address reaches; an error where it is refused.
+    /// The listener that a connection to an address reaches; an error if it is refused.
     pub(super) fn connect(
         &self,
         side: Side,
@@ -282,7 +282,7 @@ impl Pod {
             IpAddr::V4(_) => socket.original_dst_v4(),
             IpAddr::V6(_) => socket.original_dst_v6(),
         };
-        // A connection that no rule has touched has no such record under IPv6.
+        // Without a matching rule there is no such record for IPv6.
         let addressed_to = original.ok().and_then(|address| address.as_socket());
         let addressed_to = addressed_to.unwrap_or(stream.local_addr()?);
         Ok(Arrival { at, addressed_to })

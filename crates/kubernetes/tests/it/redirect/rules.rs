@@ -1,4 +1,4 @@
-//! What each field of a configuration does to the rules, and which configurations are refused.
+//! The effect of each configuration field on the rules, and refused configurations.
 
 use legate_kubernetes::redirect::iptables::{Family, OUTPUT, PREROUTING};
 use legate_kubernetes::redirect::{Redirection, iptables, nftables};
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::pod::{Method, Pod};
 
-/// A configuration with one field more than those that have to be set.
+/// A configuration with one field in addition to the required ones.
 fn with(field: &str, value: Value) -> String {
     let mut config = json!({"ProxyUserID": "5995", "ProxyInboundPort": 20000});
     config[field] = value;
     config.to_string()
 }
 
-/// What consul-k8s writes for a pod with everything.
+/// The configuration that consul-k8s writes for a pod with all features.
 const EVERYTHING: &str = r#"{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600,"ProxyUserID":"5995",
     "ProxyInboundPort":20000,"ProxyOutboundPort":15001,"ExcludeInboundPorts":["21000","20200"],
     "ExcludeOutboundPorts":["3306","22"],"ExcludeOutboundCIDRs":["10.96.0.0/12","fd00:1::/32"],
@@ -92,7 +92,7 @@ fn each_field_has_its_rules() {
 }
 
 #[test]
-fn the_kernel_takes_the_rules_of_every_field() {
+fn the_kernel_accepts_the_rules_of_every_field() {
     let pod = Pod::new();
     for (name, config) in cases() {
         for method in Method::BOTH {
@@ -110,11 +110,11 @@ fn bad_configurations_are_refused_by_the_name_of_the_field() {
     for (config, message) in [
         ("", "it is not a JSON object: EOF while parsing a value at line 1 column 0".to_owned()),
         ("[]", "it is not a JSON object: invalid type: sequence, expected a map at line 1 column 0".to_owned()),
-        (r#"{"ProxyUserID": "5995"}"#, "ProxyInboundPort: it has to be set".to_owned()),
-        (r#"{"ProxyUserID": "5995", "ProxyInboundPort": 0}"#, "ProxyInboundPort: it has to be set".to_owned()),
-        (r#"{"ProxyUserID": "", "ProxyInboundPort": 1}"#, "ProxyUserID: it has to be set".to_owned()),
+        (r#"{"ProxyUserID": "5995"}"#, "ProxyInboundPort: it must be set".to_owned()),
+        (r#"{"ProxyUserID": "5995", "ProxyInboundPort": 0}"#, "ProxyInboundPort: it must be set".to_owned()),
+        (r#"{"ProxyUserID": "", "ProxyInboundPort": 1}"#, "ProxyUserID: it must be set".to_owned()),
         (&with("ExcludeInboundPort", json!(["80"])), "ExcludeInboundPort: unknown field".to_owned()),
-        (&with("NetNS", json!("/run/netns/a")), "NetNS: \"/run/netns/a\" is not empty: the network namespace is the one this program runs in".to_owned()),
+        (&with("NetNS", json!("/run/netns/a")), "NetNS: \"/run/netns/a\" is not empty: it always applies to the network namespace of this program".to_owned()),
         (&with("ProxyOutboundPort", json!(20000)), "ProxyOutboundPort: 20000 is not another port than ProxyInboundPort".to_owned()),
     ] {
         let error = Redirection::parse(config).expect_err(config);

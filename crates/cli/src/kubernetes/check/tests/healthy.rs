@@ -1,4 +1,4 @@
-//! What is seen of a healthy mesh.
+//! The facts of a healthy mesh.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,7 @@ pub(super) fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + 20_000 * DAY
 }
 
-/// A CA, and the chain of a certificate that it has signed for `host` and 90 days.
+/// A CA, and the chain of a certificate for `host` that is valid for 90 days.
 pub(super) fn issue(host: &str, not_before: SystemTime) -> (String, Vec<CertificateDer<'static>>) {
     let root = Authority::generate_root(RootRequest {
         common_name: "CA".to_owned(),
@@ -34,7 +34,7 @@ pub(super) fn issue(host: &str, not_before: SystemTime) -> (String, Vec<Certific
         dns_names: vec![host.to_owned()],
         ips: Vec::new(),
         serial: 2,
-        // The validity starts a minute earlier.
+        // The validity starts a minute before `now`.
         now: not_before + Duration::from_secs(60),
         ttl: 90 * DAY,
     });

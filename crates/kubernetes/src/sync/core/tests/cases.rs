@@ -1,8 +1,8 @@
-//! Single situations, each with what has to be done in it.
+//! Individual situations with their expected jobs.
 
 use super::*;
 
-/// Everything that is known at once, and nothing else.
+/// A world with these pods, fully listed.
 fn world_with(pods: &[Pod]) -> World {
     let mut world = World::new();
     for pod in pods {
@@ -59,7 +59,7 @@ fn readiness_is_one_call_and_waits_for_nothing() {
     };
     assert_eq!(ids, &[id("p-0-web"), id("p-0-web-sidecar-proxy")]);
     assert_eq!(body["Checks"][0]["Status"], "passing");
-    // Changes while it is under way cost one more.
+    // Changes while it is in flight cost one more call.
     world.apply(pod(0, 1, 0, false, "web"));
     world.apply(pod(0, 1, 0, true, "web"));
     world.apply(pod(0, 1, 0, false, "web"));
@@ -91,7 +91,7 @@ fn a_pod_that_ends_takes_nothing_new_and_stays_until_it_is_gone() {
 }
 
 #[test]
-fn a_refusal_is_said_once_and_hurts_no_other_pod() {
+fn a_refusal_is_reported_once_and_affects_no_other_pod() {
     let mut world = World::new();
     world.apply(pod(0, 1, 0, true, "refused"));
     world.apply(pod(1, 2, 0, true, "api"));
@@ -102,7 +102,7 @@ fn a_refusal_is_said_once_and_hurts_no_other_pod() {
     assert_eq!(notices[0].pod, Key::new("ns", "p-0"));
     assert_eq!(
         notices[0].reason.message,
-        "The servers refuse the registration: a name that is refused"
+        "The servers refused the registration: a name that is refused"
     );
     let start = world.now;
     let mut tries = 0;
@@ -134,12 +134,12 @@ fn a_refused_virtual_ip_is_not_called_a_registration() {
     assert_eq!(notices[0].reason.reason, "VirtualIPRefused");
     assert_eq!(
         notices[0].reason.message,
-        "The servers refuse the virtual IP 10.96.0.1 of web: somebody else has it"
+        "The servers refused the virtual IP 10.96.0.1 of web: somebody else has it"
     );
 }
 
 #[test]
-fn while_the_servers_are_away_one_job_at_a_time_looks_for_them() {
+fn during_an_outage_one_job_at_a_time_probes_the_servers() {
     let pods: Vec<Pod> = (0..PODS).map(|i| pod(i, 1, 0, true, "web")).collect();
     let mut world = world_with(&[]);
     for pod in &pods {
@@ -161,7 +161,7 @@ fn while_the_servers_are_away_one_job_at_a_time_looks_for_them() {
 }
 
 #[test]
-fn an_id_that_is_somebody_elses_is_left_alone() {
+fn a_foreign_instance_with_the_same_id_is_left_alone() {
     let mut world = World::new();
     let taken = ("n1-virtual".to_owned(), id("p-1-api"));
     let service = json!({"ID": "p-1-api", "Service": "api", "Meta": {"owner": "someone"}});
@@ -186,7 +186,7 @@ fn an_id_that_is_somebody_elses_is_left_alone() {
 }
 
 #[test]
-fn what_is_under_way_can_be_seen_from_outside() {
+fn progress_is_reported() {
     let mut world = world_with(&[pod(0, 1, 0, false, "web")]);
     assert!(
         world.core.take_compared(),
@@ -204,7 +204,7 @@ fn what_is_under_way_can_be_seen_from_outside() {
     let sizes = world.core.sizes();
     assert_eq!((sizes.waiting, sizes.jobs), (0, 1));
     assert!(world.core.take_lags().is_empty(), "it is not written yet");
-    // The servers are away once, which counts from the change on.
+    // The servers are unreachable once; the delay counts from the change.
     let job = world.under_way.remove(0);
     world.end(job, 0, false);
     world.now += Duration::from_secs(5);
@@ -214,7 +214,7 @@ fn what_is_under_way_can_be_seen_from_outside() {
     };
     assert_eq!(lag, Duration::from_secs(5));
 
-    // What does not concern the catalog is no lag.
+    // A change without effect on the catalog causes no delay.
     let mut labelled = pod(0, 1, 0, true, "web");
     labelled.labels.insert("x".to_owned(), "y".to_owned());
     world.apply(labelled);
@@ -236,7 +236,7 @@ fn a_comparison_does_not_end_before_its_list_has_come() {
     assert_eq!(core.poll(now), [Job::ListNodes]);
     let nodes: Vec<String> = (0..JOBS + 3).map(|at| format!("n{at}-virtual")).collect();
     core.ended(Ended::Nodes(Ok(nodes)), now, 0.5);
-    // More nodes than are read at a time: some are left when the next comparison begins.
+    // More nodes than are read at once, so that some remain when the next comparison starts.
     let mut reads = core.poll(now);
     let later = now + FULL_EVERY;
     let mut list_under_way = false;
@@ -291,7 +291,7 @@ fn pods_of_the_same_name_in_two_namespaces_have_their_own_instances() {
     };
     assert!(world.servers.services.contains_key(&place("k8s-shop")));
     assert!(world.servers.services.contains_key(&place("k8s-stock")));
-    // What is done for one touches nothing of the other, also after a new start.
+    // Work on one does not affect the other, also after a restart.
     let gone = world.pods.remove(&Key::new("shop", "p-0")).unwrap();
     world.core.pod(Change::Gone(gone), world.now);
     world.settle();
@@ -300,7 +300,7 @@ fn pods_of_the_same_name_in_two_namespaces_have_their_own_instances() {
     world.check();
     assert!(!world.servers.services.contains_key(&place("k8s-shop")));
 
-    // Somebody removes a namespace: it is made again with the next registration.
+    // A deleted namespace is created again with the next registration.
     let stock = |(_, id): &Place| id.namespace != "k8s-stock";
     world.servers.namespaces.remove("k8s-stock");
     world.servers.services.retain(|place, _| stock(place));

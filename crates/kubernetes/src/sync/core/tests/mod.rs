@@ -1,5 +1,5 @@
-//! Generated orders of everything that happens in a cluster, against a catalog that keeps its own
-//! rules: in the end it says what is wanted, and what is foreign was never touched.
+//! Generated sequences of events in a cluster, against a catalog that enforces its own rules:
+//! eventually it equals the wanted state, and foreign instances were never touched.
 
 mod cases;
 
@@ -19,7 +19,7 @@ const CLUSTER_UID: &str = "cluster-1";
 const PODS: usize = 5;
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// The servers: what was written, as they would answer.
+/// Fake servers that store what was written.
 #[derive(Clone, Debug, Default)]
 struct Servers {
     /// Nodes with their meta.
@@ -31,7 +31,7 @@ struct Servers {
     tokens: BTreeSet<(Key, String)>,
 }
 
-/// What an instance or a check is called by this field.
+/// The id of an instance or a check in this field.
 fn of(value: &Value, field: &str) -> Id {
     let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
     Id {
@@ -45,7 +45,7 @@ fn id(id: &str) -> Id {
 }
 
 impl Servers {
-    /// Does what a call says, as the driver and the servers do.
+    /// Executes a call as the driver and the servers do.
     fn call(&mut self, call: &Call) -> Outcome {
         match call {
             Call::Register(wanted) => self.register(&wanted.body),
@@ -108,8 +108,8 @@ impl Servers {
         catalog::read(CLUSTER_UID, &node, &checks, self.has_namespaces)
     }
 
-    /// Does one job as the driver does. `calls` is how many of its calls are made before the
-    /// servers are away, and `lost` whether the next one is made and its answer lost.
+    /// Executes one job as the driver does. The servers become unreachable after `calls` calls;
+    /// with `lost` the next call is executed and its response lost.
     fn job(&mut self, job: Job, calls: usize, lost: bool) -> Ended {
         let away = || "away".to_owned();
         match job {
@@ -166,7 +166,7 @@ impl Servers {
     }
 }
 
-/// A pod of the test, by its number: even ones are of a StatefulSet, whose names repeat.
+/// Creates a pod by number. Even numbers belong to a StatefulSet, whose pod names repeat.
 fn pod(number: usize, uid: u32, node: usize, ready: bool, service: &str) -> Pod {
     let annotations = [
         ("connect-inject-status", "injected"),
@@ -192,7 +192,7 @@ fn pod(number: usize, uid: u32, node: usize, ready: bool, service: &str) -> Pod 
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The pod exists like this now, under the same or another uid.
+    /// The pod is created or changed, with the same or a new uid.
     Apply {
         number: usize,
         new: bool,
@@ -203,18 +203,18 @@ enum Event {
     Terminate(usize),
     Finish(usize),
     Remove(usize),
-    /// The watch is begun anew, and listed.
+    /// The watch restarts with a new list.
     Relist,
-    /// Jobs begin and end: how many of the calls of each are made, and whether one answer is lost.
+    /// Jobs start and end. `calls` limits the calls of each, and one response may be lost.
     Work {
         calls: usize,
         lost: bool,
     },
-    /// Jobs begin, one of those under way ends.
+    /// Jobs start, and one of those in flight ends.
     One {
         which: usize,
     },
-    /// The process ends, and another one begins.
+    /// The process restarts.
     Crash,
     Pass(u64),
 }
@@ -264,7 +264,7 @@ impl World {
             ..Servers::default()
         };
         let mut foreign = Vec::new();
-        // An agent's, another cluster's, and another integration's in this cluster.
+        // Instances of an agent, of another cluster, and of another integration in this cluster.
         let others = [
             ("vm-1", "web", json!({})),
             (
@@ -343,7 +343,7 @@ impl World {
                     ["web", "api"][number % 2]
                 };
                 let made = match self.pods.get(&key).filter(|_| !new) {
-                    // A pod stays on its node and keeps its name's service.
+                    // A pod keeps its node and the service of its name.
                     Some(old) => Pod {
                         ready,
                         ..old.clone()
@@ -415,7 +415,7 @@ impl World {
         self.core.ended(ended, self.now, 0.5);
     }
 
-    /// Lets everything be done.
+    /// Runs until all work is done.
     fn settle(&mut self) {
         for _ in 0..2_000 {
             self.begin();
@@ -454,7 +454,7 @@ impl World {
         panic!("it never settles: {:?}", self.core);
     }
 
-    /// What the catalog has to say now.
+    /// Asserts that the catalog has exactly the wanted instances.
     fn check(&self) {
         let mut wanted = BTreeMap::new();
         for pod in self.pods.values() {
@@ -495,7 +495,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
-    fn the_catalog_says_what_is_wanted_in_the_end(events in proptest::collection::vec(event(), 1..60)) {
+    fn the_catalog_eventually_equals_the_wanted_state(events in proptest::collection::vec(event(), 1..60)) {
         let mut world = World::new();
         for event in &events {
             world.step(event);
@@ -504,11 +504,11 @@ proptest! {
             }
         }
         world.settle();
-        // Tokens whose removal was lost are found by the next full difference.
+        // Tokens whose removal was lost are removed by the next full difference.
         world.now += FULL_EVERY;
         world.settle();
         world.check();
-        // Nothing is written when nothing has changed.
+        // Without changes nothing is written.
         world.now += FULL_EVERY;
         let before = world.servers.services.clone();
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! What one field is asked, and the answer for each kind of value that it may have.
+//! A condition on one field, and its result for each type of value.
 
 use crate::expression::Operator;
 use crate::fields::{Kind, Place, Step};
@@ -6,7 +6,7 @@ use crate::pattern::Pattern;
 
 /// A condition on one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct Condition {
     place: Place,
     check: Check,
     negated: bool,
@@ -20,7 +20,7 @@ enum Check {
     Empty,
 }
 
-/// A value of a filter, as each kind of field reads it.
+/// A value in a filter, parsed as each type that a field can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Value {
     text: String,
@@ -42,7 +42,7 @@ impl Value {
     }
 }
 
-/// A whole number as Go writes them: `0x`, `0o` (or `0`) and `0b` begin other bases than ten.
+/// An integer in Go's syntax: `0x`, `0o` (or `0`) and `0b` select bases other than ten.
 fn integer(text: &str) -> Option<i128> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -67,7 +67,7 @@ fn integer(text: &str) -> Option<i128> {
     Some(sign * i128::from(number))
 }
 
-impl Question {
+impl Condition {
     pub(crate) fn new(place: Place, operator: &Operator, negated: bool) -> Self {
         let check = match operator {
             Operator::Equal(text) => Check::Equal(Value::new(text)),
@@ -75,20 +75,19 @@ impl Question {
             Operator::Matches(pattern) => Check::Matches(pattern.clone()),
             Operator::Empty => Check::Empty,
         };
-        Question {
+        Condition {
             place,
             check,
             negated,
         }
     }
 
-    /// The answer where a map has no such key: nothing equals it, is in it or matches it, and it is
-    /// empty.
+    /// The result for a missing key of a map: it equals, contains and matches nothing, and is empty.
     pub(crate) fn missing(&self) -> bool {
         matches!(self.check, Check::Empty) != self.negated
     }
 
-    /// The answer where a record leaves a field out, which it does with those that have no value.
+    /// The result for a field that a record leaves out because it has the zero value.
     pub(crate) fn left_out(&self, from: usize) -> bool {
         let steps = self.place.steps.get(from..).unwrap_or_default();
         let Some((last, way)) = steps.split_last() else {
@@ -97,7 +96,7 @@ impl Question {
         for step in way {
             match step.kind {
                 Kind::Map | Kind::Any => return self.missing(),
-                // There is no record for which it could hold.
+                // An empty list: no record matches.
                 Kind::List => return false,
                 _ => {}
             }
@@ -136,7 +135,8 @@ impl Question {
         holds != self.negated
     }
 
-    /// The answer of a list of texts or the keys of a map, of which one was what is looked for.
+    /// The result for a list of texts or the keys of a map. `found`: one of them is the text looked
+    /// for.
     pub(crate) fn many(&self, found: bool, empty: bool) -> bool {
         let holds = match &self.check {
             Check::In(_) => found,
@@ -146,8 +146,8 @@ impl Question {
         holds != self.negated
     }
 
-    /// The text that an item of a list or a key of a map has to be; nothing where another question is
-    /// asked.
+    /// The text looked for among the items of a list or the keys of a map; `None` for other
+    /// operators.
     pub(crate) fn item(&self) -> Option<&str> {
         match &self.check {
             Check::In(text) => Some(text),
@@ -155,7 +155,7 @@ impl Question {
         }
     }
 
-    /// The way to what is asked.
+    /// The path to the field.
     pub(crate) fn steps(&self) -> &[Step] {
         &self.place.steps
     }
