@@ -23,8 +23,8 @@ const ABOUT: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("about
 const HEADER: &str = "header";
 const INDEX: &str = "index";
 
-/// All rows are in memory, so that pages are kept for writing only.
-const CACHE: usize = 4 * 1024 * 1024;
+/// Cache for pages of the file, in bytes. All rows are in memory, so the file is read for writes only.
+const CACHE: usize = 1024 * 1024;
 
 /// An open database file.
 pub(super) struct File {
