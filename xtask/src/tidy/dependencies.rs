@@ -11,8 +11,9 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Crates that take values and return values: no runtime, no sockets, no processes, no chance.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "crates/go-template",
+    "crates/metrics-page",
     "crates/model",
     "crates/intentions",
     "crates/envoy-json",
@@ -34,10 +35,11 @@ const IMPURE_CRATES: [&str; 14] = [
     "tonic",
     "tower",
 ];
-const HOST: [&str; 4] = [
+const HOST: [&str; 5] = [
     "crates/client",
     "crates/go-template",
     "crates/envoy",
+    "crates/metrics-page",
     "crates/dataplane",
 ];
 const CONTROL_PLANE: [&str; 8] = [

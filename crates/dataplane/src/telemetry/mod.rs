@@ -5,10 +5,7 @@
 
 mod families;
 mod fetch;
-pub mod merge;
-mod metadata;
 mod observed;
-mod openmetrics;
 mod page;
 mod process;
 mod push;
@@ -20,9 +17,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::HeaderValue;
 use legate_client::Session;
 use legate_envoy::supervision::RestartKind;
+use legate_metrics_page::Format;
 use legate_runtime::Clock;
 use legate_runtime::metrics::proto::MetricFamily;
 use legate_runtime::metrics::{Error, IntCounterVec, Registrar, Registry};
@@ -39,24 +36,6 @@ use self::observed::Observed;
 
 /// Prefix of all of the dataplane's metrics.
 pub(crate) const PREFIX: &str = "consul_dataplane";
-
-/// How a page is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// The Prometheus text format 0.0.4.
-    Text,
-    /// OpenMetrics 1.0.
-    OpenMetrics,
-}
-
-impl Format {
-    fn content_type(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        })
-    }
-}
 
 /// The label of a restart of Envoy.
 fn label(kind: RestartKind) -> &'static str {

@@ -205,10 +205,10 @@ fn seconds(time: SystemTime) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use legate_metrics_page::Format;
     use legate_runtime::metrics::{IntCounterVec, Opts, Registry};
 
     use super::*;
-    use crate::telemetry::Format;
     use crate::telemetry::families::{gather, page};
 
     #[tokio::test(start_paused = true)]
