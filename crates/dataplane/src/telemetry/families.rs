@@ -8,7 +8,8 @@ use legate_metrics_page::Format;
 use legate_runtime::metrics::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use legate_runtime::metrics::{Registry, encode_families};
 
-use super::PREFIX;
+/// Prefix of all of the dataplane's metrics.
+pub(crate) const PREFIX: &str = "consul_dataplane";
 
 /// Everything in the registry, in the order of the names. An empty label is no label.
 pub(super) fn gather(registry: &Registry) -> Vec<MetricFamily> {

@@ -14,8 +14,7 @@ use legate_runtime::Clock;
 use legate_runtime::metrics::proto::MetricFamily;
 use tokio::time::Instant;
 
-use super::PREFIX;
-use super::families::{family, gauge};
+use super::families::{PREFIX, family, gauge};
 
 /// How long what a file said is believed.
 const FILE_FRESH: Duration = Duration::from_secs(60);

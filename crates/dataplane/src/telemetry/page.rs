@@ -26,9 +26,9 @@ use legate_runtime::metrics::proto::MetricFamily;
 use legate_runtime::{CancellationToken, Spawner};
 use tokio::time::Instant;
 
-use super::Telemetry;
 use super::families::{self, family};
 use super::fetch::{Answer, Dialer, Target};
+use super::registry::Telemetry;
 
 /// Size from which a piece is passed on, in bytes.
 const PIECE: usize = 16 * 1024;

@@ -19,7 +19,9 @@ use legate_runtime::http_server::bind;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 
-use super::{Merger, Telemetry, families};
+use super::families;
+use super::page::Merger;
+use super::registry::Telemetry;
 use crate::http_server;
 
 /// Port of the dataplane's own metrics.

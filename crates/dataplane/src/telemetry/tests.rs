@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::{StreamExt, poll};
+use legate_envoy::supervision::RestartKind;
 use legate_metrics_page::{Broken, Format, Merge};
 use legate_runtime::Scope;
 use legate_testkit::network::free_port;
