@@ -4,8 +4,7 @@
 //! Input: two bytes for formats and piece length, then the pages of sources with a 0 in between.
 #![no_main]
 
-use legate_dataplane::telemetry::Format;
-use legate_dataplane::telemetry::merge::Merge;
+use legate_metrics_page::{Format, Merge};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

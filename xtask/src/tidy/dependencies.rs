@@ -11,8 +11,9 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Pure crates: no runtime, sockets, processes or randomness.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "crates/go-template",
+    "crates/metrics-page",
     "crates/model",
     "crates/intentions",
     "crates/envoy-json",
@@ -34,10 +35,11 @@ const IMPURE_CRATES: [&str; 14] = [
     "tonic",
     "tower",
 ];
-const HOST: [&str; 4] = [
+const HOST: [&str; 5] = [
     "crates/client",
     "crates/go-template",
     "crates/envoy",
+    "crates/metrics-page",
     "crates/dataplane",
 ];
 const CONTROL_PLANE: [&str; 8] = [

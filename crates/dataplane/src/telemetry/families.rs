@@ -4,10 +4,12 @@
 
 use std::slice;
 
+use legate_metrics_page::Format;
 use legate_runtime::metrics::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use legate_runtime::metrics::{Registry, encode_families};
 
-use super::{Format, PREFIX};
+/// Prefix of all of the dataplane's metrics.
+pub(crate) const PREFIX: &str = "consul_dataplane";
 
 /// Everything in the registry, in the order of the names. An empty label is no label.
 pub(super) fn gather(registry: &Registry) -> Vec<MetricFamily> {
@@ -100,7 +102,7 @@ mod tests {
     use legate_runtime::metrics::{Histogram, HistogramOpts, IntCounterVec, Opts};
 
     use super::*;
-    use crate::telemetry::merge::tests::merge_pages;
+    use crate::telemetry::tests::read;
 
     #[test]
     fn both_formats_say_the_same() {
@@ -146,7 +148,6 @@ mod tests {
         }
         assert!(open.ends_with("# EOF\n"), "{open}");
         // Readers understand every line.
-        let read = merge_pages(&[(Format::Text, text.as_bytes())], 9);
-        assert_eq!(String::from_utf8(read).unwrap(), text);
+        assert_eq!(read(&text).unwrap(), text);
     }
 }

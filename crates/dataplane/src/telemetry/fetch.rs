@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, LOCATION};
 use http::{Request, Uri};
 use legate_identity::tls::{ClientTls, client_config, server_name};
+use legate_metrics_page::Format;
 use legate_runtime::http_client::{Body, HttpError, Reply, send_over};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -18,8 +19,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::either::Either;
-
-use super::Format;
 
 /// How often a page may say that it is elsewhere.
 const REDIRECTS: usize = 3;

@@ -5,158 +5,23 @@
 
 mod families;
 mod fetch;
-pub mod merge;
-mod metadata;
 mod observed;
-mod openmetrics;
 mod page;
 mod process;
 mod push;
+mod registry;
 mod serve;
 mod sinks;
 mod stages;
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use http::HeaderValue;
-use legate_client::Session;
-use legate_envoy::supervision::RestartKind;
-use legate_runtime::Clock;
-use legate_runtime::metrics::proto::MetricFamily;
-use legate_runtime::metrics::{Error, IntCounterVec, Registrar, Registry};
-use tokio::time::Instant;
-
+pub(crate) use self::families::PREFIX;
 pub use self::fetch::Target;
 pub use self::page::{Merger, Source};
 pub use self::push::Dialect;
+pub use self::registry::Telemetry;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
 pub use self::sinks::{Sink, push};
 pub use self::stages::{Stage, Stages};
-
-use self::observed::Observed;
-
-/// Prefix of all of the dataplane's metrics.
-pub(crate) const PREFIX: &str = "consul_dataplane";
-
-/// How a page is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// The Prometheus text format 0.0.4.
-    Text,
-    /// OpenMetrics 1.0.
-    OpenMetrics,
-}
-
-impl Format {
-    fn content_type(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        })
-    }
-}
-
-/// The label of a restart of Envoy.
-fn label(kind: RestartKind) -> &'static str {
-    match kind {
-        RestartKind::Hot => "hot",
-        RestartKind::Cold => "plain",
-        RestartKind::Crash => "crash",
-    }
-}
-
-/// The registry of one dataplane, and what else it shows when somebody looks. Copies share it.
-#[derive(Clone, Debug)]
-pub struct Telemetry {
-    registry: Registry,
-    stages: Stages,
-    restarts: IntCounterVec,
-    failures: IntCounterVec,
-    observed: Arc<Mutex<Observed>>,
-}
-
-impl Telemetry {
-    /// A registry with the metrics of the process and its start, which began at `started`.
-    ///
-    /// # Errors
-    /// When two metrics have one name.
-    pub fn new(started: Instant) -> Result<Telemetry, Error> {
-        let registry = Registry::new();
-        let metrics = Registrar::new(&registry, PREFIX);
-        let restarts = metrics.counters(
-            "envoy_restarts_total",
-            "How often Envoy was started again, by how it came to that.",
-            &["kind"],
-        )?;
-        for kind in [RestartKind::Hot, RestartKind::Cold, RestartKind::Crash] {
-            restarts.with_label_values(&[label(kind)]);
-        }
-        let failures = metrics.counters(
-            "metrics_source_failures_total",
-            "How often a source's metrics were missing on the merged page, all or a part.",
-            &["source"],
-        )?;
-        Ok(Telemetry {
-            registry,
-            stages: Stages::new(started),
-            restarts,
-            failures,
-            observed: Arc::new(Mutex::new(Observed::new(Clock::system()))),
-        })
-    }
-
-    /// For components that have metrics of their own.
-    pub fn registry(&self) -> &Registry {
-        &self.registry
-    }
-
-    /// How the start proceeds.
-    pub fn stages(&self) -> &Stages {
-        &self.stages
-    }
-
-    /// Shows the state of this session and of its token from now on.
-    pub fn observe_session(&self, session: Session) {
-        self.observed().session = Some(session);
-    }
-
-    /// Shows when the certificate in a PEM file expires, under this name.
-    pub fn observe_certificate(&self, name: &'static str, path: PathBuf) {
-        self.observed().certificate(name, path);
-    }
-
-    /// How long series that come with an event stay visible after they last changed
-    /// (`-telemetry-prom-retention-time`; 60 s by default).
-    pub fn retain(&self, time: Duration) {
-        self.observed().retention = time;
-    }
-
-    /// Envoy was started again.
-    pub fn envoy_restarted(&self, kind: RestartKind) {
-        self.restarts.with_label_values(&[label(kind)]).inc();
-    }
-
-    /// Everything in the Prometheus text format.
-    pub fn render(&self) -> String {
-        families::page(&self.families(), Format::Text)
-    }
-
-    /// Everything at this moment, in the order of the names.
-    fn families(&self) -> Vec<MetricFamily> {
-        let mut families = families::gather(&self.registry);
-        families.extend(process::families());
-        families.push(self.stages.family());
-        self.observed().complete(&mut families);
-        families.sort_by(|a, b| a.name().cmp(b.name()));
-        families
-    }
-
-    fn observed(&self) -> MutexGuard<'_, Observed> {
-        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -14,8 +14,7 @@ use legate_runtime::Clock;
 use legate_runtime::metrics::proto::MetricFamily;
 use tokio::time::Instant;
 
-use super::PREFIX;
-use super::families::{family, gauge};
+use super::families::{PREFIX, family, gauge};
 
 /// How long what a file said is believed.
 const FILE_FRESH: Duration = Duration::from_secs(60);
@@ -205,10 +204,10 @@ fn seconds(time: SystemTime) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use legate_metrics_page::Format;
     use legate_runtime::metrics::{IntCounterVec, Opts, Registry};
 
     use super::*;
-    use crate::telemetry::Format;
     use crate::telemetry::families::{gather, page};
 
     #[tokio::test(start_paused = true)]

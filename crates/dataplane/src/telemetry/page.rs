@@ -1,5 +1,5 @@
 //! Puts the merged page together from its sources while it is being read: the IO around
-//! [`super::merge`].
+//! [`legate_metrics_page`].
 //!
 //! All sources are asked at once and copied as they answer, each within its share of the time, so
 //! that one that is slow or has no end leaves time for the others. A source that fails is cut at
@@ -20,6 +20,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, try_unfold};
 use futures_util::{FutureExt, Stream, StreamExt};
+use legate_metrics_page::{Format, Merge, remark};
 use legate_runtime::metrics::IntCounter;
 use legate_runtime::metrics::proto::MetricFamily;
 use legate_runtime::{CancellationToken, Spawner};
@@ -27,8 +28,7 @@ use tokio::time::Instant;
 
 use super::families::{self, family};
 use super::fetch::{Answer, Dialer, Target};
-use super::merge::{Merge, remark};
-use super::{Format, Telemetry};
+use super::registry::Telemetry;
 
 /// Size from which a piece is passed on, in bytes.
 const PIECE: usize = 16 * 1024;

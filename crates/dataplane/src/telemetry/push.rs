@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use legate_runtime::metrics::proto::{MetricFamily, MetricType};
 
-use super::PREFIX;
+use super::families::PREFIX;
 use super::observed::EVENTS;
 
 /// Of how many durations of one series between two ticks each is sent.

@@ -12,13 +12,16 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, StatusCode, header};
+use legate_metrics_page::Format;
 use legate_runtime::Spawner;
 use legate_runtime::http_server::bind;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 
-use super::{Format, Merger, Telemetry, families};
+use super::families;
+use super::page::Merger;
+use super::registry::Telemetry;
 use crate::http_server;
 
 /// Port of the dataplane's own metrics.
@@ -75,7 +78,7 @@ async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Res
     let format = wanted(&headers);
     let head = [
         (header::CONTENT_TYPE, format.content_type()),
-        (header::VARY, HeaderValue::from_static("accept")),
+        (header::VARY, "accept"),
     ];
     (head, families::page(&telemetry.families(), format)).into_response()
 }

@@ -10,8 +10,8 @@ use legate_runtime::Spawner;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::Telemetry;
 use super::push::{Dialect, Item, Push};
+use super::registry::Telemetry;
 
 /// How often changes are sent.
 const TICK: Duration = Duration::from_secs(1);

@@ -4,11 +4,11 @@
 //! The metadata of counters and infos gets the suffix that their samples have, timestamps are in
 //! milliseconds, and exemplars and units are left out: text has none.
 
-use super::metadata::{Metadata, name_length};
+use crate::metadata::{Metadata, name_length};
 
 /// Collects the metadata of a family, whose name in text depends on its type.
 #[derive(Debug, Default)]
-pub(super) struct Converter {
+pub(crate) struct Converter {
     family: String,
     help: Option<String>,
     kind: String,
@@ -16,7 +16,7 @@ pub(super) struct Converter {
 
 impl Converter {
     /// The lines of text that are complete with this line; `None` when it is no sample.
-    pub(super) fn convert(&mut self, line: &str) -> Option<String> {
+    pub(crate) fn convert(&mut self, line: &str) -> Option<String> {
         let Some(comment) = line.strip_prefix('#') else {
             let mut text = self.metadata();
             if !line.is_empty() {

@@ -1,5 +1,4 @@
-//! Joins the metrics pages of several sources into one page in the Prometheus text format 0.0.4.
-//! Bytes in, bytes out, without IO.
+//! Puts the pages of several sources together.
 //!
 //! Samples are passed on as they came: only the shape of their line is looked at, and not what is
 //! between the braces. State is bounded whatever the sources send: the beginning of one line, and a
@@ -16,20 +15,18 @@
 //! * Series that two sources both have stay twice; the reader chooses.
 //! * Sources that send OpenMetrics are written as text (`openmetrics`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use memchr::{memchr, memchr_iter, memrchr};
+use memchr::{memchr, memrchr};
 
-use super::Format;
-use super::metadata::{BLANKS, Metadata, begins_name, name_length};
-use super::openmetrics::Converter;
+use crate::format::Format;
+use crate::metadata::{BLANKS, Metadata};
+use crate::openmetrics::Converter;
+use crate::samples::{LINE_LIMIT, is_sample, samples};
 
 /// Of how many families a page says what they are.
 pub const FAMILIES: usize = 28_000;
-
-/// Longest line that is taken, 64 KiB.
-pub const LINE_LIMIT: usize = 64 * 1024;
 
 /// Largest page that is taken from one source, 64 MiB.
 pub const SOURCE_LIMIT: usize = 64 * 1024 * 1024;
@@ -59,12 +56,10 @@ pub enum Broken {
 #[derive(Debug, Default)]
 pub struct Merge {
     hasher: RandomState,
-    /// Which source said what a family is, by the hash of its name.
-    families: HashMap<u64, usize>,
-    /// What was said of them, by the hash of that and of the name.
-    said: HashSet<u64>,
+    /// What was said of families, by the hash of their names.
+    families: HashMap<u64, Said>,
     /// How many sources have begun.
-    sources: usize,
+    sources: u32,
     /// Where the source that is being read sends OpenMetrics.
     converter: Option<Converter>,
     /// The line that has begun.
@@ -73,6 +68,14 @@ pub struct Merge {
     bytes: usize,
     /// Nothing more is taken from the source.
     closed: bool,
+}
+
+/// What was said of a family, and by which source.
+#[derive(Debug)]
+struct Said {
+    source: u32,
+    help: bool,
+    kind: bool,
 }
 
 impl Merge {
@@ -142,37 +145,27 @@ impl Merge {
 
     /// Passes lines on, each with its end. Those that stay as they are are copied together.
     fn whole_lines(&mut self, block: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
-        if self.closed {
-            return Ok(());
-        }
         out.reserve(block.len());
-        let text = match std::str::from_utf8(block) {
-            Ok(text) => text,
-            Err(error) => std::str::from_utf8(&block[..error.valid_up_to()]).unwrap_or_default(),
-        };
-        let (mut kept, mut start) = (0, 0);
-        for end in memchr_iter(b'\n', text.as_bytes()) {
-            self.lines += 1;
-            if self.converter.is_some() || !is_sample(&block[start..end]) {
-                out.extend_from_slice(&block[kept..start]);
-                kept = end + 1;
-                self.other_line(&text[start..end], out)?;
-                if self.closed {
-                    return Ok(());
-                }
+        let mut rest = block;
+        while !rest.is_empty() && !self.closed {
+            if self.converter.is_none() {
+                let (length, lines) = samples(rest);
+                out.extend_from_slice(&rest[..length]);
+                self.lines += lines;
+                rest = &rest[length..];
             }
-            start = end + 1;
+            if let Some(end) = memchr(b'\n', rest) {
+                self.lines += 1;
+                self.other_line(&rest[..end], out)?;
+                rest = &rest[end + 1..];
+            }
         }
-        out.extend_from_slice(&block[kept..start]);
-        match start == block.len() {
-            true => Ok(()),
-            // What follows is not UTF-8.
-            false => Err(Broken::Line(self.lines + 1)),
-        }
+        Ok(())
     }
 
     /// A line that is not passed on as it is.
-    fn other_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn other_line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        let line = std::str::from_utf8(line).map_err(|_| Broken::Line(self.lines))?;
         if line.len() > LINE_LIMIT {
             return Err(Broken::LongLine(self.lines));
         }
@@ -190,7 +183,9 @@ impl Merge {
         if let Some(comment) = line.strip_prefix('#') {
             let said = Metadata::parse(comment).filter(|said| self.is_new(said));
             if let Some(Metadata { word, family, text }) = said {
-                out.extend_from_slice(format!("# {word} {family} {text}\n").as_bytes());
+                for part in ["# ", word, " ", family, " ", text, "\n"] {
+                    out.extend_from_slice(part.as_bytes());
+                }
             }
         } else if is_sample(line.as_bytes()) {
             out.extend_from_slice(line.as_bytes());
@@ -207,76 +202,25 @@ impl Merge {
         if self.families.len() >= FAMILIES && !self.families.contains_key(&key) {
             return false;
         }
-        let first = *self.families.entry(key).or_insert(self.sources);
-        let said = self.hasher.hash_one((said.word, said.family));
-        first == self.sources && self.said.insert(said)
+        let known = self.families.entry(key).or_insert(Said {
+            source: self.sources,
+            help: false,
+            kind: false,
+        });
+        let word = match said.word {
+            "HELP" => &mut known.help,
+            _ => &mut known.kind,
+        };
+        known.source == self.sources && !std::mem::replace(word, true)
     }
 }
 
 /// A remark for people, between two sources: one line.
-pub(super) fn remark(text: &str, out: &mut Vec<u8>) {
+pub fn remark(text: &str, out: &mut Vec<u8>) {
     let text = text.replace(char::is_control, " ");
     let shown: String = text.chars().take(REMARK_LIMIT).collect();
     out.extend_from_slice(format!("# {shown}\n").as_bytes());
 }
 
-/// Whether a line has the shape of a sample: a name, labels in braces or none, a value, and perhaps
-/// a timestamp in milliseconds.
-fn is_sample(line: &[u8]) -> bool {
-    line.len() <= LINE_LIMIT && (is_usual_sample(line) || is_any_sample(line))
-}
-
-/// Knows samples with labels and a whole number, which most are, by their ends.
-fn is_usual_sample(line: &[u8]) -> bool {
-    let digits = line.iter().rev().take_while(|byte| byte.is_ascii_digit());
-    let (series, value) = line.split_at(line.len() - digits.count());
-    match series {
-        [first, .., b'"' | b'{' | b',', b'}', b' '] => begins_name(first) && !value.is_empty(),
-        _ => false,
-    }
-}
-
-fn is_any_sample(line: &[u8]) -> bool {
-    let name = name_length(line);
-    let rest = &line[name..];
-    let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
-    name > 0
-        && match rest[blanks..].split_first() {
-            Some((b'{', rest)) => memrchr(b'}', rest)
-                .is_some_and(|end| is_labels(&rest[..end]) && is_value(&rest[end + 1..])),
-            _ => blanks > 0 && is_value(rest),
-        }
-}
-
-fn is_blank(byte: &u8) -> bool {
-    matches!(byte, b' ' | b'\t')
-}
-
-/// Whether what is between the braces ends as labels do.
-fn is_labels(labels: &[u8]) -> bool {
-    labels
-        .last()
-        .is_none_or(|last| matches!(last, b'"' | b',') || is_blank(last))
-}
-
-/// A number and perhaps a timestamp.
-fn is_value(bytes: &[u8]) -> bool {
-    let mut words = bytes.split(is_blank).filter(|word| !word.is_empty());
-    let text = |word| std::str::from_utf8(word).unwrap_or_default();
-    let number = words.next().is_some_and(|word| is_number(text(word)));
-    let time = words
-        .next()
-        .is_none_or(|word| text(word).parse::<i64>().is_ok());
-    number && time && words.next().is_none()
-}
-
-/// Whether readers take it for a number: as Rust does, but no sign before `NaN`.
-fn is_number(text: &str) -> bool {
-    match text.parse::<f64>() {
-        Ok(number) => !number.is_nan() || text.starts_with(['n', 'N']),
-        Err(_) => false,
-    }
-}
-
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

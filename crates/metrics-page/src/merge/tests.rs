@@ -6,7 +6,7 @@ use super::*;
 
 /// Joins whole pages, each fed in pieces of `piece` bytes. Sources that are broken are cut and
 /// remarked upon.
-pub(crate) fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
+fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
     let mut merge = Merge::default();
     let mut out = Vec::new();
     for (format, bytes) in sources {

@@ -1,0 +1,145 @@
+//! Samples, which are most of a page: the shape of their lines, and how far they reach. Nothing is
+//! changed here.
+
+use memchr::memrchr;
+use wide::u8x16;
+
+use crate::metadata::{begins_name, name_length};
+
+/// Longest line that is taken, 64 KiB.
+pub const LINE_LIMIT: usize = 64 * 1024;
+
+/// How many bytes are looked at together: where lines end among them is one number, with a bit for
+/// each.
+const BLOCK: usize = 64;
+
+/// How many bytes at the beginning are whole lines that are samples and UTF-8, and how many lines those
+/// are.
+pub(crate) fn samples(text: &[u8]) -> (usize, u64) {
+    let (mut length, mut lines) = (0, 0);
+    if !text.first().is_some_and(begins_name) {
+        return (length, lines);
+    }
+    let (blocks, rest) = text.as_chunks();
+    let mut last = [0; BLOCK];
+    last[..rest.len()].copy_from_slice(rest);
+    // Of the line that has begun, as far as it is known.
+    let mut ascii = true;
+    for (number, block) in blocks.iter().chain([&last]).enumerate() {
+        let plain = block.is_ascii();
+        ascii &= plain;
+        let mut ends = line_ends(block);
+        while ends != 0 {
+            let end = number * BLOCK + ends.trailing_zeros() as usize;
+            let line = &text[length..end];
+            let utf8 = ascii || std::str::from_utf8(line).is_ok();
+            if !utf8 || !is_sample(line) {
+                return (length, lines);
+            }
+            (length, lines) = (end + 1, lines + 1);
+            ends &= ends - 1;
+            ascii = plain;
+        }
+    }
+    (length, lines)
+}
+
+/// The bits of the bytes that end a line; the lowest is that of the first byte.
+fn line_ends(block: &[u8; BLOCK]) -> u64 {
+    let (parts, _) = block.as_chunks();
+    let ends = |part: &[u8; 16]| u8x16::new(*part).cmp_eq(u8x16::splat(b'\n')).move_mask() as u64;
+    let parts = parts.iter().rev();
+    parts.fold(0, |bits, part| bits << 16 | ends(part))
+}
+
+/// Whether a line has the shape of a sample: a name, labels in braces or none, a value, and perhaps
+/// a timestamp in milliseconds.
+pub(crate) fn is_sample(line: &[u8]) -> bool {
+    line.len() <= LINE_LIMIT && (is_usual_sample(line) || is_any_sample(line))
+}
+
+/// Knows samples with labels and a whole number, which most are, by their ends.
+fn is_usual_sample(line: &[u8]) -> bool {
+    let Some(blank) = line.iter().rposition(|byte| !byte.is_ascii_digit()) else {
+        return false;
+    };
+    match &line[..=blank] {
+        [first, .., b'"' | b'{' | b',', b'}', b' '] => begins_name(first) && blank + 1 < line.len(),
+        _ => false,
+    }
+}
+
+fn is_any_sample(line: &[u8]) -> bool {
+    let name = name_length(line);
+    let rest = &line[name..];
+    let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
+    name > 0
+        && match rest[blanks..].split_first() {
+            Some((b'{', rest)) => memrchr(b'}', rest)
+                .is_some_and(|end| is_labels(&rest[..end]) && is_value(&rest[end + 1..])),
+            _ => blanks > 0 && is_value(rest),
+        }
+}
+
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// Whether what is between the braces ends as labels do.
+fn is_labels(labels: &[u8]) -> bool {
+    labels
+        .last()
+        .is_none_or(|last| matches!(last, b'"' | b',') || is_blank(last))
+}
+
+/// A number and perhaps a timestamp.
+fn is_value(bytes: &[u8]) -> bool {
+    let mut words = bytes.split(is_blank).filter(|word| !word.is_empty());
+    let text = |word| std::str::from_utf8(word).unwrap_or_default();
+    let number = words.next().is_some_and(|word| is_number(text(word)));
+    let time = words
+        .next()
+        .is_none_or(|word| text(word).parse::<i64>().is_ok());
+    number && time && words.next().is_none()
+}
+
+/// Whether readers take it for a number: as Rust does, but no sign before `NaN`.
+fn is_number(text: &str) -> bool {
+    match text.parse::<f64>() {
+        Ok(number) => !number.is_nan() || text.starts_with(['n', 'N']),
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_reach_to_the_first_other_line_wherever_it_stands() {
+        for length in 0..200 {
+            let text = format!("a{{b=\"{}\"}} 12\nc 1.5\n", "x".repeat(length));
+            let before = text.repeat(5);
+            for other in [
+                "",
+                "d 1",
+                "# d\nd 1\n",
+                "d\nd 1\n",
+                "\nd 1\n",
+                "d 1\r\nd 1\n",
+            ] {
+                let page = [&before, other].concat();
+                assert_eq!(samples(page.as_bytes()), (before.len(), 10), "{page:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_no_sample() {
+        for length in 0..100 {
+            let before = format!("a{{b=\"{}\u{e4}\"}} 1\nc 1\n", "x".repeat(length));
+            let page = [before.as_bytes(), b"d{e=\"\xff\"} 1\n", before.as_bytes()].concat();
+            assert_eq!(samples(&page), (before.len(), 2), "{length}");
+        }
+    }
+}
