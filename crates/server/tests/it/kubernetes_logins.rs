@@ -130,7 +130,7 @@ async fn what_goes_wrong_at_an_api_server_is_told() {
         "system:serviceaccount:../../x:web",
     ] {
         api.answer(api_server(bearer.clone(), user, None));
-        says(&bearer, 403, "is no service account").await;
+        says(&bearer, 403, "is not a service account").await;
     }
     api.answer(api_server(
         bearer.clone(),
