@@ -200,7 +200,7 @@ async fn survives(
         let text = String::from_utf8_lossy(&reply.body).into_owned();
         let defect = [
             "The server failed on this request",
-            "could not be written as JSON",
+            "could not be encoded as JSON",
         ];
         assert!(
             !text.is_empty() && !defect.iter().any(|word| text.contains(word)),
