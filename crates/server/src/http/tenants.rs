@@ -1,5 +1,4 @@
-//! `/v1/namespace` and `/v1/partition`: the tenants of the mesh, with the fields and statuses of
-//! Consul Enterprise.
+//! `/v1/namespace` and `/v1/partition`, with the fields and status codes of Consul Enterprise.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -13,7 +12,7 @@ use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::tenants::AT_ONCE;
 
-/// A token that lacks the right, for the answer.
+/// Fails with a permission error unless `permitted`.
 fn lacks(permitted: bool, permission: &str, name: &str) -> Result<(), ApiError> {
     match permitted {
         true => Ok(()),
@@ -21,7 +20,7 @@ fn lacks(permitted: bool, permission: &str, name: &str) -> Result<(), ApiError> 
     }
 }
 
-/// A name of a path.
+/// Parses a name in a path.
 fn named(name: &str) -> Result<TenancyName, ApiError> {
     let read: Result<TenancyName, _> = name.parse();
     let name = read.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -31,11 +30,11 @@ fn named(name: &str) -> Result<TenancyName, ApiError> {
     }
 }
 
-/// The name that a body has must be that of the path.
+/// Sets the name of a body, which must not contradict the path.
 fn settle_name(body: &mut TenancyName, path: &TenancyName) -> Result<(), ApiError> {
     if !body.is_empty() && body != path {
         return Err(ApiError::bad_request(format!(
-            "Name {body:?} of the body is not {path:?}, the one of the path: leave it out"
+            "Name {body:?} in the body contradicts {path:?} in the path: leave it out"
         )));
     }
     body.clone_from(path);
@@ -73,8 +72,8 @@ async fn put_namespace(
     let name = namespace.name.as_str();
     lacks(authorizer.namespace_write(name), "operator:write", name)?;
     namespace.validate()?;
-    // Who gives rights to all tokens of a namespace could give them to its own; and what denies could be
-    // taken away.
+    // The defaults of a namespace grant permissions to all its tokens, including the caller's own, and changing
+    // them can remove denials. So both setting and replacing them requires `acl:write`.
     let may_give = authorizer.acl_write();
     lacks(may_give || namespace.acls.is_none(), "acl:write", "")?;
     let id = Uuid::new_v4().to_string();
@@ -86,7 +85,7 @@ async fn put_namespace(
             lacks(may_give || !gave, "acl:write", "")?;
             let written = txn.put_namespace(namespace.clone())?;
             if is_new {
-                // For its own people: it can be changed and removed like any other.
+                // For operators of the namespace. It can be changed and removed like any other policy.
                 let within = txn.read().tenancy().in_namespace(&namespace.name);
                 let policy = Policy::namespace_management(id.clone());
                 txn.in_tenancy(&within, |txn| txn.put_policy(policy))?;
@@ -97,7 +96,7 @@ async fn put_namespace(
     call.json(&written)
 }
 
-/// Whether all tokens of a namespace have something from it.
+/// Whether a namespace has ACL defaults.
 fn gives_anything(namespace: &Namespace) -> bool {
     let acls = namespace.acls.as_deref();
     acls.is_some_and(|acls| *acls != NamespaceAcls::default())
@@ -121,7 +120,7 @@ pub(super) async fn namespace(
     }
 }
 
-/// `GET /v1/namespaces`: those that the token may see.
+/// `GET /v1/namespaces`: the namespaces that the token may read.
 pub(super) async fn namespaces(mut call: Call) -> Result<Response, ApiError> {
     call.leave_namespace();
     let authorizer = call.authorizer()?;
@@ -138,7 +137,7 @@ pub(super) async fn namespaces(mut call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &found, filtered)
 }
 
-/// `DELETE /v1/namespace/:name`: what is in it goes with it.
+/// `DELETE /v1/namespace/:name`: also deletes its contents.
 pub(super) async fn delete_namespace(
     Path(name): Path<String>,
     handles: (State<Writer>, State<Clock>),
@@ -233,7 +232,7 @@ pub(super) async fn partitions(mut call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &found, filtered)
 }
 
-/// `DELETE /v1/partition/:name`: what is in it goes with it.
+/// `DELETE /v1/partition/:name`: also deletes its contents.
 pub(super) async fn delete_partition(
     Path(name): Path<String>,
     handles: (State<Writer>, State<Clock>),

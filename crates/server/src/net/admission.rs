@@ -1,4 +1,4 @@
-//! Counts open connections, by client address and in all, and says which are too many.
+//! Counts open connections per client address and in total, and enforces the limits.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,15 +10,15 @@ use tokio::time::Instant;
 
 use super::ApiLimit;
 
-/// How often a refusal is logged at most: clients that are refused come again.
+/// Minimum interval between log lines about rejections, because rejected clients retry.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// The connections of one API.
+/// The open connections of one API.
 pub(crate) struct Admission {
     api: &'static str,
     limit: ApiLimit,
     open: Mutex<Open>,
-    /// Somebody waits for the last connection to close.
+    /// Notified when the last connection closes.
     empty: Notify,
 }
 
@@ -26,19 +26,19 @@ pub(crate) struct Admission {
 struct Open {
     by_address: HashMap<IpAddr, usize>,
     all: usize,
-    /// Refused since the last line in the log.
+    /// Rejections since the last log line.
     refused: usize,
     logged: Option<Instant>,
 }
 
-/// A connection's place among those that are open. Dropping it gives it back.
+/// The permit of an open connection. Dropping it releases the permit.
 pub(crate) struct Place {
     admission: Arc<Admission>,
     address: IpAddr,
 }
 
 impl Admission {
-    /// Nothing is open yet. `api` is what logs and settings call it, such as `grpc`.
+    /// No connections are open. `api` is the API's name in logs and settings, such as `grpc`.
     pub(crate) fn new(api: &'static str, limit: ApiLimit) -> Arc<Self> {
         Arc::new(Self {
             api,
@@ -48,7 +48,7 @@ impl Admission {
         })
     }
 
-    /// A place for a connection of `client`; `None` when it has to be refused.
+    /// Takes a permit for a connection of `client`; `None` if a limit is reached.
     pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let address = counted_as(client);
         let mut open = self.lock();
@@ -89,7 +89,7 @@ impl Admission {
         }
     }
 
-    /// Returns when no connection is open.
+    /// Waits until no connection is open.
     pub(crate) async fn emptied(&self) {
         loop {
             let empty = self.empty.notified();
@@ -121,7 +121,7 @@ impl Drop for Place {
     }
 }
 
-/// The address that a client's connections are counted under.
+/// The address under which a client is counted. For IPv6, its /64 prefix.
 fn counted_as(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
