@@ -1,4 +1,4 @@
-//! Access control over gRPC: tokens, logins, logouts.
+//! ACLs over gRPC: tokens, logins and logouts.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,7 +34,7 @@ pub(crate) fn deny_by_default(config: &mut ServerConfig) {
     config.acl.initial_management = Some(Secret::new(MANAGEMENT));
 }
 
-/// An auth method `kubernetes` of type jwt that gives `web` to whoever has the claim `service`.
+/// An auth method `kubernetes` of type jwt that grants `web` to logins with the claim `service`.
 pub(crate) async fn add_method(server: &Server, signer: &TestSigner, ttl: Duration) {
     let config = json!({
         "JWTValidationPubKeys": [signer.public_key_pem()],
@@ -100,7 +100,7 @@ async fn logout(channel: &Channel, token: &str) -> Result<(), Status> {
     answer.map(|_| ())
 }
 
-/// What the bootstrap parameters of a service's sidecar are answered with.
+/// The status of a request for the bootstrap parameters of a service's sidecar.
 async fn bootstrap(channel: &Channel, service: &str, token: &str) -> Code {
     let request = GetEnvoyBootstrapParamsRequest {
         node_spec: Some(NodeSpec::NodeName("vm-1".to_owned())),
@@ -150,7 +150,7 @@ async fn a_login_gives_a_token_for_the_service_until_the_logout() {
     let gone = features(&channel, &secret).await.unwrap_err();
     assert_eq!(gone.code(), Code::Unauthenticated);
     assert!(gone.message().contains("ACL not found"), "{gone}");
-    // Twice is as good as once.
+    // Logout is idempotent.
     logout(&channel, &secret).await.unwrap();
     server.stop(STOP).await.unwrap();
 }
@@ -307,7 +307,7 @@ async fn a_token_allows_what_its_identity_says() {
         let code = signed.map_or_else(|status| status.code(), |_| Code::Ok);
         assert_eq!(code, expected, "{path} {token:?}");
     }
-    // The request of a client that may have no certificate at all is not even read.
+    // The request of a caller without any permission is not decoded.
     let csr = "nonsense".to_owned();
     let refused = ca.sign(with_token(SignRequest { csr }, "")).await;
     assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);

@@ -1,4 +1,4 @@
-//! The catalog, agent and health APIs, and what all endpoints have in common.
+//! The catalog, agent and health APIs, and behaviour common to all endpoints.
 
 use std::time::Duration;
 
@@ -232,7 +232,7 @@ async fn an_agent_registers_a_service_with_its_sidecar() {
     assert_eq!(web["Proxy"]["Upstreams"][0]["DestinationName"], "api");
     assert_eq!(sidecar("api").await["Port"], 21_001);
 
-    // The lower port is free again, but who has one keeps it.
+    // The lower port is free again, but an assigned port is kept.
     client
         .write("/v1/agent/service/deregister/web", &Value::Null)
         .await;
@@ -370,7 +370,7 @@ async fn assert_too_large(client: &Client, announced: bool) {
     let head = "PUT /v1/config HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let chunk = format!("{SIZE:x}\r\n{}\r\n0\r\n\r\n", " ".repeat(SIZE));
-    // The server may answer and close before it has read everything.
+    // The server may respond and close before it has read the whole body.
     let _ = stream.write_all(chunk.as_bytes()).await;
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).await.unwrap();

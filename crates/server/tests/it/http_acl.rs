@@ -1,4 +1,4 @@
-//! Tokens over HTTP: who may do what, and how tokens are made.
+//! ACL tokens over HTTP: permissions and management.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ fn register(service: &str) -> Value {
     json!({ "Node": "vm-1", "Address": "10.0.0.1", "Service": { "Service": service, "Port": 1 } })
 }
 
-/// A token for one service, made by the management token.
+/// A token with one service identity, created with the management token.
 async fn identity(management: &Client, service: &str) -> (String, String) {
     let token = json!({ "ServiceIdentities": [{ "ServiceName": service }] });
     let made = management.write("/v1/acl/token", &token).await;
@@ -207,7 +207,7 @@ async fn a_token_is_made_read_changed_and_removed() {
     }
 
     assert_eq!(management.delete(&path).await.json(), json!(true));
-    // Consul's status and text; clients look for both.
+    // Consul's status and text, on which clients match.
     let missing = management.get(&path).await;
     assert_eq!(missing.status, StatusCode::FORBIDDEN);
     assert_eq!(missing.text(), "token does not exist: ACL not found");
@@ -414,14 +414,14 @@ async fn a_query_that_waits_ends_with_its_token() {
 
     let path = format!("/v1/acl/tokens?index={index}&wait=60s");
     let remove = async {
-        // One request on the way there and back: the query waits by now.
+        // After a round trip of another request, the query is waiting.
         other.get("/v1/acl/tokens").await;
         let accessor = text("AccessorID");
         management
             .delete(&format!("/v1/acl/token/{accessor}"))
             .await
     };
-    // Which of the two answers arrives first is for the machine to decide.
+    // The order of the two responses is not deterministic.
     let (reply, removed) = tokio::join!(other.get(&path), remove);
     assert_eq!(removed.status, StatusCode::OK);
     assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());

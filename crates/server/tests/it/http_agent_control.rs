@@ -1,4 +1,4 @@
-//! What operators ask an agent for: maintenance, reloads, tokens, the log, and leaving.
+//! Agent operations: maintenance, reload, tokens, the log, and leave.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn maintenance_is_a_critical_check_with_its_reason() {
         client
             .write(&format!("{path}?enable=true&reason=broken"), &Value::Null)
             .await;
-        // Again, it keeps the reason that it has.
+        // If maintenance mode is on already, it keeps its reason.
         client
             .write(&format!("{path}?enable=true"), &Value::Null)
             .await;
@@ -67,7 +67,7 @@ async fn maintenance_is_a_critical_check_with_its_reason() {
     assert!(unknown.text().starts_with("Unknown service ID \"db\""));
 }
 
-/// The files of a server in this process: what they define now.
+/// The configuration files of an in-process server: their current definitions.
 #[derive(Clone, Default)]
 struct FilesNow(Arc<Mutex<Vec<&'static str>>>);
 
@@ -119,7 +119,7 @@ async fn services_go_with_their_files_and_those_of_the_api_stay() {
     let (server, client) = files.start().await;
     let own = json!({ "Name": "own", "Checks": [{ "TTL": "1h" }] });
     client.write("/v1/agent/service/register", &own).await;
-    // What a file defines, the API may take over.
+    // The API may take over a service that a file defined.
     let taken = json!({ "Name": "b", "Port": 7 });
     client.write("/v1/agent/service/register", &taken).await;
     assert_eq!(services(&client).await, ["a", "b", "own"]);
@@ -128,7 +128,7 @@ async fn services_go_with_their_files_and_those_of_the_api_stay() {
     assert_eq!(services(&client).await, ["b", "c", "own"]);
     assert_eq!(check(&client, "service:a").await, Value::Null);
     assert_eq!(check(&client, "service:c").await["ServiceName"], "c");
-    // At a start it is the same.
+    // The same applies at startup.
     let kept = server.stop_and_keep(LIMIT).await;
     files.set(&[]);
     let server = kept.start(config()).await;
@@ -248,7 +248,7 @@ async fn the_tokens_of_the_agent_hold_at_once() {
     .await;
     let path = "/v1/acl/tokens";
     assert_eq!(client.get(path).await.status, StatusCode::FORBIDDEN);
-    // The recovery token writes the agent, and nothing else.
+    // The recovery token can write the agent, and nothing else.
     let recovery = client.with_token("open");
     assert_eq!(recovery.get("/v1/agent/self").await.status, StatusCode::OK);
     assert_eq!(recovery.get(path).await.status, StatusCode::FORBIDDEN);
@@ -321,7 +321,7 @@ async fn the_log_and_the_metrics_are_streamed() {
         level: Level::Error,
         json: false,
     };
-    // Of the whole process: the server's tasks log from other threads.
+    // A global subscriber, because the server's tasks log from other threads.
     let log = logging::subscriber(options, std::io::sink);
     let _ = tracing::subscriber::set_global_default(log);
     let (_server, client) = start(|_| {}).await;
@@ -351,7 +351,7 @@ async fn the_log_and_the_metrics_are_streamed() {
     assert!(first["Gauges"].is_array());
 }
 
-/// The lines of an answer without an end, behind its head. HTTP/1.0 has no chunks among them.
+/// The lines of a streaming response after its head. HTTP/1.0 avoids chunked encoding.
 async fn stream(client: &Client, path: &str) -> Lines<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(client.address).await.unwrap();
     let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");

@@ -27,7 +27,7 @@ async fn a_chain_says_what_entries_make_of_a_service() {
     let name = target["SNI"].as_str().unwrap();
     assert!(name.starts_with("web.default.dc1.internal."), "{name}");
 
-    // A changed entry can be waited for.
+    // A blocking query returns after a change of an entry.
     let path = format!("{WEB}?wait=60s&index={}", first.index());
     let defaults = json!({
         "Kind": "service-defaults", "Name": "web", "Protocol": "grpc", "Meta": { "team": "a" },

@@ -1,5 +1,5 @@
-//! Config entries of gateways and of other clusters over HTTP: written, read, listed and removed as those of
-//! any kind, with a word about what has no effect; and what does not fit other entries.
+//! Config entries of gateways and of other clusters over HTTP: writes, reads, lists and deletes, warnings about
+//! fields without effect, and conflicts with other entries.
 
 use std::time::{Duration, SystemTime};
 
@@ -62,7 +62,7 @@ async fn every_kind_is_written_read_and_removed() {
             (&entry["Kind"], &entry["Name"])
         );
         assert_eq!(client.get(&list).await.json(), json!([shown]), "{kind}");
-        // What was read can be written again, and changes nothing.
+        // Writing an entry back as read is a no-op.
         client.write("/v1/config", &shown).await;
         assert_eq!(client.get(&path).await.json(), shown, "{kind}");
 
@@ -176,7 +176,7 @@ async fn gateways_fit_what_their_services_speak() {
     client.write("/v1/config", &clash).await;
 }
 
-/// As in Consul, which has other datacenters and clusters: what is not there has no instances.
+/// As in Consul: targets in missing datacenters and clusters are accepted and have no instances.
 #[tokio::test]
 async fn targets_where_nothing_is_are_taken_and_said() {
     let (_server, client) = start(|_| {}).await;
@@ -269,7 +269,7 @@ async fn rights_are_those_of_consul() {
     let (route, gateway) = ("/v1/config/http-route/r", "/v1/config/api-gateway/api");
     assert!(!reads(&service, route).await && reads(&mesh, route).await);
     assert!(reads(&service, gateway).await && !reads(&mesh, gateway).await);
-    // Whoever may not see an entry does not find it in a list either.
+    // Entries that the caller may not read do not appear in lists either.
     let hidden = mesh.get("/v1/config/api-gateway").await;
     assert_eq!(hidden.json(), json!([]));
     assert_eq!(hidden.header("x-consul-results-filtered-by-acls"), "true");

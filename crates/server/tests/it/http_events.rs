@@ -1,4 +1,4 @@
-//! `/v1/event`: events are fired, listed and waited for.
+//! `/v1/event`: firing, listing and blocking queries.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -22,7 +22,7 @@ async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
     assert_eq!(news.json()[0]["ID"], fired["ID"]);
     assert_eq!(news.json()[0]["LTime"], 1);
 
-    // The index is made of the last event's id, so that clients can compute it.
+    // Clients can compute the index from the last event's id.
     let id = fired["ID"].as_str().unwrap().replace('-', "");
     let half = |text: &str| u64::from_str_radix(text, 16).unwrap();
     assert_eq!(news.index(), half(&id[..16]) ^ half(&id[16..]));
@@ -36,7 +36,7 @@ async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
     assert_eq!(all[1]["Payload"], json!(null));
     let named = client.get("/v1/event/list?name=deploy").await;
     assert_eq!(named.json().as_array().unwrap().len(), 1);
-    // Another event does not end this query, its time does.
+    // Another event does not end this query; its timeout does.
     let path = format!(
         "/v1/event/list?name=deploy&index={}&wait=50ms",
         named.index()

@@ -1,4 +1,4 @@
-//! Providers of JSON Web Tokens and the intentions that name them, over HTTP.
+//! JWT providers and the intentions that name them, over HTTP.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -133,7 +133,7 @@ async fn tokens_are_asked_of_services_with_requests_only() {
     let refused = client.put("/v1/config", &tcp).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(refused.text().contains("JWT"), "{}", refused.text());
-    // Those for every destination are for services of all protocols.
+    // Intentions for the wildcard destination apply to services of all protocols.
     entry["Name"] = json!("*");
     assert_eq!(client.write("/v1/config", &entry).await, json!(true));
 }

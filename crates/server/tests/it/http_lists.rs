@@ -1,4 +1,4 @@
-//! What all lists of the API have in common, and the lists besides the catalog's own.
+//! Behaviour common to all lists of the API, and lists outside the catalog.
 
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::{Client, start};
 
-/// Three nodes with an instance of `web` each; where each is, in seconds from one place.
+/// Registers three nodes with an instance of `web` each, at these distances in seconds.
 async fn populated(client: &Client) {
     for (node, at) in [("n1", 0.03), ("n2", 0.01), ("n3", 0.02)] {
         let web = json!({
@@ -56,7 +56,7 @@ async fn near_puts_the_nearest_first() {
         let nowhere = order("near=nowhere").await;
         assert_eq!(nowhere, ["n1", "n2", "n3"], "{path}");
     }
-    // What has no coordinate comes last.
+    // Nodes without a coordinate come last.
     let lost = json!({ "Node": "a", "Address": "10.0.0.1" });
     client.write("/v1/catalog/register", &lost).await;
     let nodes = client.get("/v1/catalog/nodes?near=n3").await.json();
@@ -128,13 +128,13 @@ async fn checks_are_listed_by_service_and_by_state() {
         assert_eq!(ids(&path).await, ["n3/web"]);
     }
 
-    // What is run where is shown as it was written.
+    // Check definitions are shown as written.
     let checks = client.get("/v1/health/checks/web").await.json();
     let shown = json!({ "HTTP": "http://x", "Interval": "10s", "Timeout": "1m0s" });
     assert_eq!(checks[0]["Definition"], shown);
     assert_eq!(checks[0]["Type"], "http");
 
-    // A list is waited for like any other.
+    // A list supports blocking queries.
     let index = client.get("/v1/health/state/critical").await.index();
     let path = format!("/v1/health/state/critical?index={index}&wait=60s");
     let failing = json!({ "Node": "n1", "SkipNodeUpdate": true,
@@ -231,7 +231,7 @@ async fn gateways_to_every_service_lead_to_those_that_they_can_reach() {
         client.write("/v1/config", &entry).await;
     }
     for (gateway, behind) in [
-        // Of the services in the mesh those that speak the protocol of the port.
+        // Services in the mesh with the protocol of the port.
         ("front", &["meshed"][..]),
         ("egress", &["maps", "plain"]),
     ] {

@@ -1,5 +1,4 @@
-//! `/v1/peering`: two servers that get to know each other by a token. None connects to the other, and each
-//! says so.
+//! `/v1/peering`: two servers exchange a token. Neither connects to the other, and both report that.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Rights that are asked for as Consul asks: neither more nor less.
+//! Required permissions are the same as Consul's.
 
 use http::StatusCode;
 use serde_json::json;
@@ -36,7 +36,7 @@ async fn proxies_of_a_service_are_for_those_who_may_see_the_service() {
             seen.unwrap_or(0),
             "{services}"
         );
-        // As in Consul this one says that it is the right that is missing.
+        // As in Consul, these report the missing permission.
         for path in ["/v1/health/connect/web", "/v1/health/ingress/web"] {
             let reply = reader.get(path).await;
             let expected = match seen {
@@ -210,7 +210,7 @@ async fn what_a_token_is_cannot_be_changed() {
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{field}");
         assert!(reply.text().contains(field), "{}", reply.text());
     }
-    // What was read can be written.
+    // An object can be written back as read.
     management.write(&path, &made).await;
 }
 

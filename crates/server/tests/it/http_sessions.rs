@@ -1,4 +1,4 @@
-//! Sessions and the locks that they hold, over HTTP. What is expected is what Consul 1.21 answers.
+//! Sessions and locks over HTTP. Expected values are Consul 1.21's.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn destroy(client: &Client, id: &str) -> Value {
         .await
 }
 
-/// Registers a check of a node.
+/// Registers a node check.
 async fn check(client: &Client, node: &str, status: &str) {
     let body = json!({
         "Node": node, "Address": "10.0.0.1", "Check": { "CheckID": "c", "Status": status },
@@ -122,7 +122,7 @@ async fn one_session_holds_a_lock_until_it_gives_it_up() {
     let release = |session: &str| format!("/v1/kv/lock?release={session}");
     let not_mine = client.send(Method::PUT, &release(&b), "").await.json();
     assert_eq!(not_mine, json!(false));
-    // A plain write changes the value and not the lock.
+    // A plain write changes the value and keeps the lock.
     client.send(Method::PUT, "/v1/kv/lock", "changed").await;
     assert_eq!(
         client.get("/v1/kv/lock").await.json()[0]["Session"],
@@ -190,7 +190,7 @@ async fn a_session_that_nobody_renews_ends_and_its_locks_stay_closed_for_a_while
     let brief = create(&client, &json!({ "TTL": "200ms", "LockDelay": "300ms" })).await;
     let other = create(&client, &json!({})).await;
     assert_eq!(acquire(&client, "k", &brief).await, json!(true));
-    // Renewed in time it lives on.
+    // Renewed in time, the session stays.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(150)).await;
         let renewed = client

@@ -1,5 +1,5 @@
-//! Transactions over HTTP. What is expected is what Consul 1.21 answers, but for what is refused here
-//! by name.
+//! Transactions over HTTP. Expected values are Consul 1.21's, except for requests that are rejected here by
+//! name.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -23,14 +23,14 @@ fn set(key: &str) -> Value {
     kv("set", key, json!({ "Value": "dGVzdA==" }))
 }
 
-/// What the operations have found or written.
+/// The results of successful operations.
 async fn done(client: &Client, operations: Value) -> Value {
     let answer = client.write(TXN, &operations).await;
     assert_eq!(answer["Errors"], Value::Null);
     answer["Results"].clone()
 }
 
-/// The numbers and texts of what was refused.
+/// The indexes and texts of rejected operations.
 async fn refused(client: &Client, operations: Value) -> Vec<(u64, String)> {
     let reply = client.put(TXN, &operations).await;
     assert_eq!(reply.status, StatusCode::CONFLICT, "{}", reply.text());
@@ -97,7 +97,7 @@ async fn operations_on_keys_happen_together() {
         { "KV": entry("a/1", text.clone()) }, lock(text), { "KV": none }, lock(Value::Null),
     ]);
     assert_eq!(results, expected);
-    // What only reads has no index of its own.
+    // Read-only transactions have no index of their own.
     let read = client
         .write(TXN, &json!([kv("get", "a/lock", json!({}))]))
         .await;
@@ -231,7 +231,7 @@ async fn the_catalog_and_sessions_are_changed_with_keys() {
     assert_eq!(client.get("/v1/catalog/node/n1").await.text(), "null");
 }
 
-/// Operations, and why they are refused.
+/// Operations, and their error texts.
 fn senseless() -> Vec<(Value, &'static str)> {
     vec![
         (
@@ -345,7 +345,7 @@ async fn each_operation_needs_its_right() {
     "#;
     policy(&management, "app", rules).await;
     let (_, app) = token(&management, json!({ "Policies": [{ "Name": "app" }] })).await;
-    // What may not be seen is left out, what may not be done fails all.
+    // Results without read permission are removed; a write without permission fails the transaction.
     let found = done(
         &app,
         json!([kv("get", "app/a", json!({})), kv("get", "other", json!({}))]),

@@ -1,4 +1,4 @@
-//! Virtual IPs of services over HTTP and DNS. What is expected is what Consul answers.
+//! Virtual IPs of services over HTTP and DNS. Expected values are Consul's.
 
 use http::StatusCode;
 
@@ -24,7 +24,7 @@ async fn with_dns() -> (Running, Client) {
     start(|config| config.dns = Some("127.0.0.1:0".parse().unwrap())).await
 }
 
-/// The addresses that DNS has for a name below `virtual.consul`.
+/// The addresses of a name below `virtual.consul`.
 async fn resolved(server: &Running, name: &str) -> Vec<String> {
     let request = question(&format!("{name}.virtual.consul."), None);
     let reply = over_udp(server.dns_addr().unwrap(), &request).await;
@@ -68,7 +68,7 @@ async fn a_sidecar_shows_the_virtual_ip_of_its_service() {
     assert_eq!(resolved(&server, "web").await, ["240.0.0.1"]);
     assert_eq!(resolved(&server, id).await, [""; 0]);
 
-    // What was read can be sent back: nothing changes but what its checks find meanwhile.
+    // Registering an instance back as read changes nothing but concurrent check results.
     let modified = || {
         let state = server.store().state();
         let read = state.read();

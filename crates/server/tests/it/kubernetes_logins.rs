@@ -1,4 +1,4 @@
-//! Logins with Kubernetes service accounts, and what is true of all auth methods.
+//! Logins with Kubernetes service accounts, and behaviour common to all auth methods.
 
 use http::StatusCode;
 use legate_testkit::certs::TestCa;
@@ -13,7 +13,7 @@ use crate::grpc::channel;
 use crate::http_client::{Client, Reply};
 
 const REVIEWER: &str = "reviewer.token.jwt";
-/// The user that a service account is.
+/// The user name of a service account.
 const WEB: &str = "system:serviceaccount:shop:web";
 
 fn kubernetes(api: &Foreign) -> Value {
@@ -22,19 +22,19 @@ fn kubernetes(api: &Foreign) -> Value {
     })
 }
 
-/// An auth method `m`, whose logins are the services of their service accounts' names.
+/// An auth method `m` whose logins get the service identity of their service account's name.
 async fn add_kubernetes(management: &Client, api: &Foreign) {
     let config = kubernetes(api);
     add_method(management, "kubernetes", &config, "${serviceaccount.name}").await;
 }
 
-/// Checks what a request is refused with.
+/// Asserts the status and text of a rejected request.
 fn assert_refused(reply: &Reply, status: StatusCode, text: &str) {
     assert_eq!(reply.status, status, "{}", reply.text());
     assert!(reply.text().contains(text), "{}", reply.text());
 }
 
-/// An API server where one token is that of a user, and one service account has an annotation.
+/// An API server that accepts one token for a user, and has one service account with an annotation.
 fn api_server(
     good: String,
     user: &'static str,
@@ -92,7 +92,7 @@ async fn a_service_account_logs_in_as_its_service() {
 
     api.answer(api_server(bearer.clone(), WEB, Some("storefront")));
     assert_eq!(service_of(&login(&client, &bearer).await), "storefront");
-    // The rule's selector leaves this one out.
+    // The rule's selector does not match this login.
     api.answer(api_server(bearer.clone(), WEB, Some("default")));
     let reply = login(&client, &bearer).await;
     assert_refused(&reply, StatusCode::FORBIDDEN, "no binding rule");
@@ -158,7 +158,7 @@ async fn what_goes_wrong_at_an_api_server_is_told() {
     tokio::time::resume();
     assert_eq!(server.store().state().read().tokens().len(), before);
 
-    // Another authority than the one of the settings.
+    // Not the CA of the server's certificate.
     let mut config = kubernetes(&api);
     config["CACert"] = json!(TestCa::new().ca_pem());
     let method = json!({"Name": "m", "Config": config});

@@ -1,11 +1,11 @@
-//! What configures the mesh, in namespaces and partitions: entries, intentions, chains and leaves.
+//! Mesh configuration in namespaces and partitions: entries, intentions, chains and leaves.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::http_client::{Client, start};
 
-/// The partition `shop` with the namespace `team`, and that namespace in the partition `default`.
+/// Creates the partition `shop` with the namespace `team`, and that namespace in the partition `default`.
 async fn create(client: &Client) {
     client
         .write("/v1/partition", &json!({ "Name": "shop" }))
@@ -75,7 +75,7 @@ async fn a_body_and_a_query_that_disagree_are_refused() {
     let global = json!({ "Kind": "proxy-defaults", "Name": "global", "Namespace": "team" });
     let refused = client.put("/v1/config", &global).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    // What clients name in each of their requests is left aside for what is of a partition.
+    // A client's default namespace is ignored for objects of a partition.
     let global = json!({ "Kind": "proxy-defaults", "Name": "global" });
     client
         .write("/v1/config?ns=team&partition=shop", &global)
@@ -100,7 +100,7 @@ async fn a_chain_leads_from_tenancy_to_tenancy() {
         .await;
     let chain = client.get("/v1/discovery-chain/web").await.json();
     assert_eq!(chain["Chain"]["StartNode"], "resolver:web.team.shop.dc1");
-    // The service there is checked together with those that lead to it.
+    // The service there is validated together with those that refer to it.
     let there = json!({ "DefaultSubset": "v1", "Subsets": { "v1": {} } });
     client
         .write("/v1/config?ns=team&partition=shop", &resolver(there))
@@ -168,7 +168,7 @@ async fn intentions_name_callers_of_other_tenancies() {
     let refused = client.send(http::Method::POST, path, &one).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
 
-    // For every service of the partition.
+    // For all services of the partition.
     let every = json!({
         "Kind": "service-intentions", "Name": "*", "Namespace": "*",
         "Sources": [{ "Name": "*", "Namespace": "*", "Action": "allow" }],
@@ -245,7 +245,7 @@ async fn what_leads_to_a_deleted_namespace_is_in_nobodys_way() {
     assert_eq!(tcp.status, StatusCode::BAD_REQUEST);
 
     client.delete("/v1/namespace/team").await;
-    // What the gateway leads to in the namespace speaks TCP now, as far as anybody can say.
+    // The gateway's service in the namespace now has protocol TCP, as far as is known.
     client.write("/v1/config", &defaults("other", "http")).await;
     let everywhere = json!({ "Kind": "proxy-defaults", "Name": "global" });
     client.write("/v1/config", &everywhere).await;

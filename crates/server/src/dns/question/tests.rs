@@ -1,7 +1,7 @@
 use super::*;
 
 fn read(name: &str, kind: RecordType, prefer_namespace: bool) -> (Target, String) {
-    // As bytes, because a name on the wire may hold anything.
+    // As bytes, because names on the wire may contain any byte.
     let labels = name.split('.').filter(|label| !label.is_empty());
     let name = Name::from_labels(labels.map(str::as_bytes)).unwrap();
     let domains = DnsDomains::new("consul", Some("mesh.example")).unwrap();

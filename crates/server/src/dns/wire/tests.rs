@@ -144,7 +144,7 @@ fn names_are_written_in_full_where_that_is_set() {
         assert_eq!(reply.answers.len(), 3);
         length
     });
-    // Each name has 20 bytes, and a pointer to it two.
+    // Each name takes 20 bytes, and a pointer to it two.
     assert_eq!(lengths[1] - lengths[0], 3 * 18);
 }
 
@@ -188,7 +188,7 @@ fn names_of_questions_are_written_in_full_and_records_are_few() {
     let compressed = [&header([1, 0, 0, 0])[..], b"\xc0\x0c\0\x01\0\x01"].concat();
     assert!(Request::read(&compressed).is_err());
     let question = b"\x03web\0\0\x01\0\x01";
-    // A pointer to itself, which nobody follows.
+    // A pointer to itself, which the parser does not follow.
     let record = b"\xc0\x15\0\x01\0\x01\0\0\0\0\0\0";
     let with = |counts: [u8; 4]| {
         let count = counts[1..].iter().sum::<u8>();
