@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_it_is_the_development_mode() {
+    fn the_default_is_development_mode() {
         let config = config(&[]).unwrap();
         let default = ServerConfig::default();
         assert_eq!(config.http, default.http);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_flag_to_look_at() {
+    fn invalid_flags_are_refused_by_name() {
         let text = |flags: &[&str]| config(flags).unwrap_err().to_string();
         assert!(text(&["--http-port=70000"]).contains("--http-port"));
         for nonsense in ["0", "-1", "many", "1048577"] {

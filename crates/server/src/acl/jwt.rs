@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_jwt_or_was_tampered_with_is_refused() {
+    fn malformed_and_tampered_tokens_are_refused() {
         let signer = TestSigner::generate();
         let config = es256(&[&signer]);
         for text in ["", "token", "a.b.c", "a.b", "\u{1F980}.x.y"] {

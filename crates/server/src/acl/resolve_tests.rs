@@ -54,7 +54,7 @@ fn kept_for(kept: &Kept, accessor: &str) -> *const Resolved {
 }
 
 #[test]
-fn rights_are_resolved_once_and_again_when_a_row_behind_them_changes() {
+fn permissions_are_cached_until_a_row_they_depend_on_changes() {
     let (store, kept) = (Store::new(), Kept::default());
     apply(&store, policy("service \"a\" { policy = \"write\" }"));
     apply(&store, token("t"));
@@ -87,7 +87,7 @@ fn a_policy_that_cannot_be_read_permits_nothing() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_cache_is_bounded() {
     let kept = Kept::default();
     let resolved: Arc<Resolved> = Arc::new(Ok((Authorizer::deny_all(), Sources::new())));
     for number in 0..3 * KEPT {

@@ -77,7 +77,7 @@ impl Domain {
             let mut bytes = label.bytes();
             !label.is_empty() && bytes.all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
         };
-        // What ends in `arpa` are the names of addresses.
+        // Names that end in `arpa` are reserved for reverse lookups.
         if !labels.iter().all(is_fine) || labels.last().is_some_and(|last| last == "arpa") {
             return Err(invalid());
         }

@@ -323,7 +323,7 @@ fn host_names_are_targets_themselves() {
 }
 
 #[test]
-fn an_alias_stands_alone_and_is_followed_in_the_domain() {
+fn aliases_are_single_records_and_followed_within_the_domain() {
     let asked = |name: &str, kind| short(&ask(&format!("{name}.service.consul."), kind));
     assert_eq!(
         asked("outside", RecordType::A),
@@ -380,7 +380,7 @@ fn an_address_has_the_name_of_its_node_or_service() {
 }
 
 #[test]
-fn only_who_has_the_address_is_looked_at_for_it() {
+fn reverse_lookups_read_only_rows_with_the_address() {
     let store = catalog();
     let all = Authorizer::manage_all();
     let newest = |name: &str| {
@@ -409,7 +409,7 @@ fn only_who_has_the_address_is_looked_at_for_it() {
 }
 
 #[test]
-fn a_node_tells_its_metadata() {
+fn a_nodes_metadata_is_returned() {
     let texts = ["` a`=b``=c``d", "rack=r 1", "v=spf1"];
     let txt = ask("vm-5.node.consul.", RecordType::TXT);
     assert_eq!(short(&txt), answers(&texts));
@@ -461,7 +461,7 @@ fn the_zone_itself() {
 }
 
 #[test]
-fn what_may_not_be_seen_does_not_exist() {
+fn names_without_read_permission_do_not_exist() {
     let nobody = Authorizer::deny_all();
     for name in [
         "web.service.consul.",
@@ -493,7 +493,7 @@ fn what_may_not_be_seen_does_not_exist() {
 }
 
 #[test]
-fn answers_are_in_the_domain_that_was_asked() {
+fn answers_use_the_queried_domain() {
     let srv = ask("web.service.mesh.example.", RecordType::SRV);
     let expected = [
         "1 1 80 vm-1.node.dc1.mesh.example.",

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn own_keys_unless_they_cannot_be_read() {
+    fn custom_keys_or_the_default_if_invalid() {
         let with = |text: &str| {
             let config = document(AccessLogs {
                 r#type: AccessLogsType::Stderr,

@@ -68,7 +68,7 @@ fn another_authority_stays() {
 }
 
 #[test]
-fn a_block_goes_on_in_continuations() {
+fn header_blocks_continue_in_continuation_frames() {
     let (mut client, mut expected) = (preface(), preface());
     let block = fields(&[EMPTY_AUTHORITY]);
     let (first, second) = block.split_at(5);
@@ -112,7 +112,7 @@ fn a_long_text_is_skipped_by_its_length() {
 }
 
 #[test]
-fn what_is_no_http2_passes_unchanged() {
+fn malformed_http2_passes_unchanged() {
     let mut huge = preface();
     huge.extend([0xff, 0xff, 0xff, HEADERS, 0, 0, 0, 0, 1]);
     huge.extend([0x81; 100]);

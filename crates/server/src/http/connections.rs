@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refusal_says_how_long_it_is() {
+    fn the_rejection_has_the_right_content_length() {
         let text = std::str::from_utf8(REFUSAL).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.ends_with(&format!("content-length: {}", body.len())));

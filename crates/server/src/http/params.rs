@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_no_cache_says_so() {
+    fn cache_control_is_parsed() {
         let read = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(CACHE_CONTROL, http::HeaderValue::from_static(text));

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_gets_its_places_back() {
+    async fn closed_connections_release_their_permits() {
         let admission = admission(5, 3);
         let [one, other, third] = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
         let mut places: Vec<_> = (0..9).filter_map(|_| admission.admit(one)).collect();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn somebody_may_wait_for_the_last_one() {
+    async fn emptied_waits_for_the_last_connection() {
         let admission = admission(5, 3);
         let place = admission.admit(IpAddr::from([192, 0, 2, 1]));
         let waits = admission.emptied();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_on_disk_unless_told_otherwise() {
+    fn the_store_is_on_disk_by_default() {
         let disk = |directory: &str, key_file: Option<&str>| StoreConfig::Disk {
             directory: directory.into(),
             key_file: key_file.map(Into::into),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_flags_are_named() {
         let text = |flags: &[&str], password| config(flags, password).unwrap_err().to_string();
         let keyless = text(&["--etcd-endpoints=a:2379"], None);
         assert!(keyless.contains("--encryption-key-file"), "{keyless}");

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_sent_as_what_they_have_grown_by() {
+    fn counters_are_sent_as_increments() {
         let registry = Registry::new();
         let calls = IntCounterVec::new(Opts::new("calls_total", "x"), &["path"]).unwrap();
         registry.register(Box::new(calls.clone())).unwrap();

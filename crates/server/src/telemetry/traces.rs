@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parents_are_read_as_the_standard_says() {
+    fn traceparent_headers_are_parsed_by_the_standard() {
         let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let (trace, span, sampled) = parent_of(text).unwrap();
         assert_eq!((trace[0], span[7], sampled), (0x0a, 0x31, true));

@@ -156,7 +156,7 @@ async fn a_login_gives_a_token_for_the_service_until_the_logout() {
 }
 
 #[tokio::test]
-async fn refused_logins_say_why_and_make_no_token() {
+async fn refused_logins_give_a_reason_and_create_no_token() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
     add_method(&server, &signer, Duration::ZERO).await;
@@ -264,7 +264,7 @@ async fn only_tokens_of_logins_can_be_logged_out() {
 }
 
 #[tokio::test]
-async fn a_token_allows_what_its_identity_says() {
+async fn a_token_has_the_permissions_of_its_identity() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
     add_method(&server, &signer, Duration::ZERO).await;
@@ -342,7 +342,7 @@ async fn roots_are_sent_to_tokens_that_still_exist() {
 }
 
 #[tokio::test]
-async fn what_needs_any_token_needs_one() {
+async fn calls_for_any_token_reject_anonymous_callers() {
     let server = start(|config| {
         deny_by_default(config);
         config.acl.default_policy = DefaultPolicy::Allow;
@@ -371,7 +371,7 @@ async fn what_needs_any_token_needs_one() {
 }
 
 #[tokio::test]
-async fn without_access_control_nobody_needs_a_token_and_nobody_gets_one() {
+async fn without_acls_tokens_are_neither_required_nor_issued() {
     let server = start(|_| {}).await;
     let channel = channel(&server).await;
     features(&channel, "").await.unwrap();

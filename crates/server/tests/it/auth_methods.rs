@@ -265,7 +265,7 @@ async fn a_method_whose_keys_cannot_be_fetched_is_not_stored() {
 }
 
 #[tokio::test]
-async fn a_provider_that_says_nothing_is_not_waited_for_long() {
+async fn a_silent_provider_times_out() {
     let (_server, client, management) = server().await;
     let signer = TestSigner::generate();
     let key = signer.public_jwk("1");

@@ -92,7 +92,7 @@ async fn the_configuration_is_read_and_written_as_with_consul() {
 }
 
 #[tokio::test]
-async fn another_root_is_linked_to_the_old_one_which_stays_trusted() {
+async fn a_rotated_root_is_cross_signed_and_the_old_one_stays_trusted() {
     let server = grpc::start(|config| {
         config.http = Some("127.0.0.1:0".parse().unwrap());
     })
@@ -149,7 +149,7 @@ async fn another_root_is_linked_to_the_old_one_which_stays_trusted() {
 }
 
 #[tokio::test]
-async fn a_root_of_the_operators_own_is_taken_and_one_without_a_link_by_force_only() {
+async fn operator_roots_are_accepted_and_missing_cross_signing_needs_force() {
     let (server, client) = start(|_| {}).await;
     change(
         &client,
@@ -223,7 +223,7 @@ async fn a_rotation_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_leaf_is_for_who_may_be_the_service() {
+async fn a_leaf_requires_service_write() {
     let (server, client) = start(|config| {
         config.acl.enabled = true;
         config.acl.default_policy = legate_server::DefaultPolicy::Deny;

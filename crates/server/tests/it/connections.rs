@@ -137,7 +137,7 @@ async fn silent_connections_do_not_hold_the_tls_port() {
 }
 
 #[tokio::test]
-async fn one_address_cannot_take_every_place() {
+async fn one_address_cannot_take_all_connections() {
     let limit = ApiLimit {
         in_all: 6,
         per_address: 4,

@@ -106,7 +106,7 @@ async fn with_settings(settings: DnsSettings) -> (Running, SocketAddr) {
 }
 
 #[tokio::test]
-async fn every_way_gives_the_same_answer() {
+async fn all_transports_give_the_same_answer() {
     let (server, address) = with_dns().await;
     register_web(&server, 3).await;
     let request = question("web.service.consul.", None);
@@ -138,7 +138,7 @@ async fn every_way_gives_the_same_answer() {
 }
 
 #[tokio::test]
-async fn a_long_answer_is_cut_to_what_the_transport_takes() {
+async fn long_answers_are_truncated_for_the_transport() {
     let settings = DnsSettings {
         enable_truncate: true,
         ..DnsSettings::default()
@@ -170,7 +170,7 @@ async fn a_long_answer_is_cut_to_what_the_transport_takes() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_gets_a_code() {
+async fn malformed_requests_get_an_error_code() {
     let (server, address) = with_dns().await;
     let code = async |name: &str| {
         let reply = over_udp(address, &question(name, None)).await;
@@ -194,7 +194,7 @@ async fn what_is_wrong_gets_a_code() {
 }
 
 #[tokio::test]
-async fn grpc_refuses_what_it_cannot_answer() {
+async fn grpc_rejects_malformed_requests() {
     let server = start(|_| {}).await;
     let good = question("web.service.consul.", None);
     let refused = over_grpc(&server, good, Protocol::UnsetUnspecified, "").await;
@@ -213,7 +213,7 @@ async fn grpc_refuses_what_it_cannot_answer() {
 }
 
 #[tokio::test]
-async fn answers_hold_what_the_token_may_see() {
+async fn answers_are_filtered_by_the_token() {
     let server = start(deny_by_default).await;
     register_web(&server, 1).await;
     let ask = async |token: &str| {
@@ -230,7 +230,7 @@ async fn answers_hold_what_the_token_may_see() {
 }
 
 #[tokio::test]
-async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
+async fn names_in_a_namespace_require_permission_there() {
     let server = start(|config| {
         deny_by_default(config);
         config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -269,7 +269,7 @@ async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
 }
 
 #[tokio::test]
-async fn a_prepared_query_leads_to_nodes_of_its_partition() {
+async fn a_prepared_query_returns_nodes_of_its_partition() {
     let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
     let client = Client::of(&server);
     client
@@ -386,7 +386,7 @@ fn data(reply: &Message) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn other_servers_answer_for_other_names() {
+async fn recursors_answer_for_other_domains() {
     let failing = Recursor::new(ResponseCode::ServFail).await;
     let good = Recursor::new(ResponseCode::NoError).await;
     let (server, address) = with_settings(asking(&[&failing, &good])).await;
@@ -424,7 +424,7 @@ async fn other_servers_answer_for_other_names() {
 }
 
 #[tokio::test]
-async fn without_an_answer_of_others_the_request_fails_and_the_rest_goes_on() {
+async fn failing_recursors_fail_only_their_requests() {
     let failing = Recursor::new(ResponseCode::Refused).await;
     let settings = DnsSettings {
         recursor_timeout: Duration::from_millis(200),

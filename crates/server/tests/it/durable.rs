@@ -179,7 +179,7 @@ async fn a_client_that_sends_a_snapshot_slowly_holds_up_no_other_client() {
 }
 
 #[tokio::test]
-async fn a_snapshot_is_for_who_may_do_everything() {
+async fn snapshots_require_management_permission() {
     let (server, client) = start(|config| {
         config.acl.enabled = true;
         config.acl.initial_management = Some("6d2b7b1c-0c43-4a39-9c9a-4c1f4f7e2f10".into());

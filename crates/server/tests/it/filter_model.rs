@@ -229,7 +229,7 @@ async fn judge(client: &Client, list: &List, filter: &Expression) -> TestCaseRes
 }
 
 #[test]
-fn the_server_and_a_naive_reading_agree() {
+fn the_server_and_a_naive_evaluation_agree() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -204,7 +204,7 @@ async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
 }
 
 #[tokio::test]
-async fn a_call_of_a_tenancy_that_cannot_be_is_refused() {
+async fn a_call_with_an_invalid_tenancy_is_refused() {
     let server = start(|_| {}).await;
     let mut ca = ConnectCaServiceClient::new(channel(&server).await);
     let mut discovery = ServerDiscoveryServiceClient::new(channel(&server).await);
@@ -229,7 +229,7 @@ async fn a_call_of_a_tenancy_that_cannot_be_is_refused() {
 }
 
 #[tokio::test]
-async fn servers_are_told_at_once_and_until_the_end() {
+async fn the_server_list_is_sent_at_once_and_the_stream_stays_open() {
     let server = start(|config| config.advertise = "192.0.2.7".parse().unwrap()).await;
     let address = server.grpc_addr().unwrap();
     let mut client = ServerDiscoveryServiceClient::new(channel(&server).await);
@@ -268,7 +268,7 @@ async fn a_client_that_reads_nothing_does_not_hold_up_the_stop() {
 }
 
 #[tokio::test]
-async fn roots_are_told_and_leaves_are_signed() {
+async fn roots_are_streamed_and_leaves_are_signed() {
     let server = start(|_| {}).await;
     let mut client = ConnectCaServiceClient::new(channel(&server).await);
     let roots = client.watch_roots(WatchRootsRequest {}).await.unwrap();

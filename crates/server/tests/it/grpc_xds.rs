@@ -194,7 +194,7 @@ async fn an_envoy_gets_its_configuration_in_order_and_follows_changes() {
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_gets_what_differs() {
+async fn a_reconnecting_client_gets_only_changes() {
     let server = start(|_| {}).await;
     register_mesh(&server).await;
     let mut ads = Ads::open(&server, "").await.unwrap();
@@ -247,7 +247,7 @@ async fn a_refused_update_waits_for_the_next_version() {
 }
 
 #[tokio::test]
-async fn a_first_request_must_say_who_asks() {
+async fn the_first_request_must_contain_a_node() {
     let server = start(|_| {}).await;
     register_mesh(&server).await;
     register(&server, {
@@ -323,7 +323,7 @@ async fn add_token(server: &Server, secret: &str, service: &str) {
 }
 
 #[tokio::test]
-async fn the_configuration_is_for_who_may_be_the_service() {
+async fn configuration_requires_service_write() {
     const API_TOKEN: &str = "2c9f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
     let server = start(deny_by_default).await;
     register_mesh(&server).await;
@@ -355,7 +355,7 @@ async fn the_configuration_is_for_who_may_be_the_service() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_when_a_policy_gives_its_token_nothing_any_more() {
+async fn a_stream_ends_when_its_token_loses_permission() {
     let server = start(deny_by_default).await;
     register_mesh(&server).await;
     let policy = Policy {
@@ -406,7 +406,7 @@ async fn a_stream_ends_when_a_policy_gives_its_token_nothing_any_more() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_streams_so_that_clients_go_elsewhere() {
+async fn a_stop_ends_streams_so_that_clients_reconnect_elsewhere() {
     let server = start(|_| {}).await;
     register_mesh(&server).await;
     let mut ads = Ads::open(&server, "").await.unwrap();

@@ -24,7 +24,7 @@ async fn identity(management: &Client, service: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn without_a_permission_nothing_is_written_and_nothing_is_seen() {
+async fn without_permission_nothing_is_written_or_returned() {
     let (server, anonymous) = start(deny_by_default).await;
     let management = anonymous.with_token(MANAGEMENT);
     management
@@ -282,7 +282,7 @@ async fn a_login_makes_a_token_and_a_logout_ends_it() {
 }
 
 #[tokio::test]
-async fn what_a_token_may_not_see_is_left_out_and_said() {
+async fn hidden_rows_are_removed_and_reported() {
     let (server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     management
@@ -359,7 +359,7 @@ async fn the_first_management_token_is_made_once() {
 }
 
 #[tokio::test]
-async fn nobody_becomes_the_proxy_of_a_service_they_may_not_write() {
+async fn registering_a_proxy_requires_write_on_its_destination() {
     let (server, anonymous) = start(deny_by_default).await;
     let management = anonymous.with_token(MANAGEMENT);
     let token = json!({
@@ -384,7 +384,7 @@ async fn nobody_becomes_the_proxy_of_a_service_they_may_not_write() {
 }
 
 #[tokio::test]
-async fn nobody_takes_the_check_of_a_service_they_may_not_write() {
+async fn replacing_a_check_requires_write_on_its_service() {
     let (server, anonymous) = start(deny_by_default).await;
     let management = anonymous.with_token(MANAGEMENT);
     let with_check = |name: &str, check: &str| json!({ "Name": name, "Check": { "CheckID": check, "TTL": "10s" } });

@@ -218,7 +218,7 @@ async fn bad_policies_and_roles_are_refused() {
 }
 
 #[tokio::test]
-async fn a_role_gives_its_tokens_what_it_is_linked_to_now() {
+async fn a_role_grants_its_current_links() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let web = policy(&management, "web", "service \"web\" { policy = \"write\" }").await;

@@ -8,7 +8,7 @@ use crate::http_acl_policies::{ANONYMOUS, may, policy, text, token};
 use crate::http_client::{Client, start};
 
 #[tokio::test]
-async fn who_may_only_read_sees_no_secret() {
+async fn read_permission_shows_no_secrets() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let (_, reader) = token(
@@ -51,7 +51,7 @@ async fn who_may_only_read_sees_no_secret() {
 }
 
 #[tokio::test]
-async fn the_anonymous_token_can_be_given_something() {
+async fn the_anonymous_token_can_have_policies() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let path = format!("/v1/acl/token/{ANONYMOUS}");
@@ -139,7 +139,7 @@ async fn templates_are_shown_and_filled() {
 }
 
 #[tokio::test]
-async fn questions_about_rights_are_answered() {
+async fn permission_checks_are_answered() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let path = "/v1/internal/acl/authorize";
@@ -192,7 +192,7 @@ async fn questions_about_rights_are_answered() {
 }
 
 #[tokio::test]
-async fn without_access_control_nothing_of_it_exists() {
+async fn without_acls_their_endpoints_are_errors() {
     let (_server, client) = start(|_| {}).await;
     for path in [
         "/v1/acl/policies",

@@ -180,7 +180,7 @@ async fn a_call_is_about_the_namespace_of_its_token() {
 }
 
 #[tokio::test]
-async fn nobody_gives_away_what_another_namespace_has() {
+async fn links_to_another_namespace_require_permission_there() {
     let (_server, _, management) = server().await;
     let manager = manager_of_team(&management).await;
     let shared = json!({"Name": "shared", "Rules": "key \"k\" { policy = \"read\" }"});
@@ -242,7 +242,7 @@ async fn a_namespace_gives_policies_to_its_tokens() {
 }
 
 #[tokio::test]
-async fn lists_of_every_namespace_have_what_the_token_may_see() {
+async fn lists_of_every_namespace_are_filtered_by_the_token() {
     let (_server, _, management) = server().await;
     let manager = manager_of_team(&management).await;
     let names = async |client: &Client| {

@@ -39,7 +39,7 @@ fn keys(value: &Value) -> Vec<&String> {
 }
 
 #[tokio::test]
-async fn lists_say_that_a_token_does_not_see_everything() {
+async fn lists_report_filtering_by_acls() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     register(&management).await;
@@ -113,7 +113,7 @@ async fn health_counts_the_checks_of_the_node_for_every_instance() {
 }
 
 #[tokio::test]
-async fn a_service_goes_with_its_sidecar_whatever_the_case_of_its_id() {
+async fn deregistration_removes_the_sidecar_and_ignores_case() {
     let (_server, client) = start(|_| {}).await;
     let web = json!({ "Name": "web", "Port": 1, "Connect": { "SidecarService": {} } });
     client.write("/v1/agent/service/register", &web).await;

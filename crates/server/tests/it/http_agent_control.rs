@@ -113,7 +113,7 @@ async fn services(client: &Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn services_go_with_their_files_and_those_of_the_api_stay() {
+async fn services_are_removed_with_their_files_and_api_services_stay() {
     let files = FilesNow::default();
     files.set(&["a", "b"]);
     let (server, client) = files.start().await;
@@ -149,7 +149,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_registered_keeps_the_rest_from_it() {
+async fn a_definition_that_fails_aborts_the_whole_reload() {
     let definitions = || Definitions {
         services: vec![ServiceDefinition {
             name: "new".to_owned(),
@@ -210,7 +210,7 @@ async fn programs_of_the_api_are_refused_unless_the_settings_permit_them() {
 }
 
 #[tokio::test]
-async fn what_the_agent_is_asked_for_needs_rights() {
+async fn agent_operations_require_permissions() {
     let (_server, client) = start(deny_by_default).await;
     for (path, right) in [
         ("/v1/agent/maintenance?enable=true", "node:write"),
@@ -236,7 +236,7 @@ async fn what_the_agent_is_asked_for_needs_rights() {
 }
 
 #[tokio::test]
-async fn the_tokens_of_the_agent_hold_at_once() {
+async fn agent_tokens_take_effect_at_once() {
     let tokens = TokenSet {
         agent_recovery: Some("open".into()),
         ..TokenSet::default()
@@ -288,7 +288,7 @@ async fn a_reload_takes_the_tokens_of_the_files() {
 }
 
 #[tokio::test]
-async fn a_server_has_joined_itself_and_leaves_when_asked() {
+async fn a_server_joins_only_itself_and_leaves_on_request() {
     let (server, client) = start(|_| {}).await;
     let own = client.get("/v1/agent/self").await.json();
     let address = own["DebugConfig"]["SerfAdvertiseAddrLAN"].as_str().unwrap();

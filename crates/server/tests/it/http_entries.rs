@@ -95,7 +95,7 @@ async fn all_kinds_are_listed_together() {
 }
 
 #[tokio::test]
-async fn what_is_bound_to_a_gateway_is_read_only() {
+async fn entries_bound_to_a_gateway_are_read_only() {
     let (_server, client) = start(|_| {}).await;
     let path = "/v1/config/bound-api-gateway";
     assert_eq!(client.get(path).await.json(), json!([]));
@@ -150,7 +150,7 @@ async fn a_certificate_is_taken_with_its_own_key_only() {
 }
 
 #[tokio::test]
-async fn gateways_fit_what_their_services_speak() {
+async fn gateways_must_match_the_protocols_of_their_services() {
     let (_server, client) = start(|_| {}).await;
     let gateway = |protocol: &str| {
         json!({ "Kind": "ingress-gateway", "Name": "in", "Listeners": [
@@ -178,7 +178,7 @@ async fn gateways_fit_what_their_services_speak() {
 
 /// As in Consul: targets in missing datacenters and clusters are accepted and have no instances.
 #[tokio::test]
-async fn targets_where_nothing_is_are_taken_and_said() {
+async fn missing_targets_are_accepted_and_reported() {
     let (_server, client) = start(|_| {}).await;
     let resolver = |more: Value| {
         let mut entry = json!({ "Kind": "service-resolver", "Name": "web" });
@@ -235,7 +235,7 @@ async fn a_cluster_is_in_one_group() {
 }
 
 #[tokio::test]
-async fn rights_are_those_of_consul() {
+async fn required_permissions_are_consuls() {
     let (_server, client) = start(|config| {
         config.acl.enabled = true;
         config.acl.default_policy = legate_server::DefaultPolicy::Deny;
@@ -276,7 +276,7 @@ async fn rights_are_those_of_consul() {
 }
 
 #[tokio::test]
-async fn exported_services_are_shown_with_what_stars_and_groups_stand_for() {
+async fn exported_services_resolve_wildcards_and_groups() {
     let (_server, client) = start(|_| {}).await;
     assert_eq!(client.get("/v1/exported-services").await.json(), json!([]));
     for service in ["api", "web"] {

@@ -7,7 +7,7 @@ use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::start;
 
 #[tokio::test]
-async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
+async fn a_fired_event_is_listed_and_wakes_blocking_queries() {
     let (_server, client) = start(|_| {}).await;
     let none = client.get("/v1/event/list").await;
     assert_eq!((none.json(), none.index()), (json!([]), 1));
@@ -45,7 +45,7 @@ async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
 }
 
 #[tokio::test]
-async fn an_event_is_for_whom_it_names() {
+async fn events_reach_only_their_audience() {
     let (_server, client) = start(|_| {}).await;
     let web = json!({ "Name": "web", "Tags": ["v1"] });
     client.write("/v1/agent/service/register", &web).await;
@@ -83,7 +83,7 @@ async fn an_event_is_for_whom_it_names() {
 }
 
 #[tokio::test]
-async fn events_have_rights_of_their_own() {
+async fn events_require_their_own_permission() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let rules = "event \"deploy\" { policy = \"write\" }\nevent \"seen\" { policy = \"read\" }";

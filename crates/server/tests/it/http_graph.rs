@@ -185,7 +185,7 @@ async fn entries_that_break_a_chain_are_refused_when_they_are_written_or_removed
 }
 
 #[tokio::test]
-async fn who_sends_requests_to_a_service_may_read_it() {
+async fn routing_to_a_service_requires_service_read() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     for service in ["web", "api"] {
@@ -220,7 +220,7 @@ async fn who_sends_requests_to_a_service_may_read_it() {
 }
 
 #[tokio::test]
-async fn who_looks_where_that_cannot_be_done_writes_nothing() {
+async fn dry_runs_of_other_endpoints_write_nothing() {
     let (_server, client) = start(|_| {}).await;
     let service = json!({"Name": "web", "Port": 80});
     let reply = client

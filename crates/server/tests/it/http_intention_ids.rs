@@ -80,7 +80,7 @@ async fn an_intention_with_an_id_is_one_of_the_entry() {
 }
 
 #[tokio::test]
-async fn an_entry_that_somebody_wrote_has_no_ids() {
+async fn entries_written_as_config_have_no_ids() {
     let (_server, client) = start(|_| {}).await;
     let intention = json!({ "SourceName": "api", "DestinationName": "db", "Action": "allow" });
     let made = create(&client, &intention).await.json();

@@ -117,7 +117,7 @@ async fn keys_are_listed_by_prefix_and_separator() {
 }
 
 #[tokio::test]
-async fn a_write_may_depend_on_what_was_seen() {
+async fn writes_support_compare_and_set() {
     let (_server, client) = start(|_| {}).await;
     let yes = json!(true);
     let no = json!(false);
@@ -136,7 +136,7 @@ async fn a_write_may_depend_on_what_was_seen() {
 }
 
 #[tokio::test]
-async fn mistakes_have_consuls_statuses_and_texts() {
+async fn errors_have_consuls_statuses_and_texts() {
     let (server, client) = start(|config| config.sizes.kv_value = 10).await;
     let before = server.store().state().index();
     let bad = StatusCode::BAD_REQUEST;

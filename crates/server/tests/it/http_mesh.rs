@@ -126,7 +126,7 @@ async fn permissions_and_protocol_are_kept_consistent() {
 }
 
 #[tokio::test]
-async fn config_entries_are_written_only_when_they_are_what_was_seen() {
+async fn config_entries_support_compare_and_set() {
     let (_server, client) = start(|_| {}).await;
     let entry =
         |protocol: &str| json!({ "kind": "service-defaults", "name": "web", "protocol": protocol });
@@ -170,7 +170,7 @@ async fn config_entries_are_written_only_when_they_are_what_was_seen() {
 }
 
 #[tokio::test]
-async fn the_roots_verify_what_the_ca_signs() {
+async fn the_roots_verify_certificates_of_the_ca() {
     let (server, client) = start(|_| {}).await;
     let roots = client.get("/v1/connect/ca/roots").await.json();
     let active = &roots["Roots"][0];

@@ -28,7 +28,7 @@ async fn reported(client: &Client, path: &str, body: &Value) -> String {
 }
 
 #[tokio::test]
-async fn what_has_no_effect_is_named_in_the_answer() {
+async fn fields_without_effect_are_named_in_the_response() {
     let (_server, client) = start(|_| {}).await;
     let plain = reported(&client, CATALOG, &sidecar(json!({}))).await;
     assert_eq!(plain, "");
@@ -161,7 +161,7 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn what_protects_and_what_is_not_there_is_refused() {
+async fn security_fields_and_missing_targets_are_refused() {
     let (server, client) = start(|config| config.acl.enabled = true).await;
     let management = client.put("/v1/acl/bootstrap", &json!({})).await.json();
     let client = client.with_token(management["SecretID"].as_str().unwrap());

@@ -32,7 +32,7 @@ async fn a_server_answers_for_itself() {
 }
 
 #[tokio::test]
-async fn what_needs_other_servers_says_so() {
+async fn operations_on_other_servers_are_errors() {
     let (_server, client) = start(|config| config.agent.registers_itself = true).await;
     let raft = client.get("/v1/operator/raft/configuration").await.json();
     let server = &raft["Servers"][0];
@@ -130,7 +130,7 @@ async fn the_autopilot_configuration_is_kept_and_reported_as_without_effect() {
 }
 
 #[tokio::test]
-async fn usage_counts_what_there_is() {
+async fn usage_counts_services_and_nodes() {
     let (_server, client) = start(|config| config.agent.registers_itself = true).await;
     let service = |service: serde_json::Value| json!({ "Node": "n", "Address": "10.0.0.1", "Service": service });
     for one in [

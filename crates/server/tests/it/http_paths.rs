@@ -135,7 +135,7 @@ const CONSUL: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn every_endpoint_of_consul_is_served_or_says_that_it_is_not() {
+async fn every_endpoint_of_consul_is_served_or_not_implemented() {
     let (_server, client) = start(|_| {}).await;
     let mut refused = Vec::new();
     for (path, methods) in CONSUL {

@@ -9,7 +9,7 @@ const MESSAGE: &str =
     "cannot set MutualTLSMode=permissive because AllowEnablingPermissiveMutualTLS=false";
 
 #[tokio::test]
-async fn permissive_needs_the_consent_of_the_mesh_entry() {
+async fn permissive_mode_requires_permission_in_the_mesh_entry() {
     let (_server, client) = start(|_| {}).await;
     let mesh = |allow: bool| json!({ "Kind": "mesh", "AllowEnablingPermissiveMutualTLS": allow });
     let entries = [

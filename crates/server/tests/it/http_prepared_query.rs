@@ -109,7 +109,7 @@ async fn a_query_is_made_read_changed_and_removed() {
 }
 
 #[tokio::test]
-async fn mistakes_have_consuls_statuses_and_texts() {
+async fn errors_have_consuls_statuses_and_texts() {
     let (_server, client) = start(|_| {}).await;
     let path = create(
         &client,
@@ -412,7 +412,7 @@ async fn the_document_of_an_execution_is_consuls() {
 }
 
 #[tokio::test]
-async fn templates_answer_for_names_that_begin_like_theirs() {
+async fn query_templates_match_by_prefix() {
     let (_server, client) = start(|_| {}).await;
     let version = |tag: &str| json!({ "Service": "web", "Tags": [tag] });
     register(&client, "a", &version("v1"), "passing").await;
@@ -452,7 +452,7 @@ async fn templates_answer_for_names_that_begin_like_theirs() {
 }
 
 #[tokio::test]
-async fn rights_are_those_of_the_name() {
+async fn permissions_apply_to_the_name() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let web = json!({ "Service": "web" });
@@ -509,7 +509,7 @@ async fn rights_are_those_of_the_name() {
 }
 
 #[tokio::test]
-async fn what_is_found_is_what_the_token_may_see() {
+async fn results_are_filtered_by_the_token() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     register(&management, "n", &json!({ "Service": "web" }), "passing").await;

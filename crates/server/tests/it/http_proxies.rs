@@ -60,7 +60,7 @@ async fn refuse(ads: &mut Ads) {
 }
 
 #[tokio::test]
-async fn what_a_proxy_has_and_what_it_refused() {
+async fn a_proxys_resources_and_nacks_are_shown() {
     let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
     let client = client(&server);
     register_mesh(&server).await;
@@ -119,7 +119,7 @@ async fn what_a_proxy_has_and_what_it_refused() {
 }
 
 #[tokio::test]
-async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
+async fn proxies_require_read_on_their_service_and_node() {
     let server = start(|config| {
         config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         deny_by_default(config);
@@ -176,7 +176,7 @@ async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
 }
 
 #[tokio::test]
-async fn the_chain_of_a_query_is_for_those_who_may_read_the_stored_query() {
+async fn the_chain_of_a_query_requires_read_on_the_stored_query() {
     let server = start(|config| {
         config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         deny_by_default(config);

@@ -107,7 +107,7 @@ async fn a_session_is_made_shown_renewed_and_destroyed() {
 }
 
 #[tokio::test]
-async fn one_session_holds_a_lock_until_it_gives_it_up() {
+async fn one_session_holds_a_lock_until_it_releases_it() {
     let (_server, client) = start(|_| {}).await;
     let quick = json!({ "LockDelay": 0 });
     let (a, b) = (create(&client, &quick).await, create(&client, &quick).await);
@@ -154,7 +154,7 @@ async fn one_session_holds_a_lock_until_it_gives_it_up() {
 }
 
 #[tokio::test]
-async fn what_a_session_depends_on_ends_it() {
+async fn a_failing_check_ends_its_session() {
     let (_server, client) = start(|_| {}).await;
     check(&client, "n1", "passing").await;
     let body = json!({ "Node": "n1", "NodeChecks": ["c"], "LockDelay": 0 });
@@ -182,7 +182,7 @@ async fn what_a_session_depends_on_ends_it() {
 }
 
 #[tokio::test]
-async fn a_session_that_nobody_renews_ends_and_its_locks_stay_closed_for_a_while() {
+async fn an_expired_session_ends_with_a_lock_delay() {
     let (_server, client) = start(|config| {
         config.session_ttl_min = Duration::from_millis(1);
     })

@@ -42,7 +42,7 @@ const EVERYTHING: &str = "acl = \"write\" key_prefix \"\" { policy = \"write\" }
                           \"write\" } session_prefix \"\" { policy = \"write\" }";
 
 #[tokio::test]
-async fn what_is_of_the_mesh_is_not_for_the_managers_of_a_namespace() {
+async fn namespace_administrators_cannot_change_the_mesh() {
     let (_server, _, management) = server().await;
     let manager = holder(&management, "?ns=team", EVERYTHING).await;
     let west = holder(&management, "?partition=west", EVERYTHING).await;
@@ -97,7 +97,7 @@ async fn what_is_of_the_mesh_is_not_for_the_managers_of_a_namespace() {
 }
 
 #[tokio::test]
-async fn tokens_of_queries_are_not_for_the_managers_of_a_namespace() {
+async fn tokens_of_queries_are_hidden_from_namespace_administrators() {
     let (_server, _, management) = server().await;
     let service = json!({"Service": "web"});
     let query = json!({"Name": "q", "Service": service, "Token": MANAGEMENT});
@@ -127,7 +127,7 @@ async fn tokens_of_queries_are_not_for_the_managers_of_a_namespace() {
 }
 
 #[tokio::test]
-async fn what_leads_to_a_service_is_judged_in_each_namespace() {
+async fn gateways_of_a_service_are_authorized_in_each_namespace() {
     let (_server, _, management) = server().await;
     for query in ["", "?ns=team"] {
         let proxy = json!({
@@ -170,7 +170,7 @@ async fn what_leads_to_a_service_is_judged_in_each_namespace() {
 }
 
 #[tokio::test]
-async fn keys_of_a_namespace_are_listed_for_who_may_list_them_there() {
+async fn listing_keys_requires_permission_in_their_namespace() {
     let (_server, client) = start(|config| {
         deny_by_default(config);
         config.acl.key_list_policy = true;
@@ -204,7 +204,7 @@ async fn keys_of_a_namespace_are_listed_for_who_may_list_them_there() {
 }
 
 #[tokio::test]
-async fn a_session_does_not_tell_of_checks_of_other_namespaces() {
+async fn a_session_does_not_reveal_checks_of_other_namespaces() {
     let (_server, _, management) = server().await;
     for status in ["passing", "critical"] {
         let body = json!({
@@ -241,7 +241,7 @@ async fn a_session_does_not_tell_of_checks_of_other_namespaces() {
 }
 
 #[tokio::test]
-async fn who_may_not_give_rights_to_a_namespace_does_not_take_them() {
+async fn namespace_defaults_require_acl_write() {
     let (_server, _, management) = server().await;
     let policy = json!({"Name": "d", "Rules": "key_prefix \"\" { policy = \"deny\" }"});
     management.write("/v1/acl/policy", &policy).await;
@@ -392,7 +392,7 @@ fn readings(session: &str) -> Vec<(String, bool)> {
 }
 
 #[tokio::test]
-async fn nothing_of_a_namespace_is_shown_to_the_managers_of_others() {
+async fn namespaces_are_hidden_from_administrators_of_others() {
     let (_server, _, management) = server().await;
     management
         .write("/v1/namespace", &json!({"Name": "shop"}))

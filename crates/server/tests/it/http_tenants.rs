@@ -356,7 +356,7 @@ async fn files_of_an_agent_define_services_of_namespaces() {
 }
 
 #[tokio::test]
-async fn a_prepared_query_finds_instances_where_it_says() {
+async fn a_prepared_query_uses_its_own_tenancy() {
     let (_server, client) = tenants().await;
     client
         .write(
@@ -427,7 +427,7 @@ async fn an_address_has_a_name_whichever_namespace_it_is_of() {
 }
 
 #[tokio::test]
-async fn what_is_of_a_deleted_tenant_goes_wherever_it_stands() {
+async fn all_rows_of_a_deleted_tenant_are_removed() {
     let (_server, client) = tenants().await;
     // Queries and these intentions have no namespace.
     let session = client.write("/v1/session/create?ns=team", &json!({})).await;
@@ -456,7 +456,7 @@ async fn what_is_of_a_deleted_tenant_goes_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn what_leads_to_a_deleted_tenant_is_in_nobodys_way() {
+async fn references_to_a_deleted_tenant_block_no_writes() {
     let (_server, client) = tenants().await;
     let protocol = |service: &str, namespace: &str| json!({"Kind": "service-defaults", "Name": service, "Namespace": namespace, "Protocol": "http"});
     client.write("/v1/config", &protocol("web", "team")).await;
@@ -479,7 +479,7 @@ async fn what_leads_to_a_deleted_tenant_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn a_deleted_tenant_goes_with_all_that_is_in_it() {
+async fn a_deleted_tenant_is_removed_with_its_contents() {
     let (server, client) = tenants().await;
     let proxy = json!({
         "Kind": "connect-proxy", "Service": "web-proxy", "Port": 20000,

@@ -54,7 +54,7 @@ async fn why_not(client: &Client, operation: Value) -> String {
 }
 
 #[tokio::test]
-async fn operations_on_keys_happen_together() {
+async fn key_operations_are_atomic() {
     let (server, client) = start(|_| {}).await;
     let session = client.write("/v1/session/create", &json!({})).await["ID"].clone();
     let locks = kv(
@@ -108,7 +108,7 @@ async fn operations_on_keys_happen_together() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_done_undoes_all() {
+async fn a_failed_operation_rolls_back_all() {
     let (server, client) = start(|_| {}).await;
     done(&client, json!([set("k")])).await;
     let index = server.store().state().index();
@@ -279,7 +279,7 @@ fn senseless() -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_and_changes_nothing() {
+async fn invalid_operations_are_refused_and_change_nothing() {
     let (server, client) = start(|config| config.sizes.kv_value = 3).await;
     let before = server.store().state().index();
     for (operation, what) in senseless() {
@@ -333,7 +333,7 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn each_operation_needs_its_right() {
+async fn each_operation_requires_permission() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let web =

@@ -70,7 +70,7 @@ async fn the_catalog_is_shown_in_numbers() {
 }
 
 #[tokio::test]
-async fn neighbours_are_those_of_proxies_and_those_of_intentions() {
+async fn neighbours_come_from_proxies_and_intentions() {
     let (_server, client) = start(|_| {}).await;
     populated(&client).await;
     let topology = async |service: &str| {
@@ -172,7 +172,7 @@ async fn a_service_is_connected_with_the_gateways_that_are_there() {
 }
 
 #[tokio::test]
-async fn only_what_may_be_read_is_shown() {
+async fn only_readable_rows_are_shown() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     populated(&management).await;

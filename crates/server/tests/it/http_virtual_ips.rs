@@ -154,7 +154,7 @@ async fn addresses_are_assigned_by_hand() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_a_service_does_not_learn_its_address() {
+async fn virtual_ips_require_service_read() {
     let (server, mut client) = start(|config| {
         deny_by_default(config);
         config.dns = Some("127.0.0.1:0".parse().unwrap());
@@ -166,7 +166,7 @@ async fn who_may_not_read_a_service_does_not_learn_its_address() {
 }
 
 #[tokio::test]
-async fn only_who_may_change_the_mesh_assigns_addresses() {
+async fn assigning_virtual_ips_requires_mesh_write() {
     let (_server, mut client) = start(deny_by_default).await;
     let body = json!({ "Service": "a", "ManualVIPs": ["10.96.0.5"] });
     let path = "/v1/internal/service-virtual-ip";

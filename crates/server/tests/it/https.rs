@@ -103,7 +103,7 @@ async fn one_pair_of_files_serves_http_and_grpc() {
 }
 
 #[tokio::test]
-async fn connections_with_and_without_tls_have_one_limit_and_silent_ones_delay_nobody() {
+async fn tls_and_plain_connections_share_a_limit_and_silent_ones_delay_none() {
     let (server, client) = start(|config| {
         with_https(config);
         config.connections.http = ApiLimit {

@@ -109,7 +109,7 @@ async fn a_service_account_logs_in_as_its_service() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_at_an_api_server_is_told() {
+async fn errors_of_an_api_server_are_reported() {
     let (server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({"sub": "x"}));
     let other = TestSigner::generate().sign(&json!({"sub": "x"}));
@@ -205,7 +205,7 @@ async fn methods_are_listed_without_their_settings_and_keep_their_type() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_login_is_bounded() {
+async fn login_metadata_is_bounded() {
     let (server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({}));
     let api = Foreign::start(|_| Reaction::Hangup).await;
@@ -221,7 +221,7 @@ async fn what_is_said_of_a_login_is_bounded() {
 }
 
 #[tokio::test]
-async fn logins_are_linked_to_what_exists_at_that_moment() {
+async fn logins_link_only_existing_policies_and_roles() {
     let (_server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({}));
     let api = api_server(bearer.clone(), WEB, None);

@@ -73,7 +73,7 @@ async fn the_same_ports_serve_again_right_after_a_stop() {
 }
 
 #[tokio::test]
-async fn a_stop_answers_those_who_wait() {
+async fn a_stop_answers_waiting_queries() {
     let (server, client) = start(|_| {}).await;
     let index = client.get("/v1/catalog/nodes").await.index();
     let mut stream = TcpStream::connect(client.address).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_port_that_is_taken_is_named() {
 }
 
 #[tokio::test]
-async fn names_and_files_that_cannot_work_are_named() {
+async fn invalid_names_and_files_are_reported() {
     let text = async |change: &dyn Fn(&mut ServerConfig)| {
         let mut config = everything();
         change(&mut config);
@@ -155,7 +155,7 @@ async fn the_first_token_need_not_be_a_uuid() {
 }
 
 #[tokio::test]
-async fn one_client_gets_so_many_connections_and_no_more() {
+async fn connections_per_client_are_limited() {
     let (_server, client) = start(|_| {}).await;
     let mut open = Vec::new();
     for _ in 0..200 {
@@ -176,7 +176,7 @@ async fn one_client_gets_so_many_connections_and_no_more() {
 }
 
 #[tokio::test]
-async fn the_program_serves_until_sigterm_and_says_what_is_wrong() {
+async fn the_program_serves_until_sigterm_and_reports_errors() {
     let program = env!("CARGO_BIN_EXE_legate-server");
     let state = State::new().await;
     let mut running = Command::new(program)

@@ -154,7 +154,7 @@ async fn ten_thousand_queries_wait_in_little_memory() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_nobody_up() {
+async fn a_slow_reader_delays_no_others() {
     let (_server, client) = start(|_| {}).await;
     // More than the socket buffers hold.
     let note = "x".repeat(100_000);

@@ -210,7 +210,7 @@ async fn writes_and_denials_are_logged_and_no_secret_is() {
 }
 
 #[tokio::test]
-async fn profiles_are_served_where_they_are_asked_for() {
+async fn profiles_are_served_if_enabled() {
     let (server, client) = start(|config| config.debug = true).await;
     for name in ["heap", "goroutine", "profile?seconds=0"] {
         let profile = client.get(&format!("/debug/pprof/{name}")).await;

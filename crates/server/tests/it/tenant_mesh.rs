@@ -91,7 +91,7 @@ async fn a_body_and_a_query_that_disagree_are_refused() {
 }
 
 #[tokio::test]
-async fn a_chain_leads_from_tenancy_to_tenancy() {
+async fn a_chain_crosses_tenancies() {
     let (_server, client) = start(|_| {}).await;
     create(&client).await;
     let to = json!({ "Service": "web", "Partition": "shop", "Namespace": "team" });
@@ -193,7 +193,7 @@ async fn intentions_name_callers_of_other_tenancies() {
 }
 
 #[tokio::test]
-async fn leaves_and_questions_about_callers_know_tenancies() {
+async fn leaves_and_authorization_checks_support_tenancies() {
     let (_server, client) = start(|config| {
         config.default_intention_policy = Some(legate_server::IntentionAction::Deny);
     })
@@ -227,7 +227,7 @@ async fn leaves_and_questions_about_callers_know_tenancies() {
 }
 
 #[tokio::test]
-async fn what_leads_to_a_deleted_namespace_is_in_nobodys_way() {
+async fn references_to_a_deleted_namespace_block_no_writes() {
     let (_server, client) = start(|_| {}).await;
     create(&client).await;
     let defaults = |name: &str, protocol: &str| json!({ "Kind": "service-defaults", "Name": name, "Protocol": protocol });
@@ -254,7 +254,7 @@ async fn what_leads_to_a_deleted_namespace_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn a_partition_shows_what_it_exports() {
+async fn a_partition_lists_its_exported_services() {
     let (_server, client) = start(|_| {}).await;
     create(&client).await;
     let entry = json!({

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn unknown_keys_are_asked_for_so_often_and_old_ones_again() {
+    async fn fetches_for_unknown_keys_are_limited_and_old_keys_refreshed() {
         let mut known = Known::default();
         let now = Instant::now();
         assert_eq!(known.next(now, None), Next::Fetch);

@@ -64,7 +64,7 @@ fn services() {
 }
 
 #[test]
-fn answers_are_in_the_domain_that_was_asked() {
+fn answers_use_the_queried_domain() {
     for (name, domain) in [
         ("web.service.consul.", "consul."),
         ("web.service.Mesh.Example.", "mesh.example."),
@@ -173,7 +173,7 @@ fn the_other_kinds() {
 }
 
 #[test]
-fn names_of_the_domain_that_lead_nowhere() {
+fn unsupported_names_in_the_domain() {
     for name in [
         "web.consul.",
         "virtual.consul.",

@@ -123,7 +123,7 @@ mod tests {
     use super::content_hash;
 
     #[test]
-    fn a_consul_says_the_same() {
+    fn the_hash_equals_consuls() {
         // The response of Consul 1.21 for this service.
         let shown = json!({
             "ID": "foo", "Service": "foo", "Tags": ["bar", "baz"], "Port": 8000, "Address": "",

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_found() {
+    fn all_host_information_is_available() {
         let info = info(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(10));
         assert_eq!(info["CollectionTime"], 10_000_000_000_u64);
         assert_eq!(info["Errors"], Value::Null, "{info}");

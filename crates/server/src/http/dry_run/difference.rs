@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_shown_with_where_it_is() {
+    fn only_differences_are_shown_with_their_paths() {
         let before = json!({"a": {"b": [1, 2, {"c": 3}]}, "d": "x"});
         let after = json!({"a": {"b": [1, 2, {"c": 4}]}, "e": true});
         assert_eq!(
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_comes_in_between_is_one_change() {
+    fn an_inserted_item_is_one_change() {
         let (before, after) = (json!({"r": [1, 2, 3]}), json!({"r": [1, 9, 2, 3]}));
         let added = [("r[1]".to_owned(), None, Some(json!(9)))];
         assert_eq!(changes(&before, &after), added);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_ends_what_is_shown() {
+    fn the_budget_limits_the_differences() {
         let before = json!({"a": 1, "b": 1, "c": 1});
         let mut found = Vec::new();
         let mut budget = Budget {

@@ -244,7 +244,7 @@ async fn check(steps: Vec<(bool, Value)>) -> Result<(usize, usize), TestCaseErro
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn what_is_shown_is_what_the_write_does(steps in prop::collection::vec(step(), 1..24)) {
+    fn a_dry_run_shows_the_effects_of_the_write(steps in prop::collection::vec(step(), 1..24)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -254,7 +254,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_shown_can_be_read() {
+async fn dry_runs_show_readable_fields() {
     let protocol =
         |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
     let router = json!({"Kind": "service-router", "Name": "api", "Routes": [{
@@ -334,7 +334,7 @@ fn permitted(rules: &str) -> Authorizer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_is_shown_takes_from_the_budget() {
+async fn only_shown_changes_use_the_budget() {
     let mesh = Mesh::new();
     let mut proxies = vec![mesh.proxy("web").await, mesh.proxy("api").await];
     for number in 0..5 {
