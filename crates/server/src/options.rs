@@ -248,8 +248,8 @@ impl Options {
         let advertise = self.advertise.unwrap_or(self.bind);
         if advertise.is_unspecified() {
             bail!(
-                "--bind {} stands for every address of the machine: say with --advertise which \
-                 one others reach this server at",
+                "--bind {} means all addresses: set --advertise to the address at which others \
+                 reach this server",
                 self.bind
             );
         }
@@ -335,7 +335,7 @@ fn node_name(named: Option<String>, store: &StoreConfig) -> anyhow::Result<Strin
     match named {
         Some(name) => Ok(name),
         None if matches!(store, StoreConfig::Etcd(_)) => bail!(
-            "--etcd-endpoints needs --node-name, another one for each server: each runs the checks \
+            "--etcd-endpoints needs --node-name, different for each server: each runs the checks \
              of its own node"
         ),
         None => Ok(ServerConfig::default().node_name),

@@ -68,7 +68,7 @@ impl Rates {
         let exceeded = IntCounterVec::new(
             Opts::new(
                 "legate_requests_over_limit_total",
-                "Requests beyond limits.request_limits, by what they do and whether they were refused.",
+                "Requests beyond limits.request_limits, by operation and mode.",
             ),
             &["operation", "mode"],
         )?;

@@ -43,7 +43,7 @@ pub(crate) async fn seed(
     if let Some(token) = acl::initial_token(config, clock.now()) {
         if Uuid::parse_str(token.secret_id.expose()).is_err() {
             tracing::warn!(
-                "the secret of the initial management token is no UUID: take one that nobody guesses"
+                "the secret of the initial management token is not a UUID: use one that cannot be guessed"
             );
         }
         // As in Consul, the operator may choose any secret; the format is enforced for all other tokens.

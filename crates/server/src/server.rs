@@ -388,8 +388,8 @@ fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
             http = limits.http.in_all,
             grpc = limits.grpc.in_all,
             dns = limits.dns.in_all,
-            "the process may open too few files for the connection limits of the settings, so they \
-             are lowered: raise the limit of open files (ulimit -n, LimitNOFILE)"
+            "the limit of open files is too low for the configured connection limits, so they are \
+             lowered: raise it (ulimit -n, LimitNOFILE)"
         );
     }
     limits

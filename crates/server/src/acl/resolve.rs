@@ -174,7 +174,7 @@ impl Setting<'_> {
         let valid = |policy: &Policy| policy.is_valid_in(self.datacenter);
         let policies = policies.into_iter().filter(valid);
         let source = |policy: Policy| {
-            let rules = said_by(&policy, policy.parsed_template());
+            let rules = with_policy_name(&policy, policy.parsed_template());
             (tenancy.clone(), Arc::new(rules))
         };
         policies.map(source).collect()
@@ -195,10 +195,10 @@ fn place(tenancy: &Tenancy, accessor: &str) -> String {
 }
 
 fn parse(policy: &Policy) -> Result<Rules, String> {
-    said_by(policy, policy.parsed())
+    with_policy_name(policy, policy.parsed())
 }
 
-fn said_by(policy: &Policy, parsed: Result<Rules, InvalidRules>) -> Result<Rules, String> {
+fn with_policy_name(policy: &Policy, parsed: Result<Rules, InvalidRules>) -> Result<Rules, String> {
     parsed.map_err(|error| format!("policy {:?}: {error}", policy.name))
 }
 

@@ -217,7 +217,7 @@ impl<'a> Resolver<'a> {
                 ..Answer::failed(ResponseCode::Refused)
             },
             Target::Nothing => {
-                tracing::debug!(%name, "a DNS name has no form that is served");
+                tracing::debug!(%name, "unsupported DNS name");
                 Answer::failed(ResponseCode::NXDomain)
             }
             Target::Apex => Answer::default(),

@@ -339,7 +339,7 @@ fn write(
     let written = Form::of(request, client.transport, settings).write(reply);
     written
         .or_else(|error| {
-            tracing::error!(%error, "a DNS answer could not be written");
+            tracing::error!(%error, "a DNS response could not be encoded");
             request.reply(ResponseCode::ServFail).to_vec()
         })
         .ok()
@@ -412,7 +412,7 @@ async fn serve_udp(
 
 async fn send(socket: &UdpSocket, reply: &[u8], client: SocketAddr) {
     if let Err(error) = socket.send_to(reply, client).await {
-        tracing::debug!(%client, %error, "a DNS answer could not be sent");
+        tracing::debug!(%client, %error, "a DNS response could not be sent");
     }
 }
 

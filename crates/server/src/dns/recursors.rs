@@ -53,7 +53,7 @@ pub(super) async fn forward(
             }
             Ok(Ok(reply)) => format!("response code {}", reply[3] & 0x0f),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {:?}", settings.recursor_timeout),
+            Err(_) => format!("no response within {:?}", settings.recursor_timeout),
         };
         tracing::debug!(%server, reason, "a recursor failed");
     }

@@ -296,9 +296,9 @@ pub(super) struct Form {
     /// Maximum number of answers.
     most: Option<usize>,
     /// Whether name compression is disabled.
-    in_full: bool,
+    uncompressed: bool,
     /// Whether truncated responses set the TC bit.
-    says_cut: bool,
+    sets_truncation: bool,
 }
 
 impl Form {
@@ -314,8 +314,8 @@ impl Form {
         Self {
             limit,
             most,
-            in_full: settings.disable_compression,
-            says_cut: settings.enable_truncate,
+            uncompressed: settings.disable_compression,
+            sets_truncation: settings.enable_truncate,
         }
     }
 
@@ -324,7 +324,7 @@ impl Form {
     pub(super) fn write(self, mut reply: Message) -> Result<Vec<u8>, ProtoError> {
         let total = reply.answers.len();
         if let Some(most) = self.most.filter(|most| total > *most) {
-            cut(&mut reply, most);
+            truncate(&mut reply, most);
         }
         if let Some(bytes) = self.fitting(&reply, total)? {
             return Ok(bytes);
@@ -366,13 +366,13 @@ impl Form {
     /// there are none.
     fn is_cut(self, reply: &Message, total: usize) -> bool {
         let left = reply.answers.len();
-        left < total && (self.says_cut || left == 0)
+        left < total && (self.sets_truncation || left == 0)
     }
 
     fn bytes(self, reply: &Message, total: usize) -> Result<Vec<u8>, ProtoError> {
         let mut bytes = Vec::with_capacity(usize::from(PLAIN_UDP));
         let mut encoder = BinEncoder::new(&mut bytes);
-        if self.in_full {
+        if self.uncompressed {
             encoder.set_name_encoding(NameEncoding::Uncompressed);
         }
         if self.is_cut(reply, total) && !reply.metadata.truncation {
@@ -394,17 +394,17 @@ fn shortened(whole: &Message, count: usize) -> Message {
     reply.answers.extend_from_slice(&whole.answers[..count]);
     reply.additionals.clone_from(&whole.additionals);
     reply.edns.clone_from(&whole.edns);
-    help_for_answers(&mut reply);
+    retain_additionals(&mut reply);
     reply
 }
 
-fn cut(reply: &mut Message, count: usize) {
+fn truncate(reply: &mut Message, count: usize) {
     reply.answers.truncate(count);
-    help_for_answers(reply);
+    retain_additionals(reply);
 }
 
 /// Removes additional records that do not belong to targets of the answers.
-fn help_for_answers(reply: &mut Message) {
+fn retain_additionals(reply: &mut Message) {
     let mut targets = BTreeSet::new();
     for answer in &reply.answers {
         if let RData::SRV(srv) = &answer.data {

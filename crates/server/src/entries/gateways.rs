@@ -115,7 +115,7 @@ pub(super) fn refuse_mismatch(
         };
         for (service, wanted) in services(entry).filter(|(service, _)| may_differ(service)) {
             if !chains.contains_key(&service) {
-                let spoken = spoken(state, &service, datacenter)?;
+                let spoken = chain_protocol(state, &service, datacenter)?;
                 chains.insert(service.clone(), spoken);
             }
             let Some((protocol, routed)) = chains.get(&service) else {
@@ -156,7 +156,7 @@ fn services(entry: &IngressGateway) -> impl Iterator<Item = (ServiceName, Protoc
 }
 
 /// The protocol of a service, and whether its requests are routed or split.
-fn spoken(
+fn chain_protocol(
     state: &ReadTxn<'_>,
     service: &ServiceName,
     datacenter: &str,

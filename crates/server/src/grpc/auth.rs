@@ -27,7 +27,7 @@ pub(super) fn token(metadata: &MetadataMap) -> &str {
 /// Rejects calls whose metadata contains an invalid namespace or partition.
 #[allow(
     clippy::result_large_err,
-    reason = "this is how tonic takes interceptors"
+    reason = "tonic requires this signature of interceptors"
 )]
 pub(super) fn check_tenancy(call: Request<()>) -> Result<Request<()>, Status> {
     tenancy(call.metadata())?;
@@ -35,10 +35,7 @@ pub(super) fn check_tenancy(call: Request<()>) -> Result<Request<()>, Status> {
 }
 
 /// The tenancy in a call's metadata; by default, the default tenancy.
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 pub(super) fn tenancy(metadata: &MetadataMap) -> Result<Tenancy, Status> {
     let named = |key| tenancy_name(key, text(metadata, key));
     let (namespace, partition) = (named(metadata::NAMESPACE)?, named(metadata::PARTITION)?);
@@ -46,10 +43,7 @@ pub(super) fn tenancy(metadata: &MetadataMap) -> Result<Tenancy, Status> {
 }
 
 /// The tenancy of a call: from its metadata or, if that names no namespace, from its token.
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 pub(super) fn own_tenancy(metadata: &MetadataMap, rights: &Rights) -> Result<Tenancy, Status> {
     let named = tenancy(metadata)?;
     match text(metadata, metadata::NAMESPACE).is_empty() {
@@ -59,10 +53,7 @@ pub(super) fn own_tenancy(metadata: &MetadataMap, rights: &Rights) -> Result<Ten
 }
 
 /// The tenancy in the fields of a request, else that of the call.
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 pub(super) fn tenancy_in(
     call: &Tenancy,
     partition: &str,
@@ -72,10 +63,7 @@ pub(super) fn tenancy_in(
     Ok(call.resolve(&tenancy_name("partition", partition)?, &namespace))
 }
 
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 fn tenancy_name(field: &str, value: &str) -> Result<TenancyName, Status> {
     let refuse = |reason: String| Status::invalid_argument(format!("{field}: {reason}"));
     let name: TenancyName = value
@@ -93,7 +81,7 @@ pub(super) fn only_here(here: &str, datacenter: &str) -> Result<(), Status> {
         return Ok(());
     }
     Err(Status::invalid_argument(format!(
-        "datacenter {datacenter:?} is not served here: this server is of datacenter {here:?}"
+        "datacenter {datacenter:?} is not served here: this server serves datacenter {here:?}"
     )))
 }
 

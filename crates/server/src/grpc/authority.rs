@@ -118,7 +118,7 @@ enum Position {
     /// In a frame header, or in an incomplete header frame.
     Collecting,
     /// After malformed input: everything passes, and the library reports the error.
-    GivenUp,
+    Malformed,
 }
 
 /// The filter's state machine. Pure: bytes in, bytes out.
@@ -142,7 +142,7 @@ impl Filter {
     fn push(&mut self, mut bytes: &[u8], out: &mut BytesMut) {
         while !bytes.is_empty() {
             match &mut self.position {
-                Position::GivenUp => {
+                Position::Malformed => {
                     out.extend_from_slice(bytes);
                     return;
                 }
@@ -184,7 +184,7 @@ impl Filter {
             out.extend_from_slice(&self.frame);
             self.frame = Vec::new();
             self.position = match (of_headers, length) {
-                (true, _) => Position::GivenUp,
+                (true, _) => Position::Malformed,
                 (false, 0) => Position::Collecting,
                 (false, length) => Position::Passing(length),
             };
@@ -197,7 +197,7 @@ impl Filter {
     fn header_frame(&mut self, mut frame: Vec<u8>, out: &mut BytesMut) {
         let Some((start, end)) = block_of(&frame) else {
             out.extend_from_slice(&frame);
-            self.position = Position::GivenUp;
+            self.position = Position::Malformed;
             return;
         };
         if frame[3] == HEADERS {

@@ -99,7 +99,7 @@ pub(super) async fn leaf(
     call: Call,
 ) -> Result<Response, ApiError> {
     enabled(&call)?;
-    may_be(&call, &service)?;
+    may_request_leaf(&call, &service)?;
     call.refuse_filter()?;
     legate_model::name::validate_service_name(&service)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -112,12 +112,12 @@ pub(super) async fn leaf(
     let leaf = leaves.leaf(&name, query.min_index, deadline);
     let leaf = call.unless_stopped(leaf).await??;
     // The token may have changed during the wait.
-    may_be(&call, &service)?;
+    may_request_leaf(&call, &service)?;
     call.answer(leaf.index, &IssuedCert::of(&leaf), false)
         .map(uncached)
 }
 
-fn may_be(call: &Call, service: &str) -> Result<(), ApiError> {
+fn may_request_leaf(call: &Call, service: &str) -> Result<(), ApiError> {
     match call.authorizer()?.service_write(service) {
         true => Ok(()),
         false => Err(ApiError::denied("service:write", service)),

@@ -133,7 +133,7 @@ where
 fn token_of(params: &Params, headers: &HeaderMap) -> String {
     if let Some(token) = params.get("token").filter(|token| !token.is_empty()) {
         tracing::warn!(
-            "a request carries its token in the URL, where proxies log it: send it in the \
+            "a request contains its token in the URL, which proxies log: send it in the \
              X-Consul-Token header"
         );
         return token.to_owned();
@@ -327,8 +327,7 @@ impl Call {
             }
             if name.is_every() {
                 return Err(ApiError::bad_request(format!(
-                    "Invalid request: {field}: \"*\" stands for every one, and this request is about \
-                     one"
+                    "Invalid request: {field}: \"*\" is not permitted in this request: name one"
                 )));
             }
         }
@@ -740,11 +739,11 @@ pub(crate) fn fresh(response: &mut Response) {
 }
 
 fn shutting_down() -> ApiError {
-    ApiError::unavailable("The server is shutting down: ask again later, or ask another server")
+    ApiError::unavailable("The server is shutting down: retry later, or with another server")
 }
 
 fn token_changed() -> ApiError {
-    ApiError::unavailable("The token was changed while the query waited: ask again")
+    ApiError::unavailable("The token was changed while the query waited: retry")
 }
 
 /// Keeps the items that the caller may see. Also returns whether any were removed.

@@ -61,8 +61,8 @@ fn settle(call: &mut Call, entry: &ConfigEntry) -> Result<Tenancy, ApiError> {
     if kind.is_of_partition() {
         if !Tenancy::new(partition, namespace).is_default_namespace() {
             return Err(ApiError::bad_request(format!(
-                "Invalid request: Namespace: {kind} is about a whole partition and in its namespace \
-                 \"default\"; leave the field out"
+                "Invalid request: Namespace: {kind} applies to a whole partition and is in its \
+                 namespace \"default\"; leave the field out"
             )));
         }
         call.settle(partition, &TenancyName::default())?;

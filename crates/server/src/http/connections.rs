@@ -264,7 +264,7 @@ impl Service {
                 // A panic must not stop the server, nor go unreported.
                 Err(_) => {
                     tracing::error!(%method, path, "a request handler panicked: this is a bug");
-                    ApiError::internal("The server failed on this request; its log says more")
+                    ApiError::internal("The server failed on this request; see its log")
                         .into_response()
                 }
             };

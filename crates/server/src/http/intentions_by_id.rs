@@ -93,7 +93,7 @@ pub(super) async fn update(
         if destination != intention.destination() {
             return Err(ApiError::internal(
                 "Cannot modify Destination partition/namespace/name for an intention once it \
-                 exists: make another intention",
+                 exists: create another intention",
             ));
         }
         intention.id.clone_from(&old.id);

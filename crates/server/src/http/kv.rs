@@ -158,7 +158,7 @@ pub(super) async fn put(
         None => 0,
         Some(text) => text.parse().map_err(|_| {
             ApiError::bad_request(format!(
-                "Invalid ?flags={text}: it is no number from 0 to 2^64-1"
+                "Invalid ?flags={text}: it must be a number from 0 to 2^64-1"
             ))
         })?,
     };

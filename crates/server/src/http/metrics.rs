@@ -96,7 +96,7 @@ fn read(text: &str) -> Summary {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is counted is a whole number that is not negative; else the nearest is shown"
+    reason = "counts are non-negative integers; other values are truncated"
 )]
 fn whole(value: f64) -> u64 {
     value as u64

@@ -76,8 +76,7 @@ pub(super) async fn raft(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn transfer_leader(call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
     Err(ApiError::internal(
-        "Failed to transfer Leader: cannot find peer: every server answers for itself here, none leads \
-         another one",
+        "Failed to transfer Leader: cannot find peer: each server is its own leader here",
     ))
 }
 
@@ -273,8 +272,8 @@ pub(super) async fn change_keyring(call: Call) -> Result<Response, ApiError> {
 
 fn no_gossip() -> ApiError {
     ApiError::internal(
-        "Keyring is empty (encryption not enabled): servers here do not gossip, so that there is no \
-         key to install, list or remove",
+        "Keyring is empty (encryption not enabled): servers do not gossip, so there is no key to \
+         install, list or remove",
     )
 }
 

@@ -172,8 +172,8 @@ impl Params {
             "" => 0,
             text => text.parse().map_err(|_| {
                 ApiError::bad_request(format!(
-                    "Invalid index: {text:?} is no number; send the X-Consul-Index of the last \
-                     answer"
+                    "Invalid index: {text:?} is not a number; send the X-Consul-Index of the last \
+                     response"
                 ))
             })?,
         };

@@ -77,13 +77,13 @@ impl Admission {
         if of_address >= self.limit.per_address {
             tracing::warn!(
                 api, %client, open = of_address, refused,
-                "connections are refused: this address has as many as one address may have; if \
-                 many clients share it, raise --{api}-max-connections-per-address"
+                "connections are rejected: this client address has reached its limit; if many \
+                 clients share the address, raise --{api}-max-connections-per-address"
             );
         } else {
             tracing::warn!(
                 api, %client, open = in_all, refused,
-                "connections are refused: there are as many as this server holds; raise \
+                "connections are rejected: this server has reached its limit; raise \
                  --{api}-max-connections or the limit of open files, or start another server"
             );
         }

@@ -82,8 +82,8 @@ pub(super) fn put_checks(
     let all = txn.read().in_every_tenancy(|txn| txn.agent_checks(node));
     if all.len() > MAX_CHECKS {
         return Err(ApiError::bad_request(format!(
-            "Node {node:?} would have more than {MAX_CHECKS} checks, which is the most that one \
-             agent runs: deregister some"
+            "Node {node:?} would have more than {MAX_CHECKS} checks, the maximum per agent: \
+             deregister some first"
         )));
     }
     Ok(())

@@ -75,7 +75,7 @@ fn refuse_other_tenancies(definition: &ServiceDefinition) -> Result<(), Invalid>
     let sidecar = sidecar.map(|one| ("Connect.SidecarService", (&one.partition, &one.namespace)));
     for (field, (partition, namespace)) in sidecar.into_iter().chain(checks) {
         if own.resolve(partition, namespace) != own {
-            let reason = "it is not that of the service: leave it out";
+            let reason = "it differs from that of the service: leave it out";
             return Err(Invalid::new("Namespace", reason).within(field));
         }
     }
@@ -88,8 +88,8 @@ fn refuse_any_address(definition: &ServiceDefinition) -> Result<(), ApiError> {
         let any = part.address.parse::<IpAddr>();
         if any.is_ok_and(|address| address.is_unspecified()) {
             return Err(ApiError::bad_request(format!(
-                "Invalid service address {:?}: it stands for every address; send the one that \
-                 others reach the service at, or none for the node's",
+                "Invalid service address {:?}: it means all addresses; set the one at which \
+                 others reach the service, or none for the node's",
                 part.address
             )));
         }

@@ -145,11 +145,11 @@ fn links(links: &Links, policies: &[String]) -> Value {
 
 /// Asserts that the server's decisions for the token equal the model's.
 async fn assert_agrees(token: &Client, rules: &[Rule]) -> TestCaseResult {
-    assert_says(token, rules).await?;
+    assert_decisions(token, rules).await?;
     assert_does(token, rules).await
 }
 
-async fn assert_says(token: &Client, rules: &[Rule]) -> TestCaseResult {
+async fn assert_decisions(token: &Client, rules: &[Rule]) -> TestCaseResult {
     let mut questions = Vec::new();
     for resource in RESOURCES {
         for name in NAMES {

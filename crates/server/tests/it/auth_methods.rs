@@ -277,7 +277,7 @@ async fn a_silent_provider_times_out() {
     let reply = login(&client, &signer.sign_as("1", &claims())).await;
     assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(
-        reply.text().contains("no answer in 8 s"),
+        reply.text().contains("no response within 8 s"),
         "{}",
         reply.text()
     );

@@ -154,7 +154,7 @@ async fn errors_of_an_api_server_are_reported() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     api.answer(|_| Reaction::Silence);
     tokio::time::pause();
-    says(&bearer, 503, "no answer in 10 s").await;
+    says(&bearer, 503, "no response within 10 s").await;
     tokio::time::resume();
     assert_eq!(server.store().state().read().tokens().len(), before);
 

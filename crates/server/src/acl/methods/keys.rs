@@ -145,7 +145,7 @@ fn too_slow(source: KeySource<'_>) -> String {
         KeySource::Static(_) => "",
         KeySource::Jwks(at) | KeySource::Discovery(at) => at.url,
     };
-    format!("{url}: no answer in {} s", FETCH_TIME.as_secs())
+    format!("{url}: no response within {} s", FETCH_TIME.as_secs())
 }
 
 /// OpenID provider metadata.

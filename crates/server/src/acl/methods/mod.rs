@@ -78,9 +78,9 @@ impl Methods {
         };
         timeout(TIME_LIMIT, verified).await.unwrap_or_else(|_| {
             let limit = TIME_LIMIT.as_secs();
-            let host = asked(method);
+            let host = server_url(method);
             Err(Failure::Unreachable(format!(
-                "{host}: no answer in {limit} s"
+                "{host}: no response within {limit} s"
             )))
         })
     }
@@ -202,7 +202,7 @@ fn judge(
 }
 
 /// The URL of a method's external server; empty if it has none.
-fn asked(method: &AuthMethod) -> String {
+fn server_url(method: &AuthMethod) -> String {
     match method.settings() {
         Ok(MethodConfig::Kubernetes(config)) => config.url(),
         Ok(MethodConfig::Jwt(config)) => match config.key_source() {

@@ -135,8 +135,8 @@ fn bootstrapped(index: u64, file: Option<&FilePath>) -> ApiError {
     ApiError::new(
         StatusCode::FORBIDDEN,
         format!(
-            "Permission denied: ACL bootstrap no longer allowed (reset index: {index}): there was a \
-             management token already; use it to make others, or {how} when it is lost"
+            "Permission denied: ACL bootstrap no longer allowed (reset index: {index}): a \
+             management token exists already; use it to create others or, if it is lost, {how}"
         ),
     )
 }

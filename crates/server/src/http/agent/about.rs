@@ -194,8 +194,8 @@ pub(crate) async fn members(call: Call) -> Result<Response, ApiError> {
         }
         other => {
             return Err(ApiError::bad_request(format!(
-                "Invalid ?segment={other}: there are no network segments, for there is no gossip; \
-                 leave it out"
+                "Invalid ?segment={other}: there are no network segments, because there is no \
+                 gossip; leave it out"
             )));
         }
     }

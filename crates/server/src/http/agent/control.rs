@@ -54,8 +54,8 @@ pub(crate) async fn join(Path(address): Path<String>, call: Call) -> Result<Resp
         return Ok(call.empty());
     }
     Err(ApiError::internal(format!(
-        "Failed to join {address}: this server has no gossip to join others by; servers share their \
-         state, and agents are clients of their APIs"
+        "Failed to join {address}: there is no gossip; servers share a store, and agents are \
+         clients of their APIs"
     )))
 }
 

@@ -154,7 +154,7 @@ impl Health {
     }
 
     /// The status as reported to clients.
-    fn word(&self) -> &'static str {
+    fn status_text(&self) -> &'static str {
         match self.in_maintenance {
             true => "maintenance",
             false => self.status.as_str(),
@@ -174,7 +174,7 @@ impl Health {
     }
 
     fn shown(&self, service: &Value) -> Value {
-        json!({ "AggregatedStatus": self.word(), "Service": service, "Checks": self.checks })
+        json!({ "AggregatedStatus": self.status_text(), "Service": service, "Checks": self.checks })
     }
 }
 
@@ -202,7 +202,7 @@ pub(crate) async fn health_by_id(
     }
     let health = Health::of(&checks_of_agent(&state, node), &found.id);
     let shown = health.shown(&shown(&call, &state, found)?);
-    answer(health.code(), health.word(), &shown)
+    answer(health.code(), health.status_text(), &shown)
 }
 
 /// `GET /v1/agent/health/service/name/:name`: all instances, with the worst status.
@@ -237,7 +237,7 @@ pub(crate) async fn health_by_name(
         }
     }
     match worst {
-        Some(worst) => answer(worst.code(), worst.word(), &Value::Array(list)),
+        Some(worst) => answer(worst.code(), worst.status_text(), &Value::Array(list)),
         None => {
             let reason = format!("ServiceName {name} Not Found");
             answer(StatusCode::NOT_FOUND, &reason, &json!([]))
