@@ -27,7 +27,7 @@ const MODE: u32 = 0o600;
 /// How long shutdown waits for each file to be flushed.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Maximum length of each logged client header, in bytes.
+/// Maximum length of each logged client header, in characters.
 const SAID: usize = 1024;
 
 /// A log file cannot be opened.

@@ -277,8 +277,8 @@ fn no_gossip() -> ApiError {
     )
 }
 
-/// `/v1/operator/area…` and `/v1/operator/segment`: Consul Enterprise only. The error is that of Consul's
-/// community edition.
+/// `/v1/operator/area…` and `/v1/operator/segment`: Consul Enterprise only. An error, as in Consul's community
+/// edition.
 pub(super) async fn paid(call: Call) -> Result<Response, ApiError> {
     call.authorizer()?;
     Err(ApiError::not_found(

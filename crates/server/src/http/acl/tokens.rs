@@ -205,7 +205,8 @@ fn add(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
     put(txn, token)
 }
 
-/// `PUT /v1/acl/token/:accessor`: changes a token's links and description. Other fields are immutable.
+/// `PUT /v1/acl/token/:accessor`: changes a token's description, links and identities. Its secret, expiration,
+/// locality and auth method are immutable.
 pub(crate) async fn update(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
