@@ -227,9 +227,9 @@ async fn a_method_whose_keys_cannot_be_fetched_is_not_stored() {
         (Box::new(|| Reaction::Hangup), "connection"),
         (
             Box::new(|| Reaction::Huge(2 << 20)),
-            "more than 1048576 bytes",
+            "exceeds 1048576 bytes",
         ),
-        (Box::new(|| Reaction::Huge(10)), "not right"),
+        (Box::new(|| Reaction::Huge(10)), "response is invalid"),
         (Box::new(|| Reaction::Json(503, json!("busy"))), "503"),
         (
             Box::new(move || Reaction::Redirect(elsewhere.clone())),

@@ -144,9 +144,9 @@ async fn errors_of_an_api_server_are_reported() {
     api.answer(|_| Reaction::Json(500, json!({"message": "etcd is away"})));
     says(&bearer, 503, "etcd is away").await;
     api.answer(|_| Reaction::Json(200, json!("busy")));
-    says(&bearer, 503, "not right").await;
+    says(&bearer, 503, "response is invalid").await;
     api.answer(|_| Reaction::Huge(2 << 20));
-    says(&bearer, 503, "more than").await;
+    says(&bearer, 503, "exceeds").await;
     api.answer(|_| Reaction::Hangup);
     says(&bearer, 503, &api.url()).await;
     let channel = channel(&server).await;
