@@ -32,7 +32,7 @@ pub(crate) async fn seed(
         .write(move |txn| {
             let mut registration = registration.clone();
             let node = &mut registration.node;
-            // Keep the id if the node exists already, for example from an earlier start.
+            // Keep the id if the node exists already: another server with this name may have registered it.
             if !named && let Some(known) = txn.read().node(&node.node) {
                 node.id.clone_from(&known.id);
             }

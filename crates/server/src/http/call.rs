@@ -306,8 +306,8 @@ impl Call {
     /// query.
     ///
     /// # Errors
+    ///
     /// 400 that names both values.
-    /// 400 that names what the body and the query say.
     pub(crate) fn settle(
         &mut self,
         partition: &TenancyName,
