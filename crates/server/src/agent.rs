@@ -1,6 +1,5 @@
-//! What a server does as the agent of its node when somebody asks: it reads its configuration files
-//! again, and it leaves. What is registered with it is in the store, which services and checks of the
-//! files get into by [`crate::seed`].
+//! The server in its role as agent of its node: reload and leave. Registrations are in the store;
+//! [`crate::seed`] writes the services and checks of the configuration files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::rates::Rates;
 use crate::seed;
 use crate::start_error::StartError;
 
-/// Reads the configuration files of an agent again.
+/// Reloads the configuration files of an agent.
 #[derive(Clone)]
 pub struct Reload {
     read: Arc<dyn Fn() -> Result<Definitions, String> + Send + Sync>,
@@ -26,7 +25,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// `read` may block. Its error says which file and key is wrong.
+    /// `read` may block. Its error names the file and key at fault.
     pub fn new(read: impl Fn() -> Result<Definitions, String> + Send + Sync + 'static) -> Self {
         Self {
             read: Arc::new(read),
@@ -34,7 +33,7 @@ impl Reload {
         }
     }
 
-    /// The log of the process follows the files, too.
+    /// Also applies the files' log level to the process's log.
     #[must_use]
     pub fn with_log(mut self, log: LogLevel) -> Self {
         self.log = Some(log);
@@ -48,13 +47,13 @@ impl fmt::Debug for Reload {
     }
 }
 
-/// Why the configuration was not read again. Nothing has changed then.
+/// Why a reload failed. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// A file cannot be read, or has a wrong value.
-    #[error("the configuration cannot be read again: {0}")]
+    /// A file cannot be read or contains an invalid value.
+    #[error("the configuration cannot be reloaded: {0}")]
     Read(String),
-    /// What the files register is refused.
+    /// A definition in the files is refused.
     #[error(transparent)]
     Refused(#[from] StartError),
 }
@@ -65,10 +64,10 @@ pub(crate) struct Agent {
     config: Arc<ServerConfig>,
     store: Store,
     reload: Option<Reload>,
-    /// One reading at a time, so that an older one does not win.
+    /// Serialises reloads, so that an older version of the files does not overwrite a newer one.
     reloading: Mutex<()>,
     leaving: CancellationToken,
-    /// The tokens that the agent has of its own.
+    /// The agent's own tokens.
     pub(crate) tokens: Arc<AgentTokens>,
     rates: Rates,
     dns: CurrentDns,
@@ -95,8 +94,7 @@ impl Agent {
         }
     }
 
-    /// Reads the configuration files again and registers what they say. A server without files has
-    /// nothing to read.
+    /// Reloads the configuration files and applies their definitions. No-op for a server without files.
     ///
     /// # Errors
     /// [`ReloadError`]
@@ -115,17 +113,17 @@ impl Agent {
         if let (Some(log), Some(level)) = (log, definitions.log_level) {
             log.set(level);
         }
-        tracing::info!("the configuration was read again");
+        tracing::info!("configuration reloaded");
         Ok(())
     }
 
-    /// The server is to end.
+    /// Requests the server to stop.
     pub(crate) fn leave(&self) {
         tracing::info!("leaving");
         self.leaving.cancel();
     }
 
-    /// Returns when somebody has asked the server to end. Cancel safe.
+    /// Waits until a client requests the server to leave. Cancel safe.
     pub(crate) async fn left(&self) {
         self.leaving.cancelled().await;
     }

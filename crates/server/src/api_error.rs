@@ -1,5 +1,5 @@
-//! What a request that cannot be served is answered with: a status, and a text that says what to
-//! do. It never carries tokens or keys. The rules of writes refuse with it too, whoever asked for them.
+//! The error type of requests: a status, and a text that tells the client how to proceed. It never contains
+//! tokens or keys. Also used by the validation of writes, for all APIs.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -10,21 +10,21 @@ use legate_store::{Rejected, TenantConflict, Unavailable, WriteError};
 
 use crate::acl::AclError;
 
-/// A refused or failed request.
+/// A rejected or failed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
     text: String,
-    /// What the token lacks, where that is the reason.
+    /// The missing permission, if that is the reason.
     denied: Option<Box<Denied>>,
 }
 
-/// What was missing; an extension of the response.
+/// A missing permission. Attached to the response as an extension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Denied {
     /// Such as `service:write`.
     pub(crate) permission: String,
-    /// On what; empty where there is no name.
+    /// The object's name; empty if there is none.
     pub(crate) name: String,
 }
 
@@ -37,12 +37,12 @@ impl ApiError {
         }
     }
 
-    /// What it says.
+    /// The text for the client.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The request is wrong and stays wrong when it is repeated.
+    /// The request is invalid; repeating it does not help.
     pub(crate) fn bad_request(text: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
@@ -51,7 +51,7 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, text)
     }
 
-    /// The token lacks a permission, such as `service:write`, on something.
+    /// The token lacks a permission, such as `service:write`, on an object.
     pub(crate) fn denied(permission: &str, name: &str) -> Self {
         let on = if name.is_empty() {
             String::new()
@@ -79,12 +79,12 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     }
 
-    /// The server cannot answer now; another one, or this one later, can.
+    /// The server is temporarily unable to respond. A retry, or another server, may succeed.
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
     }
 
-    /// ACL endpoints exist only where ACLs are on.
+    /// For ACL endpoints if ACLs are disabled.
     pub(crate) fn acl_disabled() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "ACL support disabled")
     }
@@ -121,7 +121,7 @@ impl From<Rejected> for ApiError {
             | Rejected::InvalidEntry { .. }
             | Rejected::MissingLink { .. }
             | Rejected::MissingAuthMethod { .. } => StatusCode::BAD_REQUEST,
-            // The request is right; Consul's status. Clients look for it with the taken name.
+            // Valid requests, but Consul's status. Clients match on it for names that are taken.
             Rejected::NoVirtualIpLeft { .. }
             | Rejected::NameTaken { .. }
             | Rejected::PreparedQuery(_) => StatusCode::INTERNAL_SERVER_ERROR,

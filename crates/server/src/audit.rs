@@ -1,9 +1,9 @@
-//! The audit log: a line of JSON for every write and every denied request of the HTTP API, in the form
-//! of Consul Enterprise. Lines are written by a thread of each file from a bounded queue, so that no
-//! request waits for a disk; what finds no room is counted in a line of its own.
+//! The audit log: a JSON line for every write and every denied request of the HTTP API, in Consul Enterprise's
+//! format. A thread per file writes lines from a bounded queue, so that requests never wait for the disk. Lines
+//! that do not fit into the queue are counted in a line of their own.
 //!
-//! Tokens appear by their public ids only, and of a URL its path: parameters may hold secrets. Bodies
-//! are not logged.
+//! Tokens appear by accessor id only. URLs are logged without parameters, which may contain secrets. Bodies are
+//! not logged.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,16 +21,16 @@ use uuid::Uuid;
 use crate::acl::{Rights, is_anonymous};
 use crate::operations::AuditSink;
 
-/// Who may read the files, unless their settings say it.
+/// Default mode of the files.
 const MODE: u32 = 0o600;
 
-/// How long the end of the server waits for a file.
+/// How long shutdown waits for each file to be flushed.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// How much of what a client says about itself is logged, in bytes.
+/// Maximum length of each logged client header, in characters.
 const SAID: usize = 1024;
 
-/// A file cannot be opened.
+/// A log file cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("the audit log {} cannot be opened: {source}", path.display())]
 pub struct AuditError {
@@ -38,7 +38,7 @@ pub struct AuditError {
     source: io::Error,
 }
 
-/// The files of one server.
+/// The audit log files of a server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Audit {
     files: Vec<LineQueue>,
@@ -51,7 +51,7 @@ pub(crate) struct Event {
     request: Value,
 }
 
-/// What is logged about a request, in its own words.
+/// The logged parts of a request.
 pub(crate) struct Asked<'r> {
     pub(crate) method: &'r Method,
     pub(crate) path: &'r str,
@@ -80,12 +80,12 @@ impl Audit {
         })
     }
 
-    /// Whether anything is logged.
+    /// Whether the audit log is enabled.
     pub(crate) fn is_on(&self) -> bool {
         !self.files.is_empty()
     }
 
-    /// Begins to log a request of the owner of `token`.
+    /// Prepares the log entry of a request with this token.
     pub(crate) fn event(&self, rights: &Rights, token: &str, asked: &Asked<'_>) -> Event {
         let said = |name: header::HeaderName| {
             let value = asked.headers.get(name)?;
@@ -104,12 +104,12 @@ impl Audit {
         }
     }
 
-    /// Logs that a request has begun.
+    /// Logs the start of a request.
     pub(crate) fn begin(&self, event: &Event) {
         self.write(event, event.request.clone(), None);
     }
 
-    /// Logs how a request has ended, and what it was about, where that was read.
+    /// Logs the end of a request, and its tenancy if known.
     pub(crate) fn end(&self, event: &Event, tenancy: Option<&Tenancy>, status: StatusCode) {
         let mut request = event.request.clone();
         if let Some(Tenancy {
@@ -144,11 +144,11 @@ impl Audit {
         }
     }
 
-    /// Waits until everything is written, but not for long.
+    /// Waits until all lines are written, up to a timeout.
     pub(crate) fn flush(&self) {
         for file in &self.files {
             if !file.flush(FLUSH) {
-                tracing::warn!("the end of the audit log was not written in time");
+                tracing::warn!("the audit log could not be flushed in time");
             }
         }
     }
@@ -163,7 +163,7 @@ fn now(clock: &Clock) -> String {
     timestamp::format(clock.now()).unwrap_or_default()
 }
 
-/// Who asks, by public ids. Of a token that nobody has nothing is known but that it was sent.
+/// The caller, by accessor id. Unknown tokens are logged as such.
 fn auth(rights: &Rights, token: &str) -> Value {
     let owner = rights.owner(token);
     let anonymous = is_anonymous(token) || token == ANONYMOUS_SECRET;

@@ -1,6 +1,5 @@
-//! Certificates of the listeners with TLS: from files, which are read again when they change, or from
-//! the mesh CA and then renewed before it expires and when the CA's root changes. It listens nowhere
-//! itself.
+//! Certificates of TLS listeners: from files, which are reloaded when they change, or from the mesh CA, renewed
+//! before they expire and when the root changes.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,44 +19,44 @@ use rustls::sign::CertifiedKey;
 use crate::config::ServerConfig;
 use crate::operations::{TlsPolicy, TlsVersion};
 
-/// The certificate is renewed when this part of its lifetime has passed.
+/// Fraction of the lifetime after which a certificate is renewed.
 const RENEW_AFTER: f64 = 0.66;
-/// How long to wait before asking the CA again.
+/// Delay before a failed renewal is retried.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// The wall clock is looked at this often at least: it can be set, and it goes on while a machine is
-/// suspended, which timers do not see.
+/// Maximum wait between checks of the wall clock. It can be set, and it advances while the machine is
+/// suspended, unlike timers.
 const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
-/// How often the files are read, to see whether they have changed.
+/// How often the files are polled for changes.
 const READ_EVERY: Duration = Duration::from_secs(30);
 
-/// Why there is no certificate.
+/// Why a certificate cannot be loaded or issued.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file of the certificate cannot be read.
+    /// A certificate or key file cannot be read.
     #[error("cannot read {}: {source}; check the TLS certificate and key files", .path.display())]
     File {
-        /// The file.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Certificate and key do not make a TLS server.
+    /// Certificate and key are invalid or do not match.
     #[error("the TLS certificate cannot be used: {0}; check the TLS certificate and key files")]
     Tls(#[from] TlsError),
-    /// The mesh CA does not sign it.
+    /// The mesh CA failed to issue a certificate.
     #[error("the mesh CA issued no certificate for the TLS listeners: {0}")]
     Ca(#[from] legate_ca::CaError),
 }
 
-/// The same certificate for HTTP: clients that offer HTTP/2 as well are answered with HTTP/1.1.
+/// The same configuration for HTTP: ALPN offers HTTP/1.1 only.
 pub(crate) fn for_http(tls: &TlsConfig) -> Arc<TlsConfig> {
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Arc::new(tls)
 }
 
-/// The same certificate, for clients of whom more is asked.
+/// The same certificate, with the restrictions of a TLS policy.
 pub(crate) fn with_policy(
     tls: &Arc<TlsConfig>,
     policy: &TlsPolicy,
@@ -76,16 +75,16 @@ pub(crate) fn with_policy(
     Ok(Arc::new(restricted(tls, &asked)?))
 }
 
-/// Certificate and key from files.
+/// A certificate and key in files.
 pub(crate) struct Files {
     cert: PathBuf,
     key: PathBuf,
-    /// What the files held when they were read last, whether it could be used or not.
+    /// The contents last read, whether valid or not.
     seen: Pem,
     current: Arc<Current>,
 }
 
-/// What the files of certificate and key hold.
+/// The contents of the certificate and key files.
 #[derive(PartialEq)]
 struct Pem {
     cert: String,
@@ -110,7 +109,7 @@ impl Pem {
 }
 
 impl Files {
-    /// Reads the files.
+    /// Loads the files.
     pub(crate) fn open(
         cert: &Path,
         key: &Path,
@@ -126,8 +125,7 @@ impl Files {
         Ok((files, tls))
     }
 
-    /// Follows the files until the token is cancelled. Connections that are open keep the old
-    /// certificate.
+    /// Polls the files until `stop`. Open connections keep the old certificate.
     pub(crate) async fn keep(mut self, stop: CancellationToken) -> Result<(), BoxError> {
         let mut readable = true;
         let pause = || tokio::time::sleep(READ_EVERY);
@@ -139,7 +137,7 @@ impl Files {
                 }
                 Err(error) if readable => {
                     readable = false;
-                    tracing::warn!(%error, "the TLS certificate that was read before stays in use");
+                    tracing::warn!(%error, "the TLS certificate cannot be reloaded; the previous one stays in use");
                 }
                 Err(_) => {}
             }
@@ -147,7 +145,8 @@ impl Files {
         Ok(())
     }
 
-    /// A pair that does not fit may be one of which only one file is written yet.
+    /// Switches to a new certificate if it is valid. A mismatch may mean that only one of the files has been
+    /// written yet.
     fn take(&mut self, pem: Pem) {
         if pem == self.seen {
             return;
@@ -155,28 +154,28 @@ impl Files {
         match pem.tls() {
             Ok(tls) => {
                 self.current.set(&tls);
-                tracing::info!(file = %self.cert.display(), "the TLS certificate has changed");
+                tracing::info!(file = %self.cert.display(), "TLS certificate reloaded");
             }
             Err(error) => {
-                tracing::warn!(%error, "the TLS certificate that was read before stays in use");
+                tracing::warn!(%error, "the TLS certificate cannot be reloaded; the previous one stays in use");
             }
         }
         self.seen = pem;
     }
 }
 
-/// Certificates of the mesh CA for this server.
+/// A certificate of the mesh CA for this server.
 pub(crate) struct Renewed {
     ca: Ca,
     clock: Clock,
     ips: Vec<IpAddr>,
     current: Arc<Current>,
-    /// When it has to be renewed.
+    /// When it must be renewed.
     due: SystemTime,
 }
 
 impl Renewed {
-    /// Gets the first certificate.
+    /// Issues the first certificate.
     pub(crate) async fn issue(
         ca: &Ca,
         clock: &Clock,
@@ -201,7 +200,7 @@ impl Renewed {
         Ok((renewed, tls))
     }
 
-    /// Renews until the token is cancelled. Connections that are open keep the old certificate.
+    /// Renews the certificate until `stop`. Open connections keep the old one.
     pub(crate) async fn keep(
         mut self,
         store: Reader,
@@ -217,7 +216,7 @@ impl Renewed {
                         continue;
                     }
                 }
-                // From before the certificate is made: no change falls between the two.
+                // Watch again before the renewal, so that no change is missed.
                 () = roots.changed() => roots = watch_roots(&store),
                 () = stop.cancelled() => return Ok(()),
             }
@@ -227,7 +226,7 @@ impl Renewed {
                     () = stop.cancelled() => return Ok(()),
                 };
                 let Err(error) = renewed else { break };
-                tracing::error!(%error, "the TLS certificate was not renewed: trying again");
+                tracing::error!(%error, "the TLS certificate could not be renewed; retrying");
                 tokio::select! {
                     () = tokio::time::sleep(RETRY) => {}
                     () = stop.cancelled() => return Ok(()),
@@ -240,12 +239,12 @@ impl Renewed {
         let (tls, expires) = sign(&self.ca, &self.ips).await?;
         self.current.set(&tls);
         self.due = due(self.clock.now(), expires);
-        tracing::debug!("the TLS certificate was renewed");
+        tracing::debug!("TLS certificate renewed");
         Ok(())
     }
 }
 
-/// Wakes when the roots change.
+/// A watch of the CA roots.
 fn watch_roots(store: &Reader) -> Watch {
     let state = store.state();
     let txn = state.read();
@@ -259,17 +258,17 @@ async fn sign(ca: &Ca, ips: &[IpAddr]) -> Result<(Arc<TlsConfig>, SystemTime), C
     Ok((tls, issued.info.not_after))
 }
 
-/// When a certificate has to be renewed that is valid from `now` on.
+/// When a certificate that is valid from `now` must be renewed.
 fn due(now: SystemTime, expires: SystemTime) -> SystemTime {
     let left = expires.duration_since(now).unwrap_or_default();
     now + left.mul_f64(RENEW_AFTER)
 }
 
-/// Hands out the newest certificate.
+/// Resolves to the newest certificate.
 struct Current(ArcSwap<Arc<dyn ResolvesServerCert>>);
 
 impl Current {
-    /// Starts with the certificate of `tls`; the second value is `tls` with one that can change.
+    /// Starts with the certificate of `tls`. Also returns a copy of `tls` whose certificate can be replaced.
     fn of(tls: &TlsConfig) -> (Arc<Self>, Arc<TlsConfig>) {
         let current = Arc::new(Self(ArcSwap::from_pointee(tls.cert_resolver.clone())));
         let mut shared = tls.clone();
@@ -350,7 +349,7 @@ mod tests {
 
         tokio::time::sleep(HOUR).await;
         assert!(Arc::ptr_eq(&first, &current.0.load_full()));
-        // It has expired by now, and hardly any time has passed for timers.
+        // The certificate has expired, although timers have hardly advanced.
         clock.skip(CaConfig::default().leaf_ttl);
         tokio::time::sleep(LONGEST_WAIT * 2).await;
         assert!(!Arc::ptr_eq(&first, &current.0.load_full()));

@@ -1,5 +1,5 @@
-//! The settings of a server, as values. Reading flags and the environment is `main.rs`' work;
-//! nothing here touches files or the network.
+//! The settings of a server as plain values. No file or network access here; `main.rs` reads flags and the
+//! environment.
 
 pub(crate) mod dns;
 
@@ -23,162 +23,161 @@ use crate::operations::{
     TlsPolicy,
 };
 
-/// Access control of a server.
+/// ACL settings of a server.
 #[derive(Debug, Clone, Default)]
 pub struct AclConfig {
-    /// Whether tokens are looked at at all. Default: off, as in Consul.
+    /// Whether ACLs are enforced. Default: no, as in Consul.
     pub enabled: bool,
-    /// What a token without a matching rule may do. Default: allow, as in Consul.
+    /// What tokens may do where no rule matches. Default: allow, as in Consul.
     pub default_policy: DefaultPolicy,
-    /// A token that may do everything, present from the first moment. Its secret is the value.
+    /// Secret of a management token that is created at startup.
     pub initial_management: Option<Secret>,
-    /// Whether listing keys needs `list` on their prefix. Default: no, as in Consul.
+    /// Whether listing keys requires `list` permission on their prefix. Default: no, as in Consul.
     pub key_list_policy: bool,
 }
 
-/// The tokens that an agent has of its own: one of each kind, or none. The names are those of the settings and of the file.
+/// The agent's own tokens, at most one of each kind. The field names are used in the settings and in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TokenSet {
-    /// What requests without a token are judged by.
+    /// Used for requests without a token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<Secret>,
-    /// Kept and not used: this server is the catalog.
+    /// Stored but unused: this server is the catalog.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Secret>,
-    /// May write this agent and read nodes, whatever the tables say.
+    /// Permits writing this agent and reading nodes, whatever the ACL tables contain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_recovery: Option<Secret>,
-    /// Kept and not used: there is no replication.
+    /// Stored but unused: there is no replication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replication: Option<Secret>,
-    /// Kept and not used: whoever writes the configuration files is trusted.
+    /// Stored but unused: the author of the configuration files is trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_file_service_registration: Option<Secret>,
-    /// What DNS queries are judged by, before `default`.
+    /// Used for DNS queries, in preference to `default`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<Secret>,
 }
 
-/// What a server is as an agent, and what is registered when it starts. All of it is expected to be
-/// valid.
+/// The server's role as agent of its node, and what it registers at startup. Must be validated already.
 #[derive(Debug, Clone, Default)]
 pub struct AgentConfig {
-    /// Whether the catalog has the server itself, as Consul's has: the service `consul`, and the
-    /// check `serfHealth` of its node, which always passes. Default: no. It is for a server that is
-    /// alone with its store: nobody else would take back that it is well.
+    /// Whether the server registers itself, as Consul's servers do: the service `consul`, and the check
+    /// `serfHealth` of its node, which always passes. Default: no. Only for a server with a store of its own:
+    /// in a shared store, nothing would mark the check critical after this server failed.
     pub registers_itself: bool,
-    /// The id of its node, a UUID. Default: the one that the node has, else a random one.
+    /// The node's id, a UUID. Default: the stored id, else a random one.
     pub node_id: Option<String>,
-    /// Addresses of its node in other networks, in addition to `lan` and `wan`.
+    /// Addresses of the node in other networks, in addition to `lan` and `wan`.
     pub tagged_addresses: BTreeMap<String, String>,
-    /// Free key/value pairs of its node.
+    /// Metadata of the node.
     pub node_meta: BTreeMap<String, String>,
-    /// Services on its node.
+    /// Services to register on the node.
     pub services: Vec<ServiceDefinition>,
-    /// Checks on its node.
+    /// Checks to register on the node.
     pub checks: Vec<CheckType>,
-    /// Config entries. One that exists already is left as it is.
+    /// Config entries to create. Existing entries are not overwritten.
     pub config_entries: Vec<ConfigEntry>,
-    /// What is permitted to checks.
+    /// Limits and permissions of health checks.
     pub check_settings: legate_checks::Settings,
-    /// The tokens that the agent has of its own.
+    /// The agent's own tokens.
     pub tokens: TokenSet,
-    /// Where those are kept that the API sets. Default: nowhere, they are gone with the process.
+    /// File in which tokens set through the API are stored. `None`: they are lost at exit.
     pub token_file: Option<PathBuf>,
 }
 
-/// What configuration files say that can change while an agent runs. Services and checks that an
-/// earlier reading had and this one has not are deregistered.
+/// The settings that configuration files can change while the agent runs. A reload deregisters services and
+/// checks that were in the previous version of the files and no longer are.
 #[derive(Debug, Clone, Default)]
 pub struct Definitions {
     /// Services, with their checks and sidecars.
     pub services: Vec<ServiceDefinition>,
-    /// Checks of the node, or of a service of it.
+    /// Checks of the node or of its services.
     pub checks: Vec<CheckType>,
     /// The agent's own tokens.
     pub tokens: TokenSet,
-    /// How many requests are taken in a second.
+    /// Rate limits.
     pub request_limits: RequestLimits,
-    /// How DNS answers.
+    /// DNS settings.
     pub dns: DnsSettings,
-    /// From which weight on events are logged, where [`crate::Reload::with_log`] names the log.
+    /// Minimum level of log events. Takes effect if [`crate::Reload::with_log`] provides the log.
     pub log_level: Option<Level>,
 }
 
 /// The settings of one server.
 ///
-/// [`ServerConfig::default`] is the development mode: everything on loopback at Consul's ports, no
-/// ACLs. A port of 0 asks for a free one; an address of `None` turns that API off.
+/// [`ServerConfig::default`] is development mode: all APIs on loopback at Consul's ports, without ACLs. Port 0
+/// picks a free port; an address of `None` disables that API.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// The datacenter this server serves. Default `dc1`.
     pub datacenter: String,
-    /// The name of the node this server stands on, and the catalog node of services registered
-    /// through the agent API. Default `legate`.
+    /// The name of this server's node. Services registered through the agent API belong to it. Default
+    /// `legate`.
     pub node_name: String,
-    /// The address other machines reach this server at. Default `127.0.0.1`.
+    /// The address at which other machines reach this server. Default `127.0.0.1`.
     pub advertise: IpAddr,
-    /// Where the HTTP API listens. Default `127.0.0.1:8500`.
+    /// Address of the HTTP API. Default `127.0.0.1:8500`.
     pub http: Option<SocketAddr>,
-    /// Where the HTTP API listens with TLS. Default: nowhere, as in Consul.
+    /// Address of the HTTP API with TLS. Default: disabled, as in Consul.
     pub https: Option<SocketAddr>,
-    /// Where gRPC listens without TLS. Default `127.0.0.1:8502`.
+    /// Address of gRPC without TLS. Default `127.0.0.1:8502`.
     pub grpc: Option<SocketAddr>,
-    /// Where gRPC listens with TLS. Default `127.0.0.1:8503`.
+    /// Address of gRPC with TLS. Default `127.0.0.1:8503`.
     pub grpc_tls: Option<SocketAddr>,
-    /// Where DNS answers, over UDP and TCP. Default `127.0.0.1:8600`.
+    /// Address of DNS, over UDP and TCP. Default `127.0.0.1:8600`.
     pub dns: Option<SocketAddr>,
-    /// The domains that DNS answers for. Default `consul`.
+    /// The domains served by DNS. Default `consul`.
     pub dns_domains: DnsDomains,
-    /// How DNS answers.
+    /// DNS settings.
     pub dns_settings: DnsSettings,
-    /// Where APIs listen, too.
+    /// Additional listen addresses.
     pub more_listeners: MoreListeners,
-    /// Where the store keeps its rows. Default: in memory.
+    /// Storage backend. Default: in memory.
     pub store: StoreConfig,
     /// Certificate chain and key (PEM files) of gRPC with TLS. Default: a certificate of the mesh CA.
     pub grpc_tls_files: Option<(PathBuf, PathBuf)>,
     /// Certificate chain and key (PEM files) of the HTTP API with TLS. Default: a certificate of the
     /// mesh CA.
     pub https_files: Option<(PathBuf, PathBuf)>,
-    /// What the HTTP API with TLS asks of its clients.
+    /// TLS requirements of the HTTP API.
     pub https_policy: TlsPolicy,
-    /// What gRPC with TLS asks of its clients.
+    /// TLS requirements of gRPC.
     pub grpc_tls_policy: TlsPolicy,
-    /// What the HTTP API lets through.
+    /// Restrictions and response headers of the HTTP API.
     pub http_policy: HttpPolicy,
-    /// How many requests are taken in a second. Default: no limit.
+    /// Rate limits. Default: none.
     pub request_limits: RequestLimits,
-    /// How large what is stored may be.
+    /// Size limits of stored values.
     pub sizes: SizeLimits,
-    /// How long blocking queries wait.
+    /// Wait times of blocking queries.
     pub query_times: QueryTimes,
-    /// The shortest time that a session may live without being renewed. Default 10 s.
+    /// The shortest TTL of a session. Default 10 s.
     pub session_ttl_min: Duration,
-    /// Files that get a line for every write and every denied request. Default: none.
+    /// Audit log files, which record every write and every denied request. Default: none.
     pub audit: Vec<AuditSink>,
-    /// What is reported to others.
+    /// Export of metrics and traces.
     pub telemetry: TelemetryConfig,
-    /// Whether the profiles of `/debug/pprof` are served to everybody where ACLs are off.
+    /// Whether `/debug/pprof` is served without authentication if ACLs are off.
     pub debug: bool,
-    /// Whether there is a mesh. Default: yes. Without, the endpoints of its CA refuse.
+    /// Whether the service mesh is enabled. Default: yes. If not, the CA endpoints return errors.
     pub connect: bool,
-    /// How many connections each API holds. Fewer, when the process may not open as many files.
+    /// Connection limits of each API. Lowered at startup if the limit of open files requires it.
     pub connections: ConnectionLimits,
-    /// Access control.
+    /// ACL settings.
     pub acl: AclConfig,
-    /// What this server is as an agent.
+    /// The server's role as agent.
     pub agent: AgentConfig,
-    /// What happens to a connection that no intention speaks of. Default: the ACL default policy
-    /// when ACLs are on, else allow.
+    /// Action for connections that match no intention. Default: the ACL default policy if ACLs are on, else
+    /// allow.
     pub default_intention_policy: Option<Action>,
     /// Lifetimes of the CA's certificates.
     pub ca: CaConfig,
-    /// How long changes are collected before a proxy gets them. Default 200 ms.
+    /// How long changes are coalesced before a proxy receives them. Default 200 ms.
     pub update_coalesce: Duration,
-    /// Most snapshots of all proxies together in a second, without the first of each; 0, the
-    /// default, is no limit.
+    /// Maximum snapshots per second over all proxies, not counting the first of each proxy. 0, the default,
+    /// means no limit.
     pub update_max_per_second: u32,
 }
 
@@ -223,7 +222,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// What happens to a connection that no intention speaks of, after applying the defaults.
+    /// Action for connections that match no intention, with defaults applied.
     pub fn intention_default(&self) -> Action {
         match (self.default_intention_policy, &self.acl) {
             (Some(action), _) => action,

@@ -1,12 +1,12 @@
-//! Lists in the order of the distance from a node, by the coordinates that nodes have.
+//! Sorts lists by network distance, from nodes' coordinates.
 
 use legate_store::ReadTxn;
 
-/// What stands for the node of the server that answers.
+/// Alias for the node of the responding server (`?near=_agent`).
 pub(crate) const AGENT: &str = "_agent";
 
-/// Puts the nearest first. Items of nodes without a coordinate come last, in the order they had; from
-/// a node without one there is no order at all.
+/// Sorts by distance from `origin`. Items of nodes without a coordinate come last, in their original order. If
+/// `origin` has no coordinate, the order is unchanged.
 pub(crate) fn sort_from<T>(
     state: &ReadTxn<'_>,
     origin: &str,
@@ -18,7 +18,7 @@ pub(crate) fn sort_from<T>(
     };
     items.sort_by_cached_key(|item| {
         let place = state.coordinate(node(item));
-        // In nanoseconds, as precisely as Consul compares.
+        // In nanoseconds, Consul's precision.
         place.map_or(u64::MAX, |place| {
             (origin.coord.distance(&place.coord) * 1e9) as u64
         })

@@ -1,5 +1,5 @@
-//! From a service to what it is reached by: its proxies, and the gateways whose config entries name it. For
-//! HTTP, DNS and prepared queries alike.
+//! Finds the proxies of a service, and the gateways whose config entries name it. Used by HTTP, DNS and
+//! prepared queries.
 
 use legate_model::{
     CheckServiceNode, ConfigEntry, ConfigKind, ServiceInstance, ServiceKind, ServiceName, Tenancy,
@@ -9,21 +9,20 @@ use legate_store::ReadTxn;
 
 use crate::own_node::OWN_SERVICE;
 
-/// What stands for a service in the mesh: its proxies and mesh-native instances, and the terminating
-/// gateways that lead to it.
+/// The mesh endpoints of a service: its proxies and mesh-native instances, and the terminating gateways that
+/// expose it.
 pub(crate) fn connect_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
     let mut found = state.connect(service);
     found.extend(gateways_to(state, ConfigKind::TerminatingGateway, service));
     found
 }
 
-/// The instances of the ingress gateways that lead to a service.
+/// The instances of the ingress gateways that expose a service.
 pub(crate) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
     gateways_to(state, ConfigKind::IngressGateway, service)
 }
 
-/// The instances of the gateways with entries of a kind that lead to a service, in all namespaces of its
-/// partition.
+/// The instances of gateways whose entries of `kind` name a service, in all namespaces of its partition.
 fn gateways_to(state: &ReadTxn<'_>, kind: ConfigKind, service: &str) -> Vec<CheckServiceNode> {
     let service = ServiceName::new(state.tenancy(), service);
     let entries = |tenancy: &Tenancy| state.in_tenancy(tenancy, |state| state.config_entries(kind));
@@ -50,14 +49,14 @@ fn gateways_to(state: &ReadTxn<'_>, kind: ConfigKind, service: &str) -> Vec<Chec
     found
 }
 
-/// A service that the entry of a gateway names.
+/// A service named by a gateway's entry.
 struct Listed<'a> {
     name: &'a str,
     partition: &'a TenancyName,
     namespace: &'a TenancyName,
 }
 
-/// The kind of the gateways that an entry is for, and what it names.
+/// The kind of gateway that an entry configures, and the services that it names.
 fn links_of(entry: &ConfigEntry) -> (ServiceKind, Vec<Listed<'_>>) {
     match entry {
         ConfigEntry::IngressGateway(entry) => {
@@ -81,8 +80,8 @@ fn links_of(entry: &ConfigEntry) -> (ServiceKind, Vec<Listed<'_>>) {
     }
 }
 
-/// Whether `*` in the entry of a gateway of a kind stands for a service, too. As in Consul these are
-/// services in the mesh for ingress and services with instances outside of it for egress, and destinations.
+/// Whether `*` in a gateway's entry includes a service. As in Consul: services in the mesh for ingress
+/// gateways, services with instances outside the mesh for terminating gateways, and destinations for both.
 pub(crate) fn is_behind_every(state: &ReadTxn<'_>, kind: ServiceKind, name: &str) -> bool {
     let defaults = state.config_entry(ConfigKind::ServiceDefaults, name);
     if let Some(ConfigEntry::ServiceDefaults(entry)) = defaults.as_deref()

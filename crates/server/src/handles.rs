@@ -1,9 +1,9 @@
-//! The handles that one server has, for the places that put an API together.
+//! The handles of one server, for the code that assembles an API.
 //!
-//! What serves a request gets those that it names, each a value of its own: a [`Reader`], a
-//! [`Writer`], the [`Rights`] of tokens, the [`Ca`] that signs. So what a part of an API can do to
-//! the mesh stands in its types: DNS and xDS have no writer, and HTTP has nothing that signs what it is
-//! given: it yields leaves of services, and changes the CA's configuration.
+//! Each endpoint receives only the handles that it names as parameters: a [`Reader`], a [`Writer`], the
+//! [`Rights`] of tokens, the [`Ca`]. So types limit what each part of an API can change: DNS and xDS have no
+//! writer, and HTTP cannot sign arbitrary requests; it only issues service leaves and changes the CA
+//! configuration.
 //!
 //! [`Reader`]: legate_store::Reader
 //! [`Writer`]: legate_store::Writer
@@ -30,60 +30,60 @@ use crate::telemetry::Traces;
 /// All handles of one server.
 #[derive(Clone)]
 pub(crate) struct Handles {
-    /// The settings the server was started with.
+    /// The settings that the server was started with.
     pub(crate) config: Arc<ServerConfig>,
     /// The catalog, config entries, CA state and ACL tables.
     pub(crate) store: Store,
-    /// What tokens allow, resolved once for all APIs.
+    /// Token resolution, shared by all APIs.
     pub(crate) rights: Rights,
     /// Signs certificates.
     pub(crate) ca: Ca,
-    /// Changes what certificates are signed with.
+    /// Changes the CA configuration and provider.
     pub(crate) ca_manager: CaManager,
-    /// Yields leaves of services for callers without a proxy.
+    /// Issues service leaves to callers without a proxy.
     pub(crate) leaves: ServiceLeaves,
-    /// The time, as tests want it to be.
+    /// The clock, which tests can control.
     pub(crate) clock: Clock,
-    /// Keeps a snapshot for every proxy that is connected.
+    /// Builds and updates a snapshot for every connected proxy.
     pub(crate) manager: Manager,
-    /// The proxies that are connected, for people.
+    /// The connected proxies, for status reports.
     pub(crate) proxies: Proxies,
-    /// What proofs of identity are verified with.
+    /// The auth methods, which verify logins.
     pub(crate) methods: Arc<Methods>,
-    /// Hands reports for TTL checks to the runner of this node's checks.
+    /// Reports results of TTL checks to this node's check runner.
     pub(crate) reports: Reports,
     /// Turns snapshots into Envoy resources, shared by all streams.
     pub(crate) generator: Arc<Generator>,
     /// Metrics of this server; two servers in one process do not share them.
     pub(crate) registry: Registry,
-    /// The server as the agent of its node.
+    /// The server in its role as agent of its node.
     pub(crate) agent: Arc<Agent>,
-    /// How DNS answers now.
+    /// The current DNS settings.
     pub(crate) dns: CurrentDns,
-    /// How many requests are answered.
+    /// The rate limiter.
     pub(crate) rates: Rates,
-    /// Where requests are logged.
+    /// The audit log.
     pub(crate) audit: Audit,
-    /// Takes the traces of requests.
+    /// The exporter of traces.
     pub(crate) traces: Traces,
-    /// Starts tasks that end with the server.
+    /// Spawns tasks that end with the server.
     pub(crate) spawner: Spawner,
 }
 
 impl Handles {
-    /// What tokens allow.
+    /// Token resolution.
     pub(crate) fn rights(&self) -> Rights {
         self.rights.clone()
     }
 
-    /// What exchanges proofs for tokens.
+    /// The login service.
     pub(crate) fn logins(&self) -> Logins {
         let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
         let (reader, writer) = (self.store.reader(), self.store.writer());
         Logins::new(reader, writer, clock, config, Arc::clone(&self.methods))
     }
 
-    /// What answers DNS messages.
+    /// The DNS responder.
     pub(crate) fn responder(&self) -> Responder {
         let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
         let (settings, rates) = (self.dns.clone(), self.rates.clone());

@@ -2,20 +2,19 @@
 //!
 //! This crate joins the store, the CA, proxycfg, resources and xDS into one [`Server`] that other
 //! programs can start inside themselves (`legate dev`, tests) or run alone (`legate-server`).
-//! It decides nothing about the mesh: who may call whom, what a proxy gets and how data is
-//! stored live in the crates below.
+//! It contains no mesh logic: authorization, proxy configuration and storage are in the crates below.
 //!
-//! Files import each other downwards only. From the bottom up:
+//! Modules import only modules that come earlier in this list:
 //!
-//! 1. Settings, as values: `config`, `operations`; and how connections are accepted: `net`.
-//! 2. What a token allows (`acl`), and how a request is refused (`api_error`).
-//! 3. Questions and writes as functions of a state, whoever asks: `own_node`, `gateways`, `distance`, `prepared`,
-//!    `entries`, `registration`.
-//! 4. What a server has besides its tables (`audit`, `certificate`, `rates`, `telemetry`), what is in those from
-//!    the first moment (`seed`), what answers DNS (`dns`), and the server as the agent of its node (`agent`).
-//! 5. The handles of all that: `handles`.
-//! 6. The APIs with handles: `grpc`, and `http`, where endpoints stand below the table of routes.
-//! 7. `server` starts all of it, and `program` makes it a whole program.
+//! 1. `config`, `operations`: settings as plain values. `net`: accepting connections.
+//! 2. `acl`: token resolution. `api_error`: error responses.
+//! 3. `own_node`, `gateways`, `distance`, `prepared`, `entries`, `registration`: reads and writes as functions
+//!    of a state, shared by all APIs.
+//! 4. `audit`, `certificate`, `rates`, `telemetry`, `dns`: services that run next to the store. `seed`: rows
+//!    written at startup. `agent`: the server in its role as agent of its node.
+//! 5. `handles`: shared handles to all of the above.
+//! 6. `grpc` and `http`: the APIs. In `http`, the route table imports the endpoints, never the reverse.
+//! 7. `server` wires the parts together and starts them; `program` adds signals and exit handling.
 
 mod acl;
 mod agent;

@@ -10,18 +10,18 @@ use legate_runtime::logging;
 
 use crate::options::{Options, Secrets};
 
-/// A server allocates and frees small values on every core at once: this takes less processor time and
-/// less memory for it than the C library's allocator.
+/// The server allocates and frees many small values on all cores. jemalloc needs less CPU time and memory for
+/// that than the C library's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    // It is kept to the end, so that the last line is written.
+    // Held until the end of `main`, so that the last log lines are flushed.
     let _log = match logging::init(options.log()) {
         Ok(log) => log,
         Err(error) => {
-            // There is no log yet, and a closed standard error changes nothing.
+            // The log is not set up yet. If standard error is closed, there is nowhere left to report to.
             let _ = writeln!(std::io::stderr(), "{error}");
             return ExitCode::FAILURE;
         }

@@ -1,5 +1,5 @@
-//! The settings of a server's operation, as values: where else it listens, what its HTTP API lets
-//! through, limits, the audit log and telemetry. Nothing here touches files or the network.
+//! Operational settings as plain values: additional listeners, HTTP restrictions, limits, the audit log and
+//! telemetry. No file or network access here.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,28 +10,28 @@ use http::{HeaderName, HeaderValue};
 use ipnet::IpNet;
 use legate_model::Secret;
 
-/// The largest value of KV, and body of a transaction, that Consul takes unless it is set otherwise.
+/// Consul's default maximum size of a KV value and of a transaction's body.
 const KV_LIMIT: usize = 512 * 1024;
 
-/// A socket in the file system.
+/// A UNIX socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnixSocket {
-    /// Its file. A socket that is there already is replaced.
+    /// Its path. An existing socket is replaced.
     pub path: PathBuf,
-    /// The name or number of the user that owns it. Default: that of the process.
+    /// Name or id of the user that owns it. Default: the process's user.
     pub user: Option<String>,
-    /// The name or number of the group that owns it. Default: that of the process.
+    /// Name or id of the group that owns it. Default: the process's group.
     pub group: Option<String>,
-    /// Who may do what with it. Default: what the process's mask leaves.
+    /// File mode. Default: by the process's umask.
     pub mode: Option<u32>,
 }
 
-/// Where APIs listen in addition to their first address.
+/// Additional listen addresses of the APIs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MoreListeners {
     /// The HTTP API.
     pub http: Vec<SocketAddr>,
-    /// The HTTP API, at sockets in the file system.
+    /// The HTTP API on UNIX sockets.
     pub http_sockets: Vec<UnixSocket>,
     /// The HTTP API with TLS.
     pub https: Vec<SocketAddr>,
@@ -43,41 +43,41 @@ pub struct MoreListeners {
     pub dns: Vec<SocketAddr>,
 }
 
-/// A version of TLS.
+/// A TLS version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TlsVersion {
-    /// TLS 1.2. The oldest one that is served.
+    /// TLS 1.2, the oldest supported version.
     #[default]
     V1_2,
     /// TLS 1.3.
     V1_3,
 }
 
-/// What a listener with TLS asks of its clients.
+/// TLS requirements of a listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsPolicy {
-    /// Whether a client needs a certificate of one of these authorities. Default: no.
+    /// Whether clients must present a certificate of one of `client_authorities`. Default: no.
     pub verify_incoming: bool,
-    /// PEM files, or directories of them, with the authorities of clients.
+    /// CA certificates of clients: PEM files, or directories with PEM files.
     pub client_authorities: Vec<PathBuf>,
-    /// The oldest version that is spoken. Default: 1.2.
+    /// The minimum TLS version. Default: 1.2.
     pub min_version: TlsVersion,
-    /// Go's names of the suites of TLS 1.2 that are spoken; empty means all.
+    /// Go's names of the permitted TLS 1.2 cipher suites. Empty: all.
     pub cipher_suites: Vec<String>,
 }
 
-/// What the HTTP API lets through, whatever a token allows, and what it adds to its answers.
+/// Restrictions of the HTTP API that apply to all tokens, and headers added to responses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpPolicy {
-    /// Paths that are refused, with all below each.
+    /// Blocked path prefixes.
     pub block_endpoints: Vec<String>,
-    /// Networks that may write. Empty: all.
+    /// Networks from which writes are permitted. Empty: all.
     pub allow_write_from: Vec<IpNet>,
-    /// Headers of every answer.
+    /// Headers added to every response.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
-    /// The largest head of a request, in bytes.
+    /// The maximum size of a request's headers, in bytes.
     pub max_header_bytes: usize,
-    /// How long a client may take for a TLS handshake.
+    /// Timeout of TLS handshakes.
     pub handshake_timeout: Duration,
 }
 
@@ -93,35 +93,35 @@ impl Default for HttpPolicy {
     }
 }
 
-/// What happens to requests that are too many.
+/// Handling of requests that exceed a rate limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LimitMode {
-    /// They are not counted.
+    /// Requests are not counted.
     #[default]
     Disabled,
-    /// They are logged and answered.
+    /// Logged but served.
     Permissive,
-    /// They are refused.
+    /// Rejected.
     Enforcing,
 }
 
-/// How many requests in a second the HTTP and gRPC APIs take together.
+/// Rate limits of the HTTP and gRPC APIs together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RequestLimits {
-    /// What happens to what is too much.
+    /// Handling of requests that exceed a limit.
     pub mode: LimitMode,
-    /// Reads in a second; `None` is no limit.
+    /// Reads per second; `None`: no limit.
     pub read_rate: Option<f64>,
-    /// Writes in a second; `None` is no limit.
+    /// Writes per second; `None`: no limit.
     pub write_rate: Option<f64>,
 }
 
-/// How large what is stored may be.
+/// Size limits of stored values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeLimits {
-    /// The largest value of KV, in bytes. Default 512 KiB.
+    /// Maximum size of a KV value, in bytes. Default 512 KiB.
     pub kv_value: usize,
-    /// The largest body of a transaction, in bytes. Default 512 KiB.
+    /// Maximum size of a transaction's body, in bytes. Default 512 KiB.
     pub transaction: usize,
 }
 
@@ -134,12 +134,12 @@ impl Default for SizeLimits {
     }
 }
 
-/// How long blocking queries wait.
+/// Wait times of blocking queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryTimes {
-    /// When they do not say. Default 5 minutes.
+    /// If the query does not set `wait`. Default 5 minutes.
     pub default: Duration,
-    /// At most. Default 10 minutes.
+    /// The maximum. Default 10 minutes.
     pub max: Duration,
 }
 
@@ -152,36 +152,35 @@ impl Default for QueryTimes {
     }
 }
 
-/// One file that is written to, and when another one takes its place.
+/// One audit log file, and its rotation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditSink {
-    /// What the settings call it.
+    /// Its name in the settings.
     pub name: String,
     /// The file.
     pub path: PathBuf,
-    /// Who may do what with it. Default 0600.
+    /// File mode. Default 0600.
     pub mode: Option<u32>,
-    /// When another file takes its place, and how many are kept.
+    /// When files are rotated, and how many are retained.
     pub rotation: legate_runtime::rotating_file::Rotation,
 }
 
-/// What a server reports to others about itself.
+/// Export of metrics and traces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TelemetryConfig {
-    /// Where OpenTelemetry's collector takes traces and metrics over HTTP, such as
-    /// `http://127.0.0.1:4318`. Default: nowhere.
+    /// OTLP endpoint over HTTP for traces and metrics, such as `http://127.0.0.1:4318`. Default: none.
     pub otlp_endpoint: Option<String>,
-    /// Headers of each request to it.
+    /// Headers of each OTLP request.
     pub otlp_headers: BTreeMap<String, Secret>,
-    /// How often metrics are sent, to whomever. Default 10 s.
+    /// Export interval of metrics, for all exporters. Default 10 s.
     pub interval: Duration,
-    /// The part of requests that begin a trace, from 0 to 1. Those that carry a decision keep it.
+    /// Fraction of new traces that are sampled, from 0 to 1. Requests that carry a sampling decision keep it.
     pub traces_ratio: f64,
-    /// `host:port` that takes metrics over UDP in StatsD's form.
+    /// `host:port` of a StatsD server (UDP).
     pub statsd: Option<String>,
-    /// `host:port` that takes metrics over UDP in DogStatsD's form, with tags.
+    /// `host:port` of a DogStatsD server (UDP), with tags.
     pub dogstatsd: Option<String>,
-    /// Tags of all metrics of DogStatsD.
+    /// Tags of all DogStatsD metrics.
     pub dogstatsd_tags: Vec<String>,
 }
 

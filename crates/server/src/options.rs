@@ -20,8 +20,8 @@ use legate_server::{
 
 use self::storage::{ETCD_PASSWORD, Storage};
 
-/// The variable with the first token's secret. There is no flag for it, because command lines are
-/// seen by everybody on the machine.
+/// The variable with the initial management token's secret. Not a flag, because command lines are visible to
+/// all users of the machine.
 const INITIAL_TOKEN: &str = "LEGATE_INITIAL_MANAGEMENT_TOKEN";
 
 const ENVIRONMENT: &str = "Environment:
@@ -29,18 +29,20 @@ const ENVIRONMENT: &str = "Environment:
                                    the first moment. Needs --acl.
   LEGATE_ETCD_PASSWORD             Password of --etcd-user.";
 
-/// What command lines must not show, from the environment.
+/// Secrets from the environment, kept off the command line.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
-    /// The secret of the first token.
+    /// The initial management token's secret.
     initial_token: Option<Secret>,
-    /// The password for etcd.
+    /// etcd's password.
     etcd_password: Option<Secret>,
 }
 
 impl Secrets {
+    /// Reads the secrets from the environment.
+    ///
     /// # Errors
-    /// When a variable is not text.
+    /// If a variable is not valid UTF-8.
     pub(crate) fn from_environment() -> anyhow::Result<Self> {
         Ok(Self {
             initial_token: variable(INITIAL_TOKEN)?,
@@ -58,7 +60,7 @@ fn variable(name: &str) -> anyhow::Result<Option<Secret>> {
         Ok(secret) if secret.is_empty() => Ok(None),
         Ok(secret) => Ok(Some(Secret::new(secret))),
         Err(VarError::NotPresent) => Ok(None),
-        Err(VarError::NotUnicode(_)) => bail!("{name} is not text"),
+        Err(VarError::NotUnicode(_)) => bail!("{name} is not valid UTF-8"),
     }
 }
 
@@ -71,50 +73,50 @@ pub(crate) struct Options {
     #[arg(long, default_value = "dc1")]
     datacenter: String,
 
-    /// Name of the node that this server stands on. Services registered through /v1/agent belong
-    /// to it. Needed with --etcd-endpoints, another one for each server. Default: legate.
+    /// Name of this server's node. Services registered through /v1/agent belong to it. Required with
+    /// --etcd-endpoints, and different for each server. Default: legate.
     #[arg(long)]
     node_name: Option<String>,
 
-    /// Address to listen at. 0.0.0.0 and :: stand for every address, and then --advertise is needed.
+    /// Address to listen on. With 0.0.0.0 or :: (all addresses), --advertise is required.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
 
-    /// Address that others reach this server at. Default: the address of --bind.
+    /// Address at which others reach this server. Default: the address of --bind.
     #[arg(long)]
     advertise: Option<IpAddr>,
 
-    /// Port of the HTTP API; 0 asks for a free one, -1 turns it off.
+    /// Port of the HTTP API; 0 picks a free port, -1 disables it.
     #[arg(long, default_value_t = 8500, value_parser = port, allow_hyphen_values = true)]
     http_port: i32,
 
-    /// Port of the HTTP API with TLS; 0 asks for a free one, -1 turns it off.
+    /// Port of the HTTP API with TLS; 0 picks a free port, -1 disables it.
     #[arg(long, default_value_t = -1, value_parser = port, allow_hyphen_values = true)]
     https_port: i32,
 
-    /// Port of the gRPC API without TLS; 0 asks for a free one, -1 turns it off.
+    /// Port of the gRPC API without TLS; 0 picks a free port, -1 disables it.
     #[arg(long, default_value_t = 8502, value_parser = port, allow_hyphen_values = true)]
     grpc_port: i32,
 
-    /// Port of the gRPC API with TLS; 0 asks for a free one, -1 turns it off.
+    /// Port of the gRPC API with TLS; 0 picks a free port, -1 disables it.
     #[arg(long, default_value_t = 8503, value_parser = port, allow_hyphen_values = true)]
     grpc_tls_port: i32,
 
-    /// Port of DNS over UDP and TCP; 0 asks for a free one, -1 turns it off.
+    /// Port of DNS over UDP and TCP; 0 picks a free port, -1 disables it.
     #[arg(long, default_value_t = 8600, value_parser = port, allow_hyphen_values = true)]
     dns_port: i32,
 
-    /// Let DNS name passing instances only. Default: those in `warning` too. Consul's
+    /// Return only passing instances over DNS. Default: also those in state `warning`. Consul's
     /// dns_config.only_passing.
     #[arg(long, action = ArgAction::SetTrue)]
     dns_only_passing: bool,
 
-    /// Certificate chain (PEM file) for HTTP and gRPC with TLS, read again when it changes. Default: a
-    /// certificate of the mesh CA, which renews itself.
+    /// Certificate chain (PEM file) for HTTP and gRPC with TLS, reloaded when it changes. Default: a
+    /// certificate of the mesh CA, renewed automatically.
     #[arg(long, requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// Private key (PEM file) of --tls-cert, read again when it changes.
+    /// Private key (PEM file) of --tls-cert, reloaded when it changes.
     #[arg(long, requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
@@ -134,73 +136,72 @@ pub(crate) struct Options {
     #[arg(long, requires = "http_tls_cert")]
     http_tls_key: Option<PathBuf>,
 
-    /// HTTP connections at one time, both ports together. Further ones are answered with 429, or
-    /// closed on the port with TLS. All connection limits are
-    /// lowered when the process may not open as many files (ulimit -n): HTTP and DNS keep a share.
+    /// Maximum HTTP connections, both ports together. Further ones get status 429, or are closed on the TLS
+    /// port. All connection limits are lowered if the limit of open files (ulimit -n) is too low for them; HTTP
+    /// and DNS keep a reserve.
     #[arg(long, default_value_t = ConnectionLimits::default().http.in_all, value_parser = count)]
     http_max_connections: usize,
 
-    /// HTTP connections of one client address. Consul's http_max_conns_per_client.
+    /// Maximum HTTP connections per client address. Consul's http_max_conns_per_client.
     #[arg(long, default_value_t = ConnectionLimits::default().http.per_address, value_parser = count)]
     http_max_connections_per_address: usize,
 
-    /// gRPC connections at one time, both ports together. Further ones are closed.
+    /// Maximum gRPC connections, both ports together. Further ones are closed.
     #[arg(long, default_value_t = ConnectionLimits::default().grpc.in_all, value_parser = count)]
     grpc_max_connections: usize,
 
-    /// gRPC connections of one client address. Raise it when more sidecars than this reach the
-    /// server through one address, such as a NAT gateway or a load balancer.
+    /// Maximum gRPC connections per client address. Raise it if more sidecars than this reach the server
+    /// through one address, such as a NAT gateway or a load balancer.
     #[arg(long, default_value_t = ConnectionLimits::default().grpc.per_address, value_parser = count)]
     grpc_max_connections_per_address: usize,
 
-    /// DNS connections over TCP at one time. Further ones are closed.
+    /// Maximum DNS connections over TCP. Further ones are closed.
     #[arg(long, default_value_t = ConnectionLimits::default().dns.in_all, value_parser = count)]
     dns_max_connections: usize,
 
-    /// DNS connections over TCP of one client address.
+    /// Maximum DNS connections over TCP per client address.
     #[arg(long, default_value_t = ConnectionLimits::default().dns.per_address, value_parser = count)]
     dns_max_connections_per_address: usize,
 
     #[command(flatten)]
     storage: Storage,
 
-    /// New configurations that all sidecars together get in a second at most, without the first of
-    /// each; 0 is no limit. Consul's xds.update_max_per_second.
+    /// Maximum configuration updates per second over all sidecars, not counting the first of each; 0 means no
+    /// limit. Consul's xds.update_max_per_second.
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     xds_updates_per_second: u32,
 
-    /// Ask for tokens, and let nobody do what their token does not allow.
+    /// Enable ACLs: requests need a token with the required permissions.
     #[arg(long, action = ArgAction::SetTrue)]
     acl: bool,
 
-    /// What a token may do where no rule says anything.
+    /// What tokens may do where no rule matches.
     #[arg(long, value_enum, default_value = "allow")]
     acl_default_policy: Policy,
 
-    /// What happens to a connection that no intention speaks of. Default: the ACL default policy
-    /// when ACLs are on, else allow.
+    /// Action for connections that match no intention. Default: the ACL default policy if ACLs are on, else
+    /// allow.
     #[arg(long, value_enum)]
     default_intention_policy: Option<Policy>,
 
-    /// How long certificates of services are valid in a new mesh, such as 72h: from 1h to 8760h.
-    /// Later the configuration that is stored counts (/v1/connect/ca/configuration).
+    /// Lifetime of service certificates in a new mesh, from 1h to 8760h. Afterwards the stored CA configuration
+    /// applies (/v1/connect/ca/configuration).
     #[arg(long, default_value = "72h", value_parser = duration::parse)]
     leaf_cert_ttl: Duration,
 
-    /// Where traces and metrics are sent by OTLP over HTTP, such as http://127.0.0.1:4318. Default:
-    /// nowhere.
+    /// Endpoint for traces and metrics by OTLP over HTTP, such as http://127.0.0.1:4318. Default: none.
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
 
-    /// How long open requests and streams get to end after SIGTERM or SIGINT.
+    /// Time that open requests and streams get to finish after SIGTERM or SIGINT.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub(crate) stop_timeout: Duration,
 
-    /// From which weight on events are logged: trace, debug, info, warn or error.
+    /// Minimum level of log events: trace, debug, info, warn or error.
     #[arg(long, default_value = "info", value_parser = str::parse::<Level>)]
     log_level: Level,
 
-    /// Log JSON objects instead of text.
+    /// Log as JSON instead of text.
     #[arg(long, action = ArgAction::SetTrue)]
     log_json: bool,
 }
@@ -215,18 +216,19 @@ fn port(text: &str) -> Result<i32, String> {
     text.parse::<i32>()
         .ok()
         .filter(|port| (-1..=i32::from(u16::MAX)).contains(port))
-        .ok_or_else(|| format!("{text:?} is no port: use 1 to 65535, 0 for a free one, -1 for off"))
+        .ok_or_else(|| {
+            format!("{text:?} is not a port: use 1 to 65535, 0 for a free port, -1 to disable")
+        })
 }
 
-/// The largest number that a connection limit takes: as many files as a Linux process can open by
-/// default (`fs.nr_open`).
+/// The largest value of a connection limit: Linux's default maximum of open files per process (`fs.nr_open`).
 const MAX_CONNECTIONS: usize = 1_048_576;
 
 fn count(text: &str) -> Result<usize, String> {
     text.parse::<usize>()
         .ok()
         .filter(|count| (1..=MAX_CONNECTIONS).contains(count))
-        .ok_or_else(|| format!("{text:?} is no limit: use 1 to {MAX_CONNECTIONS}"))
+        .ok_or_else(|| format!("{text:?} is not a valid limit: use 1 to {MAX_CONNECTIONS}"))
 }
 
 impl Options {
@@ -246,8 +248,8 @@ impl Options {
         let advertise = self.advertise.unwrap_or(self.bind);
         if advertise.is_unspecified() {
             bail!(
-                "--bind {} stands for every address of the machine: say with --advertise which \
-                 one others reach this server at",
+                "--bind {} means all addresses: set --advertise to the address at which others \
+                 reach this server",
                 self.bind
             );
         }
@@ -333,7 +335,7 @@ fn node_name(named: Option<String>, store: &StoreConfig) -> anyhow::Result<Strin
     match named {
         Some(name) => Ok(name),
         None if matches!(store, StoreConfig::Etcd(_)) => bail!(
-            "--etcd-endpoints needs --node-name, another one for each server: each runs the checks \
+            "--etcd-endpoints needs --node-name, different for each server: each runs the checks \
              of its own node"
         ),
         None => Ok(ServerConfig::default().node_name),
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_it_is_the_development_mode() {
+    fn the_default_is_development_mode() {
         let config = config(&[]).unwrap();
         let default = ServerConfig::default();
         assert_eq!(config.http, default.http);
@@ -417,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_flag_to_look_at() {
+    fn invalid_flags_are_refused_by_name() {
         let text = |flags: &[&str]| config(flags).unwrap_err().to_string();
         assert!(text(&["--http-port=70000"]).contains("--http-port"));
         for nonsense in ["0", "-1", "many", "1048577"] {
@@ -442,7 +444,7 @@ mod tests {
         assert!(lonely.to_string().contains("--acl"));
     }
 
-    /// `tests/chart` of the repository has what the chart renders.
+    /// The chart's rendered output is in `tests/chart`.
     #[test]
     fn the_flags_of_the_chart_are_taken() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/chart");

@@ -1,5 +1,5 @@
-//! What the server itself is in the catalog: its node, and where it registers itself the service and the
-//! check that clients of Consul know servers by.
+//! The server's own entry in the catalog: its node and, if it registers itself, the service and the check by
+//! which Consul clients recognise servers.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,21 @@ use uuid::Uuid;
 
 use crate::config::ServerConfig;
 
-/// The version of Consul whose API is served here. Clients look for it in the node's metadata, and in what the
-/// program says under the name `consul`.
+/// The Consul version whose API is implemented. It is in the node's metadata, where clients look for it, and
+/// the program reports it when invoked as `consul`.
 pub const CONSUL_VERSION: &str = "1.21.0";
 
-/// The id and name of the server's own service. It is the server's, and nobody registers it.
+/// The id and name of the server's own service. The name is reserved.
 pub(crate) const OWN_SERVICE: &str = "consul";
 
-/// The check of a node that runs an agent. Consul's gossip decides it; here it passes for as long as
-/// the server runs, for it is the server itself.
+/// The check of a node that runs an agent. Consul derives it from gossip; here it passes while the server runs.
 pub(crate) const SERF_HEALTH: &str = "serfHealth";
 
-/// Port of the service `consul`, which is Consul's RPC among servers. Nothing listens there; it is
-/// what clients know the service by.
+/// Port of the service `consul`: Consul's server RPC. Nothing listens on it, but clients expect it in the
+/// catalog.
 pub(crate) const OWN_PORT: u16 = 8300;
 
-/// The node, and where the server registers itself also its service and its check.
+/// The node and, if the server registers itself, its service and check.
 pub(crate) fn registration(config: &ServerConfig) -> Registration {
     let address = config.advertise.to_string();
     let id = config.agent.node_id.clone();
@@ -63,7 +62,7 @@ pub(crate) fn registration(config: &ServerConfig) -> Registration {
             meta.insert(key.to_owned(), api.port().to_string());
         }
     }
-    // What Consul's servers say about their nodes.
+    // Metadata that Consul's servers set on their nodes.
     let mut node_meta = node.meta.clone();
     for (key, value) in [
         ("consul-network-segment", ""),
@@ -94,7 +93,7 @@ pub(crate) fn registration(config: &ServerConfig) -> Registration {
     }
 }
 
-/// The check that says how the node is.
+/// The health check of the node.
 pub(crate) fn serf_health(status: CheckStatus, output: &str) -> HealthCheck {
     HealthCheck {
         check_id: SERF_HEALTH.to_owned(),

@@ -1,4 +1,4 @@
-//! What a prepared query finds, for HTTP and DNS alike.
+//! Execution of prepared queries, for HTTP and DNS.
 
 use std::net::IpAddr;
 
@@ -10,31 +10,31 @@ use rand::seq::SliceRandom;
 use crate::distance::{AGENT, sort_from};
 use crate::gateways::connect_to;
 
-/// Who executes a query.
+/// The caller of an execution.
 pub(crate) struct Caller<'a> {
-    /// Whose token judges what is found.
+    /// The permissions that filter the results.
     pub(crate) authorizer: &'a Authorizer,
-    /// The node of the agent that was asked.
+    /// This server's node, for `near: _agent`.
     pub(crate) node: &'a str,
-    /// The address of who asks, where it is known.
+    /// The client's address, if known.
     pub(crate) source: Option<IpAddr>,
 }
 
-/// What was found, in the order in which it should be used.
+/// The result, in order of preference.
 pub(crate) struct Selected {
     pub(crate) nodes: Vec<CheckServiceNode>,
-    /// Whether something was left out for the lack of rights.
+    /// Whether ACLs removed any instances.
     pub(crate) filtered: bool,
-    /// How many places were looked in after the first one.
+    /// Number of failover targets that were tried.
     pub(crate) failovers: usize,
-    /// The namespace that was looked in last, as the query names it.
+    /// The last namespace that was tried, as named in the query.
     pub(crate) namespace: TenancyName,
-    /// Where that is.
+    /// Its full tenancy.
     pub(crate) tenancy: Tenancy,
 }
 
-/// The instances that a query asks for, in the first of the namespaces that it names which has one: `connect`
-/// for what stands for the service in the mesh, `near` for the node whose instances come first.
+/// Selects instances from the first of the query's namespaces that has any. `connect`: the mesh endpoints of
+/// the service. `near`: the node from which results are sorted by distance.
 pub(crate) fn select(
     txn: &ReadTxn<'_>,
     caller: &Caller<'_>,
@@ -72,7 +72,7 @@ pub(crate) fn select(
     selected
 }
 
-/// What there is in one namespace, and whether something was left out for the lack of rights.
+/// The instances in one namespace, and whether ACLs removed any.
 fn select_in(
     txn: &ReadTxn<'_>,
     caller: &Caller<'_>,
@@ -85,7 +85,7 @@ fn select_in(
         false => txn.service(&wanted.service),
     };
     nodes.retain(|instance| wanted.fits(instance));
-    // Who may not see the service does not see its proxies either, whatever else they are named.
+    // Proxies of a service require `service:read` on the service, whatever their own names are.
     let authorizer = caller.authorizer;
     let may_see_service = authorizer.service_read(&wanted.service);
     let all = nodes.len();
@@ -105,7 +105,7 @@ fn select_in(
     (nodes, filtered)
 }
 
-/// The name of the node that `near` stands for.
+/// Resolves `near` to a node name.
 fn origin(txn: &ReadTxn<'_>, caller: &Caller<'_>, near: &str) -> Option<String> {
     match near {
         "" => None,

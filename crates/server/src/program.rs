@@ -1,4 +1,4 @@
-//! A server that is the whole program: from its start to a signal or a failure.
+//! Runs a server as a whole program: from startup to a signal or a failure.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::config::ServerConfig;
 use crate::server::{Parts, Server};
 
-/// How often settings are looked at that are read again when they change.
+/// How often changed settings files are polled for.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What a program does around its server.
+/// Settings of the program around a server.
 pub struct Program<'p> {
-    /// Its name in errors.
+    /// Its name in error messages.
     pub name: &'p str,
-    /// How long open requests and streams get to end.
+    /// Time that open requests and streams get at shutdown.
     pub stop_limit: Duration,
-    /// What the server stands on. SIGHUP has its files read again.
+    /// Dependencies of the server. SIGHUP triggers their `reload`.
     pub parts: Parts,
-    /// Whether SIGTERM makes the node leave.
+    /// Whether the node leaves on SIGTERM.
     pub leave_on_terminate: bool,
-    /// Whether SIGINT makes the node leave.
+    /// Whether the node leaves on SIGINT.
     pub leave_on_interrupt: bool,
-    /// Whether the files have changed since this was asked last, and are to be read again for that.
+    /// Whether the files have changed since the last call and must be reloaded. `None`: changes are ignored.
     pub changed: Option<Box<dyn FnMut() -> bool + Send>>,
-    /// Called once, when the server is reached at its addresses.
+    /// Called once, when all listeners accept connections.
     pub started: Box<dyn FnOnce(&Server) + Send>,
 }
 
 impl<'p> Program<'p> {
-    /// One that reads nothing again, and does not leave when it ends.
+    /// A program that does not watch its files, and does not leave when it ends.
     #[must_use]
     pub fn new(name: &'p str, stop_limit: Duration) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl<'p> Program<'p> {
         }
     }
 
-    /// Runs a server until SIGTERM, SIGINT, a client that asks it to leave, or a failure.
+    /// Runs a server until SIGTERM, SIGINT, a client's request to leave, or a failure.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl<'p> Program<'p> {
         if let Err(error) = file_limit::raise() {
             tracing::warn!(%error, "the limit of open files cannot be raised");
         }
-        // Before the server starts, so that no signal ends the process without a stop.
+        // Before the server starts: from here on, no signal kills the process without a graceful shutdown.
         let mut signals = Signals::new()?;
         let (node, datacenter) = (config.node_name.clone(), config.datacenter.clone());
         let server = Server::start(config, self.parts)
@@ -83,8 +83,8 @@ impl<'p> Program<'p> {
     }
 }
 
-/// Runs a server until SIGTERM, SIGINT, or a failure. `program` is its name in errors. Open requests
-/// and streams get up to `stop_limit` to end.
+/// Runs a server until SIGTERM, SIGINT, or a failure. `program` is its name in error messages. Open requests
+/// and streams get up to `stop_limit` at shutdown.
 ///
 /// # Errors
 ///
@@ -135,16 +135,16 @@ async fn until_end(
             }
         }
     };
-    // Whoever ends the program waits for it, whether the node can leave or not.
+    // The shutdown must proceed even if the catalog cannot be updated.
     if leaves && let Err(error) = server.leave().await {
-        tracing::error!(%error, "the catalog does not say that the node has left");
+        tracing::error!(%error, "the node could not be marked as left in the catalog");
     }
     Ok(())
 }
 
 async fn reload(server: &Server) {
     if let Err(error) = server.reload().await {
-        tracing::error!(%error, "the configuration stays as it was");
+        tracing::error!(%error, "reload failed; the previous configuration stays in effect");
     }
 }
 

@@ -1,6 +1,6 @@
-//! How many requests in a second are answered, by the HTTP and gRPC APIs together: one bucket for reads and
-//! one for writes, for all clients. The clock is tokio's, so that tests can hold it. Which request is a
-//! write, and which is not counted, each API says for itself.
+//! Rate limits of the HTTP and gRPC APIs together: one token bucket for reads and one for writes, for all
+//! clients. Uses tokio's clock, so that tests can control it. Each API decides which requests are writes and
+//! which are exempt.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::operations::{LimitMode, RequestLimits};
 
-/// How many seconds' worth of requests may come at once, as in Consul.
+/// Size of a bucket, in seconds at the configured rate. Consul's.
 const BURST: f64 = 10.0;
 
-/// The text of a refusal: Consul's, which clients look for.
+/// The error text. Consul's, on which clients match.
 pub(crate) const TOO_MANY: &str =
     "rate limit exceeded, try again later or against a different server";
 
-/// The rates, as they are now. Copies share them.
+/// The current rate limits. Clones share the state.
 #[derive(Debug, Clone)]
 pub(crate) struct Rates {
     state: Arc<Mutex<State>>,
@@ -32,7 +32,7 @@ struct State {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Requests that may come now.
+    /// Tokens in the bucket.
     left: f64,
     filled: Instant,
 }
@@ -45,7 +45,7 @@ impl Bucket {
         }
     }
 
-    /// Whether there is room for one more.
+    /// Takes a token, if there is one. Without a rate, always succeeds.
     fn take(&mut self, rate: Option<f64>) -> bool {
         let Some(rate) = rate else {
             return true;
@@ -63,13 +63,12 @@ impl Bucket {
 }
 
 impl Rates {
-    /// # Errors
-    /// When the registry holds a metric of this name already.
+    /// Fails if the registry already contains a metric of this name.
     pub(crate) fn new(limits: RequestLimits, registry: &Registry) -> Result<Self, MetricsError> {
         let exceeded = IntCounterVec::new(
             Opts::new(
                 "legate_requests_over_limit_total",
-                "Requests beyond limits.request_limits, by what they do and whether they were refused.",
+                "Requests beyond limits.request_limits, by operation and mode.",
             ),
             &["operation", "mode"],
         )?;
@@ -78,7 +77,7 @@ impl Rates {
         Ok(Self { state, exceeded })
     }
 
-    /// Takes other limits. What is left of the old ones is forgotten.
+    /// Replaces the limits, with full buckets if they differ.
     pub(crate) fn set(&self, limits: RequestLimits) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.limits != limits {
@@ -86,7 +85,7 @@ impl Rates {
         }
     }
 
-    /// Counts a request; whether it is too much, and is to be refused. `name` is for the log.
+    /// Counts a request, and returns whether to reject it. `name` is for the log.
     pub(crate) fn refuse(&self, write: bool, name: &str) -> bool {
         let mode = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +108,7 @@ impl Rates {
             name,
             operation,
             enforced,
-            "a request is beyond request_limits"
+            "a request exceeds request_limits"
         );
         enforced
     }

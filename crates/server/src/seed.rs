@@ -1,5 +1,5 @@
-//! What is in the tables from the first moment: the server's own node, what its settings register,
-//! and the first token.
+//! Rows written at startup: the server's own node, what its settings register, and the initial management
+//! token. Also applies reloaded definitions.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(crate) async fn seed(
         .write(move |txn| {
             let mut registration = registration.clone();
             let node = &mut registration.node;
-            // Another server of this name may have been here first.
+            // Keep the id if the node exists already: another server with this name may have registered it.
             if !named && let Some(known) = txn.read().node(&node.node) {
                 node.id.clone_from(&known.id);
             }
@@ -43,10 +43,10 @@ pub(crate) async fn seed(
     if let Some(token) = acl::initial_token(config, clock.now()) {
         if Uuid::parse_str(token.secret_id.expose()).is_err() {
             tracing::warn!(
-                "the secret of the initial management token is no UUID: take one that nobody guesses"
+                "the secret of the initial management token is not a UUID: use one that cannot be guessed"
             );
         }
-        // As in Consul it is the operator's own choice, other than the secrets of all other tokens.
+        // As in Consul, the operator may choose any secret; the format is enforced for all other tokens.
         let unnamed = Token {
             secret_id: Secret::default(),
             ..token.clone()
@@ -67,10 +67,10 @@ pub(crate) async fn seed(
     define(config, store, &definitions).await
 }
 
-/// Says that the server's own node is not there any more.
+/// Marks the server's own node as having left.
 ///
 /// # Errors
-/// When the store cannot be written.
+/// If the store cannot be written.
 pub(crate) async fn leave(config: &ServerConfig, store: &Store) -> Result<(), StartError> {
     if !config.agent.registers_itself {
         return Ok(());
@@ -87,7 +87,7 @@ pub(crate) async fn leave(config: &ServerConfig, store: &Store) -> Result<(), St
     let what = "that the node has left".to_owned();
     write(store, what, move |txn| {
         let mut left = left.clone();
-        // It may have been deregistered, and then there is nothing to say.
+        // If the node has been deregistered, there is nothing to update.
         let Some(known) = txn.read().node(&node) else {
             return Ok(());
         };
@@ -98,7 +98,7 @@ pub(crate) async fn leave(config: &ServerConfig, store: &Store) -> Result<(), St
     .await
 }
 
-/// Writes config entries, one after the other, so that an error says which it is about.
+/// Writes the config entries one by one, so that an error names its entry.
 async fn register_entries(config: &ServerConfig, store: &Store) -> Result<(), StartError> {
     for entry in &config.agent.config_entries {
         let what = format!("config entry {} {:?}", entry.kind().as_str(), entry.name());
@@ -111,7 +111,7 @@ async fn register_entries(config: &ServerConfig, store: &Store) -> Result<(), St
     Ok(())
 }
 
-/// Adds an entry unless there is one of its kind and name, by the rules of every write.
+/// Creates an entry unless one of its kind and name exists. The usual validation applies.
 fn register_entry(
     txn: &mut WriteTxn,
     mut entry: ConfigEntry,
@@ -130,8 +130,8 @@ fn register_entry(
         .map(|_| ())
 }
 
-/// Registers what configuration files define, and deregisters what they defined before and define no
-/// more, all or nothing. What the API has registered stays.
+/// Registers what the configuration files define and deregisters what an earlier version of them defined, in
+/// one transaction. Registrations made through the API stay.
 pub(crate) async fn define(
     config: &ServerConfig,
     store: &Store,
@@ -177,7 +177,7 @@ pub(crate) async fn define(
     Ok(())
 }
 
-/// What files define cannot be written, and why.
+/// Why a definition from the files could not be written.
 struct Undefined {
     what: String,
     reason: String,
@@ -224,7 +224,7 @@ fn define_check(txn: &mut WriteTxn, node: &str, check: &CheckType) -> Result<(),
     })
 }
 
-/// What files define is of a namespace that exists, in the partition of the agent.
+/// A definition's namespace must exist, and its partition must be the agent's.
 fn require_tenancy(store: &Store, tenancy: &Tenancy) -> Result<(), ApiError> {
     require_own_partition(tenancy)?;
     let state = store.state();
@@ -247,7 +247,7 @@ fn check_name(check: &CheckType) -> String {
     format!("check {:?}", check.name)
 }
 
-/// The services and the checks that files define.
+/// The ids of the services and checks that the files define.
 fn defined_ids(
     config: &ServerConfig,
     definitions: &Definitions,
@@ -256,7 +256,7 @@ fn defined_ids(
     let mut services = BTreeSet::new();
     let mut checks = BTreeSet::new();
     for service in &definitions.services {
-        // The ports of sidecars make no difference here.
+        // Only ids are used, so the ports of sidecars do not matter.
         let parts = service.clone().into_parts(node, &BTreeSet::new());
         let parts = parts.map_err(|invalid| StartError::Registration {
             what: service_name(service),
@@ -281,10 +281,10 @@ fn defined_ids(
     Ok((services, checks))
 }
 
-/// What is defined: where it is, and its id in lower case.
+/// Ids in lower case, with their tenancy.
 type DefinedIds = BTreeSet<(Tenancy, String)>;
 
-/// Removes the services and checks of files that no file defines any more, in one namespace.
+/// Removes services and checks that no file defines any more, in one namespace.
 fn remove_undefined_here(
     txn: &mut WriteTxn,
     node: &str,

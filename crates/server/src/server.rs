@@ -1,5 +1,4 @@
-//! Puts the parts of a server together, starts them in order and stops them in one step. It serves
-//! nothing itself.
+//! Builds the parts of a server, starts them in order and shuts them down together. Serves no requests itself.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,28 +29,28 @@ use crate::rates::Rates;
 use crate::start_error::StartError;
 use crate::{dns, grpc, http, seed, sessions, telemetry, tenants};
 
-/// Files of a certificate chain and its key.
+/// Paths of a certificate chain and its private key.
 type FilePair = (PathBuf, PathBuf);
 
-/// How many free ports are tried for DNS, which needs the same one for UDP and TCP.
+/// Attempts to find a free port for DNS, which needs the same number for UDP and TCP.
 const DNS_PORT_ATTEMPTS: u32 = 16;
 
-/// How long the store gets to finish what it is writing when the server stops.
+/// Time the store gets to finish pending writes at shutdown.
 const STORAGE_STOP: Duration = Duration::from_secs(10);
 
-/// What a server stands on and tests want to have in their hands.
+/// Dependencies of a server that callers, mostly tests, can replace.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// A store that outlives the server, instead of the one of the settings.
+    /// A store that outlives the server. `None`: open the one from the settings.
     pub store: Option<Store>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// How its configuration files are read again. Default: there are none.
+    /// How to reload the configuration files. `None`: there are no files.
     pub reload: Option<Reload>,
 }
 
 impl Default for Parts {
-    /// The store of the settings and the system's clock.
+    /// The store from the settings and the system clock.
     fn default() -> Self {
         Self {
             store: None,
@@ -63,7 +62,7 @@ impl Default for Parts {
 
 /// A running control plane.
 ///
-/// Dropping it ends everything at once; [`Server::stop`] lets open requests finish.
+/// Dropping it aborts everything immediately; [`Server::stop`] shuts down gracefully.
 #[derive(Debug)]
 pub struct Server {
     scope: Scope,
@@ -85,7 +84,7 @@ fn manager_config(config: &ServerConfig) -> ManagerConfig {
     }
 }
 
-/// Runs the checks of this node; what is returned hands in reports of those that wait for them.
+/// Starts the health checks of this node. Returns the handle that reports results of TTL checks.
 fn run_checks(config: &ServerConfig, store: &Store, scope: &Scope) -> Reports {
     let (reader, writer) = (store.reader(), store.writer());
     let settings = config.agent.check_settings.clone();
@@ -96,10 +95,10 @@ fn run_checks(config: &ServerConfig, store: &Store, scope: &Scope) -> Reports {
 }
 
 impl Server {
-    /// Starts a server. When this returns, its addresses accept connections.
+    /// Starts a server. When this returns, all listeners accept connections.
     ///
     /// # Errors
-    /// [`StartError`] names the setting to look at. Nothing is left running then.
+    /// [`StartError`] names the setting at fault. No task is left running.
     pub async fn start(config: ServerConfig, parts: Parts) -> Result<Self, StartError> {
         legate_model::name::validate_datacenter(&config.datacenter)?;
         legate_model::name::validate_node_name(&config.node_name)?;
@@ -119,7 +118,7 @@ impl Server {
         let scope = Scope::new("server");
         let lost = telemetry::lost_counter(&registry)?;
         let traces = telemetry::start(&config, &clock, &registry, lost, &scope)?;
-        // It is written to until the last request has been answered.
+        // The store has its own scope: requests write to it until the last one is answered.
         let storage = scope.spawner().child_with_own_token("storage");
         let store = match store {
             Some(store) => store,
@@ -240,8 +239,8 @@ impl Server {
         Ok(())
     }
 
-    /// The certificate of these files, or of the mesh CA. `made` has those that are kept up to date
-    /// already, so that each is read or signed once.
+    /// The TLS configuration for these files or, for `None`, for a certificate of the mesh CA. `made` caches
+    /// the configurations made so far, so that listeners with the same files share one.
     async fn tls(
         &self,
         files: &Option<FilePair>,
@@ -269,37 +268,37 @@ impl Server {
         Ok(tls)
     }
 
-    /// The settings, with the ports that were really bound.
+    /// The settings, with the actual bound ports.
     pub fn config(&self) -> &ServerConfig {
         &self.config
     }
 
-    /// Where the HTTP API listens.
+    /// Address of the HTTP API without TLS.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.config.http
     }
 
-    /// Where the HTTP API listens with TLS.
+    /// Address of the HTTP API with TLS.
     pub fn https_addr(&self) -> Option<SocketAddr> {
         self.config.https
     }
 
-    /// Where gRPC without TLS listens.
+    /// Address of the gRPC API without TLS.
     pub fn grpc_addr(&self) -> Option<SocketAddr> {
         self.config.grpc
     }
 
-    /// Where gRPC with TLS listens.
+    /// Address of the gRPC API with TLS.
     pub fn grpc_tls_addr(&self) -> Option<SocketAddr> {
         self.config.grpc_tls
     }
 
-    /// Where DNS answers, over UDP and TCP.
+    /// Address of DNS, over UDP and TCP.
     pub fn dns_addr(&self) -> Option<SocketAddr> {
         self.config.dns
     }
 
-    /// The tables.
+    /// The store.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -309,13 +308,13 @@ impl Server {
         &self.ca
     }
 
-    /// The proxies that have a snapshot now.
+    /// The proxies that currently have a snapshot.
     pub fn proxies(&self) -> Vec<ProxyId> {
         self.manager.proxies()
     }
 
-    /// Says in the catalog that the server's node has left: its check `serfHealth` is critical until the
-    /// next start, so that nobody is sent to its services. What is registered on it stays.
+    /// Marks the server's node as having left: its check `serfHealth` is critical until the next start, so that
+    /// its services receive no traffic. Registrations on the node stay.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -323,29 +322,29 @@ impl Server {
         seed::leave(&self.config, &self.store).await
     }
 
-    /// Returns when a part of the server has failed; until then it waits. Cancel safe.
+    /// Waits until a part of the server fails. Cancel safe.
     pub async fn failed(&self) -> TaskError {
         self.scope.failed().await
     }
 
-    /// Reads the configuration files again and registers what they say.
+    /// Reloads the configuration files and applies their definitions.
     ///
     /// # Errors
-    /// [`ReloadError`] names the file, or what it registers.
+    /// [`ReloadError`] names the file or definition at fault.
     pub async fn reload(&self) -> Result<(), ReloadError> {
         self.agent.reload().await
     }
 
-    /// Returns when a client has asked the server to leave, which is to stop. Cancel safe.
+    /// Waits until a client requests the server to leave. The caller should then stop it. Cancel safe.
     pub async fn left(&self) {
         self.agent.left().await;
     }
 
-    /// Stops: refuses new connections, ends streams and waiting queries, lets requests that are
-    /// being answered finish, and after the deadline ends the rest. The ports are free afterwards.
+    /// Graceful shutdown: closes the listeners, ends streams and blocking queries, and lets requests in flight
+    /// finish until `deadline`, after which they are aborted. All ports are free afterwards.
     ///
     /// # Errors
-    /// [`StopError`] names the parts that did not end in time, or that had failed before.
+    /// [`StopError`] names the parts that missed the deadline or had failed before.
     pub async fn stop(self, deadline: Duration) -> Result<(), StopError> {
         let stopped = self.scope.stop(deadline).await;
         self.audit.flush();
@@ -367,18 +366,18 @@ fn agent_tokens(config: &ServerConfig) -> Result<AgentTokens, StartError> {
     })
 }
 
-/// Whether a sidecar exposes the checks of its service.
+/// Whether a sidecar exposes the checks of its service (`Expose.Checks`).
 fn exposes_checks(txn: &ReadTxn<'_>, sidecar: &ServiceInstance) -> bool {
     let merged = legate_proxycfg::merge_central_config(sidecar, txn);
     merged.proxy.expose.checks
 }
 
-/// The limits from the settings, as far as the process may open files.
+/// The connection limits from the settings, lowered to what the process's limit of open files permits.
 fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
     let files = match file_limit::current() {
         Ok(files) => files,
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files is not known");
+            tracing::warn!(%error, "the limit of open files cannot be determined");
             return asked;
         }
     };
@@ -389,14 +388,14 @@ fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
             http = limits.http.in_all,
             grpc = limits.grpc.in_all,
             dns = limits.dns.in_all,
-            "the process may open too few files for the connection limits of the settings, so they \
-             are lowered: raise the limit of open files (ulimit -n, LimitNOFILE)"
+            "the limit of open files is too low for the configured connection limits, so they are \
+             lowered: raise it (ulimit -n, LimitNOFILE)"
         );
     }
     limits
 }
 
-/// Sockets that are bound, before anything is served. The first of each API is its address.
+/// Bound sockets, before anything is served. The first listener of each API has its primary address.
 struct Listening {
     http: Vec<TcpListener>,
     http_sockets: Vec<UnixListener>,
@@ -425,12 +424,12 @@ impl Listening {
             grpc: listen("the gRPC API", config.grpc, &more.grpc)?,
             grpc_tls: listen("the gRPC API with TLS", config.grpc_tls, &more.grpc_tls)?,
             dns,
-            // The last, so that a server that cannot start has replaced no socket of another one.
+            // Bound last: a server that fails to start must not have replaced another server's socket.
             http_sockets: sockets.collect::<Result<_, _>>()?,
         })
     }
 
-    /// The settings with the ports that were really bound.
+    /// The settings with the actual bound ports.
     fn with_addresses(&self, config: ServerConfig) -> ServerConfig {
         let address = |listeners: &[TcpListener], asked: Option<SocketAddr>| {
             let bound = listeners.first()?.local_addr().ok();
@@ -464,7 +463,7 @@ fn listen(
     bound.collect()
 }
 
-/// The port that is free for TCP may be taken for UDP: then another one is asked for.
+/// Binds DNS over UDP and TCP. With port 0, the port found for TCP may be taken for UDP; then another is tried.
 async fn listen_dns(
     address: Option<SocketAddr>,
 ) -> Result<Option<(UdpSocket, TcpListener)>, StartError> {

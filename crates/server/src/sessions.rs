@@ -1,9 +1,8 @@
-//! Ends what nobody has kept alive: sessions that were not renewed in time, and lock delays that are
-//! over. One server does it for all.
+//! Expiry of sessions that were not renewed in time, and of lock delays. Only the leader does it.
 //!
-//! No clock of another machine counts. What is measured is how long a row has stayed as it is, since
-//! this server saw it first: a session that is renewed is another row. A server that begins with this,
-//! after a restart or in another's place, lets all times begin anew, as Consul does.
+//! Times are measured with this server's monotonic clock, from the moment at which it first sees a row;
+//! renewing a session changes its row. After a restart or a change of leadership, all TTLs start again, as in
+//! Consul.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,20 +12,19 @@ use legate_runtime::{BoxError, CancellationToken};
 use legate_store::{Expiring, LockDelay, Store, Unavailable, WriteTxn};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How often a session may miss its time. Consul's grace for what is late on the way.
+/// Multiple of its TTL after which a session expires. Consul's grace for delayed renewals.
 const GRACE: u32 = 2;
 
-/// How long changes are collected before the rows are looked at again.
+/// How long changes are collected before the rows are read again.
 const COLLECT: Duration = Duration::from_millis(100);
 
-/// How often is looked whether this server is still the one that does this, and how soon what could
-/// not be stored is tried again.
+/// How often leadership is checked again, and the delay before a failed write is retried.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Ends sessions and lock delays, until `stop`.
+/// Expires sessions and lock delays until `stop`.
 ///
 /// # Errors
-/// Never: what cannot be stored is tried again.
+/// Never: failed writes are retried.
 pub(crate) async fn end_overdue(store: Store, stop: CancellationToken) -> Result<(), BoxError> {
     let ending = async {
         loop {
@@ -38,7 +36,7 @@ pub(crate) async fn end_overdue(store: Store, stop: CancellationToken) -> Result
     Ok(())
 }
 
-/// For as long as this server is the one that does it.
+/// Runs until this server loses leadership.
 async fn lead(store: &Store) {
     let mut timers = Timers::default();
     loop {
@@ -83,25 +81,25 @@ async fn end(store: &Store, overdue: Overdue) {
         })
         .await;
     match ended {
-        Ok(_) => tracing::debug!(sessions, locks, "sessions and lock delays are over"),
+        Ok(_) => tracing::debug!(sessions, locks, "sessions and lock delays have expired"),
         Err(error) => {
-            tracing::warn!(sessions, locks, %error, "expired sessions are not ended yet");
+            tracing::warn!(sessions, locks, %error, "expired sessions could not be removed; retrying");
             sleep(ROUND).await;
         }
     }
 }
 
-/// How many are ended in one transaction.
+/// Maximum rows of each kind expired in one transaction.
 const AT_ONCE: usize = 100;
 
-/// What is over.
+/// Rows that have expired.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Overdue {
     sessions: Vec<Expiring>,
     delays: Vec<LockDelay>,
 }
 
-/// Since when each row is as it is.
+/// The time at which each row was first seen.
 #[derive(Debug, Default)]
 struct Timers {
     sessions: HashMap<Expiring, Instant>,
@@ -109,13 +107,13 @@ struct Timers {
 }
 
 impl Timers {
-    /// Takes over the rows that there are now.
+    /// Updates the timers from the current rows.
     fn observe(&mut self, sessions: Vec<Expiring>, delays: Vec<LockDelay>, now: Instant) {
         keep(&mut self.sessions, sessions, now);
         keep(&mut self.delays, delays, now);
     }
 
-    /// What is over now, if anything is.
+    /// The rows that have expired; `None` if there are none.
     fn overdue(&self, now: Instant) -> Option<Overdue> {
         let sessions = over(&self.sessions, session_ends, now);
         let delays = over(&self.delays, delay_ends, now);
@@ -123,7 +121,7 @@ impl Timers {
         (overdue != Overdue::default()).then_some(overdue)
     }
 
-    /// When something is over next.
+    /// The time of the next expiry.
     fn next(&self) -> Option<Instant> {
         let sessions = self
             .sessions

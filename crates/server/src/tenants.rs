@@ -1,5 +1,5 @@
-//! Removes what is in namespaces and partitions that were deleted, in steps. One server does it for all,
-//! and goes on with what another one has begun.
+//! Deletes the contents of deleted namespaces and partitions, in batches. Only the server that holds the
+//! store's leadership does it; after a change of leadership the next one continues.
 
 use std::time::Duration;
 
@@ -7,17 +7,16 @@ use legate_runtime::{BoxError, CancellationToken};
 use legate_store::{Store, Tenant, Unavailable};
 use tokio::time::sleep;
 
-/// How many rows are removed in one transaction.
+/// Maximum rows deleted in one transaction.
 pub(crate) const AT_ONCE: usize = 1000;
 
-/// How often is looked whether this server is still the one that does this, and how soon what could
-/// not be stored is tried again.
+/// How often leadership is checked again, and the delay before a failed write is retried.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Removes what was deleted, until `stop`.
+/// Deletes the contents of deleted tenants until `stop`.
 ///
 /// # Errors
-/// Never: what cannot be stored is tried again.
+/// Never: failed writes are retried.
 pub(crate) async fn remove_deleted(store: Store, stop: CancellationToken) -> Result<(), BoxError> {
     let removing = async {
         loop {
@@ -29,7 +28,7 @@ pub(crate) async fn remove_deleted(store: Store, stop: CancellationToken) -> Res
     Ok(())
 }
 
-/// Removes a part of each, or waits for one to be deleted.
+/// Deletes one batch of each deleted tenant, or waits until a tenant is deleted.
 async fn step(store: &Store) {
     let (deleted, mut watch) = {
         let state = store.state();

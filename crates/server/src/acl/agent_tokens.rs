@@ -1,6 +1,5 @@
-//! The tokens that an agent has of its own: what requests without a token are judged by, and what
-//! opens the agent when nobody else can judge. Those that the API sets are kept in a file, where the
-//! settings ask for that.
+//! The agent's own tokens: the default token for requests without one, and the recovery token for when ACLs
+//! cannot be resolved otherwise. Tokens set through the API are stored in a file, if the settings name one.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,28 +11,28 @@ use tokio::task::spawn_blocking;
 
 use crate::config::TokenSet;
 
-/// The largest file that is read, in bytes.
+/// The maximum size of the file, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// What a token of the agent is for.
+/// The purpose of an agent token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenKind {
-    /// Requests and DNS queries that have none.
+    /// Requests and DNS queries without a token.
     Default,
-    /// The agent's own writes. This server is the catalog, and needs none.
+    /// The agent's own writes. Unused: this server is the catalog.
     Agent,
-    /// Opens this agent to whoever repairs it.
+    /// Access to this agent for recovery by an operator.
     Recovery,
-    /// Replication among datacenters, which does not exist here.
+    /// Replication between datacenters. Unused: there is none.
     Replication,
-    /// Services of configuration files. Whoever writes those is trusted here.
+    /// Registration of services from configuration files. Unused: their author is trusted.
     Registration,
-    /// DNS queries, before `Default`.
+    /// DNS queries, in preference to `Default`.
     Dns,
 }
 
 impl TokenKind {
-    /// By the name in the API's path, or one of the names that it had before.
+    /// Parses the name in the API's path, including its legacy names.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "default" | "acl_token" => Self::Default,
@@ -59,7 +58,7 @@ impl TokenSet {
         }
     }
 
-    /// These, and for those that are not set the others.
+    /// These tokens, with unset ones taken from `other`.
     fn or(self, other: Self) -> Self {
         Self {
             default: self.default.or(other.default),
@@ -74,20 +73,20 @@ impl TokenSet {
     }
 }
 
-/// The tokens of one agent.
+/// The tokens of the agent.
 #[derive(Debug)]
 pub(crate) struct AgentTokens {
     now: RwLock<TokenSet>,
     file: Option<PathBuf>,
-    /// Those that the API has set: what the file has.
+    /// The tokens set through the API: the contents of the file.
     set: Mutex<TokenSet>,
 }
 
 impl AgentTokens {
-    /// Those of the settings, and before them those that an earlier start was given by the API.
+    /// The tokens of the settings, overridden by those in the file.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// If the file exists but cannot be read.
     pub(crate) fn open(settings: TokenSet, file: Option<PathBuf>) -> io::Result<Self> {
         let kept = match &file {
             Some(file) => read(file)?,
@@ -100,10 +99,10 @@ impl AgentTokens {
         })
     }
 
-    /// Sets a token, or takes it away when it is empty.
+    /// Sets a token, or removes it if it is empty.
     ///
     /// # Errors
-    /// When it cannot be kept in the file; nothing has changed then.
+    /// If the file cannot be written. Nothing has changed.
     pub(crate) async fn set(&self, kind: TokenKind, token: Secret) -> io::Result<()> {
         let token = Some(token).filter(|token| !token.is_empty());
         let mut set = self.set.lock().await;
@@ -120,8 +119,8 @@ impl AgentTokens {
         Ok(())
     }
 
-    /// Takes the tokens that the settings have now. Those of the file still win; without a file nothing
-    /// keeps those that the API has set, as in Consul.
+    /// Replaces the tokens of the settings. Those in the file take precedence. Without a file, tokens set
+    /// through the API are lost, as in Consul.
     pub(crate) async fn reload(&self, settings: TokenSet) {
         let mut set = self.set.lock().await;
         if self.file.is_none() {
@@ -131,20 +130,20 @@ impl AgentTokens {
         *now = set.clone().or(settings);
     }
 
-    /// What requests without a token have; empty for none.
+    /// The token for requests without one; empty if there is none.
     pub(crate) fn of_requests(&self) -> String {
         self.with(|now| text(now.default.as_ref()))
     }
 
-    /// What DNS queries have; empty for none.
+    /// The token for DNS queries; empty if there is none.
     pub(crate) fn of_dns(&self) -> String {
         self.with(|now| text(now.dns.as_ref().or(now.default.as_ref())))
     }
 
-    /// Whether this is the token that opens the agent.
+    /// Whether this is the agent's recovery token.
     pub(crate) fn is_recovery(&self, token: &str) -> bool {
         let own = self.with(|now| text(now.agent_recovery.as_ref()));
-        // Whatever a file says: no token is not the recovery token.
+        // An empty token never matches, even if the file sets an empty recovery token.
         !own.is_empty() && own == token
     }
 
@@ -171,7 +170,7 @@ fn read(file: &Path) -> io::Result<TokenSet> {
     Ok(serde_json::from_slice(&std::fs::read(file)?)?)
 }
 
-/// Whole or not at all, and for nobody else to read.
+/// Writes the file atomically, readable by its owner only.
 fn write(file: &Path, tokens: &TokenSet) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
 

@@ -1,29 +1,29 @@
-//! Why a token is not accepted, or a login or logout fails. The texts never carry a secret.
+//! Errors of token resolution, logins and logouts. The texts never contain a secret.
 
 use legate_store::{Rejected, Unavailable, WriteError};
 
-/// Access control says no, or cannot say yes.
+/// An ACL request was denied or could not be processed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AclError {
-    /// No token has this secret, or it has expired. Consul's words, which clients compare with.
+    /// No token has this secret, or it has expired. Consul's text, on which clients match.
     #[error("ACL not found")]
     NotFound,
-    /// No token has this secret, and there never was one that could do everything. Consul's words.
+    /// No token has this secret, and there has never been a management token. Consul's text.
     #[error(
         "ACL system must be bootstrapped before making any requests that require authorization: ACL \
          not found"
     )]
     NotBootstrapped,
-    /// The server runs without access control.
+    /// ACLs are disabled.
     #[error("ACL support disabled")]
     Disabled,
-    /// The call needs a token and got none.
+    /// The call requires a token.
     #[error("a token must be provided: send it in the metadata x-consul-token")]
     Anonymous,
     /// A login names a method that does not exist.
     #[error("auth method {name:?} not found: create it, or correct the name in the login settings")]
     UnknownMethod {
-        /// The name that was looked for.
+        /// The requested name.
         name: String,
     },
     /// The method exists but its configuration cannot be used.
@@ -31,38 +31,38 @@ pub(crate) enum AclError {
     BrokenMethod {
         /// The method.
         name: String,
-        /// What is wrong, and what to do.
+        /// The reason, and how to correct it.
         reason: String,
     },
-    /// Who has to be asked about the proof gives no answer.
+    /// The server that verifies the bearer token cannot be reached.
     #[error("auth method {name:?} cannot be used now: {reason}")]
     MethodUnavailable {
         /// The method.
         name: String,
-        /// Who was asked, and what came of it.
+        /// The server, and its error.
         reason: String,
     },
-    /// A policy of the token cannot be read; what it denies is not known.
+    /// A policy of the token cannot be parsed, so its denials are unknown.
     #[error("the token's {0}; write the policy again, or remove it")]
     BrokenPolicy(String),
-    /// The login does not hold what it must.
+    /// The login request is invalid.
     #[error("{0}")]
     BadRequest(String),
-    /// The bearer token is not accepted by the method.
+    /// The method rejects the bearer token.
     #[error("login with auth method {method:?} refused: {reason}")]
     BearerRefused {
         /// The method.
         method: String,
-        /// What is wrong with the token.
+        /// The reason.
         reason: String,
     },
-    /// The bearer token is good, but no binding rule gives its owner anything.
+    /// The bearer token is valid, but no binding rule matches.
     #[error("Permission denied: no binding rule of auth method {method:?} applies to this login")]
     NoBinding {
         /// The method.
         method: String,
     },
-    /// The login leads to a namespace that does not exist.
+    /// The login maps to a namespace that does not exist.
     #[error(
         "Permission denied: auth method {method:?} makes the token in namespace {namespace:?}, which does \
          not exist: create it, or correct the method's NamespaceRules"
@@ -73,10 +73,10 @@ pub(crate) enum AclError {
         /// The namespace.
         namespace: String,
     },
-    /// A logout of a token that was not made by a login.
+    /// Logout of a token that was not created by a login.
     #[error("Permission denied: this token was not created by a login, so it cannot be logged out")]
     NotALogin,
-    /// The tables refused the change, or it could not be stored.
+    /// The store rejected the write, or could not perform it.
     #[error("{0}")]
     Store(#[from] WriteError),
 }

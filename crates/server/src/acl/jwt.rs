@@ -1,44 +1,43 @@
-//! Signatures of bearer tokens. What the claims of a good token must say is judged by
-//! [`JwtConfig`]; keys are fetched by whoever asks.
+//! Verifies signatures of bearer tokens. [`JwtConfig`] validates the claims. Keys are fetched elsewhere.
 
 use jsonwebtoken::jwk::{Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
 use legate_model::Opaque;
 use legate_model::acl::{JwtAlgorithm, JwtConfig};
 
-/// A bearer token whose signature is not accepted. The texts never contain the token.
+/// The signature of a bearer token is not accepted. The texts never contain the token.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SignatureError {
-    /// It is not a JWT, or one with an algorithm that nobody should use.
+    /// Not a JWT, or a JWT with an insecure algorithm.
     #[error("the bearer token is not a JWT: {0}")]
     NotAJwt(String),
-    /// It is signed in a way that the method does not allow.
+    /// The algorithm is not among those that the method permits.
     #[error("the JWT is signed with {0:?}, which the auth method's JWTSupportedAlgs does not list")]
     Algorithm(Algorithm),
-    /// A key of the method is no public key.
+    /// A configured key is not a public key.
     #[error(
         "JWTValidationPubKeys[{0}] of the auth method is not the PEM of an RSA or EC public key"
     )]
     Key(usize),
-    /// None of the method's keys fits.
+    /// None of the keys verifies the signature.
     #[error("no key of the auth method fits the JWT's signature")]
     Signature,
 }
 
-/// A key in PEM.
+/// Parses a public key in PEM.
 pub(crate) fn public_key(pem: &str) -> Option<DecodingKey> {
     let pem = pem.as_bytes();
     let rsa = DecodingKey::from_rsa_pem(pem);
     rsa.or_else(|_| DecodingKey::from_ec_pem(pem)).ok()
 }
 
-/// Whether a text is a JWT, without a look at its signature.
+/// Checks that a text is a JWT, without verifying its signature.
 pub(crate) fn check_form(bearer: &str) -> Result<Header, SignatureError> {
     let header = jsonwebtoken::decode_header(bearer);
     header.map_err(|error| SignatureError::NotAJwt(error.to_string()))
 }
 
-/// The claims of a token that one of the method's own keys has signed.
+/// Verifies a token with the method's configured keys and returns its claims.
 pub(crate) fn verify_signature(config: &JwtConfig, bearer: &str) -> Result<Opaque, SignatureError> {
     let header = check_algorithm(config, bearer)?;
     for (at, pem) in config.keys.iter().enumerate() {
@@ -50,8 +49,7 @@ pub(crate) fn verify_signature(config: &JwtConfig, bearer: &str) -> Result<Opaqu
     Err(SignatureError::Signature)
 }
 
-/// The claims of a token that one of these keys has signed. A token that names a key is verified with
-/// that one only.
+/// Verifies a token with a key set and returns its claims. If the token names a key, only that key is tried.
 pub(crate) fn verify_with_set(
     config: &JwtConfig,
     keys: &[Jwk],
@@ -83,13 +81,13 @@ fn check_algorithm(config: &JwtConfig, bearer: &str) -> Result<Header, Signature
     Ok(header)
 }
 
-/// The claims, if the key has signed them.
+/// The claims, if the key verifies the signature.
 fn claims(key: &DecodingKey, header: &Header, bearer: &str) -> Option<Opaque> {
     if key.family() != header.alg.family() {
         return None;
     }
     let mut validation = Validation::new(header.alg);
-    // Issuer, audience and times are judged elsewhere, by the server's clock.
+    // Issuer, audience and times are validated by the caller, with the server's clock.
     validation.required_spec_claims.clear();
     validation.validate_exp = false;
     validation.validate_aud = false;
@@ -97,7 +95,7 @@ fn claims(key: &DecodingKey, header: &Header, bearer: &str) -> Option<Opaque> {
     token.ok().map(|token| token.claims)
 }
 
-/// The library's name of an algorithm; it does not have ES512.
+/// The library's name of an algorithm. It does not support ES512.
 fn known(algorithm: JwtAlgorithm) -> Option<Algorithm> {
     Some(match algorithm {
         JwtAlgorithm::Rs256 => Algorithm::RS256,
@@ -137,7 +135,7 @@ mod tests {
         let (first, second) = (TestSigner::generate(), TestSigner::generate());
         let config = es256(&[&first, &second]);
         for signer in [&first, &second] {
-            // Times are not looked at here.
+            // Times are not validated here.
             let claims = json!({"sub": "web", "exp": 1});
             let verified = verify_signature(&config, &signer.sign(&claims)).unwrap();
             assert_eq!(verified["sub"], "web");
@@ -148,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_jwt_or_was_tampered_with_is_refused() {
+    fn malformed_and_tampered_tokens_are_refused() {
         let signer = TestSigner::generate();
         let config = es256(&[&signer]);
         for text in ["", "token", "a.b.c", "a.b", "\u{1F980}.x.y"] {

@@ -1,4 +1,4 @@
-//! Logins: a foreign proof of identity is exchanged for a token; and logouts, which end it.
+//! Logins exchange an external proof of identity for a token. Logouts delete that token.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use super::methods::{Failure, Methods};
 use super::tenants;
 use crate::config::ServerConfig;
 
-/// The most bytes that the description of a token from a login may have: it is stored.
+/// The maximum description of a login token, in bytes. Bounded because it is stored.
 const MAX_DESCRIPTION: usize = 4 * 1024;
 
-/// What the descriptions of tokens from logins begin with. Consul's.
+/// Prefix of the descriptions of login tokens. Consul's.
 const DESCRIPTION: &str = "token created via login";
 
-/// Somebody who wants a token.
+/// A login request.
 #[derive(Debug)]
 pub(crate) struct Login {
-    /// How the proof is checked.
+    /// The auth method to use.
     pub(crate) auth_method: String,
-    /// Whose auth method it is.
+    /// The tenancy of the auth method.
     pub(crate) tenancy: Tenancy,
-    /// The proof.
+    /// The proof of identity.
     pub(crate) bearer: Secret,
-    /// What people should see about the login.
+    /// Metadata, shown in the token's description.
     pub(crate) meta: BTreeMap<String, String>,
 }
 
-/// Exchanges proofs for tokens, and ends those.
+/// Performs logins and logouts.
 #[derive(Clone)]
 pub(crate) struct Logins {
     reader: Reader,
@@ -60,11 +60,11 @@ impl Logins {
         }
     }
 
-    /// Makes a token for the bearer, with what the method's binding rules give.
+    /// Verifies the bearer token and creates a token with the permissions that the method's binding rules
+    /// grant.
     ///
     /// # Errors
-    /// [`AclError`] says whether the method, the proof or the rules are in the way. No token is
-    /// made then.
+    /// [`AclError`] tells whether the method, the bearer token or the rules are at fault. No token is created.
     pub(crate) async fn login(&self, login: &Login) -> Result<Token, AclError> {
         if !self.config.acl.enabled {
             return Err(AclError::Disabled);
@@ -100,7 +100,7 @@ impl Logins {
         let used = Arc::clone(&method);
         let write = move |txn: &mut WriteTxn| {
             txn.set_tenancy(of_method.clone());
-            // A method that has changed since the proof was checked gives nothing.
+            // If the method changed during verification, the result is no longer valid.
             let now = txn.read().auth_method(&used.name);
             if now.is_none_or(|now| now.modify_index != used.modify_index) {
                 return Err(unknown(&used.name));
@@ -132,7 +132,7 @@ impl Logins {
         Ok(token)
     }
 
-    /// Checks the proof.
+    /// Verifies the bearer token with the method.
     async fn verified(
         &self,
         method: &Arc<AuthMethod>,
@@ -157,7 +157,7 @@ impl Logins {
         })
     }
 
-    /// What a proof gives.
+    /// Evaluates the method's binding rules.
     fn bindings(&self, method: &AuthMethod, variables: &Variables) -> Result<Bindings, String> {
         let state = self.reader.state();
         let rules = state
@@ -169,7 +169,7 @@ impl Logins {
         bound.map_err(|error| error.to_string())
     }
 
-    /// The token but for what it is linked to by name.
+    /// The token, without links to policies and roles, which are resolved in the transaction.
     fn token(
         &self,
         method: &AuthMethod,
@@ -196,10 +196,10 @@ impl Logins {
         .of(tenancy)
     }
 
-    /// Ends a token that a login made. A token that does not exist (any more) is no error.
+    /// Deletes a token that a login created. No-op if the token does not exist.
     ///
     /// # Errors
-    /// [`AclError::NotALogin`] for tokens that people made.
+    /// [`AclError::NotALogin`] for other tokens.
     pub(crate) async fn logout(&self, token: &str) -> Result<(), AclError> {
         if !self.config.acl.enabled {
             return Err(AclError::Disabled);
@@ -225,7 +225,7 @@ impl Logins {
     }
 }
 
-/// The namespace of the auth method as its tokens show it.
+/// The auth method's namespace as shown on its tokens.
 fn method_namespace(method: &AuthMethod, token: &Tenancy) -> TenancyName {
     let own = method.tenancy();
     match own.is_default_namespace() && token.is_default_namespace() {
@@ -234,8 +234,8 @@ fn method_namespace(method: &AuthMethod, token: &Tenancy) -> TenancyName {
     }
 }
 
-/// Adds the policies and roles that exist at this moment. Consul, too, passes over others. Only those who
-/// may change an auth method of the namespace `default` can link to what is of that namespace.
+/// Links the policies and roles that exist now. As in Consul, others are skipped. Only auth methods of the
+/// namespace `default` can link to policies and roles of that namespace.
 fn linked(txn: &ReadTxn<'_>, mut token: Token, bindings: &Bindings, of_method: &Tenancy) -> Token {
     let above = of_method.is_default_namespace();
     let policies = bindings.policies.iter();
@@ -271,7 +271,7 @@ fn gives_anything(token: &Token) -> bool {
         || !token.node_identities.is_empty()
 }
 
-/// What people see of a login.
+/// The token's description, with the login's metadata.
 fn description(login: &Login) -> Result<String, AclError> {
     if login.meta.is_empty() {
         return Ok(DESCRIPTION.to_owned());

@@ -1,5 +1,5 @@
-//! Access control at work: what a request's token allows, and how logins become tokens. The rules
-//! themselves are values of [`legate_model::acl`].
+//! ACL enforcement: resolves tokens to permissions, and performs logins. The rules themselves are types of
+//! [`legate_model::acl`].
 
 mod agent_tokens;
 mod error;
@@ -26,19 +26,18 @@ pub(crate) use login::{Login, Logins};
 pub(crate) use methods::Methods;
 pub(crate) use tenants::namespace_defaults;
 
-/// The public id of the token from the settings. It is always the same, so that a changed secret
-/// replaces the old one.
+/// The accessor id of the initial management token. Constant, so that a changed secret replaces the old one.
 const INITIAL_ACCESSOR: &str = "00000000-0000-0000-0000-000000000003";
 
-/// How often expired tokens are removed. They are refused from the moment they expire.
+/// How often expired tokens are deleted. They are rejected as soon as they expire.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// Whether a secret stands for the absence of a token.
+/// Whether this secret denotes the anonymous token.
 pub(crate) fn is_anonymous(token: &str) -> bool {
     token.is_empty() || token == ANONYMOUS_SECRET
 }
 
-/// Resolves tokens to what they allow, as they are stored now. It cannot write.
+/// Resolves tokens to their current permissions. Read-only.
 #[derive(Clone)]
 pub(crate) struct Rights {
     store: Reader,
@@ -64,35 +63,34 @@ impl Rights {
         }
     }
 
-    /// The token of requests that bring none; empty for the anonymous one.
+    /// The token for requests without one; empty for the anonymous token.
     pub(crate) fn default_token(&self) -> String {
         self.agent.of_requests()
     }
 
-    /// The token of DNS queries; empty for the anonymous one.
+    /// The token for DNS queries; empty for the anonymous token.
     pub(crate) fn dns_token(&self) -> String {
         self.agent.of_dns()
     }
 
-    /// Who a token belongs to, as far as it is stored. An empty secret is the anonymous token.
+    /// The stored token with this secret. An empty secret is the anonymous token.
     pub(crate) fn owner(&self, token: &str) -> Option<Arc<Token>> {
         let anonymous = is_anonymous(token);
         let secret = if anonymous { ANONYMOUS_SECRET } else { token };
         self.store.state().read().token_by_secret(secret)
     }
 
-    /// Whether this is the token that opens the agent.
+    /// Whether this is the agent's recovery token.
     pub(crate) fn is_recovery(&self, token: &str) -> bool {
         self.agent.is_recovery(token)
     }
 
-    /// Whether tokens are looked at. Where they are not, everybody may do everything.
+    /// Whether ACLs are enabled. If not, all requests have all permissions.
     pub(crate) fn are_checked(&self) -> bool {
         self.config.acl.enabled
     }
 
-    /// What a request is about that names no namespace: that of its token, where both are of one
-    /// partition.
+    /// The tenancy of a request that names no namespace: the token's own, if it is in the same partition.
     pub(crate) fn own_namespace(&self, token: &str, tenancy: Tenancy) -> Tenancy {
         let owner = self.owner(token).filter(|_| self.are_checked());
         let own = owner.map(|token| token.tenancy());
@@ -100,12 +98,12 @@ impl Rights {
             .unwrap_or(tenancy)
     }
 
-    /// What the token with this secret allows. An empty secret is the anonymous token, which exists
-    /// also when it is not stored.
+    /// The permissions of the token with this secret. An empty secret is the anonymous token, which exists even
+    /// if it is not stored.
     ///
     /// # Errors
-    /// [`AclError::NotFound`] when no token has this secret, or it has expired, and
-    /// [`AclError::BrokenPolicy`] when a policy of the token cannot be read.
+    /// [`AclError::NotFound`] if no token has this secret or it has expired, and [`AclError::BrokenPolicy`] if
+    /// a policy of the token cannot be parsed.
     pub(crate) fn of(&self, token: &str) -> Result<Authorizer, AclError> {
         if !self.are_checked() {
             return Ok(Authorizer::manage_all());
@@ -133,7 +131,7 @@ impl Rights {
     }
 }
 
-/// What the agent's recovery token allows: to write this agent, and to see nodes. As in Consul.
+/// The permissions of the recovery token: write this agent, read nodes. As in Consul.
 fn recovery(node: &str) -> Authorizer {
     let rules = serde_json::json!({
         "agent": { node: { "policy": "write" } },
@@ -145,7 +143,7 @@ fn recovery(node: &str) -> Authorizer {
     }
 }
 
-/// The token that may do everything, as the settings give it.
+/// The initial management token, from the settings.
 pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<Token> {
     let acl = &config.acl;
     let secret = acl.initial_management.as_ref().filter(|_| acl.enabled)?;
@@ -159,11 +157,11 @@ pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<To
     })
 }
 
-/// Removes tokens that have expired, until `stop`. Of several servers over one store, one does; the
-/// one that follows it does so at once.
+/// Deletes expired tokens until `stop`. Of several servers with one store, only the leader does; its successor
+/// continues at once.
 ///
 /// # Errors
-/// Never: a token that cannot be removed is tried again.
+/// Never: a failed deletion is retried.
 pub(crate) async fn sweep(
     store: Store,
     clock: Clock,

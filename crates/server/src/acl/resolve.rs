@@ -1,11 +1,11 @@
-//! From a token to what it permits: its policies, those of its roles, and those that its identities
-//! and templates stand for.
+//! Resolves a token to its permissions: the rules of its policies, of its roles, and of its identities and
+//! templated policies.
 //!
-//! Each policy says what it says in its own tenancy, whatever the token's is. A token of a namespace has
-//! the defaults of that namespace besides, which decide where nothing else of it does.
+//! Rules apply in the tenancy of their policy, not in the token's. A token in a namespace also gets that
+//! namespace's defaults, which apply where none of the token's own rules match.
 //!
-//! What was computed is shared by everybody who asks with the same token, until a row that it was
-//! made from changes ([`ReadTxn::shared`]). Nobody has to say which rows these are.
+//! Results are cached and shared by all requests with the token, until a row that they were computed from
+//! changes ([`ReadTxn::shared`] tracks these rows).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,22 +19,21 @@ use legate_store::ReadTxn;
 use super::error::AclError;
 use super::tenants;
 
-/// How many tokens' rights are kept at least, for those who ask again. Twice as many at most.
+/// Minimum number of tokens whose permissions are cached; the maximum is twice as many.
 const KEPT: usize = 4096;
 
-/// What one token permits, or the policy that cannot be read.
+/// The permissions of a token, or the error of a policy that cannot be parsed.
 type Resolved = Result<(Authorizer, Sources), String>;
 
-/// The rules that an authorizer was made from, each with the tenancy of its policy. They are kept with it
-/// for other tokens that have them too.
+/// The rules that an authorizer was built from, with their tenancies. Held here so that other tokens with the
+/// same policies can share them.
 type Sources = Vec<(Tenancy, Arc<Result<Rules, String>>)>;
 
-/// Keeps what was resolved lately.
+/// A cache of recently resolved tokens.
 #[derive(Default)]
 pub(super) struct Kept(Mutex<Generations>);
 
-/// Two generations: what is asked for moves to the young one, and when that is full the old one is
-/// dropped.
+/// Two generations: entries in use move to the young one; when it is full, the old one is dropped.
 #[derive(Default)]
 struct Generations {
     young: HashMap<String, Arc<Resolved>>,
@@ -43,7 +42,7 @@ struct Generations {
 
 impl Kept {
     fn keep(&self, accessor: &str, resolved: &Arc<Resolved>) {
-        // Nothing that can panic happens under the lock.
+        // No code under the lock can panic.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.young.get(accessor);
         if known.is_some_and(|known| Arc::ptr_eq(known, resolved)) {
@@ -57,7 +56,7 @@ impl Kept {
     }
 }
 
-/// Where and under which default a token is judged.
+/// The context of a resolution: datacenter and default policy.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'c> {
     pub(super) datacenter: &'c str,
@@ -65,18 +64,18 @@ pub(super) struct Setting<'c> {
 }
 
 impl Setting<'_> {
-    /// What a stored token permits.
+    /// The permissions of a stored token.
     ///
     /// # Errors
-    /// [`AclError::BrokenPolicy`] when a policy cannot be read: what it denies is not known, so that
-    /// nothing is permitted.
+    /// [`AclError::BrokenPolicy`] if a policy cannot be parsed. Its denials are unknown, so nothing is
+    /// permitted.
     pub(super) fn of_stored(
         self,
         txn: &ReadTxn<'_>,
         token: &Token,
         kept: &Kept,
     ) -> Result<Authorizer, AclError> {
-        // By the public id: names of shared results are no place for secrets, and are folded.
+        // Keyed by accessor id: keys of shared results are case-insensitive and must not contain secrets.
         let accessor = &token.accessor_id;
         let tenancy = token.tenancy();
         let resolved = txn.in_tenancy(&tenancy, |txn| {
@@ -94,7 +93,7 @@ impl Setting<'_> {
         }
     }
 
-    /// What a token without a row permits.
+    /// The permissions of a token that is not stored.
     pub(super) fn of_unstored(self, token: &Token) -> Authorizer {
         let parsed = token.own_policies().into_iter();
         let rules: Vec<Rules> = parsed
@@ -103,7 +102,7 @@ impl Setting<'_> {
         Authorizer::new(&rules, self.default)
     }
 
-    /// What a token permits, looked at in its tenancy.
+    /// The permissions of a token. `txn` must be in the token's tenancy.
     fn resolve(self, txn: &ReadTxn<'_>, token: &Token) -> Resolved {
         let mut sources = self.linked(txn, &token.policies);
         sources.extend(self.own(&token.tenancy(), token.own_policies()));
@@ -114,7 +113,8 @@ impl Setting<'_> {
         sources.extend(self.of_roles(txn, &token.roles));
         let direct = sources.len();
         let (policies, roles) = tenants::namespace_defaults(txn);
-        // They are of the namespace `default`, whichever of that name there are in the token's own.
+        // The defaults link to policies and roles of the namespace `default`, even if the token's namespace has
+        // others of the same name.
         txn.in_tenancy(&txn.tenancy().of_partition(), |txn| {
             sources.extend(self.linked(txn, &policies));
             sources.extend(self.of_roles(txn, &roles));
@@ -133,7 +133,7 @@ impl Setting<'_> {
         Ok((authorizer, sources))
     }
 
-    /// The rules of linked policies. A link that leads nowhere gives nothing.
+    /// The rules of linked policies. Dangling links are skipped.
     fn linked(self, txn: &ReadTxn<'_>, links: &[PolicyLink]) -> Sources {
         let valid = |link: &PolicyLink| {
             let policy = txn.linked_policy(&link.id, "")?;
@@ -151,7 +151,7 @@ impl Setting<'_> {
         links.iter().filter_map(valid).collect()
     }
 
-    /// The rules of linked roles: of their policies, and of what they may be.
+    /// The rules of linked roles: of their policies, identities and templated policies.
     fn of_roles(self, txn: &ReadTxn<'_>, links: &[RoleLink]) -> Sources {
         let of = |role: Arc<Role>| {
             let tenancy = role.tenancy();
@@ -169,12 +169,12 @@ impl Setting<'_> {
         roles.flat_map(of).collect()
     }
 
-    /// The rules of what a token or role may be.
+    /// The rules of identities and templated policies of a token or role.
     fn own(self, tenancy: &Tenancy, policies: Vec<Policy>) -> Sources {
         let valid = |policy: &Policy| policy.is_valid_in(self.datacenter);
         let policies = policies.into_iter().filter(valid);
         let source = |policy: Policy| {
-            let rules = said_by(&policy, policy.parsed_template());
+            let rules = with_policy_name(&policy, policy.parsed_template());
             (tenancy.clone(), Arc::new(rules))
         };
         policies.map(source).collect()
@@ -186,7 +186,7 @@ fn rules_elsewhere(tenancy: &Tenancy, rules: Option<Rules>) -> Sources {
     rules.map(source).into_iter().collect()
 }
 
-/// What a token is kept under: accessor ids are unique in their tenancy.
+/// The cache key of a token. Accessor ids are unique within a tenancy.
 fn place(tenancy: &Tenancy, accessor: &str) -> String {
     match tenancy.is_default() {
         true => accessor.to_owned(),
@@ -195,10 +195,10 @@ fn place(tenancy: &Tenancy, accessor: &str) -> String {
 }
 
 fn parse(policy: &Policy) -> Result<Rules, String> {
-    said_by(policy, policy.parsed())
+    with_policy_name(policy, policy.parsed())
 }
 
-fn said_by(policy: &Policy, parsed: Result<Rules, InvalidRules>) -> Result<Rules, String> {
+fn with_policy_name(policy: &Policy, parsed: Result<Rules, InvalidRules>) -> Result<Rules, String> {
     parsed.map_err(|error| format!("policy {:?}: {error}", policy.name))
 }
 

@@ -47,20 +47,20 @@ fn resolved(store: &Store, kept: &Kept, accessor: &str) -> Result<Authorizer, Ac
     SETTING.of_stored(&txn, &token, kept)
 }
 
-/// What is kept for a token, to tell whether it was made again.
+/// The cached result of a token, to detect recomputation.
 fn kept_for(kept: &Kept, accessor: &str) -> *const Resolved {
     let kept = kept.0.lock().expect("nobody panicked");
     Arc::as_ptr(&kept.young[accessor])
 }
 
 #[test]
-fn rights_are_resolved_once_and_again_when_a_row_behind_them_changes() {
+fn permissions_are_cached_until_a_row_they_depend_on_changes() {
     let (store, kept) = (Store::new(), Kept::default());
     apply(&store, policy("service \"a\" { policy = \"write\" }"));
     apply(&store, token("t"));
     assert!(resolved(&store, &kept, "t").unwrap().service_write("a"));
     let first = kept_for(&kept, "t");
-    // Somebody else's token is no reason.
+    // Another token does not invalidate the cached result.
     apply(&store, token("u"));
     assert!(resolved(&store, &kept, "t").unwrap().service_write("a"));
     assert_eq!(kept_for(&kept, "t"), first);
@@ -76,7 +76,7 @@ fn rights_are_resolved_once_and_again_when_a_row_behind_them_changes() {
 #[test]
 fn a_policy_that_cannot_be_read_permits_nothing() {
     let (store, kept) = (Store::new(), Kept::default());
-    // As a newer server might have written it.
+    // A policy in a newer server's format.
     apply(&store, policy("new_resource \"a\" { policy = \"deny\" }"));
     apply(&store, token("t"));
     let error = resolved(&store, &kept, "t").unwrap_err().to_string();
@@ -87,7 +87,7 @@ fn a_policy_that_cannot_be_read_permits_nothing() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_cache_is_bounded() {
     let kept = Kept::default();
     let resolved: Arc<Resolved> = Arc::new(Ok((Authorizer::deny_all(), Sources::new())));
     for number in 0..3 * KEPT {

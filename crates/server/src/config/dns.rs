@@ -1,5 +1,5 @@
-//! How DNS answers: the settings, as values. Which of them may change while the server runs is said
-//! where they are kept, in [`crate::dns::CurrentDns`].
+//! DNS settings, as plain values. [`crate::dns::CurrentDns`] documents which of them can change while the
+//! server runs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use hickory_proto::rr::Name;
 
-/// The longest time that a record may be kept, in seconds (RFC 2181 §8).
+/// The maximum TTL of a record, in seconds (RFC 2181 §8).
 const MAX_TTL: u32 = i32::MAX as u32;
 
-/// The domains that DNS answers for.
+/// The domains served by DNS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsDomains {
-    /// Never empty; the first is the one of answers to questions that name none.
+    /// Never empty. The first one is used in answers to queries that contain no domain.
     all: Vec<Domain>,
 }
 
@@ -21,7 +21,7 @@ pub struct DnsDomains {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Domain {
     pub(crate) name: Name,
-    /// In small letters.
+    /// In lower case.
     labels: Vec<String>,
 }
 
@@ -42,8 +42,7 @@ impl Default for DnsDomains {
 }
 
 impl DnsDomains {
-    /// The domain that answers are in, and another one that is served, too. Dots around them and
-    /// capital letters do not matter.
+    /// The primary domain, and optionally an alternative one. Surrounding dots and case are ignored.
     ///
     /// # Errors
     /// [`InvalidDomain`]
@@ -60,8 +59,8 @@ impl DnsDomains {
         &self.all[0]
     }
 
-    /// The domain that labels in small letters end in, and how many are before it. The longest one
-    /// where one domain is below the other.
+    /// The domain that these lower-case labels end in, and the number of labels before it. If one domain is a
+    /// subdomain of the other, the longer match wins.
     pub(crate) fn of(&self, labels: &[String]) -> Option<(&Domain, usize)> {
         let found = self.all.iter().filter(|one| labels.ends_with(&one.labels));
         let longest = found.max_by_key(|one| one.labels.len())?;
@@ -78,7 +77,7 @@ impl Domain {
             let mut bytes = label.bytes();
             !label.is_empty() && bytes.all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
         };
-        // What ends in `arpa` are the names of addresses.
+        // Names that end in `arpa` are reserved for reverse lookups.
         if !labels.iter().all(is_fine) || labels.last().is_some_and(|last| last == "arpa") {
             return Err(invalid());
         }
@@ -90,7 +89,7 @@ impl Domain {
     }
 }
 
-/// The times of the zone's own record, in seconds.
+/// Fields of the zone's SOA record, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DnsSoa {
     /// Default 3600.
@@ -99,7 +98,7 @@ pub struct DnsSoa {
     pub retry: u32,
     /// Default 86400.
     pub expire: u32,
-    /// How long it may be remembered that a name does not exist. Default 0.
+    /// TTL of negative answers. Default 0.
     pub min_ttl: u32,
 }
 
@@ -114,17 +113,17 @@ impl Default for DnsSoa {
     }
 }
 
-/// Which server for other names is asked first.
+/// Order in which recursors are tried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RecursorStrategy {
-    /// The first of the list.
+    /// In the order of the list.
     #[default]
     Sequential,
-    /// Any.
+    /// In random order.
     Random,
 }
 
-/// How long answers about services may be kept. Default: not at all.
+/// TTLs of answers about services. Default: 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceTtls {
     names: BTreeMap<String, u32>,
@@ -132,8 +131,8 @@ pub struct ServiceTtls {
 }
 
 impl ServiceTtls {
-    /// A time for each name of a service; what ends in `*` is for all names that begin so. The name
-    /// itself counts before prefixes, and of those the longest.
+    /// TTLs by service name. A name that ends in `*` matches by prefix. An exact name takes precedence over
+    /// prefixes, and a longer prefix over a shorter one.
     pub fn new(times: impl IntoIterator<Item = (String, Duration)>) -> Self {
         let mut all = Self::default();
         for (name, time) in times {
@@ -146,7 +145,7 @@ impl ServiceTtls {
         all
     }
 
-    /// In seconds.
+    /// The TTL of a service, in seconds.
     pub(crate) fn of(&self, service: &str) -> u32 {
         let name = service.to_lowercase();
         let longest = || {
@@ -161,34 +160,34 @@ impl ServiceTtls {
     }
 }
 
-/// How DNS answers. Values and defaults are those of Consul's `dns_config`.
+/// DNS settings. Values and defaults are those of Consul's `dns_config`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// Whether instances in `warning` are left out. Default: they are shown.
+    /// Whether instances in state `warning` are omitted. Default: no.
     pub only_passing: bool,
-    /// How long answers about nodes may be kept. Default: not at all.
+    /// TTL of answers about nodes. Default 0.
     pub node_ttl: Duration,
-    /// How long answers about services may be kept.
+    /// TTLs of answers about services.
     pub service_ttl: ServiceTtls,
-    /// The zone's own record.
+    /// The zone's SOA record.
     pub soa: DnsSoa,
-    /// Most answers over UDP to clients that say nothing of larger ones. Default 3, at most 8.
+    /// Maximum answers over UDP to clients without EDNS0. Default 3, at most 8.
     pub udp_answer_limit: usize,
-    /// Most addresses in one answer. Default 0: no limit.
+    /// Maximum address records in one answer. Default 0: no limit.
     pub a_record_limit: usize,
-    /// Whether answers that were cut say so, which makes clients ask again over TCP. Default: no.
+    /// Whether truncated answers set the TC bit, so that clients retry over TCP. Default: no.
     pub enable_truncate: bool,
-    /// Whether names are written in full each time. Default: no.
+    /// Whether name compression is disabled. Default: no.
     pub disable_compression: bool,
-    /// Whether nodes' metadata is added to answers that are about their addresses. Default: yes.
+    /// Whether nodes' metadata is added to answers with their addresses, as TXT records. Default: yes.
     pub node_meta_txt: bool,
-    /// Whether one label between the kind and the domain is a namespace, in place of a datacenter.
+    /// Whether a single label between the kind and the domain is a namespace rather than a datacenter.
     pub prefer_namespace: bool,
-    /// Servers that are asked for names of other domains. Default: none.
+    /// Upstream DNS servers for names in other domains. Default: none.
     pub recursors: Vec<SocketAddr>,
-    /// Which of them is asked first.
+    /// Order in which recursors are tried.
     pub recursor_strategy: RecursorStrategy,
-    /// How long one of them may take. Default 2 s.
+    /// Timeout of a query to one recursor. Default 2 s.
     pub recursor_timeout: Duration,
 }
 
@@ -212,7 +211,7 @@ impl Default for DnsSettings {
     }
 }
 
-/// A time to live, in seconds.
+/// Converts a TTL to seconds, limited to the maximum of DNS.
 pub(crate) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).map_or(MAX_TTL, |seconds| seconds.min(MAX_TTL))
 }

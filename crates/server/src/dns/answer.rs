@@ -1,5 +1,5 @@
-//! Answers questions from the catalog. Tables and a question in, records out, in a random order where
-//! the order says nothing. What other servers have to be asked for is collected, and not asked here.
+//! Answers queries from the catalog: a state and a query in, records out, in random order where order has no
+//! meaning. Lookups that recursors must perform are collected, not performed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,65 +24,65 @@ use crate::gateways::{connect_to, ingress_to};
 use crate::own_node::OWN_SERVICE;
 use crate::prepared;
 
-/// How many aliases are followed from one name of the domain to the next. Consul's limit.
+/// How many aliases within the domain are followed. Consul's limit.
 const MAX_ALIASES: u8 = 3;
 
-/// Most records behind an alias for a client without EDNS. Consul's limit.
+/// Maximum records behind an alias for a client without EDNS. Consul's limit.
 const MAX_BEHIND_ALIAS: usize = 5;
 
-/// Most name servers in an answer. Consul's limit.
+/// Maximum name servers in an answer. Consul's limit.
 const MAX_NAME_SERVERS: usize = 3;
 
-/// Most records in one section of an answer: more do not fit into 64 KiB.
+/// Maximum records in one section of an answer: more do not fit into 64 KiB.
 const MAX_RECORDS: usize = 4096;
 
-/// Names of other domains that instances are reached at, and the kind of address that is wanted of each.
+/// Host names in other domains that need a recursor lookup, with the address type.
 pub(super) type Wanted = BTreeSet<(Name, RecordType)>;
 
-/// What other servers said about such names.
+/// Results of recursor lookups.
 pub(super) type Known = BTreeMap<(Name, RecordType), Vec<Record>>;
 
-/// Who asks.
+/// The client of a query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asker<'a> {
-    /// Whose names may be seen.
+    /// Its permissions.
     pub(super) access: &'a Authorizer,
-    /// Where the client is, as far as that is known.
+    /// Its address, if known.
     pub(super) source: Option<IpAddr>,
-    /// Whether it takes long answers.
+    /// Whether it accepts large answers.
     pub(super) has_edns: bool,
 }
 
-/// What is known besides the question.
+/// The context of a query.
 pub(super) struct Resolver<'a> {
     /// The catalog.
     pub(super) state: &'a State,
     pub(super) asker: Asker<'a>,
-    /// What the owner of another token may see; `None` when there is none with it.
+    /// Resolves another token's permissions; `None` if the token does not exist.
     pub(super) rights: &'a dyn Fn(&str) -> Option<Authorizer>,
     pub(super) settings: &'a DnsSettings,
     pub(super) names: Names<'a>,
     /// The node of this server.
     pub(super) node: &'a str,
-    /// This server's address, as the domain's name server.
+    /// This server's address, for the domain's NS records.
     pub(super) server: IpAddr,
-    /// Serial number of the zone: the time in seconds.
+    /// Serial number of the zone: the current time, in seconds.
     pub(super) serial: u32,
     pub(super) known: &'a Known,
-    /// What is not known yet. Another try with it gives a better answer.
+    /// Lookups that are missing from `known`. With their results, a second attempt gives a complete answer.
     pub(super) wanted: RefCell<Wanted>,
 }
 
-/// The records of a reply.
+/// The records of a response.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) code: ResponseCode,
     pub(super) answers: Vec<Record>,
     pub(super) authorities: Vec<Record>,
     pub(super) additionals: Vec<Record>,
-    /// Whether another client may get another answer.
+    /// Whether the answer depends on the client's address.
     pub(super) depends_on_client: bool,
-    /// Whether it is about a name of another domain.
+    /// Whether the queried name is in another domain.
     pub(super) is_foreign: bool,
 }
 
@@ -95,28 +95,28 @@ impl Answer {
     }
 }
 
-/// A question, and how far it is from the one that the client asked.
+/// A query, either the client's or one for an alias that it led to.
 #[derive(Clone, Copy)]
 struct Question<'q> {
     name: &'q Name,
     kind: RecordType,
     domain: &'q Domain,
-    /// How many aliases led to it.
+    /// The number of aliases followed so far.
     aliases: u8,
 }
 
-/// Where an instance is reached.
+/// The address of an instance.
 enum Place<'a> {
-    /// At its node's address.
+    /// Its node's address.
     Node(IpAddr),
-    /// At an address of its own.
+    /// An address of its own.
     Own(IpAddr),
-    /// At a host name, its own or its node's.
+    /// A host name, its own or its node's.
     Host(&'a str),
 }
 
-/// The address of what has one in general and others for each family. What may be either is IPv6 first,
-/// as in Consul.
+/// The address for a record type: the tagged one for its family, else the general one. If both families fit,
+/// IPv6 is preferred, as in Consul.
 fn of_family<'a>(
     kind: RecordType,
     own: &'a str,
@@ -137,8 +137,8 @@ fn address_of(node: &Node, kind: RecordType) -> &str {
 }
 
 impl<'a> Place<'a> {
-    /// `asked` is the name that is being answered: an instance whose address is just that would
-    /// lead nowhere, so its node's address is taken, as in Consul.
+    /// `asked` is the queried name. If an instance's address is that same name, the node's address is used
+    /// instead, as in Consul: an alias to itself would not resolve.
     fn of(instance: &'a CheckServiceNode, asked: &Question<'_>) -> Self {
         let service = &instance.service;
         let tagged = |tag: &str| {
@@ -151,7 +151,7 @@ impl<'a> Place<'a> {
         let node = address_of(&instance.node, asked.kind);
         let of_node = || match node.parse() {
             Ok(ip) if node == instance.node.address => Self::Node(ip),
-            // The name of the node stands for its general address.
+            // The node's own name resolves to its general address, so a tagged one needs another target.
             Ok(ip) => Self::Own(ip),
             Err(_) => Self::Host(node),
         };
@@ -171,12 +171,12 @@ impl<'a> Place<'a> {
 }
 
 impl<'a> Resolver<'a> {
-    /// The answer to a question.
+    /// Answers a query.
     pub(super) fn answer(&self, name: &Name, kind: RecordType) -> Answer {
         let mut answer = self.follow(name, kind, 0);
         let says_nothing = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
         if answer.answers.is_empty() && says_nothing && answer.authorities.is_empty() {
-            // Tells how long the absence may be remembered.
+            // The SOA record sets the TTL of the negative answer.
             let (_, domain) = self.names.read(name, kind);
             answer.authorities.extend(self.soa(domain));
         }
@@ -189,12 +189,12 @@ impl<'a> Resolver<'a> {
         self.state.read().within(tenancy.clone())
     }
 
-    /// What the client may see there.
+    /// The client's permissions in a tenancy.
     fn access(&self, tenancy: &Tenancy) -> Authorizer {
         self.asker.access.within(tenancy)
     }
 
-    /// The answer to a question that `aliases` led to.
+    /// Answers a query that was reached through `aliases` aliases.
     fn follow(&self, name: &Name, kind: RecordType, aliases: u8) -> Answer {
         let (target, domain) = self.names.read(name, kind);
         let question = Question {
@@ -217,7 +217,7 @@ impl<'a> Resolver<'a> {
                 ..Answer::failed(ResponseCode::Refused)
             },
             Target::Nothing => {
-                tracing::debug!(%name, "a DNS name has no form that is served");
+                tracing::debug!(%name, "unsupported DNS name");
                 Answer::failed(ResponseCode::NXDomain)
             }
             Target::Apex => Answer::default(),
@@ -235,7 +235,7 @@ impl<'a> Resolver<'a> {
                     self.settings.service_ttl.of(&name),
                 )
             }
-            // Who may not see the service sees no proxy of it, whatever its name.
+            // Proxies of a service require `service:read` on the service, whatever their own names are.
             Target::Connect { name, tenancy } | Target::Ingress { name, tenancy }
                 if !self.access(&tenancy).service_read(&name) =>
             {
@@ -270,7 +270,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The ones that are well enough and may be seen, in a random order.
+    /// The healthy instances that the client may see, in random order.
     fn visible(
         &self,
         mut instances: Vec<CheckServiceNode>,
@@ -292,7 +292,7 @@ impl<'a> Resolver<'a> {
         instances
     }
 
-    /// Without instances the name does not exist. `ttl` is in seconds.
+    /// NXDOMAIN if there are no instances. `ttl` is in seconds.
     fn instances(
         &self,
         question: &Question<'_>,
@@ -312,7 +312,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// What a query finds, judged by its own token where it has one.
+    /// Executes a prepared query, with its own token's permissions if it has one.
     fn prepared_query(&self, question: &Question<'_>, name: &str) -> Answer {
         let depends = |answer| Answer {
             depends_on_client: true,
@@ -348,8 +348,7 @@ impl<'a> Resolver<'a> {
         depends(self.instances(question, &selected.tenancy, selected.nodes, ttl))
     }
 
-    /// The virtual IP of a service, whatever the health of its instances. One that may not be seen is
-    /// the same as none.
+    /// The virtual IP of a service, whatever its health. `None` also if the client may not see the service.
     fn virtual_ip(&self, service: &str, tenancy: &Tenancy) -> Option<IpAddr> {
         if !self.access(tenancy).service_read(service) {
             return None;
@@ -362,7 +361,7 @@ impl<'a> Resolver<'a> {
         seconds(self.settings.node_ttl)
     }
 
-    /// One address, when the question is about addresses of its kind; else it is only helpful.
+    /// One address: as the answer if the query is for its type, else as an additional record.
     fn address(&self, question: &Question<'_>, ip: IpAddr) -> Answer {
         let record = address_record(question.name, self.node_ttl(), ip);
         let (answers, additionals) = match is_of_kind(ip, question.kind) {
@@ -391,8 +390,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The node that has an address, else the service of an instance that has it, in any namespace of the
-    /// partition. Consul's order.
+    /// The name of the node with this address, else of the service of an instance with it, in any namespace of
+    /// the partition. Consul's order.
     pub(super) fn reverse(&self, txn: &ReadTxn<'_>, ip: IpAddr) -> Option<Name> {
         let own = self.names.tenancy;
         let (access, domain) = (self.access(own), &self.names.domains.main().name);
@@ -406,7 +405,7 @@ impl<'a> Resolver<'a> {
         all.find_map(|tenancy| txn.in_tenancy(tenancy, |txn| self.service_at(txn, ip)))
     }
 
-    /// The service of an instance that has an address, in the namespace that is read.
+    /// The service of an instance with this address, in the current namespace.
     fn service_at(&self, txn: &ReadTxn<'_>, ip: IpAddr) -> Option<Name> {
         let (access, domain) = (self.access(txn.tenancy()), self.names.domains.main());
         let may_see = |node: &str| {
@@ -423,7 +422,7 @@ impl<'a> Resolver<'a> {
         name_of(&instance?.service)
     }
 
-    /// The zone's own record, or its name servers.
+    /// The zone's SOA record if `own`, else its NS records.
     fn zone(&self, question: &Question<'_>, own: bool) -> Answer {
         let (servers, additionals) = self.name_servers(question);
         match own {
@@ -441,7 +440,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The servers that are in the catalog, else this one; and their addresses.
+    /// NS records for the servers in the catalog, else for this one, with their addresses.
     fn name_servers(&self, question: &Question<'_>) -> (Vec<Record>, Vec<Record>) {
         let (zone, ttl) = (&question.domain.name, self.node_ttl());
         let ns = |name: Name| record(zone, ttl, RData::NS(NS(name)));
@@ -454,7 +453,7 @@ impl<'a> Resolver<'a> {
             let is_valid = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
             let named = node_name(&name, &tenancy, self.names.datacenter, zone);
             let (true, Ok(named)) = (is_valid, named) else {
-                tracing::warn!(node = name, "the name of a server is no DNS name");
+                tracing::warn!(node = name, "the name of a server is not a valid DNS name");
                 continue;
             };
             servers.push(ns(named.clone()));
@@ -474,7 +473,7 @@ impl<'a> Resolver<'a> {
         (servers, addresses)
     }
 
-    /// The zone's own record.
+    /// The zone's SOA record.
     fn soa(&self, domain: &Domain) -> Option<Record> {
         let (zone, times) = (&domain.name, &self.settings.soa);
         let signed = |seconds: u32| i32::try_from(seconds).unwrap_or(i32::MAX);
@@ -487,11 +486,12 @@ impl<'a> Resolver<'a> {
             signed(times.expire),
             times.min_ttl,
         );
-        // Both say how long an absence may be remembered.
+        // A resolver uses the lower of these two as the negative TTL.
         Some(record(zone, times.min_ttl, RData::SOA(soa)))
     }
 
-    /// Address and metadata. Who asks for the address gets the metadata as well, as in Consul.
+    /// The node's address and metadata. Address queries also get the metadata as additional records, as in
+    /// Consul.
     fn node_records(&self, question: &Question<'_>, name: &str, tenancy: &Tenancy) -> Answer {
         let node: Option<Arc<Node>> = self.read(tenancy).node(name);
         let access = self.access(tenancy);
@@ -528,8 +528,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// One record an address; instances may share one. A host name is answered only when there is no
-    /// address, and one at most: a name has one alias and then nothing else (RFC 1034 §3.6.2).
+    /// One record per distinct address. A host name is returned only if there is no address, and at most one: a
+    /// name with a CNAME has no other records (RFC 1034 §3.6.2).
     fn instance_records(
         &self,
         question: &Question<'_>,
@@ -548,7 +548,7 @@ impl<'a> Resolver<'a> {
                 }
                 Place::Host(other) => host = host.or(Some(other)),
             }
-            // No limit is 0.
+            // 0 is no limit: here the number of records is at least 1.
             if !records.is_empty() && records.len() == self.settings.a_record_limit {
                 break;
             }
@@ -559,7 +559,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The alias to a host name and, as far as that can be known, what it leads to.
+    /// The CNAME to a host name and, as far as known, the records of its target.
     fn host_records(&self, question: &Question<'_>, host: &str, ttl: u32) -> Vec<Record> {
         let Ok(alias) = host_name(host) else {
             return Vec::new();
@@ -567,7 +567,7 @@ impl<'a> Resolver<'a> {
         let mut records = vec![alias_record(question.name, ttl, alias.clone())];
         if question.kind != RecordType::CNAME {
             for one in self.behind(question, &alias, ttl) {
-                // Aliases may go round in circles.
+                // Aliases may form a loop.
                 if !records.contains(&one) {
                     records.push(one);
                 }
@@ -576,7 +576,7 @@ impl<'a> Resolver<'a> {
         records
     }
 
-    /// What the alias that answers a question leads to: addresses, and further aliases.
+    /// The records of an alias's target: addresses and further aliases.
     fn behind(&self, question: &Question<'_>, alias: &Name, ttl: u32) -> Vec<Record> {
         use RecordType::{A, AAAA, ANY, CNAME, SRV};
         if !matches!(question.kind, A | AAAA | ANY | SRV) {
@@ -610,8 +610,7 @@ impl<'a> Resolver<'a> {
             .collect()
     }
 
-    /// What other servers say about a name of another domain; noted as wanted as long as that is not
-    /// known.
+    /// Recursors' results for a name in another domain. A missing lookup is added to `wanted`.
     fn elsewhere(&self, question: &Question<'_>, alias: &Name) -> Vec<Record> {
         if self.settings.recursors.is_empty() {
             return Vec::new();
@@ -642,7 +641,7 @@ impl<'a> Resolver<'a> {
         for instance in instances {
             let place = Place::of(instance, question);
             let node = node_name(&instance.node.node, tenancy, datacenter, domain);
-            // Names that are no DNS names cannot be targets; HTTP still serves them.
+            // Invalid DNS names cannot be SRV targets; HTTP still returns them.
             let target = match place {
                 Place::Node(_) => node.clone(),
                 Place::Own(ip) => address_name(ip, datacenter, domain),
@@ -675,7 +674,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Whether a question is about addresses of this kind.
+/// Whether a query is for addresses of this family.
 fn is_of_kind(ip: IpAddr, kind: RecordType) -> bool {
     let own = match ip {
         IpAddr::V4(_) => RecordType::A,

@@ -1,5 +1,5 @@
-//! How DNS answers now, and how many clients may wait for other servers: what all addresses at which DNS
-//! answers have together, and what a reload changes. It answers nothing.
+//! DNS state shared by all DNS listeners: the current settings, which a reload replaces, and the limit on
+//! requests that wait for recursors.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::dns::DnsSettings;
 
-/// Most clients at one time that wait for other servers.
+/// Maximum requests that wait for recursors.
 const MAX_WAITING: usize = 256;
 
-/// The settings that count now, for all addresses at which DNS answers, and who waits for other servers
-/// there. All of [`DnsSettings`] can be set anew while the server runs; the domains cannot.
+/// The current settings of all DNS listeners, and the requests that wait for recursors. All of [`DnsSettings`]
+/// can be replaced while the server runs; the domains cannot.
 #[derive(Debug, Clone)]
 pub(crate) struct CurrentDns {
     settings: Arc<ArcSwap<DnsSettings>>,
@@ -36,7 +36,7 @@ impl CurrentDns {
     }
 }
 
-/// Who may ask other servers now.
+/// Permits to wait for recursors.
 #[derive(Debug, Clone)]
 pub(super) struct Places(Arc<Semaphore>);
 
@@ -45,7 +45,7 @@ impl Places {
         Self(Arc::new(Semaphore::new(MAX_WAITING)))
     }
 
-    /// `None` when too many wait already.
+    /// Takes a permit; `None` if there is none left.
     pub(super) fn take(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_owned().ok()
     }

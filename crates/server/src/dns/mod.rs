@@ -1,6 +1,5 @@
-//! DNS for the catalog: services, nodes, mesh destinations and prepared queries below `consul.` or
-//! another domain. It answers from the tables at hand, and asks other servers about other names only
-//! where such servers are set.
+//! DNS for the catalog: services, nodes, mesh destinations and prepared queries below `consul.` or another
+//! domain. Names in other domains are forwarded to recursors, if there are any.
 
 mod answer;
 mod current;
@@ -41,28 +40,28 @@ use question::{Names, Target};
 use wire::{Form, LARGEST_MESSAGE, Request};
 pub(crate) use wire::{Transport, Undecodable};
 
-/// How long a TCP client may be silent, or take to read an answer.
+/// Idle and write timeout of TCP clients.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How long open connections may take to notice the stop.
+/// Time that open connections get at shutdown.
 const STOP: Duration = Duration::from_secs(2);
 
-/// How long UDP rests after an error.
+/// Delay after a receive error on UDP.
 const RECEIVE_REST: Duration = Duration::from_millis(100);
 
-/// Who asks, and how.
+/// The client of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    /// The secret of its token; empty for the anonymous one.
+    /// The secret of its token; empty for the anonymous token.
     pub(crate) token: String,
-    /// Where names are looked up that do not say it.
+    /// The tenancy of names that specify none.
     pub(crate) tenancy: Tenancy,
-    /// Its address, as far as that is known.
+    /// Its address, if known.
     pub(crate) source: Option<IpAddr>,
     pub(crate) transport: Transport,
 }
 
-/// Answers DNS messages. It reads, and has nothing to write with.
+/// Answers DNS requests. Read-only.
 #[derive(Clone)]
 pub(crate) struct Responder {
     store: Reader,
@@ -73,15 +72,15 @@ pub(crate) struct Responder {
     rates: Rates,
 }
 
-/// What is to be done for an answer.
+/// The result of the first step.
 enum Begun {
-    /// Send this, if anything.
+    /// The response to send, if any.
     Done(Option<Vec<u8>>),
-    /// Wait for other servers.
+    /// A recursor must be queried.
     Waits(Box<Waiting>),
 }
 
-/// A request that other servers have to be asked for.
+/// A request that waits for recursors.
 struct Waiting {
     request: Request,
     bytes: Vec<u8>,
@@ -92,11 +91,11 @@ struct Waiting {
     _place: OwnedSemaphorePermit,
 }
 
-/// What other servers are asked.
+/// The queries for recursors.
 enum Asks {
     /// The request itself.
     Request,
-    /// Host names that its answer leads to.
+    /// Host names in the answer.
     Hosts(Wanted),
 }
 
@@ -121,10 +120,10 @@ impl Responder {
 
     /// Answers one request.
     ///
-    /// `None`: the bytes are a response, which is not answered.
+    /// `None` if the bytes are a DNS response, which must not be answered.
     ///
     /// # Errors
-    /// When the bytes are no DNS request.
+    /// If the bytes are not a DNS message.
     pub(crate) async fn query(
         &self,
         client: Client,
@@ -136,8 +135,8 @@ impl Responder {
         }
     }
 
-    /// Answers what the tables at hand can answer. `counts` says whether the lookup counts among the requests
-    /// that are limited: those over gRPC have been counted as calls.
+    /// Answers a request from the state, or returns it for recursors. `counts` tells whether the lookup counts
+    /// against the rate limits; requests over gRPC have been counted as calls.
     fn begin(&self, client: Client, bytes: &[u8], counts: bool) -> Result<Begun, Undecodable> {
         let Some(request) = Request::read(bytes)? else {
             return Ok(Begun::Done(None));
@@ -192,7 +191,7 @@ impl Responder {
         })))
     }
 
-    /// Asks the other servers.
+    /// Queries the recursors and completes the answer.
     async fn finish(&self, waiting: Waiting) -> Option<Vec<u8>> {
         let Waiting {
             request,
@@ -224,8 +223,7 @@ impl Responder {
         write(&request, &client, &settings, answer)
     }
 
-    /// Whether the recursors have to say it: names of other domains, and of addresses that nothing here
-    /// has.
+    /// Whether recursors must answer: names in other domains, and addresses that are not in the catalog.
     fn is_elsewhere(
         &self,
         request: &Request,
@@ -257,7 +255,7 @@ impl Responder {
         }
     }
 
-    /// The answer, and which host names have to be known for a better one.
+    /// The answer, and the host names to look up for a complete one.
     fn resolve(
         &self,
         client: &Client,
@@ -280,7 +278,7 @@ impl Responder {
             names: self.names(&client.tenancy, settings),
             node: &self.config.node_name,
             server: self.config.advertise,
-            // Serial numbers are compared modulo 2^32.
+            // Truncated: serial numbers are compared modulo 2^32.
             serial: since_epoch.map_or(0, |time| time.as_secs() as u32),
             known,
             wanted: RefCell::default(),
@@ -290,8 +288,8 @@ impl Responder {
         (answer, resolver.wanted.into_inner())
     }
 
-    /// Begins with a request of a client of the sockets: they have no token but the agent's for DNS. A
-    /// request that makes the server panic gets no answer, and nobody else notices.
+    /// Starts a request from a socket. It uses the agent's DNS token. A panic ends only this request, which
+    /// gets no response.
     fn begin_safely(&self, request: &[u8], client: SocketAddr, transport: Transport) -> Begun {
         let client = Client {
             token: self.rights.dns_token(),
@@ -306,14 +304,14 @@ impl Responder {
                 Begun::Done(wire::format_error(request))
             }
             Err(_) => {
-                // The panic hook has written what happened where.
+                // The panic hook has logged the details.
                 tracing::error!("a DNS request panicked");
                 Begun::Done(None)
             }
         }
     }
 
-    /// As [`Self::finish`], and as harmless as [`Self::begin_safely`].
+    /// [`Self::finish`], which also catches panics.
     async fn finish_safely(&self, waiting: Waiting) -> Option<Vec<u8>> {
         let finished = AssertUnwindSafe(self.finish(waiting)).catch_unwind().await;
         finished.unwrap_or_else(|_| {
@@ -323,7 +321,7 @@ impl Responder {
     }
 }
 
-/// The answer as bytes.
+/// Encodes an answer.
 fn write(
     request: &Request,
     client: &Client,
@@ -341,16 +339,16 @@ fn write(
     let written = Form::of(request, client.transport, settings).write(reply);
     written
         .or_else(|error| {
-            tracing::error!(%error, "a DNS answer could not be written");
+            tracing::error!(%error, "a DNS response could not be encoded");
             request.reply(ResponseCode::ServFail).to_vec()
         })
         .ok()
 }
 
-/// Answers over UDP and TCP until `stop`.
+/// Serves UDP and TCP until `stop`.
 ///
 /// # Errors
-/// When a socket breaks down.
+/// If a socket fails.
 pub(crate) async fn serve(
     responder: Responder,
     spawner: Spawner,
@@ -365,9 +363,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// One datagram after the other: an answer takes microseconds, and what waits does so in the
-/// socket's own bounded buffer. Only what has to wait for other servers is a task of its own; there are
-/// as many of these at most as there are [`current::Places`].
+/// Handles datagrams one at a time: an answer takes microseconds, and datagrams queue in the socket's bounded
+/// buffer. Only requests that wait for recursors get their own task, limited by [`current::Places`].
 async fn serve_udp(
     responder: &Responder,
     spawner: &Spawner,
@@ -385,7 +382,7 @@ async fn serve_udp(
             None => break,
             Some(Ok(received)) => received,
             Some(Err(error)) => {
-                // An earlier client is gone; the socket is as good as before.
+                // The error concerns an earlier client; the socket is still usable.
                 tracing::debug!(%error, "UDP receive");
                 tokio::time::sleep(RECEIVE_REST).await;
                 continue;
@@ -415,7 +412,7 @@ async fn serve_udp(
 
 async fn send(socket: &UdpSocket, reply: &[u8], client: SocketAddr) {
     if let Err(error) = socket.send_to(reply, client).await {
-        tracing::debug!(%client, %error, "a DNS answer could not be sent");
+        tracing::debug!(%client, %error, "a DNS response could not be sent");
     }
 }
 
@@ -436,7 +433,7 @@ async fn serve_tcp(
             let (responder, stop) = (responder.clone(), stop.clone());
             connections.spawn(format!("dns {client}"), async move {
                 let _place = place;
-                // A client that waits or dawdles does not hold up the stop.
+                // An idle or slow client does not delay the shutdown.
                 let served = stop.run_until_cancelled(serve_connection(&responder, stream, client));
                 if let Some(Err(error)) = served.await {
                     tracing::debug!(%client, %error, "DNS connection");
@@ -455,7 +452,7 @@ async fn serve_tcp(
     result
 }
 
-/// One request after the other, each with its length in front.
+/// Handles requests one at a time, each prefixed with its length.
 async fn serve_connection(
     responder: &Responder,
     mut stream: TcpStream,
@@ -464,7 +461,7 @@ async fn serve_connection(
     let mut request = Vec::new();
     loop {
         let Ok(length) = timeout(IDLE, stream.read_u16()).await? else {
-            // The client has closed, as it should.
+            // The client closed the connection.
             return Ok(());
         };
         request.resize(usize::from(length), 0);

@@ -1,4 +1,4 @@
-//! What a DNS name asks for. Reads names only; whether there is an answer is decided elsewhere.
+//! Parses DNS names into lookup targets. Looks nothing up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,49 +7,49 @@ use legate_model::Tenancy;
 
 use crate::config::dns::{DnsDomains, Domain};
 
-/// The labels that say what is asked for.
+/// The labels that set the kind of lookup.
 const KINDS: [&str; 7] = [
     "service", "connect", "virtual", "ingress", "node", "query", "addr",
 ];
 
-/// The labels that say what the one before them names.
+/// The labels that set the meaning of the label before them.
 const PARTS: [&str; 5] = ["dc", "ns", "ap", "peer", "sg"];
 
-/// Where a name leads.
+/// The target of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     /// The domain itself.
     Apex,
     /// This server, as the domain's name server.
     NameServer,
-    /// The instances of a service, or of those only that carry a tag.
+    /// The instances of a service, optionally with a tag.
     Service {
         name: String,
         tag: Option<String>,
         tenancy: Tenancy,
     },
-    /// Where a service is reached in the mesh.
+    /// The proxies of a service in the mesh.
     Connect { name: String, tenancy: Tenancy },
-    /// The ingress gateways that lead to a service.
+    /// The ingress gateways that expose a service.
     Ingress { name: String, tenancy: Tenancy },
     /// The virtual IP of a mesh service.
     Virtual { name: String, tenancy: Tenancy },
-    /// What a prepared query finds.
+    /// The result of a prepared query.
     Query { name: String },
     /// A node's address.
     Node { name: String, tenancy: Tenancy },
-    /// The address that the name itself spells in hexadecimal.
+    /// The address that the name encodes in hexadecimal.
     Address(IpAddr),
-    /// The name of an address.
+    /// A reverse lookup.
     Reverse(IpAddr),
-    /// Nothing: the name is of the domain, but of no form that is served.
+    /// A name in the domain that has no supported form.
     Nothing,
-    /// Another server's business.
+    /// A name in another domain.
     Elsewhere,
 }
 
 impl Target {
-    /// Whether the tables are read for it; what the name and the settings say costs nothing.
+    /// Whether the lookup reads the catalog. Others do not count against rate limits.
     pub(super) fn is_read(&self) -> bool {
         match self {
             Self::Service { .. }
@@ -66,20 +66,20 @@ impl Target {
     }
 }
 
-/// What names are read by.
+/// The context in which names are parsed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names<'a> {
     pub(super) domains: &'a DnsDomains,
-    /// The datacenter that is served.
+    /// This datacenter.
     pub(super) datacenter: &'a str,
-    /// Where names are looked up that do not say it.
+    /// The tenancy of names that specify none.
     pub(super) tenancy: &'a Tenancy,
-    /// Whether a single label that says where is a namespace and not a datacenter.
+    /// Whether a single label after the kind is a namespace rather than a datacenter.
     pub(super) prefer_namespace: bool,
 }
 
 impl<'a> Names<'a> {
-    /// Reads a name in a question of a kind. With it comes the domain that answers are in.
+    /// Parses a name in a query of type `kind`. Also returns the domain to use in answers.
     pub(super) fn read(self, name: &Name, kind: RecordType) -> (Target, &'a Domain) {
         let labels: Vec<String> = name
             .iter()
@@ -100,7 +100,7 @@ impl<'a> Names<'a> {
             [ns] if ns == "ns" => return Target::NameServer,
             _ => {}
         }
-        // RFC 2782 has no label that says that it is a service.
+        // RFC 2782 names have no label `service`.
         let is_service = |label: &str| kind == RecordType::SRV && label.starts_with('_');
         let is_kind = |label: &String| KINDS.contains(&label.as_str()) || is_service(label);
         let Some(at) = labels.iter().rposition(is_kind) else {
@@ -146,7 +146,7 @@ impl<'a> Names<'a> {
         Some(Target::Service { name, tag, tenancy })
     }
 
-    /// The name of a node may hold dots. Nodes are in no namespace.
+    /// The name of a node may contain dots. Nodes have no namespace.
     fn node(self, subject: &[String], suffix: &[String]) -> Option<Target> {
         let names = Self {
             prefer_namespace: false,
@@ -164,7 +164,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// The name of a prepared query may hold dots. `_<name>._<protocol>` is RFC 2782's.
+    /// The name of a prepared query may contain dots. `_<name>._<protocol>` is the RFC 2782 form.
     fn query(self, subject: &[String], suffix: &[String]) -> Option<Target> {
         let is_here = match suffix {
             [] => true,
@@ -190,9 +190,9 @@ impl<'a> Names<'a> {
         datacenter.eq_ignore_ascii_case(self.datacenter)
     }
 
-    /// What follows the kind: nothing, `<datacenter>`, `<namespace>.<datacenter>`, or any of
-    /// `<datacenter>.dc`, `<namespace>.ns` and `<partition>.ap` after one another. Other datacenters are
-    /// not reached from here, nor are peers.
+    /// Parses the labels after the kind: none, `<datacenter>`, `<namespace>.<datacenter>`, or any of
+    /// `<datacenter>.dc`, `<namespace>.ns` and `<partition>.ap` in sequence. Other datacenters and peers are
+    /// not supported.
     fn place(self, suffix: &[String]) -> Option<Tenancy> {
         match suffix {
             [one] if self.prefer_namespace => Some(self.of_namespace(one)),
@@ -204,8 +204,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Where a virtual IP is looked up: a single label names a peer, and with two of them the first one
-    /// a namespace.
+    /// Parses the labels of a virtual IP lookup. A single label is a peer; of two, the first is a namespace.
     fn place_of_virtual(self, suffix: &[String]) -> Option<Tenancy> {
         let of_peer = |peer: &String, tenancy: Tenancy| Tenancy {
             peer: peer.as_str().into(),
@@ -227,7 +226,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Each part at most once, in any order; a datacenter or a peer, not both.
+    /// Each part at most once, in any order. A datacenter and a peer exclude each other.
     fn of_parts(self, parts: &[String]) -> Option<Tenancy> {
         if !parts.len().is_multiple_of(2) || parts.len() > 2 * PARTS.len() {
             return None;
@@ -253,7 +252,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The whole address that a name below `in-addr.arpa` or `ip6.arpa` spells.
+/// The address that a name below `in-addr.arpa` or `ip6.arpa` encodes. Partial ones are not supported.
 fn reverse(name: &Name) -> Target {
     let mut name = name.clone();
     name.set_fqdn(true);
@@ -263,8 +262,7 @@ fn reverse(name: &Name) -> Target {
     }
 }
 
-/// Eight or thirty-two hexadecimal digits, as in the targets of SRV records. What follows does not
-/// matter.
+/// Eight or thirty-two hexadecimal digits, as in SRV targets. Labels after the kind are ignored.
 fn address(subject: &[String]) -> Target {
     let [digits] = subject else {
         return Target::Nothing;

@@ -1,4 +1,4 @@
-//! Builds records from what the catalog holds. Pure; it knows nothing of questions.
+//! Builds DNS records from catalog data. Pure.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use legate_model::{Node, Tenancy};
 /// The longest string in a TXT record, in bytes (RFC 1035 §3.3).
 const MAX_TEXT: usize = 255;
 
-/// `ttl` is in seconds, in all functions here.
+/// `ttl` is in seconds in all functions of this file.
 pub(super) fn record(name: &Name, ttl: u32, data: RData) -> Record {
     Record::from_rdata(name.clone(), ttl, data)
 }
@@ -27,8 +27,8 @@ pub(super) fn alias_record(name: &Name, ttl: u32, alias: Name) -> Record {
     record(name, ttl, RData::CNAME(CNAME(alias)))
 }
 
-/// A node's metadata, one record a pair, as RFC 1464 spells them. The value of a key that begins
-/// with `rfc1035-` stands for itself, as in Consul.
+/// A node's metadata as TXT records, one per pair, in RFC 1464 format. For keys that begin with `rfc1035-`, the
+/// record contains the value only, as in Consul.
 pub(super) fn meta_records(name: &Name, ttl: u32, node: &Node) -> Vec<Record> {
     let text = |(key, value): (&String, &String)| {
         if key.to_ascii_lowercase().starts_with("rfc1035-") {
@@ -57,8 +57,8 @@ pub(super) fn name_below(labels: &[&str], domain: &Name) -> Result<Name, ProtoEr
     Name::from_labels(labels.iter().map(|label| label.as_bytes()))?.append_domain(domain)
 }
 
-/// The labels that say where something is: the datacenter, and what of its tenancy is not `default`.
-/// A node is in no namespace.
+/// The labels for a location: the datacenter, and the parts of the tenancy that are not `default`. Nodes have
+/// no namespace.
 fn place<'a>(tenancy: &'a Tenancy, of_service: bool, datacenter: &'a str) -> Vec<&'a str> {
     let default = Tenancy::default();
     let mut labels = Vec::new();
@@ -75,7 +75,7 @@ fn place<'a>(tenancy: &'a Tenancy, of_service: bool, datacenter: &'a str) -> Vec
     labels
 }
 
-/// The name of a node, which may hold dots.
+/// The DNS name of a node, whose name may contain dots.
 pub(super) fn node_name(
     node: &str,
     tenancy: &Tenancy,
@@ -88,7 +88,7 @@ pub(super) fn node_name(
     name_below(&labels, domain)
 }
 
-/// The name of a service.
+/// The DNS name of a service.
 pub(super) fn service_name(
     service: &str,
     tenancy: &Tenancy,
@@ -100,7 +100,7 @@ pub(super) fn service_name(
     name_below(&labels, domain)
 }
 
-/// A name that spells an address.
+/// A DNS name that encodes an address.
 pub(super) fn address_name(
     ip: IpAddr,
     datacenter: &str,
@@ -113,7 +113,7 @@ pub(super) fn address_name(
     name_below(&[&digits, "addr", datacenter], domain)
 }
 
-/// The name of a host, fully qualified.
+/// A host name, fully qualified.
 pub(super) fn host_name(host: &str) -> Result<Name, ProtoError> {
     let mut name = Name::from_ascii(host)?;
     name.set_fqdn(true);

@@ -1,8 +1,8 @@
-//! Asks other servers: for the names of other domains that clients ask for, and for host names that
-//! services are reached at. Off unless servers are set.
+//! Queries recursors: for client queries in other domains, and for host names that instances are registered
+//! with. Off unless recursors are set.
 //!
-//! A question goes out under an id and from a port of its own, and what comes back must be about it.
-//! How many are asked at one time is bounded, and so is how long each may take.
+//! Each query has a random id and its own port, and a response must match it. Concurrent queries and their
+//! duration are limited.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,20 +19,20 @@ use super::answer::{Known, Wanted};
 use super::wire::{LARGEST_MESSAGE, Transport};
 use crate::config::dns::{DnsSettings, RecursorStrategy};
 
-/// Most host names that are looked up for one answer.
+/// Maximum host names looked up for one answer.
 const MAX_LOOKUPS: usize = 8;
 
-/// Where a question begins.
+/// Length of the message header. The question follows it.
 const HEADER: usize = 12;
 
-/// Most bytes of an answer that is read here; longer ones are only handed on.
+/// Maximum response size that is parsed here, in bytes; longer ones are only forwarded.
 const MAX_READ: usize = 4096;
 
-/// Answers that are as good as any other server's: there are records, or the name does not exist.
+/// Response codes after which no other recursor is tried: NOERROR and NXDOMAIN.
 const FINAL_CODES: [u8; 2] = [0, 3];
 
-/// The answer of the first server that has one to `request`, whose question ends at `end`. `None` when
-/// none of them has.
+/// Forwards `request`, whose question ends at `end`, and returns the first final response. `None` if no
+/// recursor has one.
 pub(super) async fn forward(
     settings: &DnsSettings,
     request: &[u8],
@@ -51,9 +51,9 @@ pub(super) async fn forward(
                 reply[..2].copy_from_slice(&id);
                 return Some(reply);
             }
-            Ok(Ok(reply)) => format!("it answered with the code {}", reply[3] & 0x0f),
+            Ok(Ok(reply)) => format!("response code {}", reply[3] & 0x0f),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {:?}", settings.recursor_timeout),
+            Err(_) => format!("no response within {:?}", settings.recursor_timeout),
         };
         tracing::debug!(%server, reason, "a recursor failed");
     }
@@ -61,12 +61,12 @@ pub(super) async fn forward(
     None
 }
 
-/// The addresses of host names of other domains.
+/// Looks up the addresses of host names in other domains.
 pub(super) async fn look_up(settings: &DnsSettings, wanted: Wanted) -> Known {
     let mut known = Known::new();
     let mut asked = Vec::new();
     for (name, kind) in wanted {
-        // What is not looked up has no addresses.
+        // Names beyond the limit have no addresses.
         known.insert((name.clone(), kind), Vec::new());
         if asked.len() < MAX_LOOKUPS {
             asked.push(async move {
@@ -92,7 +92,7 @@ async fn addresses(settings: &DnsSettings, name: &Name, kind: RecordType) -> Vec
     reply.map(|reply| reply.answers).unwrap_or_default()
 }
 
-/// The servers in the order in which they are asked.
+/// The recursors, in the order in which they are tried.
 fn in_order(settings: &DnsSettings) -> Vec<SocketAddr> {
     let mut servers = settings.recursors.clone();
     if settings.recursor_strategy == RecursorStrategy::Random {
@@ -101,14 +101,14 @@ fn in_order(settings: &DnsSettings) -> Vec<SocketAddr> {
     servers
 }
 
-/// A request as it is sent, and where its question ends.
+/// An encoded request, and the offset at which its question ends.
 struct Question<'a> {
     sent: &'a [u8],
     end: usize,
 }
 
 impl Question<'_> {
-    /// Cancel safe: nothing is left behind.
+    /// Cancel safe: drops the socket.
     async fn ask(&self, server: SocketAddr, transport: Transport) -> io::Result<Vec<u8>> {
         match transport {
             Transport::Udp => self.ask_udp(server).await,
@@ -127,7 +127,7 @@ impl Question<'_> {
         let mut buffer = vec![0; LARGEST_MESSAGE];
         loop {
             let length = socket.recv(&mut buffer).await?;
-            // Anybody may send datagrams, and late ones answer earlier questions.
+            // Datagrams may be forged or answer earlier queries.
             if self.is_answered_by(&buffer[..length]) {
                 buffer.truncate(length);
                 return Ok(buffer);
@@ -145,12 +145,11 @@ impl Question<'_> {
         stream.read_exact(&mut reply).await?;
         match self.is_answered_by(&reply) {
             true => Ok(reply),
-            false => Err(io::Error::other("the answer is to another question")),
+            false => Err(io::Error::other("the response does not match the query")),
         }
     }
 
-    /// Whether these bytes are a response with the same id, which is about the same question. An error
-    /// may come without.
+    /// Whether these bytes are a response with the same id and question. Error responses may have no question.
     fn is_answered_by(&self, reply: &[u8]) -> bool {
         let Some(header) = reply.get(..HEADER) else {
             return false;

@@ -1,4 +1,4 @@
-//! Questions to a small catalog.
+//! Answers from a small catalog.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::answer::{Answer, Asker, Known, Resolver, Wanted};
 use super::question::Names;
 use crate::config::dns::{DnsDomains, DnsSettings, DnsSoa, ServiceTtls};
 
-/// One instance on a node of its own.
+/// An instance on its own node.
 struct Instance {
     node: &'static str,
     node_address: &'static str,
@@ -178,7 +178,7 @@ fn with_resolver<T>(
     })
 }
 
-/// The answer with other settings than the usual ones.
+/// Answers a query with these settings.
 fn ask_set(settings: &DnsSettings, name: &str, kind: RecordType) -> Answer {
     let (all, name) = (Authorizer::manage_all(), Name::from_ascii(name).unwrap());
     with_resolver(&catalog(), &all, settings, &Known::new(), |resolver| {
@@ -197,7 +197,7 @@ fn data(records: &[Record]) -> Vec<String> {
     data
 }
 
-/// Code and answers; what has no answer tells the zone.
+/// Code and answers. Asserts that negative answers contain the SOA record.
 fn short(answer: &Answer) -> (ResponseCode, Vec<String>) {
     let output = answer
         .authorities
@@ -323,7 +323,7 @@ fn host_names_are_targets_themselves() {
 }
 
 #[test]
-fn an_alias_stands_alone_and_is_followed_in_the_domain() {
+fn aliases_are_single_records_and_followed_within_the_domain() {
     let asked = |name: &str, kind| short(&ask(&format!("{name}.service.consul."), kind));
     assert_eq!(
         asked("outside", RecordType::A),
@@ -380,7 +380,7 @@ fn an_address_has_the_name_of_its_node_or_service() {
 }
 
 #[test]
-fn only_who_has_the_address_is_looked_at_for_it() {
+fn reverse_lookups_read_only_rows_with_the_address() {
     let store = catalog();
     let all = Authorizer::manage_all();
     let newest = |name: &str| {
@@ -409,7 +409,7 @@ fn only_who_has_the_address_is_looked_at_for_it() {
 }
 
 #[test]
-fn a_node_tells_its_metadata() {
+fn a_nodes_metadata_is_returned() {
     let texts = ["` a`=b``=c``d", "rack=r 1", "v=spf1"];
     let txt = ask("vm-5.node.consul.", RecordType::TXT);
     assert_eq!(short(&txt), answers(&texts));
@@ -461,7 +461,7 @@ fn the_zone_itself() {
 }
 
 #[test]
-fn what_may_not_be_seen_does_not_exist() {
+fn names_without_read_permission_do_not_exist() {
     let nobody = Authorizer::deny_all();
     for name in [
         "web.service.consul.",
@@ -483,7 +483,7 @@ fn what_may_not_be_seen_does_not_exist() {
     let some = Authorizer::new([&rules], DefaultPolicy::Deny);
     let seen = ask_as(&some, "web.service.consul.", RecordType::A);
     assert_eq!(short(&seen), answers(&["10.0.0.1", "10.1.0.2"]));
-    // A right on the proxy alone shows nothing of the service behind it.
+    // Read permission on the proxy does not include the service behind it.
     let rules =
         "service_prefix \"web-\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }";
     let rules = Rules::parse(rules).unwrap();
@@ -493,7 +493,7 @@ fn what_may_not_be_seen_does_not_exist() {
 }
 
 #[test]
-fn answers_are_in_the_domain_that_was_asked() {
+fn answers_use_the_queried_domain() {
     let srv = ask("web.service.mesh.example.", RecordType::SRV);
     let expected = [
         "1 1 80 vm-1.node.dc1.mesh.example.",
@@ -532,7 +532,7 @@ fn answers_may_be_kept_as_long_as_the_settings_say() {
         let answer = ask_set(&settings, name, kind);
         assert!(!answer.answers.is_empty(), "{name}");
         let mut all = answer.answers.iter().chain(&answer.additionals);
-        // The addresses of name servers are those of nodes.
+        // Addresses of name servers have the TTL of nodes.
         let fits = all.all(|one| one.ttl == ttl || kind == RecordType::SOA);
         assert!(fits, "{name}: {answer:?}");
     }
@@ -596,7 +596,7 @@ fn host_names_of_other_domains_are_wanted_and_used_once_known() {
         let (answer, wanted) = ask("outside.service.consul.", kind, &known);
         assert!(wanted.is_empty());
         let records = [answer.answers, answer.additionals].concat();
-        // Clients without EDNS get five of them.
+        // Clients without EDNS get at most five of them.
         assert_eq!(records.len(), 6, "{records:?}");
         assert!(records.iter().all(|one| one.ttl == 0));
     }

@@ -1,7 +1,7 @@
-//! DNS messages as bytes: reading a request, and writing an answer that fits its transport.
+//! The DNS wire format: decoding requests, and encoding responses that fit their transport.
 //!
-//! A request is read as far as it is needed. Records are only gone through, without following
-//! compression pointers, so that the work is linear in the length of the message, whatever is in it.
+//! Only the needed parts of a request are decoded. Records are skipped without following compression pointers,
+//! so the work is linear in the length of the message.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,83 +18,83 @@ use hickory_proto::serialize::binary::{
 
 use crate::config::dns::DnsSettings;
 
-/// How an answer travels, which decides how long it may be.
+/// The transport of a response, which limits its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// 512 bytes, or what the client says it takes.
+    /// 512 bytes, or the payload size in the client's EDNS record.
     Udp,
     /// 65,535 bytes.
     Tcp,
 }
 
-/// The longest DNS message.
+/// The maximum length of a DNS message.
 pub(super) const LARGEST_MESSAGE: usize = 65_535;
 
-/// The longest answer without EDNS, RFC 1035.
+/// The maximum response length without EDNS (RFC 1035).
 const PLAIN_UDP: u16 = 512;
 
-/// The longest answer over UDP, whatever a client takes. Consul's.
+/// The maximum response length over UDP, whatever payload size the client sets. Consul's.
 const LARGEST_UDP: u16 = 65_467;
 
-/// What Consul keeps free of the length that a client takes over UDP.
+/// Reserve that Consul subtracts from the client's payload size.
 const UDP_HEADER: u16 = 8;
 
-/// The longest answer over TCP. Consul's.
+/// The maximum response length over TCP. Consul's.
 const LARGEST_TCP: u16 = 65_523;
 
-/// Most answers over UDP to clients that do not say that they take more than 512 bytes.
+/// Maximum answers over UDP to clients with a payload size of 512 bytes.
 const MAX_PLAIN_ANSWERS: usize = 8;
 
-/// The length of a header, without which not even an error can be answered.
+/// Length of a header. Shorter requests get no response, not even an error.
 const HEADER: usize = 12;
 
-/// Length in bytes of type and class, which end a question.
+/// Length in bytes of type and class at the end of a question.
 const QUESTION_TAIL: usize = 4;
 
-/// Most records in each section of a request, but for the additional one, which may have one more.
+/// Maximum records in each section of a request. The additional section may have one more.
 const MAX_RECORDS: u16 = 1;
 
-/// Type of the record that carries EDNS (RFC 6891).
+/// Type of the EDNS record (RFC 6891).
 const OPT: u16 = 41;
 
-/// EDNS option with the network of whoever asks a resolver (RFC 7871).
+/// The EDNS client subnet option (RFC 7871).
 const SUBNET: u16 = 8;
 
-/// Bytes that are no request.
+/// Not a valid DNS request.
 #[derive(Debug, thiserror::Error)]
 #[error("failure decoding dns request: {0}")]
 pub(crate) struct Undecodable(String);
 
-/// What a client asks.
+/// A decoded request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) metadata: Metadata,
     pub(super) question: Query,
-    /// Where the bytes of the question end.
+    /// Offset at which the question ends.
     pub(super) question_end: usize,
     pub(super) edns: Option<RequestEdns>,
 }
 
-/// What a client says of itself.
+/// The EDNS record of a request.
 #[derive(Debug, Clone)]
 pub(super) struct RequestEdns {
-    /// The longest answer that it takes over UDP.
+    /// The maximum response length over UDP.
     pub(super) payload: u16,
     pub(super) subnet: Option<Subnet>,
 }
 
-/// The network of whoever asks a resolver.
+/// The EDNS client subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Subnet {
-    /// Zero behind the prefix.
+    /// The address, with zeros after the prefix.
     pub(super) ip: IpAddr,
     family: u16,
     prefix: u8,
 }
 
 impl Request {
-    /// Reads a request; `None` for a response, which must not be answered: two servers would talk
-    /// for ever.
+    /// Decodes a request. `None` for a response, which must not be answered: two servers could answer each
+    /// other forever.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Undecodable> {
         let undecodable = |error: DecodeError| Undecodable(error.to_string());
         let mut decoder = BinDecoder::new(bytes);
@@ -131,7 +131,7 @@ impl Request {
         }))
     }
 
-    /// An answer without records.
+    /// A response without records.
     pub(super) fn reply(&self, code: ResponseCode) -> Message {
         let mut reply = Message::response(self.metadata.id, self.metadata.op_code);
         reply.metadata.recursion_desired = self.metadata.recursion_desired;
@@ -145,7 +145,7 @@ impl Request {
         self.edns.as_ref()?.subnet
     }
 
-    /// Says to a client with EDNS what it said, and whether its network mattered.
+    /// Adds EDNS to the response if the request has it, with the subnet's scope.
     pub(super) fn add_edns(&self, reply: &mut Message, depends_on_subnet: bool) {
         let Some(asked) = &self.edns else { return };
         let mut edns = Edns::new();
@@ -163,7 +163,7 @@ impl Request {
         reply.set_edns(edns);
     }
 
-    /// What an answer may have over UDP, in bytes.
+    /// The maximum response length over UDP, in bytes.
     fn payload(&self) -> u16 {
         let asked = self.edns.as_ref().map_or(PLAIN_UDP, |edns| edns.payload);
         asked.clamp(PLAIN_UDP, LARGEST_UDP)
@@ -180,7 +180,8 @@ fn read_question(
     let start = decoder.index();
     let question = Query::read(decoder).map_err(|error| Undecodable(error.to_string()))?;
     let length = question.name().len() + usize::from(!question.name().is_root());
-    // A pointer could only point to the header; with one, the name would be longer than this.
+    // A pointer could only point into the header; with one, the encoded name would be shorter than the decoded
+    // one.
     if length != decoder.index() - start - QUESTION_TAIL {
         return Err(Undecodable(
             "the name of the question is compressed".to_owned(),
@@ -189,7 +190,7 @@ fn read_question(
     Ok(question)
 }
 
-/// A record, without its name and TTL.
+/// A record without its name and TTL.
 struct RawRecord<'a> {
     kind: u16,
     class: u16,
@@ -209,7 +210,7 @@ fn read_record<'a>(decoder: &mut BinDecoder<'a>) -> Result<RawRecord<'a>, Decode
     })
 }
 
-/// Goes past a name; what a pointer points to is not looked at.
+/// Skips a name without following pointers.
 fn skip_name(decoder: &mut BinDecoder<'_>) -> Result<(), DecodeError> {
     loop {
         match decoder.read_u8()?.unverified() {
@@ -221,9 +222,9 @@ fn skip_name(decoder: &mut BinDecoder<'_>) -> Result<(), DecodeError> {
     }
 }
 
-/// The network among the options of EDNS.
+/// The client subnet in the EDNS options.
 fn subnet_of(mut options: &[u8]) -> Result<Option<Subnet>, Undecodable> {
-    let cut = || Undecodable("an option of EDNS is cut off".to_owned());
+    let cut = || Undecodable("an EDNS option is truncated".to_owned());
     let mut found = None;
     while !options.is_empty() {
         let (head, rest) = options.split_at_checked(4).ok_or_else(cut)?;
@@ -232,7 +233,7 @@ fn subnet_of(mut options: &[u8]) -> Result<Option<Subnet>, Undecodable> {
         options = rest;
         if u16::from_be_bytes([head[0], head[1]]) == SUBNET && found.is_none() {
             let subnet = Subnet::read(value);
-            found = Some(subnet.ok_or_else(|| Undecodable("a wrong client subnet".to_owned()))?);
+            found = Some(subnet.ok_or_else(|| Undecodable("an invalid client subnet".to_owned()))?);
         }
     }
     Ok(found)
@@ -245,7 +246,7 @@ impl Subnet {
         let bits = u32::from(prefix);
         let family = u16::from_be_bytes([head[0], head[1]]);
         let ip = match family {
-            // A resolver that keeps the network to itself may leave out the family.
+            // RFC 7871 permits family 0 with an empty prefix.
             0 if prefix == 0 && address.is_empty() => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             1 if prefix <= 32 => {
                 let mut bytes = [0; 4];
@@ -275,8 +276,7 @@ impl Subnet {
     }
 }
 
-/// The answer to a client whose request cannot be read; `None` when even its id is missing, or
-/// when it is no request.
+/// The FORMERR response to a malformed request. `None` if its id is missing or it is a response.
 pub(super) fn format_error(bytes: &[u8]) -> Option<Vec<u8>> {
     let header = bytes.get(..HEADER)?;
     let is_response = header[2] & 0x80 != 0;
@@ -288,17 +288,17 @@ pub(super) fn format_error(bytes: &[u8]) -> Option<Vec<u8>> {
     message.to_vec().ok()
 }
 
-/// How long an answer may be, and how it is written.
+/// Limits and format of a response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
-    /// In bytes.
+    /// Maximum length, in bytes.
     limit: u16,
-    /// Most answers of one that is cut to them.
+    /// Maximum number of answers.
     most: Option<usize>,
-    /// Whether names are written in full.
-    in_full: bool,
-    /// Whether an answer that was cut says so.
-    says_cut: bool,
+    /// Whether name compression is disabled.
+    uncompressed: bool,
+    /// Whether truncated responses set the TC bit.
+    sets_truncation: bool,
 }
 
 impl Form {
@@ -314,23 +314,24 @@ impl Form {
         Self {
             limit,
             most,
-            in_full: settings.disable_compression,
-            says_cut: settings.enable_truncate,
+            uncompressed: settings.disable_compression,
+            sets_truncation: settings.enable_truncate,
         }
     }
 
-    /// Writes `reply`. What does not fit is left out: first what was only helpful, then answers.
+    /// Encodes `reply`. Records that do not fit are dropped: first additional and authority records, then
+    /// answers.
     pub(super) fn write(self, mut reply: Message) -> Result<Vec<u8>, ProtoError> {
         let total = reply.answers.len();
         if let Some(most) = self.most.filter(|most| total > *most) {
-            cut(&mut reply, most);
+            truncate(&mut reply, most);
         }
         if let Some(bytes) = self.fitting(&reply, total)? {
             return Ok(bytes);
         }
         reply.authorities.clear();
         let whole = reply;
-        // Between these two numbers of answers lies the largest that fits.
+        // Binary search for the largest number of answers that fits.
         let (mut fits, mut exceeds) = (0, whole.answers.len() + 1);
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
@@ -341,7 +342,7 @@ impl Form {
         }
         let mut reply = shortened(&whole, fits);
         if fits == 0 && !whole.answers.is_empty() {
-            // One answer without help is worth more than none.
+            // Prefer one answer without additional records over none.
             reply = shortened(&whole, 1);
             reply.additionals.clear();
             if self.fitting(&reply, total)?.is_none() {
@@ -353,25 +354,25 @@ impl Form {
         self.bytes(&reply, total)
     }
 
-    /// The bytes of `reply` when they are few enough.
+    /// The encoded `reply`, if it fits.
     fn fitting(self, reply: &Message, total: usize) -> Result<Option<Vec<u8>>, ProtoError> {
         let bytes = self.bytes(reply, total)?;
-        // The codec drops records that exceed 64 KiB and sets the flag, third byte, by itself.
+        // The encoder drops records beyond 64 KiB and sets the TC bit (third byte) itself.
         let dropped = !self.is_cut(reply, total) && bytes[2] & 0x02 != 0;
         Ok((bytes.len() <= usize::from(self.limit) && !dropped).then_some(bytes))
     }
 
-    /// Whether the answer says that it was cut. One that has nothing left always does: without it
-    /// would say that there is nothing.
+    /// Whether to set the TC bit. Always set if no answers are left: otherwise the response would mean that
+    /// there are none.
     fn is_cut(self, reply: &Message, total: usize) -> bool {
         let left = reply.answers.len();
-        left < total && (self.says_cut || left == 0)
+        left < total && (self.sets_truncation || left == 0)
     }
 
     fn bytes(self, reply: &Message, total: usize) -> Result<Vec<u8>, ProtoError> {
         let mut bytes = Vec::with_capacity(usize::from(PLAIN_UDP));
         let mut encoder = BinEncoder::new(&mut bytes);
-        if self.in_full {
+        if self.uncompressed {
             encoder.set_name_encoding(NameEncoding::Uncompressed);
         }
         if self.is_cut(reply, total) && !reply.metadata.truncation {
@@ -385,7 +386,7 @@ impl Form {
     }
 }
 
-/// The first `count` answers, and of what helps the addresses of those.
+/// The first `count` answers, with the additional records that belong to them.
 fn shortened(whole: &Message, count: usize) -> Message {
     let mut reply = Message::response(whole.metadata.id, whole.metadata.op_code);
     reply.metadata = whole.metadata;
@@ -393,24 +394,24 @@ fn shortened(whole: &Message, count: usize) -> Message {
     reply.answers.extend_from_slice(&whole.answers[..count]);
     reply.additionals.clone_from(&whole.additionals);
     reply.edns.clone_from(&whole.edns);
-    help_for_answers(&mut reply);
+    retain_additionals(&mut reply);
     reply
 }
 
-fn cut(reply: &mut Message, count: usize) {
+fn truncate(reply: &mut Message, count: usize) {
     reply.answers.truncate(count);
-    help_for_answers(reply);
+    retain_additionals(reply);
 }
 
-/// Leaves of what helps the addresses of the targets among the answers.
-fn help_for_answers(reply: &mut Message) {
+/// Removes additional records that do not belong to targets of the answers.
+fn retain_additionals(reply: &mut Message) {
     let mut targets = BTreeSet::new();
     for answer in &reply.answers {
         if let RData::SRV(srv) = &answer.data {
             targets.insert(srv.target.to_lowercase());
         }
     }
-    // Aliases come before what they lead to.
+    // Aliases precede the records of their targets.
     reply.additionals.retain(|help| {
         let is_wanted = targets.contains(&help.name.to_lowercase());
         if let (true, RData::CNAME(alias)) = (is_wanted, &help.data) {

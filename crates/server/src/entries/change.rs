@@ -1,5 +1,5 @@
-//! A write of one config entry, together with the rules that span entries. It is one function of a
-//! state, for those who write and for those who only look.
+//! A write of one config entry, with the rules that span entries. A function of a state, used by writes and by
+//! dry runs.
 
 use legate_model::{ConfigEntry, ConfigKind, Invalid, ServiceName, Tenancy};
 use legate_store::{Rejected, WriteTxn};
@@ -8,7 +8,7 @@ use super::graph::{self, Relevant};
 use super::{gateways, jwt_providers, permissive, protocol};
 use crate::api_error::ApiError;
 
-/// What an entry must be by itself.
+/// Validates an entry on its own.
 pub(crate) fn acceptable_entry(entry: &ConfigEntry) -> Result<(), ApiError> {
     entry.validate()?;
     gateways::refuse_bad_pair(entry)?;
@@ -16,7 +16,7 @@ pub(crate) fn acceptable_entry(entry: &ConfigEntry) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Refuses changes to fields that Envoy's messages do not have.
+/// Rejects patches of fields that Envoy's messages do not have.
 fn refuse_patches(entry: &ConfigEntry) -> Result<(), Invalid> {
     let extensions = match entry {
         ConfigEntry::ProxyDefaults(entry) => &entry.envoy_extensions,
@@ -30,15 +30,15 @@ fn refuse_patches(entry: &ConfigEntry) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// A write of one entry that is acceptable and normalised.
+/// A write of one validated, normalised entry.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
-    /// Adds or replaces it. It says itself whose it is.
+    /// Adds or replaces an entry. The entry contains its tenancy.
     Put {
         entry: Box<ConfigEntry>,
         cas: Option<u64>,
     },
-    /// Removes it.
+    /// Removes an entry.
     Remove {
         tenancy: Tenancy,
         kind: ConfigKind,
@@ -48,7 +48,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Which entry it is about.
+    /// The kind and name of the entry.
     pub(crate) fn target(&self) -> (ConfigKind, ServiceName) {
         match self {
             Self::Put { entry, .. } => (entry.kind(), entry.full_name()),
@@ -61,12 +61,12 @@ impl Change {
         }
     }
 
-    /// Makes it, unless other entries do not fit it. As in Consul: an entry that is wrong by itself is
-    /// refused before its index is looked at, one that does not fit the others after.
+    /// Applies the change, unless it conflicts with other entries. As in Consul, an invalid entry is rejected
+    /// before its index is compared, a conflict with other entries after.
     ///
     /// # Errors
     ///
-    /// What does not fit, while an index that is not the entry's is an answer and no error.
+    /// The conflict. An index mismatch returns `false` instead.
     pub(crate) fn apply(&self, txn: &mut WriteTxn, datacenter: &str) -> Result<bool, ApiError> {
         let (kind, ServiceName { tenancy, name }) = self.target();
         txn.in_tenancy(&tenancy, |txn| {
@@ -74,7 +74,7 @@ impl Change {
         })
     }
 
-    /// The same for a transaction that stands where the entry is.
+    /// [`Self::apply`] for a transaction in the entry's tenancy.
     fn apply_within(
         &self,
         txn: &mut WriteTxn,
@@ -121,7 +121,7 @@ impl Change {
     }
 }
 
-/// Whether what is to be written stands there already: then there is nothing to compare an index with.
+/// Whether the entry is stored already. Then the write is a no-op, and its index is not compared.
 fn is_the_same(entry: &ConfigEntry, stored: Option<&ConfigEntry>) -> bool {
     stored.is_some_and(|stored| {
         let mut entry = entry.clone();

@@ -1,6 +1,5 @@
-//! Gateways open services to callers outside the mesh, so that an `ingress-gateway` entry has to fit what
-//! its services speak. Two gateways of one name are refused, and so is a certificate without its key.
-//! Consul's rules and texts.
+//! Rules for gateway entries: the protocols of an `ingress-gateway` must match its services, two kinds of
+//! gateways must not have the same name, and certificates must match their keys. Consul's rules and texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +13,7 @@ use legate_store::ReadTxn;
 use super::graph::{self, Relevant};
 use crate::api_error::ApiError;
 
-/// Refuses a certificate that cannot be shown with its key.
+/// Rejects a certificate that does not match its private key.
 pub(super) fn refuse_bad_pair(entry: &ConfigEntry) -> Result<(), Invalid> {
     let ConfigEntry::InlineCertificate(entry) = entry else {
         return Ok(());
@@ -28,7 +27,7 @@ pub(super) fn refuse_bad_pair(entry: &ConfigEntry) -> Result<(), Invalid> {
     })
 }
 
-/// Refuses an entry that cannot be there together with others. `state` is the one after the write.
+/// Rejects an entry that conflicts with others by name. `state` includes the write.
 pub(super) fn refuse_clash(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     let other = match entry {
         ConfigEntry::IngressGateway(_) => ConfigKind::TerminatingGateway,
@@ -46,7 +45,7 @@ pub(super) fn refuse_clash(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(
     }
 }
 
-/// A partition or cluster is in one group.
+/// A partition or cluster peer may be in one sameness group only.
 fn refuse_shared(state: &ReadTxn<'_>, group: &SamenessGroup) -> Result<(), ApiError> {
     for other in state.config_entries(ConfigKind::SamenessGroup) {
         let ConfigEntry::SamenessGroup(other) = &*other else {
@@ -71,9 +70,9 @@ fn refuse_shared(state: &ReadTxn<'_>, group: &SamenessGroup) -> Result<(), ApiEr
     Ok(())
 }
 
-/// Refuses a write after which a gateway would lead to a service that speaks something else. `state` is
-/// the one after the write, `before` what the written entry was. Only services that the write is about are
-/// looked at: what a deleted namespace has left behind is in nobody else's way.
+/// Rejects a write after which a gateway's listener and its services would have different protocols. `state`
+/// includes the write; `before` is the previous version of the entry. Only services affected by the write are
+/// checked, so that leftovers of a deleted namespace do not block other writes.
 pub(super) fn refuse_mismatch(
     state: &ReadTxn<'_>,
     before: &Relevant,
@@ -116,13 +115,13 @@ pub(super) fn refuse_mismatch(
         };
         for (service, wanted) in services(entry).filter(|(service, _)| may_differ(service)) {
             if !chains.contains_key(&service) {
-                let spoken = spoken(state, &service, datacenter)?;
+                let spoken = chain_protocol(state, &service, datacenter)?;
                 chains.insert(service.clone(), spoken);
             }
             let Some((protocol, routed)) = chains.get(&service) else {
                 continue;
             };
-            // A gateway for bytes may lead to what speaks HTTP, unless requests would have to be routed.
+            // A TCP listener may forward to an HTTP service, unless requests would have to be routed.
             let carried = !written && wanted == Protocol::Tcp && !routed;
             if *protocol != wanted && !carried {
                 return Err(ApiError::bad_request(format!(
@@ -136,12 +135,12 @@ pub(super) fn refuse_mismatch(
     Ok(())
 }
 
-/// A name as the store compares it.
+/// A service name in lower case, as the store compares names.
 fn folded(service: &ServiceName) -> ServiceName {
     ServiceName::new(&service.tenancy, &service.name.to_lowercase())
 }
 
-/// The services that a gateway names, with the protocol of the listener.
+/// The services that a gateway names, with the protocols of their listeners.
 fn services(entry: &IngressGateway) -> impl Iterator<Item = (ServiceName, Protocol)> {
     let own = Tenancy::new(&entry.partition, &entry.namespace);
     entry.listeners.iter().flat_map(move |listener| {
@@ -156,8 +155,8 @@ fn services(entry: &IngressGateway) -> impl Iterator<Item = (ServiceName, Protoc
     })
 }
 
-/// What a service speaks, and whether its requests are routed or split.
-fn spoken(
+/// The protocol of a service, and whether its requests are routed or split.
+fn chain_protocol(
     state: &ReadTxn<'_>,
     service: &ServiceName,
     datacenter: &str,

@@ -1,6 +1,5 @@
-//! The discovery chains that a config entry is a part of. Each is compiled again when the entry is
-//! written or removed, on the state as it would be, and the write is refused where one is left that
-//! cannot be compiled.
+//! Validation of discovery chains. When a config entry is written or removed, all chains that contain it are
+//! compiled on the resulting state, and the write is rejected if one cannot be compiled.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use legate_store::ReadTxn;
 
 use crate::api_error::ApiError;
 
-/// The kinds that give a service a chain which differs from the default one.
+/// The kinds that change a service's discovery chain from the default.
 const OF_SERVICES: [ConfigKind; 4] = [
     ConfigKind::ServiceDefaults,
     ConfigKind::ServiceRouter,
@@ -19,19 +18,19 @@ const OF_SERVICES: [ConfigKind; 4] = [
     ConfigKind::ServiceResolver,
 ];
 
-/// What of an entry other chains than the default one may not fit any more.
+/// The parts of an entry that can invalidate other chains.
 #[derive(Debug, PartialEq)]
 pub(super) enum Relevant {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// What is spoken, and the name outside of the mesh.
+    /// The protocol and the external SNI.
     Defaults(String, String),
-    /// All of it.
+    /// The whole entry.
     Everything(Box<ConfigEntry>),
 }
 
 impl Relevant {
-    /// Of an entry before or after a write; `None` where there is no entry.
+    /// From an entry before or after a write; `None` if there is no entry.
     pub(super) fn of(entry: Option<&ConfigEntry>) -> Self {
         let spoken = |protocol: Option<legate_model::Protocol>| {
             protocol.map_or_else(String::new, |protocol| protocol.to_string())
@@ -53,7 +52,7 @@ impl Relevant {
         }
     }
 
-    /// Defaults that say neither are like none.
+    /// Defaults that set neither are treated as missing.
     fn defaults(protocol: String, sni: String) -> Self {
         match protocol.is_empty() && sni.is_empty() {
             true => Self::Nothing,
@@ -62,7 +61,7 @@ impl Relevant {
     }
 }
 
-/// The services whose chains an entry is a part of: its own, and those that lead to it.
+/// The services whose chains contain an entry: its own, and those that refer to it.
 pub(crate) fn services(
     state: &ReadTxn<'_>,
     kind: ConfigKind,
@@ -87,7 +86,7 @@ pub(crate) fn services(
     found
 }
 
-/// The services of the partition of a tenancy that have entries.
+/// The services with entries in a tenancy's partition.
 fn with_entries(state: &ReadTxn<'_>, of: &Tenancy) -> Vec<ServiceName> {
     state.in_tenancy(of, |state| {
         let kinds = OF_SERVICES.into_iter();
@@ -96,8 +95,8 @@ fn with_entries(state: &ReadTxn<'_>, of: &Tenancy) -> Vec<ServiceName> {
     })
 }
 
-/// Refuses a write after which a chain could not be compiled. `state` is the one after the write,
-/// `before` what the written entry was.
+/// Rejects a write after which a chain cannot be compiled. `state` includes the write; `before` is the previous
+/// version of the entry.
 pub(super) fn refuse_broken(
     state: &ReadTxn<'_>,
     before: &Relevant,
@@ -107,7 +106,7 @@ pub(super) fn refuse_broken(
     if *before == Relevant::of(state.config_entry(kind, name).as_deref()) {
         return Ok(());
     }
-    // The error that is about the entry's own chain is the one that says most.
+    // The entry's own chain first: its error is the most specific.
     let name = ServiceName::new(state.tenancy(), name);
     let all = services(state, kind, &name);
     let (own, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|service| *service == name);
@@ -120,12 +119,12 @@ pub(super) fn refuse_broken(
     Ok(())
 }
 
-/// Names of targets are made with it, and nothing is decided by it.
+/// Used in target names only; the result does not depend on it.
 fn any_trust_domain() -> Result<TrustDomain, InvalidSpiffeId> {
     "mesh.consul".parse()
 }
 
-/// The chain of a service as callers in the mesh have it.
+/// The discovery chain of a service, for callers in the mesh.
 pub(crate) fn chain_in_mesh(
     state: &ReadTxn<'_>,
     service: &ServiceName,
@@ -140,7 +139,7 @@ pub(crate) fn chain_in_mesh(
     chain(state, service, datacenter, &trust_domain).map_err(|error| error.to_string())
 }
 
-/// The chain of a service.
+/// Compiles the chain of a service.
 fn chain(
     state: &ReadTxn<'_>,
     service: &ServiceName,

@@ -1,12 +1,12 @@
-//! Intentions that ask for tokens name `jwt-provider` entries, which are written first and removed last.
-//! As in Consul, each is checked against the other before it is written.
+//! References from intentions to `jwt-provider` entries: providers must be written before and removed after the
+//! intentions that name them. As in Consul, both writes are checked.
 
 use legate_model::{ConfigEntry, ConfigKind, JwtRequirement, ServiceIntentions};
 use legate_store::ReadTxn;
 
 use crate::api_error::ApiError;
 
-/// Refuses intentions that name a provider that does not exist.
+/// Rejects intentions that name a missing provider.
 pub(crate) fn refuse_unknown(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     let ConfigEntry::ServiceIntentions(entry) = entry else {
         return Ok(());
@@ -22,7 +22,7 @@ pub(crate) fn refuse_unknown(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result
     }
 }
 
-/// Refuses to remove a provider that an intention names.
+/// Rejects the removal of a provider that an intention names.
 pub(super) fn refuse_removal(
     state: &ReadTxn<'_>,
     kind: ConfigKind,
@@ -35,7 +35,7 @@ pub(super) fn refuse_removal(
         let mut all = jwt.provider_names();
         all.any(|one| one.to_lowercase() == name.to_lowercase())
     };
-    // A provider is for the intentions of its partition.
+    // Providers apply to the intentions of their partition.
     let entries = state.config_entries_here(ConfigKind::ServiceIntentions);
     let user = entries.iter().find_map(|entry| match &**entry {
         ConfigEntry::ServiceIntentions(entry) => {
@@ -52,7 +52,7 @@ pub(super) fn refuse_removal(
     }
 }
 
-/// What the intentions of an entry ask of tokens.
+/// The JWT requirements of an intentions entry.
 pub(super) fn requirements(entry: &ServiceIntentions) -> impl Iterator<Item = &JwtRequirement> {
     let sources = entry.sources.iter();
     let permissions = sources.flat_map(|source| &source.permissions);

@@ -1,6 +1,5 @@
-//! What a config entry has to be before it is written: by itself, and together with the others that are
-//! there. Consul's rules and texts. A rule is a function of a state, the one as it would be; who may write,
-//! and where the entry came from, is not known here.
+//! Validation of config entries before a write, on their own and together with existing entries. Consul's rules
+//! and texts. Each rule is a function of the resulting state, independent of the caller and its permissions.
 
 pub(crate) mod change;
 mod gateways;

@@ -1,18 +1,19 @@
-//! `MutualTLSMode` permissive opens services to whoever reaches them: it can be set only while the `mesh`
-//! entry says so. Consul's rule and message.
+//! `MutualTLSMode: permissive` accepts connections without mTLS. It can be set only while the `mesh` entry
+//! permits it. Consul's rule and text.
 
 use legate_model::{ConfigEntry, ConfigKind, Mesh, MutualTlsMode};
 use legate_store::ReadTxn;
 
 use crate::api_error::ApiError;
 
-/// Whether the entry of this kind and name that is there now is permissive.
+/// Whether the stored entry of this kind and name is permissive.
 pub(super) fn was(state: &ReadTxn<'_>, entry: &ConfigEntry) -> bool {
     let before = state.config_entry(entry.kind(), entry.name());
     before.is_some_and(|before| is(&before))
 }
 
-/// Refuses an entry that becomes permissive where it may not. `was`: it was before, and may stay so.
+/// Rejects an entry that becomes permissive without permission. `was`: the previous version was permissive and
+/// may stay so.
 pub(super) fn refuse(state: &ReadTxn<'_>, entry: &ConfigEntry, was: bool) -> Result<(), ApiError> {
     if was || !is(entry) || is_allowed(state) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Intentions that look into requests, by permissions or for tokens, need a destination whose protocol
-//! is one of HTTP's. Both are config entries, so each is checked against the other before it is written.
+//! Intentions with permissions or JWT requirements need a destination with an HTTP protocol. Both are config
+//! entries, so both writes are checked.
 
 use legate_model::{
     ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceIntentions, ServiceName, WILDCARD,
@@ -8,7 +8,7 @@ use legate_store::ReadTxn;
 
 use crate::api_error::ApiError;
 
-/// Refuses an entry that would leave an intention with permissions on a service that is not HTTP.
+/// Rejects an entry that would leave L7 intentions on a service without an HTTP protocol.
 pub(crate) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     match entry {
         ConfigEntry::ServiceIntentions(entry) => {
@@ -27,7 +27,7 @@ pub(crate) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Resul
     }
 }
 
-/// Refuses to remove an entry that gives a protocol to such a service.
+/// Rejects the removal of an entry that sets the protocol of such a service.
 pub(super) fn refuse_removal(
     state: &ReadTxn<'_>,
     kind: ConfigKind,
@@ -70,7 +70,7 @@ fn refuse_downgrade(
     }
 }
 
-/// Services of the partition that have no protocol of their own take the default.
+/// Applies to the services of the partition without a protocol of their own.
 fn refuse_default_downgrade(state: &ReadTxn<'_>, default: Protocol) -> Result<(), ApiError> {
     for entry in state.config_entries_here(ConfigKind::ServiceIntentions) {
         let ServiceName { tenancy, name } = entry.full_name();
@@ -82,8 +82,8 @@ fn refuse_default_downgrade(state: &ReadTxn<'_>, default: Protocol) -> Result<()
     Ok(())
 }
 
-/// The field by which the intentions look into requests. Those for every
-/// destination are for services of any protocol: where one has no requests, they refuse connections.
+/// The field that makes the intentions L7. JWT requirements on the wildcard destination are exempt: they apply
+/// to services of any protocol, and where there are no requests, connections are rejected.
 fn looks_into_requests(entry: &ServiceIntentions) -> Option<&'static str> {
     let mut sources = entry.sources.iter();
     if sources.any(|source| !source.permissions.is_empty()) {

@@ -1,20 +1,20 @@
-//! The access log of a proxy's own listeners, as a JSON document for its bootstrap. Logs of mesh
-//! listeners come over xDS.
+//! Access logs of a proxy's own listeners, as JSON for its Envoy bootstrap. Access logs of mesh listeners are
+//! configured over xDS.
 
 use legate_model::{AccessLogs, AccessLogsType, LogFormat};
 use serde_json::json;
 
-/// The name by which the log is known in Envoy. Consul's.
+/// The name of the access logger. Consul's.
 const NAME: &str = "Consul Listener Filter Log";
 
-/// One document when logs are on, else none. A JSON format that is no object is logged and
-/// replaced by the default.
+/// One document if access logs are enabled, else none. If `JSONFormat` is not a JSON object, a warning is
+/// logged and the default format is used.
 pub(super) fn of(settings: &AccessLogs) -> Vec<String> {
     if !settings.enabled {
         return Vec::new();
     }
     let format = match settings.format().unwrap_or_else(|error| {
-        tracing::warn!(%error, "AccessLogs.JSONFormat is not a JSON object: the default is used");
+        tracing::warn!(%error, "AccessLogs.JSONFormat is not a JSON object; using the default format");
         LogFormat::default()
     }) {
         LogFormat::Text(line) => json!({"text_format_source": {"inline_string": line}}),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn own_keys_unless_they_cannot_be_read() {
+    fn custom_keys_or_the_default_if_invalid() {
         let with = |text: &str| {
             let config = document(AccessLogs {
                 r#type: AccessLogsType::Stderr,

@@ -1,4 +1,4 @@
-//! Who calls, and what an ACL error is in gRPC.
+//! Authentication of gRPC calls, and the gRPC status of ACL errors.
 
 use std::time::Duration;
 
@@ -12,45 +12,38 @@ use tonic::{Code, Request, Status};
 
 use crate::acl::{self, AclError, Rights};
 
-/// How often the token of an open stream is looked at again.
+/// How often the token of an open stream is checked again.
 pub(super) const AUTH_CHECK: Duration = Duration::from_secs(300);
 
-/// What stands for a value that is no text: nothing goes by this name. It must not pass for a value
-/// that is absent.
+/// Stands for a metadata value that is not text. No object has this name. It must not be treated as a missing
+/// value.
 const NOT_TEXT: &str = "(not text)";
 
-/// The token of a call; empty when there is none.
+/// The token in a call's metadata; empty if there is none.
 pub(super) fn token(metadata: &MetadataMap) -> &str {
     text(metadata, metadata::TOKEN)
 }
 
-/// Refuses every call whose metadata name no namespace or partition that there can be.
+/// Rejects calls whose metadata contains an invalid namespace or partition.
 #[allow(
     clippy::result_large_err,
-    reason = "this is how tonic takes interceptors"
+    reason = "tonic requires this signature of interceptors"
 )]
 pub(super) fn check_tenancy(call: Request<()>) -> Result<Request<()>, Status> {
     tenancy(call.metadata())?;
     Ok(call)
 }
 
-/// The tenancy that a call's metadata name; the default one where they name none.
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+/// The tenancy in a call's metadata; by default, the default tenancy.
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 pub(super) fn tenancy(metadata: &MetadataMap) -> Result<Tenancy, Status> {
     let named = |key| tenancy_name(key, text(metadata, key));
     let (namespace, partition) = (named(metadata::NAMESPACE)?, named(metadata::PARTITION)?);
     Ok(Tenancy::new(&partition, &namespace))
 }
 
-/// The tenancy that a call is about: what its metadata name, and where they name no namespace that of its
-/// token.
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+/// The tenancy of a call: from its metadata or, if that names no namespace, from its token.
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 pub(super) fn own_tenancy(metadata: &MetadataMap, rights: &Rights) -> Result<Tenancy, Status> {
     let named = tenancy(metadata)?;
     match text(metadata, metadata::NAMESPACE).is_empty() {
@@ -59,11 +52,8 @@ pub(super) fn own_tenancy(metadata: &MetadataMap, rights: &Rights) -> Result<Ten
     }
 }
 
-/// The tenancy that a request names in its fields, or else that of the call.
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+/// The tenancy in the fields of a request, else that of the call.
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 pub(super) fn tenancy_in(
     call: &Tenancy,
     partition: &str,
@@ -73,28 +63,25 @@ pub(super) fn tenancy_in(
     Ok(call.resolve(&tenancy_name("partition", partition)?, &namespace))
 }
 
-#[allow(
-    clippy::result_large_err,
-    reason = "this is what tonic's services answer with"
-)]
+#[allow(clippy::result_large_err, reason = "tonic's services return this type")]
 fn tenancy_name(field: &str, value: &str) -> Result<TenancyName, Status> {
     let refuse = |reason: String| Status::invalid_argument(format!("{field}: {reason}"));
     let name: TenancyName = value
         .parse()
         .map_err(|error: InvalidTenancyName| refuse(error.to_string()))?;
     match name.is_every() {
-        true => Err(refuse("\"*\" stands for every one: name one".to_owned())),
+        true => Err(refuse("\"*\" is not permitted: name one".to_owned())),
         false => Ok(name),
     }
 }
 
-/// Refuses a datacenter other than this server's.
+/// Rejects a datacenter other than this server's.
 pub(super) fn only_here(here: &str, datacenter: &str) -> Result<(), Status> {
     if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(here) {
         return Ok(());
     }
     Err(Status::invalid_argument(format!(
-        "datacenter {datacenter:?} is not served here: this server is of datacenter {here:?}"
+        "datacenter {datacenter:?} is not served here: this server serves datacenter {here:?}"
     )))
 }
 
@@ -103,12 +90,12 @@ fn text<'a>(metadata: &'a MetadataMap, key: &str) -> &'a str {
     value.map_or("", |value| value.to_str().unwrap_or(NOT_TEXT))
 }
 
-/// What the token allows.
+/// The permissions of a token.
 pub(super) fn authorizer(rights: &Rights, token: &str) -> Result<Authorizer, Status> {
     rights.of(token).map_err(status)
 }
 
-/// Lets any token pass that exists, but not the absence of one.
+/// Accepts any valid token, but not the anonymous one.
 pub(super) fn any_valid_token(rights: &Rights, token: &str) -> Result<(), Status> {
     if rights.are_checked() && acl::is_anonymous(token) {
         return Err(status(AclError::Anonymous));
@@ -116,8 +103,7 @@ pub(super) fn any_valid_token(rights: &Rights, token: &str) -> Result<(), Status
     authorizer(rights, token).map(|_| ())
 }
 
-/// Waits until a stream has to end: the server stops, or the token that opened the stream is no
-/// longer good.
+/// Completes when a stream must end: at shutdown, or when its token is no longer valid.
 pub(super) async fn ended(rights: Rights, token: String, stop: CancellationToken) -> Status {
     let mut checks = interval_at(Instant::now() + AUTH_CHECK, AUTH_CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -129,14 +115,14 @@ pub(super) async fn ended(rights: Rights, token: String, stop: CancellationToken
     Status::unavailable("this server is stopping; connect to another")
 }
 
-/// The token lacks a permission, such as `service:write`, on something.
+/// The token lacks a permission, such as `service:write`, on an object.
 pub(super) fn denied(permission: &str, name: &str) -> Status {
     Status::permission_denied(format!(
         "Permission denied: the token lacks permission '{permission}' on {name:?}"
     ))
 }
 
-/// The status that says an ACL error to a client.
+/// The gRPC status of an ACL error.
 pub(super) fn status(error: AclError) -> Status {
     let code = match &error {
         AclError::NotFound

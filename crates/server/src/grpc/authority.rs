@@ -1,11 +1,10 @@
-//! Lets clients in that send an empty `:authority`, as Go's gRPC does without TLS and therefore
-//! every Consul client does: the HTTP/2 library below refuses such requests, though it serves
-//! requests without the field.
+//! Accepts clients that send an empty `:authority`. Go's gRPC does so without TLS, and therefore every Consul
+//! client; the HTTP/2 library rejects such requests, although it accepts requests without the field.
 //!
-//! Go writes the field as one byte, the entry of HPACK's static table that has an empty value.
-//! [`Filter`] takes exactly that byte out of header blocks and shortens the frame; no other byte
-//! changes, and because a static entry is never stored, neither do the tables of both sides.
-//! It reads sizes only: it decodes no header and refuses nothing, that is the library's work.
+//! Go encodes the field as one byte: the entry of HPACK's static table with an empty value. [`Filter`] removes
+//! this byte from header blocks and shortens the frame. It changes nothing else. Since static entries never
+//! enter the dynamic table, the tables of both sides stay in sync. The filter parses lengths only; decoding and
+//! validation are left to the library.
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +14,10 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// What a client sends before its first frame (RFC 9113 §3.4), in bytes.
+/// Length of the client's connection preface (RFC 9113 §3.4), in bytes.
 const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
-/// The largest frame that HTTP/2 allows unless a server offers more, which ours does not.
+/// The maximum frame size, unless the server announces a larger one. This server does not.
 const MAX_FRAME: usize = 16_384;
 const HEADERS: u8 = 0x1;
 const CONTINUATION: u8 = 0x9;
@@ -27,10 +26,10 @@ const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 /// Index 1 of the static table: `:authority` with an empty value (RFC 7541 appendix A).
 const EMPTY_AUTHORITY: u8 = 0x81;
-/// How much is read from the connection at a time.
+/// Bytes read from the connection at a time.
 const CHUNK: usize = 4_096;
 
-/// A connection whose header blocks have no empty `:authority`.
+/// A connection with empty `:authority` fields removed.
 pub(super) struct Tolerant<S> {
     inner: S,
     filter: Filter,
@@ -75,7 +74,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tolerant<S> {
         buf.put_slice(&this.ready[..length]);
         this.ready.advance(length);
         if this.ready.is_empty() {
-            // An idle connection holds no buffer.
+            // Free the buffer, so that idle connections hold none.
             this.ready = BytesMut::new();
         }
         Poll::Ready(Ok(()))
@@ -112,17 +111,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tolerant<S> {
     }
 }
 
-/// Where in the byte stream of a client the filter is.
+/// The filter's position in the client's byte stream.
 enum Position {
-    /// Bytes that pass as they are: preface, other frames.
+    /// This many bytes pass unchanged: the preface, or other frames.
     Passing(usize),
-    /// In a frame header, or in a header frame that is not complete yet.
+    /// In a frame header, or in an incomplete header frame.
     Collecting,
-    /// After something that is not HTTP/2 as described here; the library will say what is wrong.
-    GivenUp,
+    /// After malformed input: everything passes, and the library reports the error.
+    Malformed,
 }
 
-/// The filter itself: bytes in, bytes out.
+/// The filter's state machine. Pure: bytes in, bytes out.
 struct Filter {
     position: Position,
     frame: Vec<u8>,
@@ -143,7 +142,7 @@ impl Filter {
     fn push(&mut self, mut bytes: &[u8], out: &mut BytesMut) {
         while !bytes.is_empty() {
             match &mut self.position {
-                Position::GivenUp => {
+                Position::Malformed => {
                     out.extend_from_slice(bytes);
                     return;
                 }
@@ -166,7 +165,7 @@ impl Filter {
         }
     }
 
-    /// Size of the frame that is being collected, as far as it is known.
+    /// Size of the frame that is being collected, as far as it is known yet.
     fn wanted(&self) -> usize {
         if self.frame.len() < FRAME_HEADER {
             FRAME_HEADER
@@ -185,7 +184,7 @@ impl Filter {
             out.extend_from_slice(&self.frame);
             self.frame = Vec::new();
             self.position = match (of_headers, length) {
-                (true, _) => Position::GivenUp,
+                (true, _) => Position::Malformed,
                 (false, 0) => Position::Collecting,
                 (false, length) => Position::Passing(length),
             };
@@ -198,7 +197,7 @@ impl Filter {
     fn header_frame(&mut self, mut frame: Vec<u8>, out: &mut BytesMut) {
         let Some((start, end)) = block_of(&frame) else {
             out.extend_from_slice(&frame);
-            self.position = Position::GivenUp;
+            self.position = Position::Malformed;
             return;
         };
         if frame[3] == HEADERS {
@@ -224,7 +223,7 @@ fn payload_length(frame: &[u8]) -> usize {
     usize::from(frame[0]) << 16 | usize::from(frame[1]) << 8 | usize::from(frame[2])
 }
 
-/// The part of a complete frame that belongs to the header block; `None` when sizes do not fit.
+/// The range of a frame that belongs to the header block; `None` if the lengths are inconsistent.
 fn block_of(frame: &[u8]) -> Option<(usize, usize)> {
     let (mut start, mut end) = (FRAME_HEADER, frame.len());
     if frame[3] == HEADERS {
@@ -239,16 +238,16 @@ fn block_of(frame: &[u8]) -> Option<(usize, usize)> {
     (start <= end).then_some((start, end))
 }
 
-/// Where in a header block the filter is: between fields, or how far inside one (RFC 7541 §5, §6).
+/// The filter's position in a header block: between fields, or within one (RFC 7541 §5, §6).
 #[derive(Default)]
 enum Block {
     #[default]
     Field,
-    /// In an index that takes more than one byte; strings follow it.
+    /// In a multi-byte index. This many strings follow.
     Index { strings: u8 },
     /// At the length of the first of this many strings.
     Length { strings: u8 },
-    /// In a length that takes more than one byte.
+    /// In a multi-byte length.
     LongLength {
         strings: u8,
         length: usize,
@@ -259,7 +258,7 @@ enum Block {
 }
 
 impl Block {
-    /// Takes the next byte of the block and tells whether it stays.
+    /// Consumes the next byte of the block. Returns whether it stays.
     fn keeps(&mut self, byte: u8) -> bool {
         *self = match *self {
             Self::Field if byte == EMPTY_AUTHORITY => return false,
@@ -305,7 +304,7 @@ impl Block {
             _ => (0x0f, true),
         };
         let index = byte & prefix;
-        // A literal has a value, and without an index a name before it.
+        // A literal has a value and, without an index, a name before it.
         let strings = u8::from(literal) + u8::from(literal && index == 0);
         if index == prefix {
             Self::Index { strings }

@@ -8,7 +8,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Everything a client sends, given to the filter in pieces of this size.
+/// The filter's output for a client's bytes, passed in pieces of this size.
 fn filtered(client: &[u8], piece: usize) -> Vec<u8> {
     let mut filter = Filter::default();
     let mut out = BytesMut::new();
@@ -22,15 +22,15 @@ fn preface() -> Vec<u8> {
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()
 }
 
-/// Asserts the outcome for every way to cut the bytes.
+/// Asserts the output for every piece size.
 fn assert_filtered(client: &[u8], expected: &[u8]) {
     for piece in 1..=client.len() {
         assert_eq!(filtered(client, piece), expected, "in pieces of {piece}");
     }
 }
 
-/// `:method POST`, `:scheme http`, a path with its own name index, and one literal of each kind
-/// whose text holds the byte that is taken out elsewhere.
+/// `:method POST`, `:scheme http`, a path with its own name index, and one literal of each kind whose text
+/// contains the byte that the filter removes elsewhere.
 fn fields(authority: &[u8]) -> Vec<u8> {
     let mut block = vec![0x83, 0x86, 0x44, 2, b'/', 0x81];
     block.extend(authority);
@@ -68,7 +68,7 @@ fn another_authority_stays() {
 }
 
 #[test]
-fn a_block_goes_on_in_continuations() {
+fn header_blocks_continue_in_continuation_frames() {
     let (mut client, mut expected) = (preface(), preface());
     let block = fields(&[EMPTY_AUTHORITY]);
     let (first, second) = block.split_at(5);
@@ -112,7 +112,7 @@ fn a_long_text_is_skipped_by_its_length() {
 }
 
 #[test]
-fn what_is_no_http2_passes_unchanged() {
+fn malformed_http2_passes_unchanged() {
     let mut huge = preface();
     huge.extend([0xff, 0xff, 0xff, HEADERS, 0, 0, 0, 0, 1]);
     huge.extend([0x81; 100]);

@@ -1,4 +1,4 @@
-//! `ConnectCAService`: the mesh's roots, and leaf certificates for who may have them.
+//! `ConnectCAService`: the mesh's roots, and leaf certificates for authorized callers.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::auth;
 use crate::acl::Rights;
 use crate::handles::Handles;
 
-/// The longest CSR, in bytes: one with an RSA key of 16,384 bits takes 6 KB.
+/// The maximum CSR, in bytes. One with a 16,384-bit RSA key takes 6 KB.
 const MAX_CSR: usize = 64 * 1024;
 
 pub(super) struct Service {
@@ -51,7 +51,7 @@ impl Service {
         })
     }
 
-    /// Whether the holder of `access` may have a certificate with this identity.
+    /// Checks that `access` permits a certificate with this identity.
     fn authorise(&self, id: &SpiffeId, access: &Authorizer) -> Result<(), Status> {
         let here = &self.datacenter;
         let access = access.within(&id.tenancy());
@@ -69,7 +69,7 @@ impl Service {
     }
 }
 
-/// The requester gets what is wrong with the request; what is wrong here goes to the log.
+/// Invalid requests get the error text; internal errors are logged, and the client gets a general text.
 fn sign_status(error: &CaError) -> Status {
     if error.is_invalid_request() {
         return Status::invalid_argument(error.to_string());
@@ -113,7 +113,7 @@ impl ConnectCaService for Service {
     async fn sign(&self, request: Request<SignRequest>) -> Result<Response<SignResponse>, Status> {
         self.enabled()?;
         let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
-        // Whoever may have no certificate at all does not make the server verify a signature.
+        // Callers that may not have any certificate must not cause the cost of verifying a signature.
         if !access.service_write_anywhere() && !access.mesh_write() && !access.acl_write() {
             return Err(auth::denied("service:write", "any service"));
         }
@@ -136,19 +136,19 @@ impl ConnectCaService for Service {
     }
 }
 
-/// One watch of the roots.
+/// A watch of the roots.
 struct RootsWatch {
     store: Reader,
     rights: Rights,
     token: String,
-    /// What ends the watch. It lives as long as the watch: roots that change often must not keep
-    /// the token from being looked at.
+    /// Completes when the watch must end. Created once per watch: if it started anew with each change of the
+    /// roots, frequent changes would postpone the token check.
     end: Pin<Box<dyn Future<Output = Status> + Send>>,
     sent: Option<Arc<CaRoots>>,
 }
 
 impl RootsWatch {
-    /// The roots at once, then after each change.
+    /// Returns the current roots at once, then waits for each change.
     async fn next(&mut self) -> Result<WatchRootsResponse, Status> {
         loop {
             let state = self.store.state();

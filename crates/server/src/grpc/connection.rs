@@ -1,5 +1,4 @@
-//! Accepts connections, with and without TLS, as one stream for the gRPC server, and keeps the
-//! means to close them all.
+//! Accepts connections with and without TLS as one stream for the gRPC server, and can close all of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,15 +20,14 @@ use tonic::transport::server::Connected;
 
 use crate::net::{self, Admission, ApiLimit, Place};
 
-/// How long a client may take from its connection to the end of the HTTP/2 preface, a TLS handshake
-/// included.
+/// Timeout from accepting a connection to the end of the HTTP/2 preface, including the TLS handshake.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// What every HTTP/2 connection begins with (RFC 9113 §3.4), in bytes.
+/// Length of the HTTP/2 connection preface (RFC 9113 §3.4), in bytes.
 const PREFACE: usize = 24;
 
-/// Accepts on any number of listeners. It never waits for a client: who may connect is accepted at
-/// once, and who may not is closed.
+/// Accepts on any number of listeners without ever waiting for a client: connections within the limits are
+/// accepted at once, others are closed.
 #[derive(Clone)]
 pub(super) struct Acceptor {
     accepted: mpsc::Sender<Connection>,
@@ -38,21 +36,21 @@ pub(super) struct Acceptor {
     close: CancellationToken,
 }
 
-/// A client that was accepted.
+/// An accepted client.
 struct Client {
     stream: TcpStream,
-    /// When it has to be done with the preface.
+    /// The deadline for the preface.
     opened_by: Instant,
     place: Place,
 }
 
 impl Acceptor {
-    /// An acceptor that accepts until `stop`, and where its connections come out.
+    /// An acceptor that runs until `stop`, and the channel of its connections.
     pub(super) fn new(
         limit: ApiLimit,
         stop: CancellationToken,
     ) -> (Self, mpsc::Receiver<Connection>) {
-        // Each connection in the queue has a place, so that the queue is never full.
+        // Each connection in the queue has a permit, so the queue is never full.
         let (accepted, connections) = mpsc::channel(limit.in_all);
         let acceptor = Self {
             accepted,
@@ -71,7 +69,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Accepts connections with TLS. A client that is slow or says nothing delays nobody.
+    /// Accepts connections with TLS. A slow or silent client does not delay others.
     pub(super) async fn accept_tls(
         self,
         listener: TcpListener,
@@ -97,7 +95,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// The next client that may connect; `None` after the stop.
+    /// The next client within the limits; `None` after `stop`.
     async fn next(&self, listener: &TcpListener) -> Option<Client> {
         loop {
             let accepted = self
@@ -130,12 +128,11 @@ impl Acceptor {
             close: Box::pin(self.close.clone().cancelled_owned()),
             _place: place,
         };
-        // The receiver is gone after the stop, and the connection with it.
+        // After `stop` the receiver is gone; the connection is then dropped.
         let _ = self.accepted.try_send(connection);
     }
 
-    /// Breaks every connection that is still open, and waits until their owners have let go of
-    /// them.
+    /// Closes all open connections, and waits until they are dropped.
     pub(super) async fn close_all(&self, deadline: Duration) {
         self.close.cancel();
         if timeout(deadline, self.admission.emptied()).await.is_err() {
@@ -177,25 +174,25 @@ impl Io {
     }
 }
 
-/// One accepted connection. It fails as soon as the acceptor closes it, and when its client does
-/// not send the HTTP/2 preface in time.
+/// An accepted connection. Its IO fails once the acceptor closes it, or if the HTTP/2 preface is not received
+/// in time.
 pub(super) struct Connection {
     io: Io,
     remote: Option<SocketAddr>,
-    /// `None` as soon as the preface is complete.
+    /// `None` once the preface is complete.
     opening: Option<Opening>,
     close: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: Place,
 }
 
-/// What a client still has to send of the preface, and until when.
+/// The remaining length and the deadline of the preface.
 struct Opening {
     left: usize,
     deadline: Pin<Box<Sleep>>,
 }
 
 impl Connection {
-    /// Fails when the time for the preface is over; else the task is woken when that happens.
+    /// Fails after the preface deadline. Registers the task to be woken at the deadline.
     fn check_opening(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(opening) = &mut self.opening
             && opening.deadline.as_mut().poll(cx).is_ready()
@@ -206,7 +203,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes note of bytes from the client.
+    /// Counts bytes received from the client.
     fn received(&mut self, length: usize) {
         if let Some(opening) = &mut self.opening {
             opening.left = opening.left.saturating_sub(length);
@@ -216,7 +213,7 @@ impl Connection {
         }
     }
 
-    /// Fails when the connection was closed; else the task is woken when that happens.
+    /// Fails if the connection was closed. Registers the task to be woken when it is.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.close.as_mut().poll(cx) {
             Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -307,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    /// A client's end of a connection without TLS, and the server's.
+    /// Both ends of a connection without TLS.
     async fn connected() -> (TcpStream, Connection, Scope) {
         let listener = net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();

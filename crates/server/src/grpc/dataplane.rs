@@ -1,4 +1,4 @@
-//! `DataplaneService`: what a sidecar needs to know before it starts its Envoy.
+//! `DataplaneService`: the bootstrap parameters that a sidecar requires before it starts Envoy.
 
 use legate_api::dataplane::dataplane_service_server::DataplaneService;
 use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 use super::{access_logs, auth};
 use crate::acl::Rights;
 
-/// Every feature that a dataplane may ask for, and whether this server has it.
+/// All features that a dataplane may query, and whether this server supports them.
 const FEATURES: [(DataplaneFeatures, bool); 4] = [
     (DataplaneFeatures::WatchServers, true),
     (DataplaneFeatures::EdgeCertificateManagement, true),
@@ -94,18 +94,18 @@ impl DataplaneService for Service {
     }
 }
 
-/// A namespace or partition that a request names.
+/// Parses a namespace or partition in a request.
 fn tenant(field: &str, name: &str) -> Result<TenancyName, Status> {
     let name = name.parse::<TenancyName>();
     let refused = |reason: String| Status::invalid_argument(format!("{field}: {reason}"));
     match name {
-        Ok(name) if name.is_every() => Err(refused("a proxy is in one: name it".to_owned())),
+        Ok(name) if name.is_every() => Err(refused("\"*\" is not permitted: name one".to_owned())),
         Ok(name) => Ok(name),
         Err(error) => Err(refused(error.to_string())),
     }
 }
 
-/// The registration that the request names by node and ID.
+/// The registration named by node and id in the request.
 fn find(
     state: &ReadTxn<'_>,
     request: &GetEnvoyBootstrapParamsRequest,

@@ -1,4 +1,4 @@
-//! `ServerDiscoveryService`: which servers a dataplane can use. There is one: this.
+//! `ServerDiscoveryService`: the servers available to dataplanes. The list contains this server only.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Service {
         }
     }
 
-    /// The set of servers never changes while this one runs.
+    /// Constant while the server runs.
     fn servers(&self) -> WatchServersResponse {
         let config = &self.config;
         WatchServersResponse {
@@ -69,7 +69,7 @@ impl ServerDiscoveryService for Service {
 
 type Last = Option<(Result<WatchServersResponse, Status>, Step)>;
 
-/// Where a watch stands: one message at once, then nothing until it ends with an error.
+/// State of a watch: sends one message at once, then waits until it ends with an error.
 enum Step {
     First(
         WatchServersResponse,

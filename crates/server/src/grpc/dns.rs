@@ -1,4 +1,4 @@
-//! `DNSService`: DNS messages over gRPC, for dataplanes that answer an application's DNS queries.
+//! `DNSService`: DNS messages over gRPC, for dataplanes that serve DNS to an application.
 
 use legate_api::dns::dns_service_server::DnsService;
 use legate_api::dns::{Protocol, QueryRequest, QueryResponse};
@@ -25,7 +25,7 @@ impl DnsService for Service {
         &self,
         request: Request<QueryRequest>,
     ) -> Result<Response<QueryResponse>, Status> {
-        // Where names are looked up that do not say it: the dataplane's own namespace and partition.
+        // Names without a namespace or partition are looked up in the dataplane's own.
         let tenancy = auth::own_tenancy(request.metadata(), &self.rights)?;
         let client = |transport| Client {
             token: auth::token(request.metadata()).to_owned(),

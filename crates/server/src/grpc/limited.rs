@@ -1,5 +1,4 @@
-//! Refuses calls that are too many. As in Consul streams of xDS are not counted: a proxy that cannot
-//! connect is no use to anybody.
+//! Rate limiting of gRPC calls. As in Consul, xDS streams are exempt: rejecting them would disconnect proxies.
 
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
@@ -12,7 +11,7 @@ use tower::{Layer, Service};
 
 use crate::rates::{Rates, TOO_MANY};
 
-/// The calls that change something.
+/// The calls that count as writes.
 const WRITES: [&str; 3] = [
     "/hashicorp.consul.acl.ACLService/Login",
     "/hashicorp.consul.acl.ACLService/Logout",
@@ -21,7 +20,7 @@ const WRITES: [&str; 3] = [
 
 const XDS: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
 
-/// Puts [`Limited`] around a service.
+/// Wraps a service in [`Limited`].
 #[derive(Debug, Clone)]
 pub(super) struct LimitRates(pub(super) Rates);
 
@@ -36,7 +35,7 @@ impl<S> Layer<S> for LimitRates {
     }
 }
 
-/// Answers `RESOURCE_EXHAUSTED` to what is beyond the rates.
+/// Rejects calls beyond the rate limits with `RESOURCE_EXHAUSTED`.
 #[derive(Debug, Clone)]
 pub(super) struct Limited<S> {
     inner: S,

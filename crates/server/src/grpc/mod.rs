@@ -1,5 +1,5 @@
-//! The gRPC API: Consul's public services and delta xDS, with and without TLS. It composes and
-//! authorises; what is answered comes from the crates below.
+//! The gRPC API: Consul's public services and delta xDS, with and without TLS. It assembles the services and
+//! authorizes calls; the responses come from the crates below.
 
 mod access_logs;
 mod acl;
@@ -41,37 +41,37 @@ use connection::Acceptor;
 use limited::LimitRates;
 use panics::ContainPanics;
 
-/// Calls on one connection at one time. Consul's limit.
+/// Maximum concurrent calls per connection. Consul's limit.
 const MAX_STREAMS: u32 = 2_048;
 
-/// How long a call may take until its response begins, which is also how long a client may take to
-/// send the request. Streams that have begun are not concerned.
+/// Timeout from the start of a call to the start of its response, including receipt of the request. Does not
+/// apply to streams that have started.
 const CALL: Duration = Duration::from_secs(30);
 
-/// A silent connection is asked whether it is still there after this time …
+/// Idle time before a keepalive ping.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// … and closed when it does not answer within this one.
+/// Time in which a keepalive ping must be answered before the connection is closed.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long open calls may take to end after the stop. Streams end by themselves at once.
+/// Time that open calls get at shutdown. Streams end at once.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long closing what is left may take.
+/// Time limit for closing the remaining connections.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// Where gRPC is served.
+/// Listeners of the gRPC API.
 pub(crate) struct Listeners {
     /// Without TLS.
     pub(crate) plain: Vec<TcpListener>,
-    /// With TLS and HTTP/2 in ALPN.
+    /// With TLS; ALPN offers HTTP/2.
     pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
 }
 
-/// Serves until `stop`; then ends all streams, and closes what does not end by itself.
+/// Serves until `stop`. Then ends all streams and closes connections that do not end in time.
 ///
 /// # Errors
-/// When the services cannot be put together, or a listener breaks down.
+/// If a service cannot be built, or a listener fails.
 pub(crate) async fn serve(
     handles: Handles,
     listeners: Listeners,
@@ -106,7 +106,7 @@ pub(crate) async fn serve(
         () = stop.cancelled() => match timeout(GRACE, &mut serving).await {
             Ok(result) => result.map_err(Into::into),
             Err(_) => {
-                tracing::info!("gRPC connections that have not ended are closed");
+                tracing::info!("closing gRPC connections that have not ended in time");
                 Ok(())
             }
         },
@@ -118,7 +118,7 @@ pub(crate) async fn serve(
     result
 }
 
-/// Looks at a call before its service does.
+/// Checks a call before its service handles it.
 type Check = fn(Request<()>) -> Result<Request<()>, Status>;
 type Layers = Stack<LimitRates, Stack<ContainPanics, Stack<InterceptorLayer<Check>, Identity>>>;
 

@@ -1,5 +1,4 @@
-//! A panic while a call is handled fails that call. It must not take the connection and the other
-//! calls on it with it.
+//! Confines a panic to the gRPC call in which it occurs. The connection and its other calls go on.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -12,7 +11,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-/// Puts [`Contained`] around a service.
+/// Wraps a service in [`Contained`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ContainPanics;
 
@@ -24,7 +23,7 @@ impl<S> Layer<S> for ContainPanics {
     }
 }
 
-/// Answers `INTERNAL` when the inner service panics before it has answered.
+/// Responds with `INTERNAL` if the inner service panics before it responds.
 #[derive(Debug, Clone)]
 pub(super) struct Contained<S> {
     inner: S,
@@ -49,7 +48,7 @@ where
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
         Box::pin(async move {
             answer.await.unwrap_or_else(|_| {
-                // The panic hook has written what happened where.
+                // The panic hook has logged the details.
                 tracing::error!(method, "a gRPC call panicked");
                 Ok(Status::internal("grpc: panic serving request").into_http())
             })

@@ -1,4 +1,4 @@
-//! Delta xDS: joins the stream service with this server's ACLs.
+//! Delta xDS: connects the stream service with this server's ACLs.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::auth::{self, AUTH_CHECK};
 use crate::acl::Rights;
 use crate::handles::Handles;
 
-/// The service of one server.
+/// Builds the xDS service.
 pub(super) fn service(handles: &Handles, stop: CancellationToken) -> Result<XdsService, BoxError> {
     let config = XdsConfig {
         auth_check: AUTH_CHECK,
@@ -31,7 +31,7 @@ pub(super) fn service(handles: &Handles, stop: CancellationToken) -> Result<XdsS
     Ok(service)
 }
 
-/// A proxy's configuration holds its service's private key: `service:write` on that service.
+/// Requires `service:write` on a proxy's service, because its configuration contains the service's private key.
 struct Tokens {
     store: Reader,
     rights: Rights,

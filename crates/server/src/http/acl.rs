@@ -1,5 +1,5 @@
-//! `/v1/acl`: login and logout; the modules below have the first token, and what tokens are and are linked to.
-//! `acl:read` sees it, `acl:write` changes it; where ACLs are off, nothing here exists.
+//! `/v1/acl`: login and logout. The submodules serve bootstrapping, tokens, policies, roles and auth methods.
+//! Reads require `acl:read` and writes `acl:write`. If ACLs are disabled, all endpoints return an error.
 
 pub(super) mod auth_methods;
 pub(super) mod authorize;
@@ -26,21 +26,21 @@ use super::call::Call;
 use crate::acl::Logins;
 use crate::api_error::ApiError;
 
-/// The row in the body of a write, and that the caller may change access control where it is to stand.
+/// Decodes the row of a write, and checks that the caller has `acl:write` in its tenancy.
 fn decode_to_write<T: DeserializeOwned + Owned>(call: &mut Call) -> Result<T, ApiError> {
     let decoded = call.decode::<T>().and_then(|row| {
         let (partition, namespace) = row.names();
         call.settle(partition, namespace)?;
         Ok(row)
     });
-    // Whoever may not write does not learn what else is wrong.
+    // Callers without write permission see no validation errors.
     require_write(call)?;
     Ok(decoded?.within(&call.tenancy))
 }
 
-/// Whether the caller may give away what is linked to, where that is of another namespace: what people of a
-/// namespace may change gives nobody the rights that the namespace `default` has policies for. Links that
-/// were there before may stay.
+/// Checks that the caller has `acl:write` on linked policies and roles of another namespace. Otherwise an
+/// operator of one namespace could grant the permissions of policies in namespace `default`. Existing links may
+/// stay.
 fn check_links(
     txn: &ReadTxn<'_>,
     caller: &Authorizer,
@@ -64,7 +64,7 @@ fn check_links(
     Ok(())
 }
 
-/// Reads a list of rows, and shows those of the namespaces that the caller may see access control of.
+/// Lists the rows of the namespaces in which the caller has `acl:read`.
 async fn listed<T, S: Serialize + Send>(
     call: &Call,
     rows: impl Fn(&ReadTxn<'_>) -> Vec<Arc<T>> + Send + Sync,
@@ -105,7 +105,7 @@ fn require_write(call: &Call) -> Result<(), ApiError> {
     }
 }
 
-/// Body of a login.
+/// Body of a login request.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct LoginBody {
@@ -141,7 +141,7 @@ pub(super) async fn logout(State(logins): State<Logins>, call: Call) -> Result<R
     if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
-    // A token that does not exist cannot log out, whatever the reason.
+    // A token that does not exist cannot log out.
     call.authorizer()?;
     if call.token.is_empty() {
         return Err(ApiError::new(
@@ -153,7 +153,7 @@ pub(super) async fn logout(State(logins): State<Logins>, call: Call) -> Result<R
     call.json(&true)
 }
 
-/// Answers with one object, or waits for it to appear.
+/// Returns one object, or 404 with an index, so that the client can wait for it.
 async fn one<T: Send + serde::Serialize>(
     call: &Call,
     missing: &str,
@@ -166,12 +166,12 @@ async fn one<T: Send + serde::Serialize>(
     }
 }
 
-/// Answers with what was looked up, and 404 with Consul's text without.
+/// Consul's text for an object that does not exist.
 fn not_found(kind: &str) -> String {
     format!("Requested {kind} does not exist: ACL not found")
 }
 
-/// A body may repeat the name in the path, but not contradict it.
+/// The body may repeat the name in the path, but not contradict it.
 fn name_in_body(field: &str, own: &mut String, path: &str) -> Result<(), ApiError> {
     if own.is_empty() {
         path.clone_into(own);

@@ -1,5 +1,5 @@
-//! `/v1/connect/ca` and what of it is under `/v1/agent`: what peers verify certificates against, who
-//! signs, and the leaves of services that verify and show certificates themselves.
+//! `/v1/connect/ca`, and the CA endpoints under `/v1/agent`: the roots, the CA configuration, and leaves for
+//! services that terminate mTLS themselves.
 
 use std::time::SystemTime;
 
@@ -23,7 +23,7 @@ pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
     let answer = call.read(|state| state.ca_roots()).await?;
     let Some(roots) = answer.value else {
         return Err(ApiError::unavailable(
-            "The mesh CA has no root certificate yet: ask again in a moment",
+            "The mesh CA has no root certificate yet: retry in a moment",
         ));
     };
     if !pem {
@@ -35,13 +35,13 @@ pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
     call.mark(response, answer.index, false)
 }
 
-/// `GET /v1/agent/connect/ca/roots`: the same, with the headers of a cache that is always empty,
-/// because there is nothing between the agent API and the store.
+/// `GET /v1/agent/connect/ca/roots`: [`roots`] with the headers of a cache miss, because there is no cache
+/// between the agent API and the store.
 pub(super) async fn agent_roots(call: Call) -> Result<Response, ApiError> {
     roots(call).await.map(uncached)
 }
 
-/// The headers of a cache that is always empty.
+/// Adds the headers of a cache miss.
 fn uncached(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(
@@ -70,7 +70,7 @@ fn operates(call: &Call) -> Result<(), ApiError> {
     }
 }
 
-/// `GET /v1/connect/ca/configuration`: without its secrets. As in Consul this needs the right to write.
+/// `GET /v1/connect/ca/configuration`, without secrets. As in Consul, requires `operator:write`.
 pub(super) async fn configuration(
     State(manager): State<CaManager>,
     call: Call,
@@ -80,8 +80,7 @@ pub(super) async fn configuration(
     call.json(&manager.configuration()?)
 }
 
-/// `PUT /v1/connect/ca/configuration`: makes another root the active one where the configuration asks
-/// for one.
+/// `PUT /v1/connect/ca/configuration`. Rotates the root if the new configuration requires it.
 pub(super) async fn configure(
     State(manager): State<CaManager>,
     call: Call,
@@ -92,15 +91,15 @@ pub(super) async fn configure(
     Ok(call.empty())
 }
 
-/// `GET /v1/agent/connect/ca/leaf/{service}`: the certificate and key of a service, the same that its
-/// proxies have. With `?index=` it waits for the next one.
+/// `GET /v1/agent/connect/ca/leaf/{service}`: the certificate and key of a service, the same as its proxies
+/// have. With `?index=`, waits for the next one.
 pub(super) async fn leaf(
     State(leaves): State<ServiceLeaves>,
     Path(service): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
     enabled(&call)?;
-    may_be(&call, &service)?;
+    may_request_leaf(&call, &service)?;
     call.refuse_filter()?;
     legate_model::name::validate_service_name(&service)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -112,20 +111,20 @@ pub(super) async fn leaf(
     let name = ServiceName::new(&call.tenancy, &service);
     let leaf = leaves.leaf(&name, query.min_index, deadline);
     let leaf = call.unless_stopped(leaf).await??;
-    // The query may have waited for minutes.
-    may_be(&call, &service)?;
+    // The token may have changed during the wait.
+    may_request_leaf(&call, &service)?;
     call.answer(leaf.index, &IssuedCert::of(&leaf), false)
         .map(uncached)
 }
 
-fn may_be(call: &Call, service: &str) -> Result<(), ApiError> {
+fn may_request_leaf(call: &Call, service: &str) -> Result<(), ApiError> {
     match call.authorizer()?.service_write(service) {
         true => Ok(()),
         false => Err(ApiError::denied("service:write", service)),
     }
 }
 
-/// A leaf as the API shows it.
+/// A leaf in the API's format.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct IssuedCert<'a> {
@@ -168,7 +167,7 @@ impl<'a> IssuedCert<'a> {
 }
 
 impl From<CaError> for ApiError {
-    /// Statuses are Consul's: what a provider refuses is an error of the server there.
+    /// Consul's status codes: errors of the provider are internal errors.
     fn from(error: CaError) -> Self {
         let status = match &error {
             CaError::RateLimited => StatusCode::TOO_MANY_REQUESTS,

@@ -1,4 +1,5 @@
-//! One request as the endpoints see it: its parameters, token and body, and how it is answered.
+//! One HTTP request as the endpoints see it: parameters, token, tenancy and body, and the functions that build
+//! responses.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -29,10 +30,10 @@ use crate::acl::Rights;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
-/// The largest request body, in bytes. Consul's limit.
+/// The maximum request body, in bytes. Consul's limit.
 pub(crate) const BODY_LIMIT: usize = 512 * 1024;
 
-/// How long a client may take to send a body.
+/// Timeout for receiving a body.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(30);
 
 const INDEX: HeaderName = HeaderName::from_static("x-consul-index");
@@ -42,38 +43,38 @@ const CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-cons
 const BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
 const CACHE: HeaderName = HeaderName::from_static("x-cache");
 const FILTERED: HeaderName = HeaderName::from_static("x-consul-results-filtered-by-acls");
-/// The fields of a write that are kept and have no effect. Consul has no such header.
+/// Header that names the fields of a write that were stored but have no effect. Not part of Consul's API.
 const NOT_SERVED: HeaderName = HeaderName::from_static("x-legate-not-served");
-/// How much of their names is said.
+/// Maximum length of that header's value.
 const NAMED_BYTES: usize = 1000;
 
-/// A request that has been read completely, with what every endpoint needs. It reads and writes
-/// nothing by itself: an endpoint that changes something names a [`Writer`] too.
+/// A request that has been read completely, and the handles that every endpoint needs. It can read the store
+/// but not write to it: an endpoint that writes also takes a [`Writer`].
 ///
-/// It stands in a place of its own, because every part of a waiting request would hold it otherwise.
+/// Boxed, because the future of every waiting request holds one.
 pub(crate) struct Call(Box<Asked>);
 
-/// What a request asks, and what it is answered from.
+/// The contents of a [`Call`].
 pub(crate) struct Asked {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) reader: Reader,
     rights: Rights,
     stop: CancellationToken,
     pub(crate) params: Params,
-    /// Whose rows it is about; [`Call::set_tenancy`] changes it.
+    /// The tenancy of the request. [`Call::set_tenancy`] changes it.
     pub(crate) tenancy: Tenancy,
-    /// Notes for others who asks, and about whose rows.
+    /// Reports the token and the tenancy to the guard, for the audit log.
     asker: Asker,
     every_namespace: bool,
-    /// Set where the endpoint can list the rows of every namespace.
+    /// Set if the endpoint supports `?ns=*`.
     takes_every: OnceLock<()>,
     cache: CacheControl,
-    /// The secret of the caller's token; empty when there is none.
+    /// The secret of the caller's token; empty if there is none.
     pub(crate) token: String,
     body: Bytes,
-    /// Set once the endpoint has taken the filter.
+    /// Set once the endpoint has read the filter.
     filtered: OnceLock<()>,
-    /// Fields of the body that have no effect, once it is decoded.
+    /// Fields of the body that have no effect. Set when the body is decoded.
     not_served: OnceLock<Vec<String>>,
 }
 
@@ -91,16 +92,16 @@ impl std::ops::DerefMut for Call {
     }
 }
 
-/// What every request is judged by and answered from.
+/// The parts of the server's state that every request needs.
 pub(crate) struct Sources {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) reader: Reader,
     pub(crate) rights: Rights,
-    /// Cancelled when the server stops.
+    /// Cancelled at shutdown.
     pub(crate) stop: CancellationToken,
 }
 
-/// A request whose body is left to the endpoint.
+/// A request whose body the endpoint reads itself.
 pub(super) struct Head(pub(super) Call);
 
 impl<S: Sync> FromRequestParts<S> for Head
@@ -128,11 +129,11 @@ where
     }
 }
 
-/// The first of: `?token=`, `X-Consul-Token`, `Authorization: Bearer`.
+/// The token: the first of `?token=`, `X-Consul-Token` and `Authorization: Bearer` that is set.
 fn token_of(params: &Params, headers: &HeaderMap) -> String {
     if let Some(token) = params.get("token").filter(|token| !token.is_empty()) {
         tracing::warn!(
-            "a request carries its token in the URL, where proxies log it: send it in the \
+            "a request contains its token in the URL, which proxies log: send it in the \
              X-Consul-Token header"
         );
         return token.to_owned();
@@ -140,9 +141,9 @@ fn token_of(params: &Params, headers: &HeaderMap) -> String {
     token_in(headers)
 }
 
-/// The token that a request carries in its headers.
+/// The token in the request's headers.
 pub(super) fn token_in(headers: &HeaderMap) -> String {
-    // A token that is no text is still one, and not the absence of one.
+    // A token that is not valid UTF-8 is an unknown token, not a missing one.
     let text = |name: &str| {
         let value = headers.get(name)?;
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -158,7 +159,7 @@ pub(super) fn token_in(headers: &HeaderMap) -> String {
     own.or_else(bearer).unwrap_or_default()
 }
 
-/// Reads a body of at most `limit` bytes.
+/// Reads a body of at most `limit` bytes within `time`.
 pub(super) async fn read_body(
     headers: &HeaderMap,
     body: Body,
@@ -189,7 +190,7 @@ pub(super) async fn read_body(
     })
 }
 
-/// What a request is about as far as its query and headers say, and whether that is every namespace.
+/// The tenancy named by the query or the headers, and whether it includes all namespaces of the partition.
 fn tenancy_of(params: &Params, headers: &HeaderMap) -> Result<(Tenancy, bool), ApiError> {
     let in_headers = |header: &str| {
         let value = headers.get(header).map(HeaderValue::as_bytes);
@@ -215,18 +216,18 @@ fn tenancy_of(params: &Params, headers: &HeaderMap) -> Result<(Tenancy, bool), A
     Ok((Tenancy::new(&partition, &namespace), false))
 }
 
-/// Who only wants to look must not write.
+/// Rejects `?dry-run` on endpoints that do not support it, rather than performing the write.
 fn refuse_dry_run(params: &Params, uri: &Uri) -> Result<(), ApiError> {
     if uri.path().starts_with("/v1/config") || !params.flag("dry-run")? {
         return Ok(());
     }
     Err(ApiError::bad_request(
-        "Invalid query parameter ?dry-run: only writes of /v1/config can be looked at first; leave it out",
+        "Invalid query parameter ?dry-run: only writes of /v1/config support it; leave it out",
     ))
 }
 
 impl Call {
-    /// A request whose body is not read yet.
+    /// Creates a call from the head of a request, with an empty body.
     fn of_head(head: &Parts, sources: Sources) -> Result<Self, ApiError> {
         let Sources {
             config,
@@ -272,7 +273,7 @@ impl Call {
         Ok(call)
     }
 
-    /// Says what the request is about after all.
+    /// Changes the tenancy of the request.
     pub(super) fn set_tenancy(&mut self, tenancy: Tenancy) {
         let shown = match self.every_namespace {
             true => Tenancy {
@@ -285,28 +286,28 @@ impl Call {
         self.tenancy = tenancy;
     }
 
-    /// The same request with the body that the endpoint has read.
+    /// Sets the body that the endpoint has read.
     pub(super) fn with_body(mut self, body: Bytes) -> Self {
         self.body = body;
         self
     }
 
-    /// What the caller's token allows in the tenancy that the request is about.
+    /// The permissions of the caller's token, in the tenancy of the request.
     pub(crate) fn authorizer(&self) -> Result<Authorizer, ApiError> {
         Ok(self.rights.of(&self.token)?.within(&self.tenancy))
     }
 
-    /// What another token than the caller's allows there.
+    /// The permissions of another token, in the tenancy of the request.
     pub(crate) fn authorizer_of(&self, token: &Secret) -> Result<Authorizer, ApiError> {
         Ok(self.rights.of(token.expose())?.within(&self.tenancy))
     }
 
-    /// Takes over what the body says that the request is about. It goes before a header, and must not
-    /// be otherwise than the query.
+    /// Applies the tenancy named in the body. It takes precedence over headers and must not contradict the
+    /// query.
     ///
     /// # Errors
     ///
-    /// 400 that names what the body and the query say.
+    /// 400 that names both values.
     pub(crate) fn settle(
         &mut self,
         partition: &TenancyName,
@@ -326,8 +327,7 @@ impl Call {
             }
             if name.is_every() {
                 return Err(ApiError::bad_request(format!(
-                    "Invalid request: {field}: \"*\" stands for every one, and this request is about \
-                     one"
+                    "Invalid request: {field}: \"*\" is not permitted in this request: name one"
                 )));
             }
         }
@@ -336,19 +336,20 @@ impl Call {
         Ok(())
     }
 
-    /// For requests that are about no namespace, whichever the client names in all of its requests.
+    /// Ignores the namespace, for requests that have none. Clients may set a default namespace for all their
+    /// requests.
     pub(crate) fn leave_namespace(&mut self) {
         self.every_namespace = false;
         self.set_tenancy(self.tenancy.of_partition());
     }
 
-    /// A look at a state, within the tenancy that the request is about.
+    /// A read transaction within the tenancy of the request.
     pub(crate) fn txn<'s>(&self, state: &'s State) -> ReadTxn<'s> {
         state.read().within(self.tenancy.clone())
     }
 
-    /// Reads a list in the namespace that the request is about, or in every one of the partition.
-    /// [`Self::take_every`] says before that this can be.
+    /// Reads a list in the namespace of the request or, for `?ns=*`, in every namespace of the partition. The
+    /// endpoint must call [`Self::take_every`] first.
     pub(crate) fn each<T>(
         &self,
         txn: &ReadTxn<'_>,
@@ -363,13 +364,13 @@ impl Call {
             .collect()
     }
 
-    /// For endpoints that can list the rows of every namespace.
+    /// Declares that the endpoint supports `?ns=*`.
     pub(crate) fn take_every(&self) {
-        // A second call sets the same.
+        // Idempotent: a second call sets the same value.
         let _ = self.takes_every.set(());
     }
 
-    /// What a token allows with a row, whose namespace may be any where every one was asked for.
+    /// The authorizer for a row in `namespace`, which for `?ns=*` differs from row to row.
     pub(crate) fn at<'a>(
         &self,
         authorizer: &'a Authorizer,
@@ -381,12 +382,12 @@ impl Call {
         }
     }
 
-    /// Whether the request names every namespace.
+    /// Whether the request names every namespace (`?ns=*`).
     pub(crate) fn asks_every(&self) -> bool {
         self.every_namespace
     }
 
-    /// For endpoints that are about one namespace.
+    /// Rejects `?ns=*`.
     pub(crate) fn refuse_every(&self) -> Result<(), ApiError> {
         match self.every_namespace {
             false => Ok(()),
@@ -396,7 +397,7 @@ impl Call {
         }
     }
 
-    /// The same, for endpoints that only exist where ACLs are on.
+    /// Like [`Self::authorizer`], for endpoints that exist only if ACLs are enabled.
     pub(crate) fn acl_authorizer(&self) -> Result<Authorizer, ApiError> {
         if self.rights.are_checked() {
             self.authorizer()
@@ -405,8 +406,8 @@ impl Call {
         }
     }
 
-    /// The body as JSON. Unknown fields are refused; those that are kept without an effect are
-    /// named in the answer.
+    /// Decodes the body as JSON. Unknown fields are rejected. Fields that are stored without effect are named
+    /// in the response.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         if !self.has_body() {
             return Err(ApiError::bad_request(
@@ -414,20 +415,20 @@ impl Call {
             ));
         }
         let request = json::request(&self.body)?;
-        // A body is decoded once.
+        // Set at most once, because a body is decoded once.
         let _ = self.not_served.set(request.not_served);
         Ok(request.value)
     }
 
-    /// Adds fields of the body that have no effect here, for a reason that only an endpoint knows.
+    /// Adds fields of the body that have no effect, for reasons that only the endpoint can determine.
     pub(crate) fn note_not_served(&mut self, more: Vec<String>) {
         let mut all = self.not_served.take().unwrap_or_default();
         all.extend(more);
-        // It was just taken.
+        // Empty: it was just taken.
         let _ = self.not_served.set(all);
     }
 
-    /// Runs a transaction. What it checks holds for the state that it changes.
+    /// Runs a write transaction within the tenancy. Checks made in it apply to the state that it changes.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         writer: &Writer,
@@ -445,13 +446,13 @@ impl Call {
         Ok(value)
     }
 
-    /// What the client wants left of a list, by the fields of its items; everything if it does not say.
+    /// The filter of the request, for items with these fields. Matches everything if there is none.
     ///
     /// # Errors
     ///
     /// 400 with Consul's text. Consul's own status is 500.
     pub(crate) fn filter(&self, fields: &[Field]) -> Result<Filter, ApiError> {
-        // A second call sets the same.
+        // Idempotent: a second call sets the same value.
         let _ = self.filtered.set(());
         Filter::parse(self.params.filter().unwrap_or_default(), fields).map_err(|error| {
             ApiError::bad_request(format!(
@@ -460,7 +461,7 @@ impl Call {
         })
     }
 
-    /// For endpoints that do not filter what they answer with.
+    /// Rejects `?filter`.
     pub(crate) fn refuse_filter(&self) -> Result<(), ApiError> {
         match self.params.filter() {
             None => Ok(()),
@@ -470,19 +471,18 @@ impl Call {
         }
     }
 
-    /// The body as it was sent.
+    /// The body, undecoded.
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Whether there is a body at all.
+    /// Whether the body is non-empty.
     pub(crate) fn has_body(&self) -> bool {
         !self.body.iter().all(u8::is_ascii_whitespace)
     }
 
-    /// Reads, after waiting for news if the client asked for that. Ends when the server stops, and
-    /// with an error when the token means something else by then: the caller has judged by what it
-    /// allowed before the wait, and a query may wait for minutes.
+    /// Runs a read, as a blocking query if the client requested one. Ends at shutdown, and fails if the
+    /// permissions of the token changed during the wait: the caller authorized the request before it.
     pub(crate) async fn read<T: Serialize + Send>(
         &self,
         read: impl Fn(&ReadTxn<'_>) -> T + Send,
@@ -503,7 +503,7 @@ impl Call {
             answer = self.reader.blocking(query, read) => answer,
             () = self.stop.cancelled() => return Err(shutting_down()),
         };
-        // What needs no token is answered to holders of bad ones too.
+        // If the token was invalid before, the endpoint needs no token, and the answer is valid.
         if let Ok(before) = before
             && self.rights.of(&self.token)? != before
         {
@@ -512,7 +512,7 @@ impl Call {
         Ok(answer)
     }
 
-    /// Waits for something that is not read from the store, until the server stops.
+    /// Awaits work that does not read the store, until shutdown.
     pub(crate) async fn unless_stopped<T>(
         &self,
         work: impl Future<Output = T>,
@@ -521,8 +521,8 @@ impl Call {
         done.ok_or_else(shutting_down)
     }
 
-    /// Reads, after waiting for something else than what the client has seen if it says what that
-    /// was: the hash of it.
+    /// Runs a hash-based blocking query: if the client sends `?hash`, waits until the result's hash differs
+    /// from it.
     pub(crate) async fn read_hashed<T: Send>(
         &self,
         read: impl Fn(&ReadTxn<'_>) -> Result<(String, T), ApiError> + Send + Sync,
@@ -558,8 +558,8 @@ impl Call {
         }
     }
 
-    /// Reads what is not in the store, after waiting for another index than the one that the client has
-    /// seen, if it names one. Such indexes have no order.
+    /// Runs a blocking query on data outside the store: waits until the index differs from the client's. These
+    /// indexes have no order.
     pub(crate) async fn read_changing<T>(
         &self,
         mut changed: watch::Receiver<()>,
@@ -591,11 +591,13 @@ impl Call {
         }
     }
 
-    /// Answers with JSON.
+    /// A response with a JSON body.
     pub(crate) fn json<T: Serialize + ?Sized>(&self, value: &T) -> Result<Response, ApiError> {
         let text = self.encode(value).map_err(|error| {
-            tracing::error!(%error, "an answer could not be written as JSON");
-            ApiError::internal(format!("The answer could not be written as JSON: {error}"))
+            tracing::error!(%error, "a response could not be encoded as JSON");
+            ApiError::internal(format!(
+                "The response could not be encoded as JSON: {error}"
+            ))
         })?;
         let mut response = Response::new(Body::from(text));
         let headers = response.headers_mut();
@@ -615,7 +617,7 @@ impl Call {
         Ok(text)
     }
 
-    /// Answers a write that has nothing to say.
+    /// The response to a write without a result.
     pub(crate) fn empty(&self) -> Response {
         let mut response = Response::new(Body::empty());
         let headers = response.headers_mut();
@@ -624,7 +626,7 @@ impl Call {
         response
     }
 
-    /// Answers with a list as JSON, and says whether the token hides some of it.
+    /// A response with a JSON list, with a header if ACLs have removed items.
     pub(crate) fn list<T: Serialize>(
         &self,
         value: &T,
@@ -635,14 +637,14 @@ impl Call {
         Ok(response)
     }
 
-    /// Those without a token do not learn what they may not see.
+    /// Requests without a token do not learn that anything was removed.
     fn add_filtered(&self, headers: &mut HeaderMap, filtered: bool) {
         if filtered && !self.token.is_empty() {
             headers.insert(FILTERED, HeaderValue::from_static("true"));
         }
     }
 
-    /// Answers a read with JSON, and with the headers that say how fresh and complete it is.
+    /// The response to a read: JSON, with the headers for index, consistency and ACL filtering.
     pub(crate) fn answer<T: Serialize>(
         &self,
         index: u64,
@@ -653,12 +655,12 @@ impl Call {
         self.mark(response, index, filtered)
     }
 
-    /// Answers a read that found nothing, so that the client can wait for it to appear.
+    /// 404 for a read that found nothing, with an index, so that the client can wait for the object to appear.
     pub(crate) fn absent(&self, index: u64, text: &str) -> Result<Response, ApiError> {
         self.nothing(index, text, false)
     }
 
-    /// The same, and says whether the token hides what there is.
+    /// Like [`Self::absent`], with the ACL filtering header if `filtered`.
     pub(crate) fn nothing(
         &self,
         index: u64,
@@ -693,8 +695,8 @@ impl Call {
         Ok(response)
     }
 
-    /// What is in memory is what an agent of Consul keeps up to date in its cache: it is always there,
-    /// and never older than the moment.
+    /// Adds the cache headers. The state in memory corresponds to the cache of a Consul agent: always a hit,
+    /// with age 0.
     pub(crate) fn add_cache(&self, headers: &mut HeaderMap) {
         if !self.params.has("cached") {
             return;
@@ -707,12 +709,12 @@ impl Call {
         }
     }
 
-    /// Says what of an accepted write has no effect, to the client and in the log.
+    /// Names the fields of an accepted write that have no effect, in a header and in the log.
     fn add_not_served(&self, headers: &mut HeaderMap) {
         let Some(fields) = self.not_served.get().filter(|fields| !fields.is_empty()) else {
             return;
         };
-        // Keys of free maps are the client's own words.
+        // Keys of free-form maps are arbitrary text, so characters that headers do not permit are replaced.
         let all = fields.join(", ");
         let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
         let mut text: String = all.chars().take(NAMED_BYTES).map(printable).collect();
@@ -729,7 +731,7 @@ impl Call {
     }
 }
 
-/// Says of what was read without an index that it is not old.
+/// Adds the headers for a read without an index.
 pub(crate) fn fresh(response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(KNOWN_LEADER, HeaderValue::from_static("true"));
@@ -737,14 +739,14 @@ pub(crate) fn fresh(response: &mut Response) {
 }
 
 fn shutting_down() -> ApiError {
-    ApiError::unavailable("The server is shutting down: ask again later, or ask another server")
+    ApiError::unavailable("The server is shutting down: retry later, or with another server")
 }
 
 fn token_changed() -> ApiError {
-    ApiError::unavailable("The token was changed while the query waited: ask again")
+    ApiError::unavailable("The token was changed while the query waited: retry")
 }
 
-/// Keeps what may be seen, and says whether anything was left out.
+/// Keeps the items that the caller may see. Also returns whether any were removed.
 pub(crate) fn visible<T>(items: Vec<T>, may_see: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
     let before = items.len();
     let kept: Vec<T> = items.into_iter().filter(may_see).collect();

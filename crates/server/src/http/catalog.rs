@@ -1,4 +1,4 @@
-//! `/v1/catalog`: nodes and instances as they were registered.
+//! `/v1/catalog`: registration, and nodes and instances as registered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -139,12 +139,12 @@ pub(super) async fn node_services(
     let merge = call.params.flag("merge-central-config")?;
     let found = on_node(&call, &name, merge).await?;
     let (node, services) = found.value.unzip();
-    // A list that is not there is one of Go's without items.
+    // A missing list is `null`, as in Go.
     let body = json!({ "Node": node, "Services": services });
     call.answer(found.index, &body, found.filtered)
 }
 
-/// A node and what is on it, as far as the caller may see and wants to.
+/// A node and its services, as far as the caller may see them and the filter matches.
 struct OnNode {
     index: u64,
     value: Option<(Arc<Node>, Vec<Arc<ServiceInstance>>)>,
@@ -254,8 +254,8 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
     list(&call, |state| seen_proxies(state, &authorizer, &name)).await
 }
 
-/// What stands for a service in the mesh. Who may not see the service does not see it either,
-/// whatever else its proxies are named. Each instance is still to be judged.
+/// The proxies and gateways of a service. Requires `service:read` on the service, whatever the proxies' own
+/// names are. The caller must still authorize each instance.
 fn seen_proxies(state: &ReadTxn<'_>, authorizer: &Authorizer, name: &str) -> Vec<CheckServiceNode> {
     match authorizer.service_read(name) {
         true => connect_to(state, name),
@@ -285,7 +285,7 @@ async fn list(
     call.answer(answer.index, &rows, filtered)
 }
 
-/// Which instances of a service the client asked for, and in which shape.
+/// The instances that the client selects, and whether central configuration is merged into them.
 pub(super) struct Selection<'a> {
     tags: Vec<&'a str>,
     node_meta: Vec<(&'a str, &'a str)>,
@@ -334,7 +334,7 @@ pub(super) fn has_meta(node: &Node, wanted: &[(&str, &str)]) -> bool {
         .all(|(key, value)| node.meta.get(*key).is_some_and(|own| own == value))
 }
 
-/// The services that are neither proxies nor gateways, without the servers themselves.
+/// The names of all services but proxies, gateways and the servers' own service.
 pub(super) fn applications(state: &ReadTxn<'_>) -> BTreeSet<String> {
     let mut names = state.services_of_kind(ServiceKind::Typical);
     names.remove(OWN_SERVICE);

@@ -1,22 +1,21 @@
-//! Answers in gzip, for clients that take it.
+//! Gzip compression of responses.
 
 use axum::body::HttpBody;
 use axum::response::Response;
 use tower_http::CompressionLevel;
 use tower_http::compression::{CompressionLayer, Predicate};
 
-/// Smaller answers are not worth the work, in bytes. Consul's.
+/// Minimum size of a compressed response, in bytes. Consul's.
 const WORTHWHILE: u64 = 1400;
 
-/// Compresses answers that are written at once. What goes on and on, such as a log, is passed on as it
-/// comes.
+/// Compresses responses of known size. Streams, such as the log, are not compressed.
 pub(super) fn layer() -> CompressionLayer<Whole> {
     CompressionLayer::new()
         .quality(CompressionLevel::Fastest)
         .compress_when(Whole)
 }
 
-/// Answers whose size is known.
+/// Selects responses of known size.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole;
 

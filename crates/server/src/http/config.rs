@@ -24,7 +24,7 @@ pub(super) async fn put(
     State(dry_runs): State<DryRuns>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
-    // Who may do nothing at all learns nothing of the body.
+    // Requests with an invalid token are rejected before the body is decoded.
     call.authorizer()?;
     let cas = call.params.cas()?;
     let mut entry: ConfigEntry = call.decode()?;
@@ -38,7 +38,7 @@ pub(super) async fn put(
     acceptable_entry(&entry)?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;
-    // Whoever sends requests to a service learns what it has.
+    // An entry that routes to a service reveals whether the service exists, so it requires `service:read`.
     for service in entry.destinations() {
         let there = authorizer.within(&service.tenancy);
         if !there.service_read(&service.name) {
@@ -53,16 +53,16 @@ pub(super) async fn put(
     write(&call, &writer, change).await
 }
 
-/// Where an entry is: as its own fields, the query and the headers say. What is about a partition is in
-/// its namespace `default`, and intentions may be for the services of every namespace.
+/// The tenancy of an entry, from its fields, the query and the headers. Kinds that apply to a whole partition
+/// are in its namespace `default`. Intentions may apply to the services of every namespace.
 fn settle(call: &mut Call, entry: &ConfigEntry) -> Result<Tenancy, ApiError> {
     let kind = entry.kind();
     let (partition, namespace) = entry.named_tenancy();
     if kind.is_of_partition() {
         if !Tenancy::new(partition, namespace).is_default_namespace() {
             return Err(ApiError::bad_request(format!(
-                "Invalid request: Namespace: {kind} is about a whole partition and in its namespace \
-                 \"default\"; leave the field out"
+                "Invalid request: Namespace: {kind} applies to a whole partition and is in its \
+                 namespace \"default\"; leave the field out"
             )));
         }
         call.settle(partition, &TenancyName::default())?;
@@ -78,7 +78,7 @@ fn settle(call: &mut Call, entry: &ConfigEntry) -> Result<Tenancy, ApiError> {
     Ok(call.tenancy.clone())
 }
 
-/// Where intentions for destinations of every namespace are.
+/// The tenancy of intentions whose destinations are in every namespace.
 pub(super) fn every_namespace(tenancy: &Tenancy) -> Tenancy {
     Tenancy {
         namespace: EVERY_TENANCY.into(),
@@ -86,7 +86,7 @@ pub(super) fn every_namespace(tenancy: &Tenancy) -> Tenancy {
     }
 }
 
-/// Has a request be about a tenancy. What is for every namespace is about the partition.
+/// Switches the request to a tenancy. Entries for every namespace are stored with the partition.
 pub(super) fn enter(call: &mut Call, tenancy: &Tenancy) {
     call.leave_namespace();
     call.set_tenancy(match *tenancy.namespace == *EVERY_TENANCY {
@@ -95,7 +95,7 @@ pub(super) fn enter(call: &mut Call, tenancy: &Tenancy) {
     });
 }
 
-/// A compare-and-set that comes too late is an answer, not an error.
+/// A failed compare-and-set returns `false`, not an error.
 async fn write(call: &Call, writer: &Writer, change: Change) -> Result<Response, ApiError> {
     let datacenter = call.config.datacenter.clone();
     let written = call.write(writer, move |txn| change.apply(txn, &datacenter));
@@ -126,7 +126,7 @@ pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Respons
     call.answer(answer.index, &entries, filtered)
 }
 
-/// The entries of a kind where the request asks for them.
+/// The entries of a kind in the tenancy of the request.
 fn entries_of(call: &Call, state: &ReadTxn<'_>, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
     if kind.is_of_partition() {
         return state.config_entries(kind);
@@ -139,7 +139,7 @@ fn entries_of(call: &Call, state: &ReadTxn<'_>, kind: ConfigKind) -> Vec<Arc<Con
     all
 }
 
-/// `GET /v1/config/`: the entries of every kind, in the order of kinds and names.
+/// `GET /v1/config/`: the entries of all kinds, ordered by kind and name.
 pub(super) async fn list_all(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     if call.params.filter().is_some() {
@@ -215,7 +215,7 @@ pub(super) async fn delete(
     call.json(&serde_json::Map::new())
 }
 
-/// Where the entry of this kind and name is that a request without a body asks for.
+/// The tenancy of the entry that a request without a body names.
 fn place(call: &mut Call, kind: ConfigKind, name: &str) -> Tenancy {
     let every = call.asks_every() && kind == ConfigKind::ServiceIntentions && name == WILDCARD;
     if every || kind.is_of_partition() {
@@ -239,7 +239,8 @@ fn parse_kind(kind: &str) -> Result<ConfigKind, ApiError> {
 fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
     let (allowed, permission, name) = match kind.rights() {
         EntryRights::Mesh => return Ok(()),
-        // Who writes a service configures its proxies, which use providers.
+        // Reading is permitted with `service:write` on any service: proxies of those services use the
+        // providers.
         EntryRights::JwtProvider => {
             let allowed = authorizer.service_write_any() || authorizer.mesh_read();
             (allowed, "mesh:read", "")

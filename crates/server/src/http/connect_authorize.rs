@@ -1,5 +1,5 @@
-//! `/v1/agent/connect/authorize`: whether a caller may connect, for services that verify certificates
-//! themselves. It gives the answer of `/v1/connect/intentions/check`.
+//! `/v1/agent/connect/authorize`: intention checks for services that verify certificates themselves. The
+//! decision is that of `/v1/connect/intentions/check`.
 
 use axum::response::Response;
 use legate_intentions::{Action, Decision};
@@ -8,8 +8,7 @@ use legate_model::{ConnectAuthorize, ServiceName, SpiffeId};
 use super::call::Call;
 use crate::api_error::ApiError;
 
-/// `POST /v1/agent/connect/authorize`. What depends on requests is refused, and so are callers of
-/// another mesh.
+/// `POST /v1/agent/connect/authorize`. L7 intentions deny, and so do callers of another trust domain.
 pub(super) async fn authorize(mut call: Call) -> Result<Response, ApiError> {
     call.authorizer()?;
     let asked: ConnectAuthorize = call.decode()?;
@@ -56,7 +55,7 @@ pub(super) async fn authorize(mut call: Call) -> Result<Response, ApiError> {
     call.json(&serde_json::json!({ "Authorized": authorized, "Reason": reason }))
 }
 
-/// Consul's words, which clients look for. `stated`: the settings have a default policy for intentions.
+/// Consul's texts, on which clients match. `stated`: the settings contain a default policy for intentions.
 fn reason(decision: &Decision, stated: bool) -> String {
     let Some(intention) = &decision.matched else {
         let default = match stated {
@@ -70,7 +69,7 @@ fn reason(decision: &Decision, stated: bool) -> String {
             let action = action.to_string().to_uppercase();
             ("L4", format!("Action: {action}"))
         }
-        // Consul has no word for this.
+        // Consul has no text for this case.
         (Some(_), Some(_)) => return decision.reason.clone(),
         (None, _) => {
             let count = intention.permissions.len();
@@ -85,7 +84,7 @@ fn reason(decision: &Decision, stated: bool) -> String {
     )
 }
 
-/// `<namespace>/<name>`, behind a partition other than `default`.
+/// `<namespace>/<name>`, prefixed with the partition unless it is `default`.
 fn with_namespace(service: &ServiceName) -> String {
     let ServiceName { tenancy, name } = service;
     match tenancy.is_default_partition() {

@@ -1,5 +1,5 @@
-//! Accepts HTTP connections, with and without TLS, and serves each in a task of its own, up to a limit
-//! per client and in all. It knows nothing of what the requests mean.
+//! Accepts HTTP connections with and without TLS, and serves each in its own task, with limits per client and
+//! in total.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -34,33 +34,33 @@ use super::guard::Guard;
 use crate::api_error::ApiError;
 use crate::net::{self, Admission, ApiLimit};
 
-/// How long a client may take to send the head of a request.
+/// Timeout for receiving the head of a request.
 const HEADER_TIME: Duration = Duration::from_secs(10);
-/// How long a refused client gets to ask and to take its answer.
+/// Time in which a rejected client must send its request and receive the response.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
-/// Refused clients that get an answer at one time; what is more is closed without one.
+/// Maximum concurrent rejections with a response. Further connections are closed without one.
 const REFUSALS: usize = 64;
-/// How long open requests may go on after the stop.
+/// Time that requests in flight get at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// What stands for the address of a client that came through the file system.
+/// Client address of connections through a UNIX socket.
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: 65\r\n\r\n\
     Too many connections from this client: reuse them, or close some\n";
 
-/// Where the API listens: in plaintext, with TLS, or both.
+/// Listeners of the HTTP API.
 pub(crate) struct Listeners {
     /// Without TLS.
     pub(crate) plain: Vec<TcpListener>,
-    /// Without TLS, in the file system.
+    /// UNIX sockets, without TLS.
     pub(crate) sockets: Vec<UnixListener>,
     /// With TLS.
     pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
 }
 
-/// Serves until the token is cancelled, then lets open requests finish. Both ports share the limit.
+/// Serves until `stop`, then lets requests in flight finish. All listeners share the limit.
 pub(super) async fn serve(
     service: Arc<Service>,
     listeners: Listeners,
@@ -90,16 +90,16 @@ pub(super) async fn serve(
     tokio::join!(plain, sockets, tls);
     match connections.stop(DRAIN_TIME).await {
         Err(error) if !error.dropped.is_empty() => {
-            tracing::info!("HTTP requests that have not ended are cut off");
+            tracing::info!("aborting HTTP requests that have not finished in time");
         }
-        // A failure has reached the server's scope.
+        // Failures have been reported to the server's scope.
         _ => {}
     }
     Ok(())
 }
 
-/// Accepts on any number of listeners. It never waits for a client. Its listeners are closed as soon
-/// as it stops: nobody may connect to a server that has stopped accepting.
+/// Accepts on any number of listeners without ever waiting for a client. The listeners are dropped at shutdown,
+/// so that new connections are refused.
 struct Acceptor {
     service: Arc<Service>,
     connections: Spawner,
@@ -120,7 +120,7 @@ impl Acceptor {
         }
     }
 
-    /// Clients of one machine count as one address, its own.
+    /// All clients of UNIX sockets count as one address.
     async fn accept_local(&self, listener: UnixListener) {
         loop {
             let accepted = self.stop.run_until_cancelled(net::accept_local(&listener));
@@ -133,7 +133,7 @@ impl Acceptor {
         }
     }
 
-    /// A client that has no place is closed without an answer: a handshake costs more than serving.
+    /// Clients beyond the limit are closed without a response: the handshake would cost more than serving them.
     async fn accept_tls(&self, listener: TcpListener, tls: TlsAcceptor) {
         while let Some((stream, client)) = self.next(&listener).await {
             let Some(place) = self.admission.admit(client.ip()) else {
@@ -156,21 +156,21 @@ impl Acceptor {
         }
     }
 
-    /// The next client; `None` after the stop.
+    /// The next client; `None` after `stop`.
     async fn next(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
         let accepted = self
             .stop
             .run_until_cancelled(net::accept("http", listener))
             .await;
         let (stream, client) = accepted?;
-        // Small answers must not wait for the client's acknowledgement; failing only costs time.
+        // Small responses must not wait for the client's ACK. Failure only costs latency.
         let _ = stream.set_nodelay(true);
         Some((stream, client))
     }
 
-    /// Runs a connection to its end, and gives its place or slot back then.
+    /// Runs a connection to its end, and then releases its permit.
     fn spawn(&self, serve: impl Future<Output = ()> + Send + 'static, place: impl Send + 'static) {
-        // In a box: a future that waits for another one in place has it twice, and there may be 10,000.
+        // Boxed: a future that awaits another one in place is twice as large, and there may be 10,000.
         let serve = Box::pin(serve);
         self.connections.spawn("connection", async move {
             serve.await;
@@ -209,18 +209,17 @@ async fn connection(
     }
 }
 
-/// What every connection serves.
+/// The service behind all connections.
 pub(super) struct Service {
     router: Router,
     guard: Guard,
-    /// Whose token a refused request has.
+    /// Looks up the accessor id of denied requests.
     reader: Reader,
     requests: IntCounterVec,
 }
 
 impl Service {
-    /// # Errors
-    /// When the registry holds metrics of these names already.
+    /// Fails if the registry already contains metrics of these names.
     pub(super) fn new(
         router: Router,
         guard: Guard,
@@ -243,14 +242,14 @@ impl Service {
         })
     }
 
-    /// Begins to answer a request. What waits for the answer holds nothing of the request but its name: there
-    /// may be 10,000 that wait.
+    /// Starts a request. The returned future retains only the method and path of the request: 10,000 of them
+    /// may be waiting.
     fn handle(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         client: SocketAddr,
     ) -> BoxFuture<'static, Result<Response, Infallible>> {
-        // The query string is left out: it may carry a token.
+        // Without the query string, which may contain a token.
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let mut passing = Box::new(self.guard.enter(&request, client));
         let asker = Asker::default();
@@ -262,10 +261,10 @@ impl Service {
         Box::pin(async move {
             let mut response = match AssertUnwindSafe(answer).catch_unwind().await {
                 Ok(Ok(response)) => denial::complete(response, &asker, &self.reader),
-                // One request must not end the control plane for everybody else, nor pass in silence.
+                // A panic must not stop the server, nor go unreported.
                 Err(_) => {
-                    tracing::error!(%method, path, "a request ended in a panic: this is a defect");
-                    ApiError::internal("The server failed on this request; its log says more")
+                    tracing::error!(%method, path, "a request handler panicked: this is a bug");
+                    ApiError::internal("The server failed on this request; see its log")
                         .into_response()
                 }
             };
@@ -280,7 +279,7 @@ impl Service {
     }
 }
 
-/// Clients can make up methods, and every label is kept for ever.
+/// Clients can send arbitrary methods, and label values are never freed.
 fn label(method: &Method) -> &'static str {
     const KNOWN: [&str; 6] = ["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"];
     let known = KNOWN.into_iter().find(|known| *known == method.as_str());
@@ -289,7 +288,7 @@ fn label(method: &Method) -> &'static str {
 
 async fn refuse(mut stream: TcpStream) {
     let answer = async {
-        // Clients take an answer for theirs only when they have asked.
+        // Clients accept a response only after they have sent a request.
         let mut request = vec![0; 8 * 1024];
         if stream.read(&mut request).await? == 0 {
             return Ok(());
@@ -297,7 +296,7 @@ async fn refuse(mut stream: TcpStream) {
         stream.write_all(REFUSAL).await?;
         stream.shutdown().await
     };
-    // A client that does not take the answer is cut off like one that does.
+    // If the client does not read the response, the connection is closed anyway.
     let _ = timeout(REFUSAL_TIME, answer).await;
 }
 
@@ -306,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refusal_says_how_long_it_is() {
+    fn the_rejection_has_the_right_content_length() {
         let text = std::str::from_utf8(REFUSAL).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.ends_with(&format!("content-length: {}", body.len())));

@@ -1,5 +1,4 @@
-//! `/v1/coordinate`: where nodes are in the network. The server keeps what agents write, and measures
-//! nothing itself.
+//! `/v1/coordinate`: network coordinates of nodes. The server stores what agents write; it measures nothing.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -10,8 +9,8 @@ use serde_json::json;
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
 
-/// `GET /v1/coordinate/datacenters`: the servers of each datacenter. There is one datacenter, and in it
-/// the distances among servers are not measured.
+/// `GET /v1/coordinate/datacenters`: the servers of this datacenter, the only one. Distances between servers
+/// are not measured.
 pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
     let own = NodeCoordinate {
         node: call.config.node_name.clone(),

@@ -1,7 +1,6 @@
-//! `/debug/pprof`: what this program can say about itself in the form of Go's profiler, which `consul
-//! debug` and `go tool pprof` read: the memory of the process, processor time by thread, and the threads.
-//! A program in Rust has no goroutines and no heap profile by place, and in its execution trace nothing
-//! happens.
+//! `/debug/pprof`: profiles in the format of Go's profiler, for `consul debug` and `go tool pprof`: memory of
+//! the process, CPU time by thread, and threads. Goroutines and heap profiles by location do not exist for a
+//! Rust program, and the execution trace is empty.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,13 +18,13 @@ use super::call::Call;
 use crate::api_error::ApiError;
 use axum::extract::State;
 
-/// The longest profile.
+/// The maximum duration of a profile.
 const LONGEST: Duration = Duration::from_secs(300);
-/// A profile that does not say how long it is to be takes as long, as in Go.
+/// The default duration of a profile, as in Go.
 const USUAL: Duration = Duration::from_secs(30);
-/// Clock ticks in a second, as the kernel shows processor time.
+/// Clock ticks per second in which the kernel reports CPU time.
 const TICKS: u64 = 100;
-/// How a trace of Go's scheduler begins. There is no such scheduler here, so nothing follows.
+/// Header of a Go execution trace. No events follow, because there is no Go scheduler.
 const TRACE: &[u8] = b"go 1.22 trace\0\0\0";
 
 /// `GET /debug/pprof/`
@@ -45,7 +44,9 @@ pub(super) async fn profile(
     call: Call,
 ) -> Result<Response, ApiError> {
     may_see(&call)?;
-    let failed = |error: io::Error| ApiError::internal(format!("The kernel does not say: {error}"));
+    let failed = |error: io::Error| {
+        ApiError::internal(format!("The kernel's statistics cannot be read: {error}"))
+    };
     let profile = match name.as_str() {
         "heap" | "allocs" => Profile::of(("space", "bytes"), memory().map_err(failed)?),
         "goroutine" | "threadcreate" => {
@@ -72,7 +73,7 @@ pub(super) async fn profile(
             profile
         }
         "cmdline" => {
-            // The name of the program only: its arguments may hold tokens.
+            // The program's name only: arguments may contain tokens.
             let line = fs::read("/proc/self/cmdline").map_err(failed)?;
             let name = line.split(|byte| *byte == 0).next().unwrap_or_default();
             return Ok(String::from_utf8_lossy(name).into_owned().into_response());
@@ -81,7 +82,7 @@ pub(super) async fn profile(
         other => {
             return Err(ApiError::new(
                 StatusCode::NOT_IMPLEMENTED,
-                format!("/debug/pprof/{other} is not served: it is about programs in Go"),
+                format!("/debug/pprof/{other} is not served: it applies to Go programs only"),
             ));
         }
     };
@@ -95,7 +96,7 @@ fn binary(body: Vec<u8>) -> Response {
     response
 }
 
-/// As in Consul: with `enable_debug` where ACLs are off, and with `operator:read` where they are on.
+/// As in Consul: requires `enable_debug` if ACLs are off, and `operator:read` if they are on.
 fn may_see(call: &Call) -> Result<(), ApiError> {
     if !call.config.acl.enabled {
         return match call.config.debug {
@@ -124,7 +125,7 @@ fn seconds(call: &Call) -> Result<Duration, ApiError> {
     })
 }
 
-/// What the kernel counts as the memory of this process, by kind, in bytes.
+/// The kernel's count of this process's memory, by kind, in bytes.
 fn memory() -> io::Result<BTreeMap<String, u64>> {
     let status = fs::read_to_string("/proc/self/status")?;
     let kinds = [
@@ -141,7 +142,7 @@ fn memory() -> io::Result<BTreeMap<String, u64>> {
     Ok(found.collect())
 }
 
-/// How many threads have each name.
+/// The number of threads by name.
 fn threads() -> io::Result<BTreeMap<String, u64>> {
     let mut threads = BTreeMap::new();
     for (name, _) in stats()? {
@@ -150,7 +151,7 @@ fn threads() -> io::Result<BTreeMap<String, u64>> {
     Ok(threads)
 }
 
-/// The processor time of all threads with a name, in ticks.
+/// The CPU time of threads by name, in ticks.
 fn times() -> io::Result<BTreeMap<String, u64>> {
     let mut times = BTreeMap::new();
     for (name, ticks) in stats()? {
@@ -159,7 +160,7 @@ fn times() -> io::Result<BTreeMap<String, u64>> {
     Ok(times)
 }
 
-/// The name and processor time of each thread. One that ends meanwhile is left out.
+/// Name and CPU time of each thread. Threads that end meanwhile are skipped.
 fn stats() -> io::Result<Vec<(String, u64)>> {
     let mut all = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
@@ -169,7 +170,7 @@ fn stats() -> io::Result<Vec<(String, u64)>> {
     Ok(all)
 }
 
-/// `17 (name) S 1 …`: the times in user and kernel mode are the 14th and 15th field.
+/// `17 (name) S 1 …`: user and kernel time are fields 14 and 15.
 fn stat_of(line: &str) -> Option<(String, u64)> {
     let (start, rest) = line.rsplit_once(") ")?;
     let (_, name) = start.split_once('(')?;
@@ -179,7 +180,7 @@ fn stat_of(line: &str) -> Option<(String, u64)> {
     Some((name.to_owned(), user.saturating_add(kernel)))
 }
 
-/// A profile in the form of pprof, as far as it is used here.
+/// The used subset of pprof's profile message.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -237,14 +238,14 @@ struct Function {
 }
 
 impl Profile {
-    /// One value for each name.
+    /// A profile with one value per name.
     fn of((kind, unit): (&str, &str), values: BTreeMap<String, u64>) -> Self {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let mut profile = Profile {
             sample_type: vec![ValueType { r#type: 1, unit: 2 }],
-            // The first text is always the empty one.
+            // pprof requires the first string to be empty.
             string_table: vec![String::new(), kind.to_owned(), unit.to_owned()],
             time_nanos: i64::try_from(now.as_nanos()).unwrap_or_default(),
             ..Profile::default()

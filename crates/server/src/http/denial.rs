@@ -1,5 +1,5 @@
-//! Says of a refused request whose token lacked what, in Consul's words. Endpoints know what was missing;
-//! who asked is known where the request was read.
+//! Completes the text of denied requests with the token's accessor id, as Consul does. Endpoints report the
+//! missing permission; the token is known where the request was read.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -13,7 +13,7 @@ use legate_store::Reader;
 use crate::acl::is_anonymous;
 use crate::api_error::Denied;
 
-/// Who asks, and about whose rows, once a request is read. Copies share it.
+/// The token and tenancy of a request, set when it is read. Clones share the values.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asker(Arc<Known>);
 
@@ -24,13 +24,13 @@ struct Known {
 }
 
 impl Asker {
-    /// Notes the secret of the token. The first one counts.
+    /// Sets the secret of the token. Later calls have no effect.
     pub(super) fn note(&self, token: &str) {
         // A request is read once.
         let _ = self.0.token.set(token.to_owned());
     }
 
-    /// Notes what the request is about. The last one counts: a body may say it better.
+    /// Sets the tenancy. The last call wins, because the body takes precedence.
     pub(super) fn note_tenancy(&self, tenancy: Tenancy) {
         *self
             .0
@@ -39,14 +39,14 @@ impl Asker {
             .unwrap_or_else(PoisonError::into_inner) = Some(tenancy);
     }
 
-    /// What the request is about, if that was read.
+    /// The tenancy of the request, if it has been read.
     pub(super) fn tenancy(&self) -> Option<Tenancy> {
         let known = self.0.tenancy.lock();
         known.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Completes the text of a refusal.
+/// Completes the text of a denied request.
 pub(super) fn complete(mut response: Response, asker: &Asker, reader: &Reader) -> Response {
     let Some(denied) = response.extensions_mut().remove::<Denied>() else {
         return response;
@@ -66,7 +66,7 @@ pub(super) fn complete(mut response: Response, asker: &Asker, reader: &Reader) -
 }
 
 impl Denied {
-    /// The whole text, with the public id of the token; `None` for the anonymous one.
+    /// The complete text, with the token's accessor id; `None` for the anonymous token.
     fn text(&self, accessor: Option<&str>) -> String {
         let on = match self.name.as_str() {
             "" => String::new(),

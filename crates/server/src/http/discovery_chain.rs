@@ -1,4 +1,4 @@
-//! `/v1/discovery-chain`: what config entries make of the name of a service.
+//! `/v1/discovery-chain`: the compiled discovery chain of a service.
 
 use axum::extract::Path;
 use axum::response::Response;
@@ -16,7 +16,7 @@ pub(super) async fn get(Path(service): Path<String>, call: Call) -> Result<Respo
     show(&call, &service, Overrides::default()).await
 }
 
-/// `POST /v1/discovery-chain/:service`, with what a caller wants otherwise.
+/// `POST /v1/discovery-chain/:service`, with overrides.
 pub(super) async fn get_with(
     Path(service): Path<String>,
     call: Call,
@@ -34,7 +34,7 @@ async fn show(call: &Call, service: &str, overrides: Overrides) -> Result<Respon
     if !call.authorizer()?.service_read(service) {
         return Err(ApiError::denied("service:read", service));
     }
-    // Where the caller is, for whom it is compiled.
+    // The datacenter of the caller for which the chain is compiled.
     let of_caller = call.params.get("compile-dc").filter(|dc| !dc.is_empty());
     let datacenter = of_caller.unwrap_or(&call.config.datacenter);
     let read = |state: &ReadTxn<'_>| chain(state, service, datacenter, overrides);
@@ -45,7 +45,7 @@ async fn show(call: &Call, service: &str, overrides: Overrides) -> Result<Respon
     }
 }
 
-/// A chain, as Consul wraps it.
+/// A chain in Consul's format.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Shown {
@@ -56,7 +56,7 @@ struct Shown {
 struct WithAddresses {
     #[serde(flatten)]
     chain: Chain,
-    /// An empty list of Go's is `null`.
+    /// `null` if empty, as in Go.
     #[serde(rename = "AutoVirtualIPs")]
     automatic: Option<Vec<String>>,
     #[serde(rename = "ManualVirtualIPs")]
@@ -71,7 +71,7 @@ fn chain(
 ) -> Result<Shown, String> {
     let roots = state.ca_roots();
     let trust_domain = roots.and_then(|roots| roots.trust_domain.parse().ok());
-    let trust_domain = trust_domain.ok_or("the mesh has no roots yet: ask again")?;
+    let trust_domain = trust_domain.ok_or("the mesh has no CA roots yet: retry later")?;
     let request = Request {
         service: &ServiceName::new(state.tenancy(), service),
         datacenter,

@@ -1,5 +1,4 @@
-//! `/v1/event`: short messages for whoever listens. The last ones are kept in memory, by each server
-//! for itself; they do not survive it.
+//! `/v1/event`: user events. Each server keeps its latest ones in memory; they are lost when it stops.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,19 +15,19 @@ use uuid::Uuid;
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
 
-/// How many events are kept.
+/// Maximum events in memory.
 const KEPT: usize = 256;
 
-/// How large an event may be, in bytes of everything that its sender chooses. Consul's.
+/// Maximum size of an event, in bytes of all fields set by the sender. Consul's.
 const SIZE_LIMIT: usize = 512;
 
-/// The version of events that Consul writes.
+/// Consul's version number of events.
 const VERSION: u32 = 1;
 
-/// The index of a list without events: a client that asks again waits.
+/// Index of an empty list. Greater than 0, so that the next blocking query waits.
 const NO_EVENTS: u64 = 1;
 
-/// The latest events, and who waits for the next one.
+/// The latest events, and a notification of new ones.
 #[derive(Clone)]
 pub(super) struct Events {
     recent: Arc<Mutex<Recent>>,
@@ -38,7 +37,7 @@ pub(super) struct Events {
 #[derive(Default)]
 struct Recent {
     events: VecDeque<Arc<UserEvent>>,
-    /// How many there were in all.
+    /// Number of events so far.
     count: u64,
 }
 
@@ -54,7 +53,7 @@ struct UserEvent {
     service_filter: String,
     tag_filter: String,
     version: u32,
-    /// Its place in the order of all events; 0 where it is not known yet.
+    /// Sequence number of the event; 0 if not assigned yet.
     #[serde(rename = "LTime")]
     time: u64,
 }
@@ -73,7 +72,7 @@ impl Events {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recent> {
-        // Every change of the list is complete before anything can panic.
+        // No code under the lock can panic between related changes.
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,7 +137,7 @@ pub(super) async fn fire(
     call.json(&event)
 }
 
-/// Whom an event is for, by patterns of names.
+/// The audience of an event, as name patterns.
 struct Audience {
     node: Option<Pattern>,
     service: Option<Pattern>,
@@ -195,7 +194,7 @@ pub(super) async fn list(State(events): State<Events>, call: Call) -> Result<Res
     call.answer(index, &found, filtered)
 }
 
-/// The index of a list is made of the id of its last event: both halves of it, one over the other.
+/// The index of a list: the halves of its last event's id, combined with XOR.
 fn index(id: Uuid) -> u64 {
     let (high, low) = id.as_u64_pair();
     high ^ low

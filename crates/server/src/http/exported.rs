@@ -1,4 +1,4 @@
-//! `/v1/exported-services`: what `exported-services` entries say, with the services that `*` stands for.
+//! `/v1/exported-services`: the resolved contents of `exported-services` entries, with wildcards expanded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::catalog::applications;
 use crate::api_error::ApiError;
 use crate::own_node::OWN_SERVICE;
 
-/// A service and who may use it.
+/// A service and its consumers.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Exported {
@@ -27,7 +27,7 @@ struct Exported {
     consumers: Consumers,
 }
 
-/// Who may use a service.
+/// The consumers of a service.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Consumers {
@@ -56,7 +56,7 @@ impl Consumers {
         }
     }
 
-    /// Nobody exports to its own partition.
+    /// The own partition is not a consumer.
     fn add_partition(&mut self, own: &str, partition: &str) {
         if !partition.is_empty() && !partition.eq_ignore_ascii_case(own) {
             self.partitions.insert(partition.to_owned());

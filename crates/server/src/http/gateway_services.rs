@@ -1,5 +1,5 @@
-//! `/v1/catalog/gateway-services`: the services that the config entry of a gateway names. The other way, from
-//! a service to its gateways, is that of [`crate::gateways`].
+//! `/v1/catalog/gateway-services`: the services that a gateway's config entry names. [`crate::gateways`] has
+//! the reverse lookup, from a service to its gateways.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::api_error::ApiError;
 use crate::entries::protocol::protocol_of;
 use crate::gateways::is_behind_every;
 
-/// The kinds of config entries that name services behind a gateway.
+/// The kinds of config entries that name services of a gateway.
 const LINKING: [ConfigKind; 2] = [ConfigKind::TerminatingGateway, ConfigKind::IngressGateway];
 
-/// A service behind a gateway. What is said of one kind of gateway only is left out for others.
+/// A service of a gateway. Fields that apply to the other kind of gateway are omitted.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct GatewayService {
@@ -41,7 +41,7 @@ struct GatewayService {
     key_file: String,
     #[serde(rename = "SNI", skip_serializing_if = "String::is_empty")]
     sni: String,
-    /// The entry names all services, and not this one.
+    /// Whether the entry includes the service by `*` rather than by name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     from_wildcard: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -54,7 +54,7 @@ fn is_zero(port: &u16) -> bool {
     *port == 0
 }
 
-/// The name of a service as Consul writes it where there are namespaces.
+/// A service name in Consul Enterprise's format.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Name {
@@ -84,7 +84,7 @@ pub(super) async fn list(Path(gateway): Path<String>, call: Call) -> Result<Resp
 }
 
 fn behind(state: &ReadTxn<'_>, gateway: &str) -> Vec<GatewayService> {
-    // No two gateways of these kinds have the same name.
+    // Gateways of the two kinds cannot have the same name.
     let entry = LINKING
         .iter()
         .find_map(|kind| state.config_entry(*kind, gateway));
@@ -93,7 +93,7 @@ fn behind(state: &ReadTxn<'_>, gateway: &str) -> Vec<GatewayService> {
     found
 }
 
-/// The services that the entry of a gateway names.
+/// The services that a gateway's entry names.
 fn named_by(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Vec<GatewayService> {
     match entry {
         ConfigEntry::TerminatingGateway(entry) => of_terminating(state, entry),
@@ -140,7 +140,7 @@ fn of_terminating(state: &ReadTxn<'_>, entry: &TerminatingGateway) -> Vec<Gatewa
     found
 }
 
-/// A gateway and a service that its config entry names.
+/// A gateway and a service that its entry names.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Link {
     gateway: Name,
@@ -159,7 +159,7 @@ impl Link {
     }
 }
 
-/// What the config entries of the gateways of this namespace name.
+/// The links in the config entries of this namespace's gateways.
 pub(super) fn links(state: &ReadTxn<'_>) -> Vec<Link> {
     let entries = LINKING.iter().flat_map(|kind| state.config_entries(*kind));
     let all = entries.flat_map(|entry| named_by(state, &entry));
@@ -170,8 +170,8 @@ pub(super) fn links(state: &ReadTxn<'_>) -> Vec<Link> {
     .collect()
 }
 
-/// The services that `*` stands for in the entry of a gateway of a kind, which is of the tenancy `own`
-/// and names a namespace.
+/// The services included by `*` in a gateway's entry of this kind. `own` is the entry's tenancy, `namespace`
+/// the namespace that it names.
 fn every(
     state: &ReadTxn<'_>,
     kind: ServiceKind,
@@ -192,7 +192,7 @@ fn every(
     tenancies.iter().flat_map(of).collect()
 }
 
-/// Those of the namespace that is read.
+/// The services in the current namespace.
 fn every_here(state: &ReadTxn<'_>, kind: ServiceKind) -> Vec<String> {
     let services = state.services().into_keys();
     let entries = state.config_entries(ConfigKind::ServiceDefaults);

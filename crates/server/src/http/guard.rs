@@ -1,6 +1,5 @@
-//! What every request of the HTTP API passes on its way to its endpoint and back, whatever it asks for:
-//! blocked paths, networks that may write, the rate of requests, the audit log, traces, and headers of
-//! all answers. It judges nobody's rights.
+//! Applied to every HTTP request before and after its endpoint: blocked paths, networks that may write, rate
+//! limits, the audit log, traces, and response headers. ACL permissions are checked by the endpoints.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,8 +19,8 @@ use crate::operations::HttpPolicy;
 use crate::rates::{Rates, TOO_MANY};
 use crate::telemetry::{Traced, Traces};
 
-/// Requests that are not counted, as in Consul: what concerns the agent alone, how well the server is, and
-/// what operators repair servers with.
+/// Path prefixes exempt from rate limits, as in Consul: requests about the agent itself, its health, and
+/// operator interventions.
 const NOT_COUNTED: [&str; 4] = [
     "/v1/agent/",
     "/v1/operator/autopilot/",
@@ -29,7 +28,7 @@ const NOT_COUNTED: [&str; 4] = [
     "/v1/status/",
 ];
 
-/// Questions that need a body.
+/// POST endpoints that only read.
 const ASKED_BY_POST: [&str; 4] = [
     "/v1/acl/templated-policy/preview/",
     "/v1/agent/connect/authorize",
@@ -39,7 +38,7 @@ const ASKED_BY_POST: [&str; 4] = [
 
 const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
 
-/// The guard of one API. Copies share it.
+/// The guard of the API. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub(crate) policy: Arc<HttpPolicy>,
@@ -47,21 +46,21 @@ pub(crate) struct Guard {
     pub(crate) audit: Audit,
     pub(crate) traces: Traces,
     pub(crate) rights: Rights,
-    /// What a token may do where no rule says so.
+    /// The default ACL policy, for a response header.
     pub(crate) default_policy: &'static str,
 }
 
-/// A request that has passed, or was refused at once.
+/// A request that was admitted, or rejected at once.
 pub(super) struct Passing {
     pub(super) refusal: Option<Response>,
-    /// What is logged about it, if it can be.
+    /// Its audit log entry, if the log is enabled.
     event: Option<Event>,
     is_write: bool,
     traced: Option<Traced>,
 }
 
 impl Guard {
-    /// Looks at a request before its endpoint does.
+    /// Processes a request before its endpoint.
     pub(super) fn enter<B>(&self, request: &Request<B>, client: SocketAddr) -> Passing {
         let (method, path) = (request.method(), request.uri().path());
         let is_write = is_write(method, path);
@@ -85,7 +84,7 @@ impl Guard {
         }
     }
 
-    /// Looks at the answer to a request about a tenancy, where that was read.
+    /// Processes the response. `tenancy` is the request's, if it was read.
     pub(super) fn leave(
         &self,
         passing: Passing,
@@ -118,7 +117,7 @@ impl Guard {
         if is_below(path, &self.policy.block_endpoints) {
             return Some(refused("Endpoint is blocked by agent configuration"));
         }
-        // As in Consul every method but these counts as a write here, questions with a body too.
+        // As in Consul, every method but these counts as a write here, even for POST endpoints that only read.
         let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
         let networks = &self.policy.allow_write_from;
         let client = client.to_canonical();
@@ -130,7 +129,7 @@ impl Guard {
         too_much.then(|| ApiError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY).into_response())
     }
 
-    /// The token that the request is judged by.
+    /// The token of the request.
     fn token<B>(&self, request: &Request<B>) -> String {
         let params = Params::parse(request.uri()).unwrap_or_default();
         let in_url = params.get("token").filter(|token| !token.is_empty());
@@ -142,7 +141,7 @@ impl Guard {
     }
 }
 
-/// Whether a path begins with one of these, however its characters are written: endpoints decode them, too.
+/// Whether the decoded path begins with one of these. Decoded, because the endpoints decode it too.
 fn is_below(path: &str, beginnings: &[String]) -> bool {
     if beginnings.is_empty() {
         return false;
@@ -152,7 +151,7 @@ fn is_below(path: &str, beginnings: &[String]) -> bool {
     beginnings.any(|beginning| path.starts_with(beginning.as_bytes()))
 }
 
-/// Whether a request changes something.
+/// Whether a request is a write.
 fn is_write(method: &Method, path: &str) -> bool {
     match *method {
         Method::GET | Method::HEAD | Method::OPTIONS => false,
@@ -163,8 +162,7 @@ fn is_write(method: &Method, path: &str) -> bool {
     }
 }
 
-/// Names the methods of a path as Consul does: the one that asks for them stands first, and nothing is said
-/// about `HEAD`.
+/// Formats the `Allow` header like Consul: `OPTIONS` first, without `HEAD`.
 fn name_methods(headers: &mut HeaderMap) {
     let Some(allowed) = headers.get(ALLOW).and_then(|value| value.to_str().ok()) else {
         return;

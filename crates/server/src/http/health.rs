@@ -1,4 +1,4 @@
-//! `/v1/health`: instances with their nodes and checks, and checks by themselves.
+//! `/v1/health`: service instances with their nodes and checks, and checks alone.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
     leading_to(&call, &name, find).await
 }
 
-/// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service.
+/// `GET /v1/health/ingress/:name`: the ingress gateways that expose a service.
 pub(super) async fn ingress(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     let find = |state: &ReadTxn<'_>| gateways::ingress_to(state, &name);
     leading_to(&call, &name, find).await
 }
 
-/// As in Consul: what leads to a service is for those who may see the service. Where that of every
-/// namespace is asked for, each is judged by itself.
+/// As in Consul, proxies and gateways of a service require `service:read` on that service. With `?ns=*`, each
+/// namespace is authorized separately.
 async fn leading_to(
     call: &Call,
     service: &str,
@@ -76,7 +76,7 @@ pub(super) async fn state(Path(status): Path<String>, call: Call) -> Result<Resp
     checks(&call, find).await
 }
 
-/// The checks whose nodes have what is wanted.
+/// The checks whose nodes have the requested metadata.
 fn on_nodes(
     state: &ReadTxn<'_>,
     mut checks: Vec<Arc<HealthCheck>>,
@@ -101,7 +101,7 @@ async fn checks(
     let Answer { index, value } = call
         .read(|state| {
             let mut found = call.each(state, &find);
-            // Those of a node are seen from every namespace.
+            // Node checks appear in every namespace; keep each once.
             let mut seen = HashSet::new();
             found.retain(|check| !check.service_id.is_empty() || seen.insert(Arc::as_ptr(check)));
             found

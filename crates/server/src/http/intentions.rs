@@ -1,5 +1,5 @@
-//! `/v1/connect/intentions`: who may call whom, one pair at a time. The pairs are kept in the
-//! `service-intentions` config entries.
+//! `/v1/connect/intentions`: intentions by source and destination. They are stored in `service-intentions`
+//! config entries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub(super) async fn put(
     }
     intention.validate()?;
     intention.normalise(&pair.destination.tenancy);
-    // The partition `default` is shown as none, which would be the destination's.
+    // The body may omit partition `default`, which would otherwise mean the destination's partition.
     intention.set_ends(&pair.source, &pair.destination);
     let Pair { destination, .. } = pair;
     may_write(&authorizer, &destination)?;
@@ -208,7 +208,7 @@ fn may_write(authorizer: &Authorizer, destination: &ServiceName) -> Result<(), A
     }
 }
 
-/// The two ends in the query string.
+/// The source and destination in the query string.
 struct Pair {
     source: ServiceName,
     destination: ServiceName,
@@ -224,7 +224,7 @@ impl Pair {
         })
     }
 
-    /// Names the intention; a body may repeat the names, but not contradict them.
+    /// Sets the intention's source and destination. The body may repeat them, but not contradict them.
     fn name(&self, intention: &mut Intention) -> Result<(), ApiError> {
         let (source, destination) = (&self.source, &self.destination);
         let (of_source, of_destination) = (&source.tenancy, &destination.tenancy);
@@ -256,7 +256,7 @@ impl Pair {
                 &of_destination.partition,
             ),
         ] {
-            // Names of namespaces and partitions are in lower case.
+            // Names of namespaces and partitions are stored in lower case.
             agree(field, &own.to_lowercase(), given)?;
         }
         intention.set_ends(source, destination);
@@ -274,7 +274,7 @@ fn agree(field: &str, own: &str, given: &str) -> Result<(), ApiError> {
     )))
 }
 
-/// `svc`, `ns/svc` or `partition/ns/svc`; what is left out is the request's. Peers are not served.
+/// Parses `svc`, `ns/svc` or `partition/ns/svc`; omitted parts are the request's. Peers are not supported.
 fn service_name(param: &str, text: &str, own: &Tenancy) -> Result<ServiceName, ApiError> {
     if text.starts_with("peer:") {
         return Err(ApiError::bad_request(format!(

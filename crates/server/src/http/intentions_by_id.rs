@@ -1,5 +1,5 @@
-//! `/v1/connect/intentions` by id, as Consul's oldest clients write them. They are kept in the
-//! `service-intentions` entries of their destinations like all others, as sources with an id.
+//! `/v1/connect/intentions` by id, Consul's legacy API. These intentions are stored in the `service-intentions`
+//! entries of their destinations too, as sources with an id.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ pub(super) async fn update(
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    // The path has the id that counts.
+    // The id in the path takes precedence.
     let mut intention: Intention = call.decode()?;
     intention.id.clear();
     let mut intention = checked(intention, &call.tenancy)?;
@@ -93,7 +93,7 @@ pub(super) async fn update(
         if destination != intention.destination() {
             return Err(ApiError::internal(
                 "Cannot modify Destination partition/namespace/name for an intention once it \
-                 exists: make another intention",
+                 exists: create another intention",
             ));
         }
         intention.id.clone_from(&old.id);
@@ -126,7 +126,7 @@ pub(super) async fn delete(
     call.json(&true)
 }
 
-/// What an intention must be, whatever its id.
+/// Validates and normalises an intention.
 fn checked(mut intention: Intention, own: &Tenancy) -> Result<Intention, ApiError> {
     if intention.jwt.is_some() {
         return Err(ApiError::bad_request(
@@ -163,7 +163,7 @@ fn require_write(authorizer: &Authorizer, destination: &ServiceName) -> Result<(
     }
 }
 
-/// What somebody wrote as an entry has no ids, and is not taken apart again.
+/// Intentions written as a config entry have no ids, and cannot be edited by id.
 fn require_all_by_id(state: &ReadTxn<'_>, destination: &str) -> Result<(), ApiError> {
     if !state.has_intentions_without_id(destination) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `/v1/kv`: keys, their values and their locks. Consul's parameters, statuses and texts.
+//! `/v1/kv`: keys, values and locks, with Consul's parameters, status codes and error texts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use serde::ser::{Serialize, Serializer};
 use super::call::{BODY_TIME, Call, Head, read_body, visible};
 use crate::api_error::ApiError;
 
-/// The key of a path; that of `/v1/kv/` is empty.
+/// The key in the path; `None` for `/v1/kv/`.
 type Key = Option<Path<String>>;
 
 /// `GET /v1/kv/:key`
@@ -44,7 +44,7 @@ pub(super) async fn get(key: Key, call: Call) -> Result<Response, ApiError> {
     if !call.params.has("raw") {
         return call.answer(answer.index, &[entry], false);
     }
-    // Whoever opens the value in a browser must not run what it says.
+    // The value must not run as a script when opened in a browser.
     let mut response = Response::new(Body::from(entry.value.as_bytes().to_vec()));
     let headers = response.headers_mut();
     for (name, value) in [
@@ -57,8 +57,7 @@ pub(super) async fn get(key: Key, call: Call) -> Result<Response, ApiError> {
     call.mark(response, answer.index, false)
 }
 
-/// Entries, which differ when their indexes do: values are large, and nobody changes one without
-/// changing its index.
+/// Entries compared by their indexes. Values are large, and each change of one increases its index.
 struct Versions(Vec<Arc<KvEntry>>);
 
 impl Serialize for Versions {
@@ -71,7 +70,7 @@ impl Serialize for Versions {
     }
 }
 
-/// What the caller may see of the keys that begin with a text.
+/// The entries below a prefix that the caller may see.
 async fn below(call: &Call, prefix: &str) -> Result<(u64, Vec<Arc<KvEntry>>, bool), ApiError> {
     let authorizer = call.authorizer()?;
     let may_list = |own: &Authorizer| !call.config.acl.key_list_policy || own.key_list(prefix);
@@ -98,7 +97,7 @@ async fn tree(call: &Call, prefix: &str) -> Result<Response, ApiError> {
 }
 
 async fn keys(call: &Call, prefix: &str) -> Result<Response, ApiError> {
-    // The second one is how Consul spelled it first.
+    // The second is the misspelling of early Consul versions.
     let given = ["separator", "seperator"].map(|name| call.params.get(name));
     let separator = given.into_iter().flatten().next().unwrap_or_default();
     let (index, entries, filtered) = below(call, prefix).await?;
@@ -112,7 +111,7 @@ async fn keys(call: &Call, prefix: &str) -> Result<Response, ApiError> {
     }
 }
 
-/// A key up to the first separator behind the prefix.
+/// A key up to and including the first separator after the prefix.
 fn up_to<'a>(key: &'a str, prefix: &str, separator: &str) -> &'a str {
     let behind = key.get(prefix.len()..).unwrap_or_default();
     match behind.find(separator) {
@@ -121,7 +120,7 @@ fn up_to<'a>(key: &'a str, prefix: &str, separator: &str) -> &'a str {
     }
 }
 
-/// How a key is to be written.
+/// The kind of a KV write.
 enum Put {
     Set,
     Cas(u64),
@@ -159,7 +158,7 @@ pub(super) async fn put(
         None => 0,
         Some(text) => text.parse().map_err(|_| {
             ApiError::bad_request(format!(
-                "Invalid ?flags={text}: it is no number from 0 to 2^64-1"
+                "Invalid ?flags={text}: it must be a number from 0 to 2^64-1"
             ))
         })?,
     };
@@ -234,7 +233,7 @@ pub(super) fn may_delete_tree(authorizer: &Authorizer, prefix: &str) -> Result<(
     }
 }
 
-/// Reads a body with a limit of the settings.
+/// Reads a body of at most `limit` bytes, a limit from the settings. The error has Consul's text.
 pub(super) async fn bounded_body(
     headers: &HeaderMap,
     body: Body,
@@ -284,7 +283,7 @@ pub(super) fn refuse_long(key: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses parameters that exclude each other.
+/// Rejects parameters that exclude each other.
 fn refuse_conflict(call: &Call, names: &[&str]) -> Result<(), ApiError> {
     let mut given: Vec<String> = names
         .iter()
@@ -302,7 +301,7 @@ fn refuse_conflict(call: &Call, names: &[&str]) -> Result<(), ApiError> {
 
 impl From<LockError> for ApiError {
     fn from(error: LockError) -> Self {
-        // Consul's status.
+        // Consul's status code.
         Self::internal(error.to_string())
     }
 }

@@ -1,5 +1,5 @@
-//! `/v1/agent/metrics` without a format: the metrics as JSON, in the shape of Consul's. Made from the
-//! same text that Prometheus reads, so that both always agree.
+//! `/v1/agent/metrics` without a format: metrics as JSON, in Consul's format. Derived from the Prometheus text,
+//! so that both agree.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use legate_model::timestamp;
 use legate_runtime::metrics::{self, Registry};
 use serde::Serialize;
 
-/// The answer. Consul's lists are over the last interval; these are since the start.
+/// The response. Consul reports the last interval; these values are totals since startup.
 #[derive(Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Summary {
@@ -31,13 +31,13 @@ struct Gauge {
 #[serde(rename_all = "PascalCase")]
 struct Counter {
     name: String,
-    /// Clients read a whole number here.
+    /// An integer, as clients expect.
     count: u64,
     sum: f64,
     labels: BTreeMap<String, String>,
 }
 
-/// Every metric of the server at this time.
+/// All metrics of the server at this time.
 pub(super) fn summary(registry: &Registry, now: SystemTime) -> Summary {
     let mut summary = read(&metrics::encode(registry));
     summary.timestamp = timestamp::format(now).unwrap_or_default();
@@ -45,7 +45,7 @@ pub(super) fn summary(registry: &Registry, now: SystemTime) -> Summary {
     summary
 }
 
-/// The memory of the process under the names that Consul's have, which tools look for.
+/// The memory of the process, under Consul's metric names, which tools look for.
 fn process() -> Vec<Gauge> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let host = read("/proc/sys/kernel/hostname");
@@ -63,8 +63,8 @@ fn process() -> Vec<Gauge> {
     names.into_iter().filter_map(gauge).collect()
 }
 
-/// Reads Prometheus' text. What a histogram counted and summed up are counters; its buckets have no
-/// place in the answer.
+/// Parses Prometheus text. The counts and sums of histograms are reported as counters; their buckets are
+/// omitted.
 fn read(text: &str) -> Summary {
     let mut summary = Summary::default();
     let mut kind = "";
@@ -96,13 +96,14 @@ fn read(text: &str) -> Summary {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is counted is a whole number that is not negative; else the nearest is shown"
+    reason = "counts are non-negative integers; other values are truncated"
 )]
 fn whole(value: f64) -> u64 {
     value as u64
 }
 
-/// `name{label="value",...} 7`; nothing for comments, and for what JSON has no number for.
+/// Parses `name{label="value",...} 7`. `None` for comments and for non-finite values, which JSON cannot
+/// represent.
 fn series(line: &str) -> Option<(String, BTreeMap<String, String>, f64)> {
     let (series, value) = line.rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
     let value = value.parse().ok().filter(|value: &f64| value.is_finite())?;

@@ -1,5 +1,5 @@
-//! The HTTP API: Consul's paths, parameters, headers and JSON. It checks what callers send and may
-//! do, and turns it into commands and reads of the store; it keeps nothing itself.
+//! The HTTP API: Consul's paths, parameters, headers and JSON. Endpoints validate and authorize requests and
+//! translate them into reads and writes of the store. They hold no state of their own.
 
 mod acl;
 mod agent;
@@ -59,8 +59,7 @@ use self::state::ApiState;
 use crate::api_error::ApiError;
 use crate::handles::Handles;
 
-/// Serves the API until the token is cancelled; then the listeners are closed and open requests
-/// finish.
+/// Serves the API until `stop` is cancelled. Then it closes the listeners and lets requests in flight finish.
 pub(crate) async fn serve(
     handles: Handles,
     listeners: Listeners,
@@ -122,8 +121,8 @@ fn catalog_routes() -> Router<ApiState> {
         .route("/v1/status/peers", get(status::peers))
 }
 
-/// Lists of what is registered besides the catalog's own, coordinates, events, and what the user
-/// interface shows.
+/// Lists of registrations that `catalog_routes` does not have, coordinates, events, intentions by id, and the
+/// endpoints of the web UI.
 fn list_routes() -> Router<ApiState> {
     use intentions_by_id::{create, delete, get as one, update};
     let gateway = get(gateway_services::list);
@@ -157,7 +156,8 @@ fn list_routes() -> Router<ApiState> {
 
 fn query_routes() -> Router<ApiState> {
     use prepared_query::{create, delete, list, specific, update};
-    // Names of queries may have slashes, and what is asked of a query stands behind its name.
+    // Names of queries may contain slashes, and the sub-resource follows the name, so the path is split in the
+    // handler.
     let one = get(specific).put(update).delete(delete);
     Router::new()
         .route("/v1/query", get(list).post(create))
@@ -354,7 +354,8 @@ fn operator_routes() -> Router<ApiState> {
         .route("/v1/peering/{name}", peering)
 }
 
-/// The router adds the `Allow` header, and the guard gives it Consul's form.
+/// Fallback for known paths with another method. The router adds the `Allow` header; the guard formats it like
+/// Consul.
 async fn wrong_method(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         let json = [(CONTENT_TYPE, "application/json")];

@@ -1,11 +1,11 @@
-//! `?near=`: lists in the order of the distance from a node.
+//! `?near=`: sorts lists by network distance from a node.
 //!
-//! A coordinate that changes wakes no query: agents move theirs all the time.
+//! Changes of coordinates do not wake blocking queries, because agents update them constantly.
 
 use super::call::Call;
 use crate::distance::{AGENT, sort_from};
 
-/// Puts the items of a list in the order that the caller asked for, if it did.
+/// Sorts the items if the request contains `?near`.
 pub(super) fn sort<T>(call: &Call, items: &mut [T], node: impl Fn(&T) -> &str) {
     let origin = match call.params.get("near").unwrap_or_default() {
         "" => return,

@@ -1,6 +1,6 @@
-//! `/v1/operator`: servers as operators see them. A store has one server, or servers that share one and
-//! keep nothing themselves, so that there is no Raft and no gossip: this server answers for itself, and
-//! says of what there is nothing to change that it cannot be.
+//! `/v1/operator`: the operator API. There is no Raft and no gossip: a store is used by one server, or shared
+//! by several that hold no state. So this server reports itself as the only one, and endpoints without an
+//! equivalent return an error.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,10 +17,10 @@ use super::status;
 use crate::api_error::ApiError;
 use crate::own_node::OWN_SERVICE;
 
-/// The version of Consul's Raft protocol that clients expect.
+/// The Raft protocol version that clients expect.
 const RAFT_PROTOCOL: &str = "3";
 
-/// What Consul counts as parts of a mesh.
+/// The service kinds that Consul counts as part of the mesh.
 const MESH_KINDS: [ServiceKind; 5] = [
     ServiceKind::ConnectProxy,
     ServiceKind::MeshGateway,
@@ -29,7 +29,7 @@ const MESH_KINDS: [ServiceKind; 5] = [
     ServiceKind::ApiGateway,
 ];
 
-/// When this server started.
+/// The start time of this server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Started(pub(super) SystemTime);
 
@@ -47,7 +47,7 @@ fn require_write(call: &Call) -> Result<(), ApiError> {
     }
 }
 
-/// The id of this server's node; empty where the catalog does not have it.
+/// The id of this server's node; empty if it is not in the catalog.
 fn own_id(state: &ReadTxn<'_>, call: &Call) -> String {
     let node = state.node(&call.config.node_name);
     node.map_or_else(String::new, |node| node.id.clone())
@@ -76,8 +76,7 @@ pub(super) async fn raft(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn transfer_leader(call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
     Err(ApiError::internal(
-        "Failed to transfer Leader: cannot find peer: every server answers for itself here, none leads \
-         another one",
+        "Failed to transfer Leader: cannot find peer: each server is its own leader here",
     ))
 }
 
@@ -147,7 +146,7 @@ pub(super) async fn health(
     call.json(&json!({ "Healthy": true, "FailureTolerance": 0, "Servers": [server] }))
 }
 
-/// What both views of this server's health have.
+/// The fields common to both health endpoints.
 fn own_health(call: &Call, started: Started) -> Value {
     let state = call.reader.state();
     json!({
@@ -188,7 +187,7 @@ pub(super) async fn autopilot_state(
     }))
 }
 
-/// How much of everything there is.
+/// Counts of services, instances and nodes.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Usage {
@@ -236,7 +235,7 @@ impl Usage {
     }
 }
 
-/// `GET /v1/operator/usage`: there is one datacenter, so that `?global` adds none.
+/// `GET /v1/operator/usage`. There is only one datacenter, so `?global` makes no difference.
 pub(super) async fn usage(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     call.params.flag("global")?;
@@ -273,13 +272,13 @@ pub(super) async fn change_keyring(call: Call) -> Result<Response, ApiError> {
 
 fn no_gossip() -> ApiError {
     ApiError::internal(
-        "Keyring is empty (encryption not enabled): servers here do not gossip, so that there is no \
-         key to install, list or remove",
+        "Keyring is empty (encryption not enabled): servers do not gossip, so there is no key to \
+         install, list or remove",
     )
 }
 
-/// `/v1/operator/area…` and `/v1/operator/segment`: Consul has them in its paid edition only, and answers
-/// so elsewhere.
+/// `/v1/operator/area…` and `/v1/operator/segment`: Consul Enterprise only. An error, as in Consul's community
+/// edition.
 pub(super) async fn paid(call: Call) -> Result<Response, ApiError> {
     call.authorizer()?;
     Err(ApiError::not_found(

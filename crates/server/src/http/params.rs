@@ -1,5 +1,5 @@
-//! The query string: one reader for the parameters that many endpoints share. It refuses what it
-//! cannot honour instead of ignoring it, where ignoring would change the answer.
+//! The query string, and the parameters common to many endpoints. Parameters that are not supported are
+//! rejected if ignoring them would change the result.
 
 use std::time::Duration;
 
@@ -12,15 +12,14 @@ use legate_store::BlockingQuery;
 use crate::api_error::ApiError;
 use crate::operations::QueryTimes;
 
-/// A random part of the wait of up to one in so many is added, so that clients do not come back
-/// all at once.
+/// Up to 1/16 of the wait is added as jitter, so that clients do not return at the same time.
 const JITTER_FRACTION: f64 = 16.0;
 
-/// The parameters of a request, in the order in which they were sent.
+/// The parameters of a request, in their original order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Params(Vec<(String, String)>);
 
-/// How fresh an answer has to be. One server with one store gives the same to all three.
+/// The consistency mode of a read. With a single store, all three give the same result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Consistency {
     Leader,
@@ -29,7 +28,7 @@ pub(crate) enum Consistency {
 }
 
 impl Consistency {
-    /// The name in the response header.
+    /// Its name in the response header.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Leader => "leader",
@@ -39,15 +38,15 @@ impl Consistency {
     }
 }
 
-/// What a request says about answers from a cache.
+/// The request's `Cache-Control` directives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CacheControl {
-    /// It must be asked anew.
+    /// Whether a cached response must not be used.
     pub(crate) must_revalidate: bool,
 }
 
 impl CacheControl {
-    /// Reads the `Cache-Control` header.
+    /// Parses the `Cache-Control` header.
     pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
         let mut found = Self::default();
         let Some(value) = headers.get(CACHE_CONTROL) else {
@@ -73,7 +72,7 @@ impl Params {
     pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
         let Query(all) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|e| ApiError::bad_request(format!("Invalid query string: {e}")))?;
-        // The decoder puts this character where there is no UTF-8; it is in no name that is meant.
+        // The decoder replaces invalid UTF-8 with this character, which no valid name contains.
         let broken = |text: &String| text.contains(char::REPLACEMENT_CHARACTER);
         if let Some((name, _)) = all.iter().find(|(n, v)| broken(n) || broken(v)) {
             return Err(ApiError::bad_request(format!(
@@ -84,24 +83,24 @@ impl Params {
         Ok(Self(all))
     }
 
-    /// The first value of a parameter; empty when it has none.
+    /// The first value of a parameter; empty if it has no value, `None` if it is missing.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let pair = self.0.iter().find(|(key, _)| key == name);
         pair.map(|(_, value)| value.as_str())
     }
 
-    /// Every value of a parameter that may be repeated.
+    /// All values of a parameter that may be repeated.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let pairs = self.0.iter().filter(move |(key, _)| key == name);
         pairs.map(|(_, value)| value.as_str())
     }
 
-    /// Whether a parameter is there that needs no value: `?stale`, `?pretty`.
+    /// Whether a parameter without a value is present, such as `?stale` or `?pretty`.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// A parameter that is on when it stands alone, and may say `true` or `false`.
+    /// A boolean parameter. Present without a value means true.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, ApiError> {
         match self.get(name) {
             None => Ok(false),
@@ -113,7 +112,7 @@ impl Params {
         }
     }
 
-    /// A parameter that must be there with a value.
+    /// A parameter that must be present with a value.
     pub(crate) fn required(&self, name: &str) -> Result<&str, ApiError> {
         self.get(name)
             .filter(|value| !value.is_empty())
@@ -122,7 +121,7 @@ impl Params {
             })
     }
 
-    /// The index of a compare-and-set write.
+    /// The index of a compare-and-set write (`?cas`).
     pub(crate) fn cas(&self) -> Result<Option<u64>, ApiError> {
         self.get("cas")
             .map(|text| {
@@ -136,7 +135,7 @@ impl Params {
             .transpose()
     }
 
-    /// How fresh the answer has to be. `leader` asks for what is done without a word too.
+    /// The consistency mode. `?leader` is the default and needs no parsing.
     pub(crate) fn consistency(&self) -> Result<Consistency, ApiError> {
         let consistent = self.has("consistent");
         let stale = self.has("stale") || !self.max_stale()?.is_zero();
@@ -154,7 +153,7 @@ impl Params {
         })
     }
 
-    /// How old an answer may be. What is answered here is never older than the moment.
+    /// The maximum staleness. It has no effect, because responses are always current.
     fn max_stale(&self) -> Result<Duration, ApiError> {
         match self.get("max_stale").unwrap_or_default() {
             "" => Ok(Duration::ZERO),
@@ -163,8 +162,7 @@ impl Params {
         }
     }
 
-    /// What the client has seen, and how long it wants to wait for something newer. `random` is
-    /// from 0 to 1.
+    /// The index and the wait time of a blocking query. `random` is from 0 to 1.
     pub(crate) fn blocking(
         &self,
         times: QueryTimes,
@@ -174,8 +172,8 @@ impl Params {
             "" => 0,
             text => text.parse().map_err(|_| {
                 ApiError::bad_request(format!(
-                    "Invalid index: {text:?} is no number; send the X-Consul-Index of the last \
-                     answer"
+                    "Invalid index: {text:?} is not a number; send the X-Consul-Index of the last \
+                     response"
                 ))
             })?,
         };
@@ -196,7 +194,7 @@ impl Params {
         })
     }
 
-    /// The namespace or partition that a parameter names; empty where it names none.
+    /// A namespace or partition in a parameter; empty if it is missing.
     pub(crate) fn tenancy_name(&self, name: &str) -> Result<TenancyName, ApiError> {
         let text = self.get(name).unwrap_or_default();
         text.parse().map_err(|error: InvalidTenancyName| {
@@ -204,8 +202,8 @@ impl Params {
         })
     }
 
-    /// Refuses what would silently give another answer than the one that was asked for: other
-    /// datacenters and peers. [`super::call::Call::refuse_filter`] does so with filters.
+    /// Rejects other datacenters and peers, which would otherwise be ignored and give a wrong result.
+    /// [`super::call::Call::refuse_filter`] does the same for filters.
     pub(crate) fn refuse_unserved(&self, local: &str) -> Result<(), ApiError> {
         for name in ["dc", "datacenter"] {
             if let Some(dc) = self.get(name)
@@ -228,12 +226,12 @@ impl Params {
         Ok(())
     }
 
-    /// What is to be left of a list: a filter expression, if there is one.
+    /// The filter expression, if there is one.
     pub(crate) fn filter(&self) -> Option<&str> {
         self.get("filter").filter(|text| !text.is_empty())
     }
 
-    /// The `node-meta=key:value` pairs; a value may be left out.
+    /// The `node-meta=key:value` pairs. The value may be missing.
     pub(crate) fn node_meta(&self) -> Vec<(&str, &str)> {
         self.all("node-meta")
             .map(|pair| pair.split_once(':').unwrap_or((pair, "")))
@@ -303,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_no_cache_says_so() {
+    fn cache_control_is_parsed() {
         let read = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(CACHE_CONTROL, http::HeaderValue::from_static(text));

@@ -1,5 +1,6 @@
-//! `/v1/peering` and `/v1/peerings`: connections to other clusters. Tokens are given out and taken, and
-//! what they say is kept; nobody calls another cluster yet, and each answer says so.
+//! `/v1/peering` and `/v1/peerings`: peerings with other clusters. Tokens are generated and accepted, and
+//! peerings are stored, but this server does not connect to other clusters yet. Each response contains that as
+//! the reason.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use super::call::Call;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
-/// How many other clusters can be known.
+/// Maximum number of peerings.
 const MOST: usize = 1_000;
 
-/// Why a peering goes no further.
+/// The reason why peerings do not become active.
 const REASON: &str = "this server keeps peerings and does not connect to other clusters yet";
 
-/// A peering as clients see it. Its secret stays here.
+/// A peering in the API's format, without its secret.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Shown<'p> {
@@ -36,7 +37,7 @@ struct Shown<'p> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     meta: &'p BTreeMap<String, String>,
     state: PeeringState,
-    /// Consul has no such field.
+    /// Not in Consul's API.
     state_reason: &'static str,
     #[serde(rename = "PeerID", skip_serializing_if = "str::is_empty")]
     peer_id: &'p str,
@@ -52,7 +53,7 @@ struct Shown<'p> {
     remote: &'p PeeringRemote,
 }
 
-/// What went over the connection: nothing.
+/// Statistics of the connection: all empty.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct StreamStatus {
@@ -121,7 +122,7 @@ pub(super) async fn nameless(call: Call) -> Result<Response, ApiError> {
     Err(ApiError::bad_request("Must specify a name to fetch."))
 }
 
-/// `DELETE /v1/peering/:name`: nothing was imported, so that there is nothing to remove first.
+/// `DELETE /v1/peering/:name`. There are no imported services to remove first.
 pub(super) async fn delete(
     Path(name): Path<String>,
     State(writer): State<Writer>,
@@ -136,7 +137,7 @@ pub(super) async fn delete(
     Ok(call.empty())
 }
 
-/// `POST /v1/peering/token`: another token each time; the one before is good for nothing then.
+/// `POST /v1/peering/token`: generates a new token, and revokes the previous one.
 pub(super) async fn token(
     State(writer): State<Writer>,
     mut call: Call,
@@ -169,7 +170,7 @@ pub(super) async fn token(
                      peering"
                 )));
             }
-            // As in Consul, what was said of it first stays.
+            // As in Consul, an existing peering keeps its metadata.
             let known = existing.map(|one| Peering::clone(&one));
             let mut peering = known.unwrap_or_else(|| Peering {
                 id: id.clone(),
@@ -268,12 +269,12 @@ pub(super) async fn establish(
     call.json(&json!({}))
 }
 
-/// Writes a peering, and gives back its id.
+/// Writes a peering and returns its id.
 fn put(txn: &mut WriteTxn, peering: Peering) -> Result<String, ApiError> {
     let read = txn.read();
     if read.peering(&peering.name).is_none() && read.peerings().len() >= MOST {
         return Err(ApiError::internal(format!(
-            "there are {MOST} peerings, and no more are allowed: delete some"
+            "the maximum of {MOST} peerings is reached: delete some first"
         )));
     }
     let id = peering.id.clone();
@@ -286,14 +287,14 @@ fn roots(call: &Call) -> Result<Arc<CaRoots>, ApiError> {
     roots.ok_or_else(|| ApiError::internal("CA has not finished initializing"))
 }
 
-/// With a line break at the end of each, as Consul hands them on.
+/// The root certificates, each with a trailing newline, as in Consul.
 fn pems(roots: &CaRoots) -> Vec<String> {
     let lines = |pem: &str| format!("{}\n", pem.trim_end());
     let all = roots.roots.iter();
     all.map(|root| lines(&root.root_cert)).collect()
 }
 
-/// The name that another cluster finds in the certificates of this one's servers. Consul's.
+/// The server name that other clusters expect in the certificates of this cluster's servers. Consul's.
 fn server_name(config: &ServerConfig, roots: &CaRoots) -> String {
     format!(
         "server.{}.peering.{}",

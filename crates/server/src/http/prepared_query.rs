@@ -1,8 +1,7 @@
-//! `/v1/query`: prepared queries, and what they find.
+//! `/v1/query`: management and execution of prepared queries.
 //!
-//! Who may not write to a query may still execute it: what it finds is shown as far as the token that
-//! the query has, or else that of the caller, may read it. Statuses and texts are Consul's, whose
-//! clients look for them.
+//! Executing a query requires no permission on the query. Results are filtered by the query's own token, else
+//! by the caller's. Status codes and texts are Consul's, on which clients match.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::prepared;
 const EXECUTE: &str = "/execute";
 const EXPLAIN: &str = "/explain";
 
-/// What stands for the index of an answer that nobody can wait for. Consul's.
+/// Index of results that do not support blocking queries. Consul's.
 const NO_INDEX: u64 = 1;
 
 /// `POST /v1/query`
@@ -98,7 +97,7 @@ pub(super) async fn update(
     };
     may_write(&authorizer, &query)?;
     query.id = id;
-    // Outside of the transaction, which others wait for; the right to change it comes first.
+    // Validated outside the transaction, to keep it short; but the permission error takes precedence.
     let valid = query.validate();
     call.write(&writer, move |txn| {
         may_change(&authorizer, &txn.read(), &query.id)?;
@@ -128,7 +127,7 @@ pub(super) async fn delete(
 
 const NOT_FOUND: &str = "Query not found";
 
-/// What was found, and how the answer came about. It is never waited for.
+/// The result of an execution. It does not support blocking queries.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Executed<'a> {
@@ -175,7 +174,7 @@ impl About {
             consistency_level: call.params.consistency()?.as_str(),
             not_modified: false,
             backend: 0,
-            // Hidden from callers without a token.
+            // Not revealed to callers without a token.
             filtered: filtered && !call.token.is_empty(),
         })
     }
@@ -241,7 +240,7 @@ fn find(txn: &ReadTxn<'_>, name: &str) -> Result<Arc<PreparedQuery>, ApiError> {
     found.ok_or_else(|| ApiError::not_found(NOT_FOUND))
 }
 
-/// Whether the caller wants what stands for the service in the mesh, whatever the query says.
+/// Whether the caller requests mesh endpoints, whatever the query sets.
 fn connect(call: &Call) -> Result<bool, ApiError> {
     match call.params.get("connect") {
         None | Some("") => Ok(false),
@@ -252,7 +251,7 @@ fn connect(call: &Call) -> Result<bool, ApiError> {
     }
 }
 
-/// How many instances the caller wants at most; all without a limit above zero.
+/// The maximum number of instances. Without a positive limit, all.
 fn limit(call: &Call) -> Result<usize, ApiError> {
     let text = call.params.get("limit").unwrap_or_default();
     if text.is_empty() {
@@ -260,12 +259,12 @@ fn limit(call: &Call) -> Result<usize, ApiError> {
     }
     let limit: i64 = text
         .parse()
-        .map_err(|_| ApiError::internal(format!("Bad limit: {text:?} is no whole number")))?;
+        .map_err(|_| ApiError::internal(format!("Bad limit: {text:?} is not an integer")))?;
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
     Ok(limit.unwrap_or(usize::MAX))
 }
 
-/// The address of whoever asks, which a proxy in front may name.
+/// The address of the client, from `X-Forwarded-For` if a proxy has set it.
 fn source(headers: &HeaderMap, client: SocketAddr) -> IpAddr {
     let forwarded = headers.get("x-forwarded-for");
     let first = forwarded.and_then(|value| value.to_str().ok()?.split(',').next());
@@ -274,7 +273,7 @@ fn source(headers: &HeaderMap, client: SocketAddr) -> IpAddr {
         .unwrap_or_else(|| client.ip().to_canonical())
 }
 
-/// Every query has a name to judge it by; only a template's may be empty.
+/// Permissions apply to the query's name. Only a template's name may be empty.
 pub(super) fn may_read(authorizer: &Authorizer, query: &PreparedQuery) -> bool {
     authorizer.acl_write_of_mesh() || authorizer.query_read(&query.name)
 }
@@ -286,7 +285,7 @@ fn require_read(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), Ap
     }
 }
 
-/// A query as it is shown: the token in it is for those who manage tokens.
+/// The query as shown to a caller. Its token requires permission to manage tokens.
 fn shown(authorizer: &Authorizer, query: &Arc<PreparedQuery>) -> Arc<PreparedQuery> {
     match query.token.is_empty() || authorizer.acl_write_of_mesh() {
         true => Arc::clone(query),
@@ -294,7 +293,7 @@ fn shown(authorizer: &Authorizer, query: &Arc<PreparedQuery>) -> Arc<PreparedQue
     }
 }
 
-/// Asks for the right to the name that a query is to have. One without a name is refused later.
+/// Checks the permission for the new name of a query. Queries without a name are rejected later.
 fn may_write(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiError> {
     let has_name = !query.name.is_empty() || query.is_template();
     match !has_name || authorizer.query_write(&query.name) {
@@ -303,7 +302,7 @@ fn may_write(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiEr
     }
 }
 
-/// Asks for the right to the name that a stored query has.
+/// Checks the permission for the name of the stored query.
 fn may_change(authorizer: &Authorizer, txn: &ReadTxn<'_>, id: &str) -> Result<(), ApiError> {
     require_uuid(id)
         .map_err(|text| ApiError::internal(format!("Prepared Query lookup failed: {text}")))?;

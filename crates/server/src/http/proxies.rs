@@ -1,6 +1,5 @@
-//! `/v1/internal/legate/proxies`: the proxies that are connected to this server, and how far each of
-//! them is. Consul has no such endpoint. A proxy is connected to one server only, so each of several
-//! servers shows its own.
+//! `/v1/internal/legate/proxies`: the proxies connected to this server, and the status of each. Not part of
+//! Consul's API. A proxy is connected to one server only, so each server reports its own.
 
 use std::time::SystemTime;
 
@@ -49,7 +48,7 @@ pub(super) async fn get(
     call.json(&whole(&authorizer, &txn, &status))
 }
 
-/// What may be known about a proxy is what may be known about its service and its node.
+/// Requires read permission on the proxy's service and node.
 fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiError> {
     let authorizer = authorizer.within(&status.proxy.tenancy);
     let node = &status.proxy.node;
@@ -63,7 +62,7 @@ fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiErro
     }
 }
 
-/// The service that the proxy stands for; `None` until its configuration was made.
+/// The proxy's service; `None` until its configuration has been built.
 fn service(status: &ProxyStatus) -> Option<&str> {
     let (snapshot, _) = status.configuration.as_ref()?;
     Some(snapshot.instance.identity())
@@ -158,8 +157,8 @@ fn refusal(refusal: &Refusal) -> Value {
     })
 }
 
-/// What the proxy calls, each with its discovery chain as this proxy has it, for those who may read that
-/// service or prepared query.
+/// The proxy's upstreams, with their discovery chains as configured for it. Chains require read permission on
+/// the service or prepared query.
 fn upstreams(authorizer: &Authorizer, txn: &ReadTxn<'_>, snapshot: &Snapshot) -> Value {
     let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
     let implicit = implicit.map(|one| (&one.upstream, true));
@@ -184,8 +183,8 @@ fn upstreams(authorizer: &Authorizer, txn: &ReadTxn<'_>, snapshot: &Snapshot) ->
     all.chain(implicit).map(one).collect()
 }
 
-/// A template is judged by its own name, as `/v1/query/…/explain` does; what cannot be executed by the
-/// name that was asked for.
+/// For a template, the permission applies to the template's name, as in `/v1/query/…/explain`; for a query that
+/// does not exist, to the name in the upstream.
 fn may_read_query(authorizer: &Authorizer, txn: &ReadTxn<'_>, name: &str) -> bool {
     match txn.find_prepared_query(name) {
         Ok(Some(query)) => prepared_query::may_read(authorizer, &query),

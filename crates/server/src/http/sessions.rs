@@ -1,4 +1,4 @@
-//! `/v1/session`: what locks are held by. Consul's statuses and texts.
+//! `/v1/session`: sessions, which hold locks. Status codes and texts are Consul's.
 
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ pub(super) async fn create(
     call.json(&json!({ "ID": id }))
 }
 
-/// Whoever has a session knows how its checks are. Those of services of other namespaces do not exist for
-/// who may not see the services.
+/// A session reveals the status of its checks. Checks of services in other namespaces are treated as missing
+/// unless the caller may read the service.
 fn may_depend(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,
@@ -84,7 +84,7 @@ pub(super) async fn destroy(
     call.json(&true)
 }
 
-/// Asks for the right to end a session. Anybody may end one that does not exist.
+/// Checks the permission to end a session. Ending one that does not exist requires none.
 pub(super) fn may_end(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,
@@ -136,12 +136,12 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     read(&call, |state| call.each(state, |state| state.sessions())).await
 }
 
-/// A path that ends before the id.
+/// A path without the session's id.
 pub(super) async fn without_id() -> ApiError {
     ApiError::bad_request("Missing session")
 }
 
-/// A path that ends before the node.
+/// A path without the node's name.
 pub(super) async fn without_node() -> ApiError {
     ApiError::bad_request("Missing node name")
 }
@@ -169,14 +169,14 @@ fn may_write(authorizer: &Authorizer, node: &str) -> Result<(), ApiError> {
 
 impl From<InvalidSession> for ApiError {
     fn from(error: InvalidSession) -> Self {
-        // Consul's status.
+        // Consul's status code.
         Self::internal(error.to_string())
     }
 }
 
 impl From<SessionConflict> for ApiError {
     fn from(error: SessionConflict) -> Self {
-        // Consul's status.
+        // Consul's status code.
         Self::internal(error.to_string())
     }
 }

@@ -1,5 +1,5 @@
-//! `/v1/snapshot`: all that the store keeps, to be put away and brought back. Snapshots are our own
-//! format; Consul's are not read.
+//! `/v1/snapshot`: saves and restores the whole store. The format is Legate's own; Consul's snapshots cannot be
+//! restored.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -20,21 +20,22 @@ use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::seed::seed;
 
-/// The largest snapshot that is taken, in bytes: it is read wholly before anything changes.
+/// The maximum size of a snapshot, in bytes. It is held in memory before it is restored.
 const LIMIT: usize = 1024 * 1024 * 1024;
 
-/// How long a client may take to send one.
+/// Timeout for receiving a snapshot.
 const TIME: Duration = Duration::from_secs(10 * 60);
 
-/// Saves and replaces the whole store.
+/// Saves and restores the store.
 #[derive(Clone)]
 pub(super) struct Snapshots {
     store: Store,
     config: Arc<ServerConfig>,
     clock: Clock,
-    /// Makes and reads one at a time, each as large as the store, whether or not the client waits.
+    /// Runs one save or restore at a time, because each needs as much memory as the store. Work goes on if the
+    /// client disconnects.
     pool: Pool,
-    /// Held while a client sends one.
+    /// Held while a client uploads a snapshot.
     upload: Arc<Mutex<()>>,
 }
 
@@ -77,14 +78,14 @@ pub(super) async fn save(
     call.mark(response, index, false)
 }
 
-/// `PUT /v1/snapshot`: replaces everything, as one change.
+/// `PUT /v1/snapshot`: replaces all data in one transaction.
 pub(super) async fn restore(
     State(snapshots): State<Snapshots>,
     Head(call): Head,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    // Before a body of this size is read.
+    // Before the large body is read.
     may_manage(&call)?;
     let _one_at_a_time = snapshots.upload.lock().await;
     let file = read_body(&headers, body, LIMIT, TIME).await?;
@@ -98,13 +99,13 @@ pub(super) async fn restore(
         index = applied.index,
         "a snapshot was restored"
     );
-    // This server's own node and first token may be others than those of the snapshot.
+    // The server's own node and initial management token may differ from those in the snapshot.
     let seeded = seed(&snapshots.config, &snapshots.store, &snapshots.clock).await;
     seeded.map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(call.empty())
 }
 
-/// A snapshot has every tenant's rows: who may change the access control of one namespace may not have it.
+/// A snapshot contains the data of all tenants, so ACL permissions in a single namespace are not sufficient.
 fn may_manage(call: &Call) -> Result<(), ApiError> {
     if call.authorizer()?.acl_write_of_mesh() {
         Ok(())

@@ -1,6 +1,6 @@
-//! The handles that an endpoint can have. It gets those that its arguments name, as in
-//! `State(writer): State<Writer>`. There is nothing here that signs what it is given: there are leaves of
-//! services, and what changes the CA's configuration.
+//! The handles available to endpoints. An endpoint receives those that it names as parameters, as in
+//! `State(writer): State<Writer>`. None of them can sign arbitrary certificates: endpoints can only issue
+//! service leaves and change the CA configuration.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::agent::Agent;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 
-/// What the router keeps for its endpoints.
+/// The router's state.
 #[derive(Clone)]
 pub(super) struct ApiState {
     handles: Arc<Handles>,
@@ -44,7 +44,7 @@ impl ApiState {
     }
 }
 
-/// Says how a handle is had from the state.
+/// Implements the extraction of handles from the state.
 macro_rules! handles {
     ($($handle:ty: $get:expr;)+) => {$(
         impl FromRef<ApiState> for $handle {

@@ -1,4 +1,4 @@
-//! `/v1/status`: which server leads. There is one server to a store, so it is always this one.
+//! `/v1/status`: the leader and its peers. Always this server, because it is the only one of its store.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub(super) async fn peers(call: Call) -> Result<Response, ApiError> {
     call.json(&[address(&call.config).to_string()])
 }
 
-/// The advertised address with the port of the first API that is on.
+/// The advertised address, with the port of the first enabled API.
 pub(super) fn address(config: &ServerConfig) -> SocketAddr {
     let grpc = config.grpc.or(config.grpc_tls);
     let first = grpc.or(config.http).or(config.https);

@@ -1,5 +1,4 @@
-//! `/v1/namespace` and `/v1/partition`: the tenants of the mesh, with the fields and statuses of
-//! Consul Enterprise.
+//! `/v1/namespace` and `/v1/partition`, with the fields and status codes of Consul Enterprise.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -13,15 +12,15 @@ use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::tenants::AT_ONCE;
 
-/// A token that lacks the right, for the answer.
-fn lacks(permitted: bool, permission: &str, name: &str) -> Result<(), ApiError> {
+/// Fails with a permission error unless `permitted`.
+fn require(permitted: bool, permission: &str, name: &str) -> Result<(), ApiError> {
     match permitted {
         true => Ok(()),
         false => Err(ApiError::denied(permission, name)),
     }
 }
 
-/// A name of a path.
+/// Parses a name in a path.
 fn named(name: &str) -> Result<TenancyName, ApiError> {
     let read: Result<TenancyName, _> = name.parse();
     let name = read.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -31,11 +30,11 @@ fn named(name: &str) -> Result<TenancyName, ApiError> {
     }
 }
 
-/// The name that a body has must be that of the path.
+/// Sets the name of a body, which must not contradict the path.
 fn settle_name(body: &mut TenancyName, path: &TenancyName) -> Result<(), ApiError> {
     if !body.is_empty() && body != path {
         return Err(ApiError::bad_request(format!(
-            "Name {body:?} of the body is not {path:?}, the one of the path: leave it out"
+            "Name {body:?} in the body contradicts {path:?} in the path: leave it out"
         )));
     }
     body.clone_from(path);
@@ -71,22 +70,22 @@ async fn put_namespace(
     call.leave_namespace();
     let authorizer = call.authorizer()?;
     let name = namespace.name.as_str();
-    lacks(authorizer.namespace_write(name), "operator:write", name)?;
+    require(authorizer.namespace_write(name), "operator:write", name)?;
     namespace.validate()?;
-    // Who gives rights to all tokens of a namespace could give them to its own; and what denies could be
-    // taken away.
+    // The defaults of a namespace grant permissions to all its tokens, including the caller's own, and changing
+    // them can remove denials. So both setting and replacing them requires `acl:write`.
     let may_give = authorizer.acl_write();
-    lacks(may_give || namespace.acls.is_none(), "acl:write", "")?;
+    require(may_give || namespace.acls.is_none(), "acl:write", "")?;
     let id = Uuid::new_v4().to_string();
     let written = call
         .write(writer, move |txn| {
             let known = txn.read().namespace(&namespace.name);
             let is_new = known.is_none();
             let gave = known.is_some_and(|known| gives_anything(&known));
-            lacks(may_give || !gave, "acl:write", "")?;
+            require(may_give || !gave, "acl:write", "")?;
             let written = txn.put_namespace(namespace.clone())?;
             if is_new {
-                // For its own people: it can be changed and removed like any other.
+                // For operators of the namespace. It can be changed and removed like any other policy.
                 let within = txn.read().tenancy().in_namespace(&namespace.name);
                 let policy = Policy::namespace_management(id.clone());
                 txn.in_tenancy(&within, |txn| txn.put_policy(policy))?;
@@ -97,7 +96,7 @@ async fn put_namespace(
     call.json(&written)
 }
 
-/// Whether all tokens of a namespace have something from it.
+/// Whether a namespace has ACL defaults.
 fn gives_anything(namespace: &Namespace) -> bool {
     let acls = namespace.acls.as_deref();
     acls.is_some_and(|acls| *acls != NamespaceAcls::default())
@@ -111,7 +110,7 @@ pub(super) async fn namespace(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.namespace_read(name.as_str());
-    lacks(may, "operator:read", name.as_str())?;
+    require(may, "operator:read", name.as_str())?;
     let answer = call
         .read(|state| Some(state.named_defaults(&*state.namespace(&name)?)))
         .await?;
@@ -121,7 +120,7 @@ pub(super) async fn namespace(
     }
 }
 
-/// `GET /v1/namespaces`: those that the token may see.
+/// `GET /v1/namespaces`: the namespaces that the token may read.
 pub(super) async fn namespaces(mut call: Call) -> Result<Response, ApiError> {
     call.leave_namespace();
     let authorizer = call.authorizer()?;
@@ -138,7 +137,7 @@ pub(super) async fn namespaces(mut call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &found, filtered)
 }
 
-/// `DELETE /v1/namespace/:name`: what is in it goes with it.
+/// `DELETE /v1/namespace/:name`: also deletes its contents.
 pub(super) async fn delete_namespace(
     Path(name): Path<String>,
     handles: (State<Writer>, State<Clock>),
@@ -147,7 +146,7 @@ pub(super) async fn delete_namespace(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.namespace_write(name.as_str());
-    lacks(may, "operator:write", name.as_str())?;
+    require(may, "operator:write", name.as_str())?;
     let tenancy = call.tenancy.in_namespace(&name);
     delete(handles, &call, Tenant::Namespace(tenancy)).await
 }
@@ -196,7 +195,7 @@ async fn put_partition(
     call.leave_namespace();
     let name = partition.name.as_str();
     let may = call.authorizer()?.partition_write(name);
-    lacks(may, "operator:write", name)?;
+    require(may, "operator:write", name)?;
     partition.validate()?;
     let written = call
         .write(writer, move |txn| Ok(txn.put_partition(partition.clone())?))
@@ -213,7 +212,7 @@ pub(super) async fn partition(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.partition_read(name.as_str());
-    lacks(may, "operator:read", name.as_str())?;
+    require(may, "operator:read", name.as_str())?;
     let answer = call.read(|state| state.partition(&name)).await?;
     match answer.value {
         Some(found) => call.answer(answer.index, &found, false),
@@ -233,7 +232,7 @@ pub(super) async fn partitions(mut call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &found, filtered)
 }
 
-/// `DELETE /v1/partition/:name`: what is in it goes with it.
+/// `DELETE /v1/partition/:name`: also deletes its contents.
 pub(super) async fn delete_partition(
     Path(name): Path<String>,
     handles: (State<Writer>, State<Clock>),
@@ -243,6 +242,6 @@ pub(super) async fn delete_partition(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.partition_write(name.as_str());
-    lacks(may, "operator:write", name.as_str())?;
+    require(may, "operator:write", name.as_str())?;
     delete(handles, &call, Tenant::Partition(name)).await
 }

@@ -1,8 +1,8 @@
-//! `PUT /v1/txn`: operations on keys, the catalog and sessions that happen together or not at all.
-//! Consul's verbs, statuses and texts.
+//! `PUT /v1/txn`: atomic transactions of KV, catalog and session operations, with Consul's verbs, status codes
+//! and texts.
 //!
-//! All rights are looked at before anything is written, so that who lacks one learns nothing of what
-//! the operations would have met.
+//! All permissions are checked before anything is written, so that a caller without one learns nothing about
+//! the results of the operations.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ fn refuse_large(operations: &[Operation], largest: usize) -> Result<(), ApiError
     Ok(())
 }
 
-/// The answer.
+/// The response.
 #[derive(serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Outcome {
@@ -128,7 +128,7 @@ struct Outcome {
     about: Option<About>,
 }
 
-/// What an operation has found or written.
+/// The result of an operation.
 #[derive(serde::Serialize)]
 enum Outcoming {
     #[serde(rename = "KV")]
@@ -141,8 +141,8 @@ enum Outcoming {
     Check(Arc<HealthCheck>),
 }
 
-/// Where the catalog's own answers have empty lists, those of transactions have none. Go's client tells
-/// them apart.
+/// Empty lists are `null` in transactions, unlike in the catalog's responses. Go's client distinguishes the
+/// two.
 fn with_nulls<T: Serialize, S: Serializer>(row: &Arc<T>, serializer: S) -> Result<S::Ok, S::Error> {
     let mut row = serde_json::to_value(row).map_err(S::Error::custom)?;
     for field in ["Meta", "ServiceTags", "TaggedAddresses", "Tags"] {
@@ -155,7 +155,7 @@ fn with_nulls<T: Serialize, S: Serializer>(row: &Arc<T>, serializer: S) -> Resul
     row.serialize(serializer)
 }
 
-/// Why an operation, and with it the transaction, was not done.
+/// The error of an operation, which fails the transaction.
 #[derive(Debug, serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct OperationError {
@@ -163,7 +163,7 @@ struct OperationError {
     what: String,
 }
 
-/// What Consul says about transactions that only read.
+/// Metadata of read-only transactions, as in Consul.
 #[derive(serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct About {
@@ -177,7 +177,7 @@ struct About {
     filtered: bool,
 }
 
-/// Nobody waits for it, and who may see less learns it from the header.
+/// Constant: transactions do not support blocking queries, and ACL filtering is reported in the header.
 const ABOUT: About = About {
     index: 1,
     last_contact: 0,
@@ -204,12 +204,12 @@ impl From<Unavailable> for Failed {
 struct Transaction {
     operations: Arc<[Operation]>,
     authorizer: Authorizer,
-    /// Of the request. Each operation may name another one.
+    /// The request's tenancy. Each operation may name another one.
     tenancy: Tenancy,
     datacenter: String,
 }
 
-/// What an operation is about, as far as it says so.
+/// The partition and namespace named by an operation; empty if it names none.
 fn named_tenancy(operation: &Operation) -> (TenancyName, TenancyName) {
     match operation {
         Operation { kv: Some(kv), .. } => (kv.partition.clone(), kv.namespace.clone()),
@@ -238,12 +238,12 @@ fn named_tenancy(operation: &Operation) -> (TenancyName, TenancyName) {
 }
 
 impl Transaction {
-    /// The same with the tenancy of one operation, and the rights there.
+    /// The same transaction in the tenancy of one operation, with the permissions there.
     fn of(&self, operation: &Operation) -> Result<Self, ApiError> {
         let (partition, namespace) = named_tenancy(operation);
         if partition.is_every() || namespace.is_every() {
             return Err(ApiError::bad_request(
-                "\"*\" stands for every namespace or partition, and an operation is about one",
+                "\"*\" is not a valid namespace or partition of an operation: name one",
             ));
         }
         let tenancy = self.tenancy.resolve(&partition, &namespace);
@@ -273,7 +273,7 @@ impl Transaction {
         Ok(results)
     }
 
-    /// Goes on behind an error, so that all are named.
+    /// Continues after an error, so that all errors are reported.
     fn each(&self, mut run: impl FnMut(&Operation) -> Result<(), ApiError>) -> Result<(), Failed> {
         let mut errors = Vec::new();
         for (op_index, operation) in self.operations.iter().enumerate() {
@@ -288,7 +288,7 @@ impl Transaction {
         }
     }
 
-    /// Whether an operation makes sense, and the caller may do it.
+    /// Validates an operation and checks the caller's permissions.
     fn check(&self, state: &ReadTxn<'_>, operation: &Operation) -> Result<(), ApiError> {
         match operation {
             Operation { kv: Some(kv), .. } => self.check_kv(state, kv),
@@ -320,7 +320,7 @@ impl Transaction {
         }
         refuse_long(key)?;
         match verb.as_str() {
-            // What the caller may not see is left out of the answer.
+            // Results that the caller may not read are removed from the response.
             "get" | "get-or-empty" | "get-tree" => Ok(()),
             "delete-tree" => may_delete_tree(&self.authorizer, key),
             "check-session" | "check-index" => match self.authorizer.key_read(key) {
@@ -378,7 +378,7 @@ impl Transaction {
                 let what = instance_of(service);
                 let id = require_id("service", &what.service_id)?;
                 let name = &service.service.service;
-                // What is not there is judged by what the caller says that it is.
+                // For a missing instance, the permission applies to the service name in the request.
                 match state.instance(&what.node, id).is_none() && !name.is_empty() {
                     true => may_write_service(&self.authorizer, name),
                     false => may_deregister(&self.authorizer, state, &what),
@@ -559,7 +559,7 @@ impl Transaction {
         }
     }
 
-    /// What of the results the caller may see.
+    /// Removes results that the caller may not read.
     fn seen(&self, results: Option<Vec<Outcoming>>) -> (Option<Vec<Outcoming>>, bool) {
         let Some(results) = results else {
             return (None, false);
@@ -588,8 +588,8 @@ impl Transaction {
     }
 }
 
-/// Refuses a verb that compares indexes when `what` has another one than is expected. 0 is that of what
-/// does not exist, which can be created and not deleted.
+/// Rejects a compare-and-set verb if `actual`, the index of `what`, differs from `expected`. An object that
+/// does not exist has index 0; it can be created, but not deleted.
 fn refuse_stale(verb: &str, what: &str, actual: u64, expected: u64) -> Result<(), ApiError> {
     let act = match verb {
         "cas" if actual != expected => "set",
@@ -599,7 +599,7 @@ fn refuse_stale(verb: &str, what: &str, actual: u64, expected: u64) -> Result<()
     Err(stale(format!("failed to {act} {what}, index is stale")))
 }
 
-/// As in Consul: other than through the catalog, nothing comes before its node.
+/// As in Consul, services and checks require an existing node here, unlike in the catalog API.
 fn refuse_unknown(txn: &WriteTxn, node: &str) -> Result<(), Rejected> {
     match txn.read().node(node) {
         Some(_) => Ok(()),
@@ -667,7 +667,7 @@ fn operate_kv(txn: &mut WriteTxn, kv: &KvOperation) -> Result<Vec<Outcoming>, Ap
     }
 }
 
-/// A key; where there is none, what was asked for without a value.
+/// The entry of a key or, if there is none, an empty entry with the request's fields.
 fn kv_or_empty(txn: &WriteTxn, kv: &KvOperation) -> Arc<KvEntry> {
     let empty = || {
         Arc::new(KvEntry {
@@ -714,7 +714,7 @@ fn check_kv(txn: &WriteTxn, kv: &KvOperation) -> Result<Arc<KvEntry>, ApiError> 
     Ok(entry)
 }
 
-/// Who writes knows the value.
+/// Responses to writes omit the value, as in Consul.
 fn without_value(entry: Arc<KvEntry>) -> Vec<Outcoming> {
     vec![Outcoming::Kv(Arc::new(KvEntry {
         value: KvValue::default(),
@@ -746,7 +746,7 @@ fn check_of(check: &CheckOperation) -> Deregistration {
     }
 }
 
-/// Without an id the whole node would go.
+/// Without an id, the whole node would be deregistered.
 fn require_id<'a>(what: &str, id: &'a Option<String>) -> Result<&'a str, ApiError> {
     let id = id.as_deref().filter(|id| !id.is_empty());
     id.ok_or_else(|| ApiError::bad_request(format!("Must provide {what} ID")))
@@ -756,7 +756,7 @@ fn unknown(what: &str, verb: &str) -> ApiError {
     ApiError::bad_request(format!("unknown {what} operation: {verb}"))
 }
 
-/// An operation that the state does not allow. Only its text is shown.
+/// A failed operation. Only the text is used.
 fn stale(text: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, text)
 }

@@ -1,14 +1,14 @@
-//! Paths of Consul's API that this server does not serve. They are answered with 501: a client that
-//! reads 404 takes it for an object that does not exist, and goes on as if there were none.
+//! Paths of Consul's API that this server does not implement. The response is 501, because clients would take
+//! 404 for a missing object and continue.
 //!
-//! Paths that lack the name at their end are answered as in Consul. Knows names only; whatever is served has a route and never gets here.
+//! Paths that end before a required name get Consul's response. Served paths have a route and never get here.
 
 use axum::extract::Request;
 use http::StatusCode;
 
 use crate::api_error::ApiError;
 
-/// What paths of Consul 1.21 without a route here start with.
+/// Prefixes of Consul 1.21's paths that may have no route here.
 const PREFIXES: &[&str] = &[
     "/v1/acl/oidc/",
     "/v1/agent/health/",
@@ -16,7 +16,7 @@ const PREFIXES: &[&str] = &[
     "/v1/operator/",
 ];
 
-/// Paths that end where the name of something is missing, and Consul's status and words for it.
+/// Paths that end before a required name, with Consul's status code and text.
 const NAMELESS: &[(&str, u16, &str)] = &[
     ("/v1/acl/policy/", 400, "Missing policy ID"),
     ("/v1/acl/role/", 400, "Missing role ID"),
@@ -62,7 +62,7 @@ const NO_CHECK: &str =
 const NO_SERVICE: &str =
     "Unknown service ID \"\". Ensure that the service ID is passed, not the service name.";
 
-/// Answers a request without a route.
+/// Responds to a request without a route.
 pub(super) async fn path(request: Request) -> ApiError {
     let path = request.uri().path();
     if let Some((_, status, text)) = NAMELESS.iter().find(|(nameless, ..)| *nameless == path) {

@@ -1,5 +1,5 @@
-//! `/v1/internal/service-virtual-ip`: virtual IPs that somebody assigns to a service, as consul-k8s
-//! does with the ClusterIP of its Kubernetes Service.
+//! `/v1/internal/service-virtual-ip`: manual virtual IPs of a service. consul-k8s assigns the ClusterIP of the
+//! Kubernetes Service.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -34,12 +34,12 @@ pub(super) async fn assign(
     let unassigned: Vec<Value> = services
         .map(|service| json!({ "ServiceName": shown(&service), "Peer": "" }))
         .collect();
-    // An empty list of Go's is `null`.
+    // `null` if empty, as in Go.
     let unassigned = (!unassigned.is_empty()).then_some(unassigned);
     call.json(&json!({ "Found": found, "UnassignedFrom": unassigned }))
 }
 
-/// The name of a service as Consul writes it where there are namespaces.
+/// A service name in Consul Enterprise's format.
 fn shown(ServiceName { tenancy, name }: &ServiceName) -> Value {
     let mut shown = json!({ "Name": **name });
     for (field, of) in [

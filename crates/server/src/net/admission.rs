@@ -1,4 +1,4 @@
-//! Counts open connections, by client address and in all, and says which are too many.
+//! Counts open connections per client address and in total, and enforces the limits.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,15 +10,15 @@ use tokio::time::Instant;
 
 use super::ApiLimit;
 
-/// How often a refusal is logged at most: clients that are refused come again.
+/// Minimum interval between log lines about rejections, because rejected clients retry.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// The connections of one API.
+/// The open connections of one API.
 pub(crate) struct Admission {
     api: &'static str,
     limit: ApiLimit,
     open: Mutex<Open>,
-    /// Somebody waits for the last connection to close.
+    /// Notified when the last connection closes.
     empty: Notify,
 }
 
@@ -26,19 +26,19 @@ pub(crate) struct Admission {
 struct Open {
     by_address: HashMap<IpAddr, usize>,
     all: usize,
-    /// Refused since the last line in the log.
+    /// Rejections since the last log line.
     refused: usize,
     logged: Option<Instant>,
 }
 
-/// A connection's place among those that are open. Dropping it gives it back.
+/// The permit of an open connection. Dropping it releases the permit.
 pub(crate) struct Place {
     admission: Arc<Admission>,
     address: IpAddr,
 }
 
 impl Admission {
-    /// Nothing is open yet. `api` is what logs and settings call it, such as `grpc`.
+    /// No connections are open. `api` is the API's name in logs and settings, such as `grpc`.
     pub(crate) fn new(api: &'static str, limit: ApiLimit) -> Arc<Self> {
         Arc::new(Self {
             api,
@@ -48,7 +48,7 @@ impl Admission {
         })
     }
 
-    /// A place for a connection of `client`; `None` when it has to be refused.
+    /// Takes a permit for a connection of `client`; `None` if a limit is reached.
     pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let address = counted_as(client);
         let mut open = self.lock();
@@ -77,19 +77,19 @@ impl Admission {
         if of_address >= self.limit.per_address {
             tracing::warn!(
                 api, %client, open = of_address, refused,
-                "connections are refused: this address has as many as one address may have; if \
-                 many clients share it, raise --{api}-max-connections-per-address"
+                "connections are rejected: this client address has reached its limit; if many \
+                 clients share the address, raise --{api}-max-connections-per-address"
             );
         } else {
             tracing::warn!(
                 api, %client, open = in_all, refused,
-                "connections are refused: there are as many as this server holds; raise \
+                "connections are rejected: this server has reached its limit; raise \
                  --{api}-max-connections or the limit of open files, or start another server"
             );
         }
     }
 
-    /// Returns when no connection is open.
+    /// Waits until no connection is open.
     pub(crate) async fn emptied(&self) {
         loop {
             let empty = self.empty.notified();
@@ -121,7 +121,7 @@ impl Drop for Place {
     }
 }
 
-/// The address that a client's connections are counted under.
+/// The address under which a client is counted. For IPv6, its /64 prefix.
 fn counted_as(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_gets_its_places_back() {
+    async fn closed_connections_release_their_permits() {
         let admission = admission(5, 3);
         let [one, other, third] = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
         let mut places: Vec<_> = (0..9).filter_map(|_| admission.admit(one)).collect();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn somebody_may_wait_for_the_last_one() {
+    async fn emptied_waits_for_the_last_connection() {
         let admission = admission(5, 3);
         let place = admission.admit(IpAddr::from([192, 0, 2, 1]));
         let waits = admission.emptied();

@@ -1,21 +1,21 @@
-//! How many connections each API holds. Pure: settings and the limit of open files in, limits out.
+//! Connection limits of each API. Pure: derives the limits from the settings and the limit of open files.
 
-/// Files that are not connections of the APIs: listeners, the store's files, requests that are
-/// being refused, reads of certificates.
+/// File descriptors for other purposes: listeners, the store's files, connections that are being rejected,
+/// certificate files.
 const OWN_FILES: usize = 256;
 
-/// How many TCP connections one API holds at one time. Further ones are refused.
+/// Connection limits of one API. Further connections are rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiLimit {
-    /// Connections in all.
+    /// Maximum connections in total.
     pub in_all: usize,
-    /// Connections of one client address. IPv6 addresses count by their first 64 bits, because a
-    /// client has all that share them.
+    /// Maximum connections per client address. IPv6 addresses are counted by their /64 prefix, because a single
+    /// client usually controls all addresses in it.
     pub per_address: usize,
 }
 
 impl ApiLimit {
-    /// At most `most` connections; the share of one address shrinks alike.
+    /// Lowers the total to at most `most`, and the limit per address in proportion.
     fn at_most(self, most: usize) -> Self {
         if self.in_all <= most {
             return self;
@@ -28,15 +28,14 @@ impl ApiLimit {
     }
 }
 
-/// How many TCP connections a server holds at one time.
+/// Connection limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// The HTTP API. Default 4,096, and 200 for one address as Consul's
-    /// `http_max_conns_per_client`.
+    /// The HTTP API. Default 4,096 in total, and 200 per address like Consul's `http_max_conns_per_client`.
     pub http: ApiLimit,
-    /// The gRPC API, both ports together. Default 16,384, and a quarter of that for one address.
+    /// The gRPC API, both ports together. Default 16,384 in total, and a quarter of that per address.
     pub grpc: ApiLimit,
-    /// DNS over TCP. Default 256, and a quarter of that for one address.
+    /// DNS over TCP. Default 256 in total, and a quarter of that per address.
     pub dns: ApiLimit,
 }
 
@@ -55,8 +54,8 @@ impl Default for ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// What a process that may open `files` files can hold of these. HTTP keeps up to a quarter of
-    /// them and DNS up to an eighth, so that gRPC connections cannot shut them out.
+    /// Lowers the limits to what a process with `files` open files supports. HTTP retains up to a quarter of
+    /// them and DNS up to an eighth, so that gRPC connections cannot exhaust them.
     pub(crate) fn within(self, files: u64) -> Self {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         let left = files.saturating_sub(OWN_FILES).max(files / 2);

@@ -1,4 +1,4 @@
-//! Sockets in the file system.
+//! UNIX sockets.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
@@ -9,15 +9,15 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::operations::UnixSocket;
 
-/// Listens at a socket. One that is there already was left behind by a server that has ended.
+/// Listens on a UNIX socket. An existing socket is taken for a leftover of a previous process, and replaced.
 ///
 /// # Errors
-/// What the system says, or which user or group there is not.
+/// The system's error, or the user or group that does not exist.
 pub(crate) fn listen_local(socket: &UnixSocket) -> io::Result<UnixListener> {
     match std::fs::symlink_metadata(&socket.path) {
         Ok(there) if there.file_type().is_socket() => std::fs::remove_file(&socket.path)?,
         Ok(_) => {
-            let reason = "there is a file of this name that is no socket";
+            let reason = "the path exists and is not a socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -34,7 +34,7 @@ pub(crate) fn listen_local(socket: &UnixSocket) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Names are looked up; numbers are taken as they are.
+/// Resolves names of users and groups; numeric ids are used verbatim.
 fn owner(socket: &UnixSocket) -> io::Result<(Option<u32>, Option<u32>)> {
     let missing = |what: &str, name: &str| {
         let reason = format!("there is no {what} {name:?}");
@@ -60,7 +60,7 @@ fn owner(socket: &UnixSocket) -> io::Result<(Option<u32>, Option<u32>)> {
     Ok((user.transpose()?, group.transpose()?))
 }
 
-/// The next client. Running out of file descriptors passes; it must not end the listener.
+/// Accepts the next client. Running out of file descriptors is temporary and must not end the listener.
 pub(crate) async fn accept_local(listener: &UnixListener) -> UnixStream {
     accept("socket", || listener.accept()).await.0
 }

@@ -1,5 +1,5 @@
-//! TCP connections as every API accepts them: listening, a limit in all and for one address, and
-//! how that fits the files the process may open. It reads and writes no byte of a connection.
+//! Accepting connections, for all APIs: listening, and connection limits in total and per address. Does not
+//! read or write connections.
 
 mod admission;
 mod limits;
@@ -14,14 +14,13 @@ pub(crate) use admission::{Admission, Place};
 pub use limits::{ApiLimit, ConnectionLimits};
 pub(crate) use local::{accept_local, listen_local};
 
-/// Connections that the kernel may hold until they are accepted. It takes no more than
-/// `net.core.somaxconn`, 4,096 by default.
+/// Length of the kernel's accept queue, capped by `net.core.somaxconn` (4,096 by default).
 const BACKLOG: u32 = 65_535;
 
-/// Listens with `SO_REUSEADDR`, so that connections that linger do not keep the port.
+/// Listens with `SO_REUSEADDR`, so that connections in TIME_WAIT do not block the port.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -32,12 +31,12 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Whether this machine has IPv6, by the file that Linux has for it.
+/// Whether this machine has IPv6 enabled.
 pub(crate) fn has_ipv6() -> bool {
     std::path::Path::new("/proc/net/if_inet6").exists()
 }
 
-/// The next client. Running out of file descriptors passes; it must not end the listener.
+/// Accepts the next client. Running out of file descriptors is temporary and must not end the listener.
 pub(crate) async fn accept(api: &'static str, listener: &TcpListener) -> (TcpStream, SocketAddr) {
     legate_runtime::net::accept(api, || listener.accept()).await
 }

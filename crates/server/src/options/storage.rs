@@ -1,4 +1,4 @@
-//! The flags that say where the store keeps its rows.
+//! The storage flags.
 
 use std::path::PathBuf;
 
@@ -10,26 +10,26 @@ use legate_server::{EtcdConfig, StoreConfig};
 /// The variable with the password of `--etcd-user`.
 pub(super) const ETCD_PASSWORD: &str = "LEGATE_ETCD_PASSWORD";
 
-/// Where the catalog, configuration, CA and tokens are kept.
+/// Storage of the catalog, configuration, CA and tokens.
 #[derive(Debug, Args)]
 pub(super) struct Storage {
-    /// Directory that keeps the catalog, configuration, CA and tokens. It is made when it does not
-    /// exist; one server at a time uses it.
+    /// Directory of the catalog, configuration, CA and tokens. Created if it does not exist. Used by one server
+    /// at a time.
     #[arg(long, default_value = "legate-data", value_name = "DIR")]
     data_dir: PathBuf,
 
-    /// Keep everything in memory: it is gone when the process ends.
+    /// Keep all data in memory; it is lost when the process ends.
     #[arg(long, action = ArgAction::SetTrue, conflicts_with_all = ["data_dir", "etcd_endpoints"])]
     in_memory: bool,
 
-    /// File with the key that encrypts the CA's key and the tokens in the store: 32 bytes as
-    /// hexadecimal digits or base64. Default: store.key in --data-dir, which is made with the store.
-    /// Servers over etcd need the same one, and name it.
+    /// File with the key that encrypts the CA's private key and the tokens in the store: 32 bytes, in
+    /// hexadecimal or base64. Default: store.key in --data-dir, created with the store. Required with etcd, and
+    /// the same for all servers.
     #[arg(long, value_name = "FILE", conflicts_with = "in_memory")]
     encryption_key_file: Option<PathBuf>,
 
-    /// Keep the data in etcd instead, for several servers: its members, such as
-    /// https://etcd-0:2379, separated by commas.
+    /// Store the data in etcd, shared by several servers: the URLs of its members, such as https://etcd-0:2379,
+    /// separated by commas.
     #[arg(
         long,
         value_delimiter = ',',
@@ -39,11 +39,11 @@ pub(super) struct Storage {
     )]
     etcd_endpoints: Vec<String>,
 
-    /// Authorities (PEM file) that etcd's certificates are verified by. Default: the system's roots.
+    /// CA certificates (PEM file) that verify etcd's certificates. Default: the system's roots.
     #[arg(long, value_name = "FILE", requires = "etcd_endpoints")]
     etcd_ca_file: Option<PathBuf>,
 
-    /// Certificate (PEM file) that this server shows to etcd.
+    /// Client certificate (PEM file) for etcd.
     #[arg(long, value_name = "FILE", requires_all = ["etcd_endpoints", "etcd_key_file"])]
     etcd_cert_file: Option<PathBuf>,
 
@@ -51,11 +51,11 @@ pub(super) struct Storage {
     #[arg(long, value_name = "FILE", requires = "etcd_cert_file")]
     etcd_key_file: Option<PathBuf>,
 
-    /// User of etcd. Its password is in LEGATE_ETCD_PASSWORD.
+    /// User for etcd. Its password is in LEGATE_ETCD_PASSWORD.
     #[arg(long, value_name = "NAME", requires = "etcd_endpoints")]
     etcd_user: Option<String>,
 
-    /// What the store's keys in etcd start with. Servers with the same prefix share a store.
+    /// Prefix of all keys in etcd. Servers with the same prefix share a store.
     #[arg(long, value_name = "TEXT", default_value = "legate")]
     etcd_prefix: String,
 }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_on_disk_unless_told_otherwise() {
+    fn the_store_is_on_disk_by_default() {
         let disk = |directory: &str, key_file: Option<&str>| StoreConfig::Disk {
             directory: directory.into(),
             key_file: key_file.map(Into::into),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_flags_are_named() {
         let text = |flags: &[&str], password| config(flags, password).unwrap_err().to_string();
         let keyless = text(&["--etcd-endpoints=a:2379"], None);
         assert!(keyless.contains("--encryption-key-file"), "{keyless}");

@@ -1,4 +1,4 @@
-//! Checks that the agent of a node runs: registered by themselves, or with their service.
+//! Registration of checks that the node's agent runs.
 
 use http::StatusCode;
 use legate_checks::Scripts;
@@ -10,10 +10,10 @@ use super::rights::{may_alias, may_take_checks, may_write_service};
 use crate::api_error::ApiError;
 use crate::own_node::SERF_HEALTH;
 
-/// How many checks the agent of one node runs at most.
+/// Maximum checks run by the agent of a node.
 const MAX_CHECKS: usize = 4096;
 
-/// Whether checks of this source may run programs, where they do. Consul's texts.
+/// Rejects script checks if the settings do not permit them for this source. Consul's texts.
 pub(crate) fn may_run<'c>(
     checks: impl IntoIterator<Item = &'c CheckType>,
     scripts: Scripts,
@@ -33,7 +33,7 @@ pub(crate) fn may_run<'c>(
     )))
 }
 
-/// Registers a check of a node, or of an instance on it.
+/// Registers a check of a node or of an instance on it.
 pub(crate) fn register_check(
     txn: &mut WriteTxn,
     authorizer: &Authorizer,
@@ -62,7 +62,7 @@ pub(crate) fn register_check(
     put_checks(txn, authorizer, node, vec![defined], source)
 }
 
-/// Adds checks that the agent of a node runs. One that is registered again keeps what it has found.
+/// Adds checks that the node's agent runs. An existing check keeps its status.
 pub(super) fn put_checks(
     txn: &mut WriteTxn,
     authorizer: &Authorizer,
@@ -82,14 +82,14 @@ pub(super) fn put_checks(
     let all = txn.read().in_every_tenancy(|txn| txn.agent_checks(node));
     if all.len() > MAX_CHECKS {
         return Err(ApiError::bad_request(format!(
-            "Node {node:?} would have more than {MAX_CHECKS} checks, which is the most that one \
-             agent runs: deregister some"
+            "Node {node:?} would have more than {MAX_CHECKS} checks, the maximum per agent: \
+             deregister some first"
         )));
     }
     Ok(())
 }
 
-/// A check that goes on keeps what it has found, and its port at the sidecar.
+/// Carries over the status, output and exposed port of an existing check.
 fn keep_findings(state: &ReadTxn<'_>, node: &str, defined: &mut DefinedCheck) {
     let check = &mut defined.check;
     if let Some(known) = state.check(node, &check.check_id)

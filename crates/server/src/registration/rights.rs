@@ -1,4 +1,4 @@
-//! Who may register and deregister what.
+//! Permissions for registrations and deregistrations.
 
 use legate_model::acl::Authorizer;
 use legate_model::{CheckType, HealthCheck, ServiceKind};
@@ -6,19 +6,19 @@ use legate_store::{Deregistration, ReadTxn, Registration};
 
 use crate::api_error::ApiError;
 
-/// Whether a node, and what is sent along with it, may be registered.
+/// Checks the permissions for a registration.
 pub(crate) fn may_register(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,
     registration: &Registration,
 ) -> Result<(), ApiError> {
     let node = &registration.node.node;
-    // Who registers a service sends its node along, and needs no right for what stays as it is.
+    // A service's registration contains its node; an unchanged node requires no permission.
     let checks_node = registration.checks.iter().any(|c| c.service_id.is_empty());
     if (checks_node || changes_node(state, registration)) && !authorizer.node_write(node) {
         return Err(ApiError::denied("node:write", node));
     }
-    // A node that gets another name takes the old one along.
+    // Renaming a node removes its old name.
     let renamed = Some(&registration.node.id).filter(|id| !id.is_empty());
     let renamed = renamed.and_then(|id| state.node_by_id(id));
     if let Some(old) = renamed.filter(|old| !authorizer.node_write(&old.node))
@@ -31,9 +31,9 @@ pub(crate) fn may_register(
     let mut services = Vec::new();
     if let Some(service) = &registration.service {
         services.push(service.service.clone());
-        // What stands under this id is replaced, so it counts too.
+        // An instance with this id is replaced, so its service counts too.
         services.extend(existing(&service.id));
-        // Callers of the destination are sent to its proxies.
+        // A proxy receives the traffic of its destination.
         let destination = &service.proxy.destination_service_name;
         if service.kind == ServiceKind::ConnectProxy {
             services.push(destination.clone());
@@ -48,7 +48,7 @@ pub(crate) fn may_register(
     Ok(())
 }
 
-/// Whether a registration makes or changes its node. Consul's `RegisterRequest.ChangesNode`.
+/// Whether a registration creates or changes its node. Consul's `RegisterRequest.ChangesNode`.
 fn changes_node(state: &ReadTxn<'_>, registration: &Registration) -> bool {
     let new = &registration.node;
     let Some(old) = state.node(&new.node) else {
@@ -63,7 +63,7 @@ fn changes_node(state: &ReadTxn<'_>, registration: &Registration) -> bool {
     !registration.skip_node_update && !same
 }
 
-/// Whoever changes an instance needs `service:write` on the name of its service.
+/// Changing an instance requires `service:write` on its service.
 pub(crate) fn may_write_service(authorizer: &Authorizer, name: &str) -> Result<(), ApiError> {
     if authorizer.service_write(name) {
         Ok(())
@@ -72,8 +72,8 @@ pub(crate) fn may_write_service(authorizer: &Authorizer, name: &str) -> Result<(
     }
 }
 
-/// A check has one owner: who registers one of the same id takes it, and with it the other
-/// service's health.
+/// Checks are replaced by id, so a registration also needs permission on the previous owner of each check: it
+/// changes that service's health.
 pub(crate) fn may_take_checks(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,
@@ -93,7 +93,7 @@ pub(crate) fn may_take_checks(
     Ok(())
 }
 
-/// Who may write a node may remove what is on it; who may write a service, its instances.
+/// Requires `node:write` on the node or, for an instance and its checks, `service:write` on the service.
 pub(crate) fn may_deregister(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,
@@ -114,8 +114,8 @@ pub(crate) fn may_deregister(
     }
 }
 
-/// An alias shows the health of another one: who registers one for another node has to be allowed to
-/// read that. As in Consul, those of the own node need no right.
+/// An alias check reveals another service's health, so an alias to another node requires read permission on it.
+/// As in Consul, aliases on the same node require none.
 pub(crate) fn may_alias(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,

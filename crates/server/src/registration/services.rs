@@ -1,4 +1,4 @@
-//! Services that are registered with the agent of a node, each with its sidecar and the checks of both.
+//! Registration of services with the node's agent, including sidecars and checks.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::rights::{may_take_checks, may_write_service};
 use crate::api_error::ApiError;
 use crate::own_node::OWN_SERVICE;
 
-/// The agent is of the default partition, and so is what it runs. Consul's text.
+/// The agent and its registrations are in the default partition. Consul's text.
 pub(crate) fn require_own_partition(tenancy: &Tenancy) -> Result<(), ApiError> {
     match tenancy.is_default_partition() {
         true => Ok(()),
@@ -26,7 +26,7 @@ pub(crate) fn require_own_partition(tenancy: &Tenancy) -> Result<(), ApiError> {
     }
 }
 
-/// What a definition must be for this server, whatever is registered already.
+/// Validates a definition on its own.
 pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Result<(), ApiError> {
     if definition.name.is_empty() {
         return Err(ApiError::bad_request("Missing service name"));
@@ -46,7 +46,7 @@ pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Re
     Ok(())
 }
 
-/// What is wrong with a definition, with the words that Consul begins its answers with.
+/// Prefixes a validation error with Consul's text.
 fn refused(invalid: Invalid) -> ApiError {
     let path = invalid.path();
     let (sidecar, path) = match path.strip_prefix("Connect.SidecarService") {
@@ -64,7 +64,7 @@ fn refused(invalid: Invalid) -> ApiError {
     ApiError::bad_request(format!("{what}: {invalid}"))
 }
 
-/// The namespace of a definition is that of its sidecar and its checks, too.
+/// The sidecar and the checks must be in the service's namespace.
 fn refuse_other_tenancies(definition: &ServiceDefinition) -> Result<(), Invalid> {
     let own = Tenancy::new(&definition.partition, &definition.namespace);
     let sidecar = definition.connect.sidecar_service.as_deref();
@@ -75,7 +75,7 @@ fn refuse_other_tenancies(definition: &ServiceDefinition) -> Result<(), Invalid>
     let sidecar = sidecar.map(|one| ("Connect.SidecarService", (&one.partition, &one.namespace)));
     for (field, (partition, namespace)) in sidecar.into_iter().chain(checks) {
         if own.resolve(partition, namespace) != own {
-            let reason = "it is not that of the service: leave it out";
+            let reason = "it differs from that of the service: leave it out";
             return Err(Invalid::new("Namespace", reason).within(field));
         }
     }
@@ -88,8 +88,8 @@ fn refuse_any_address(definition: &ServiceDefinition) -> Result<(), ApiError> {
         let any = part.address.parse::<IpAddr>();
         if any.is_ok_and(|address| address.is_unspecified()) {
             return Err(ApiError::bad_request(format!(
-                "Invalid service address {:?}: it stands for every address; send the one that \
-                 others reach the service at, or none for the node's",
+                "Invalid service address {:?}: it means all addresses; set the one at which \
+                 others reach the service, or none for the node's",
                 part.address
             )));
         }
@@ -97,7 +97,7 @@ fn refuse_any_address(definition: &ServiceDefinition) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Registers a service, its sidecar and the checks of both on a node.
+/// Registers a service with its sidecar and the checks of both.
 pub(crate) fn register_definition(
     txn: &mut WriteTxn,
     authorizer: &Authorizer,
@@ -133,14 +133,15 @@ pub(crate) fn register_definition(
     Ok(())
 }
 
-/// The tags that somebody gave the instance through the catalog, where the definition lets them stay.
+/// Keeps the existing tags, which may have been changed through the catalog. For definitions with
+/// `EnableTagOverride`.
 fn keep_tags(definition: &mut ServiceDefinition, state: &ReadTxn<'_>, node: &str) {
     if let Some(existing) = state.instance(node, definition.service_id()) {
         definition.tags.clone_from(&existing.service.tags);
     }
 }
 
-/// A sidecar that is registered again without a port keeps the one it got.
+/// Without a port in the definition, an existing sidecar keeps the port that was assigned to it.
 fn keep_sidecar_port(definition: &mut ServiceDefinition, state: &ReadTxn<'_>, node: &str) {
     let id = legate_model::sidecar_id(definition.service_id());
     let Some(sidecar) = definition.connect.sidecar_service.as_deref_mut() else {
@@ -170,7 +171,7 @@ fn may_register(
     }
 }
 
-/// Removes the checks of an instance that its new definition does not have.
+/// Removes an instance's checks that are not in its new definition.
 fn remove_stale_checks(txn: &mut WriteTxn, node: &str, id: &str, kept: &[HealthCheck]) {
     let existing = txn.read().instance(node, id).map(|i| i.checks);
     let of_instance = existing.into_iter().flatten();
@@ -187,7 +188,7 @@ fn remove_stale_checks(txn: &mut WriteTxn, node: &str, id: &str, kept: &[HealthC
     }
 }
 
-/// The node of the agent is not there any more.
+/// The error if the agent's node is not in the catalog.
 pub(crate) fn no_node(node: &str) -> ApiError {
     ApiError::internal(format!(
         "The server's own node {node:?} was deregistered: restart the server, or register the node \

@@ -1,6 +1,6 @@
-//! Why a receiver of metrics or traces cannot be used.
+//! The error of an invalid telemetry setting.
 
-/// The address of a receiver cannot be used.
+/// The address of a telemetry receiver is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{setting} {value:?} cannot be used: {reason}")]
 pub struct TelemetryError {

@@ -1,5 +1,4 @@
-//! OpenTelemetry's protocol, as far as it is sent here. Names and numbers are those of
-//! `opentelemetry/proto`, version 1.
+//! The used subset of the OTLP messages. Names and numbers are those of `opentelemetry/proto`, version 1.
 
 use prost::{Message, Oneof};
 
@@ -35,7 +34,7 @@ pub(super) struct Span {
     pub(super) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     pub(super) name: String,
-    /// 2 is a server's.
+    /// 2: server.
     #[prost(int32, tag = "6")]
     pub(super) kind: i32,
     #[prost(fixed64, tag = "7")]
@@ -50,7 +49,7 @@ pub(super) struct Span {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Status {
-    /// 2 is an error.
+    /// 2: error.
     #[prost(int32, tag = "3")]
     pub(super) code: i32,
 }
@@ -160,7 +159,7 @@ pub(super) struct Gauge {
 pub(super) struct Sum {
     #[prost(message, repeated, tag = "1")]
     pub(super) data_points: Vec<NumberPoint>,
-    /// 2: since the start.
+    /// 2: cumulative.
     #[prost(int32, tag = "2")]
     pub(super) aggregation_temporality: i32,
     #[prost(bool, tag = "3")]
@@ -171,7 +170,7 @@ pub(super) struct Sum {
 pub(super) struct Histogram {
     #[prost(message, repeated, tag = "1")]
     pub(super) data_points: Vec<HistogramPoint>,
-    /// 2: since the start.
+    /// 2: cumulative.
     #[prost(int32, tag = "2")]
     pub(super) aggregation_temporality: i32,
 }

@@ -1,6 +1,6 @@
-//! What a server reports to others about itself: metrics and traces to a collector of OpenTelemetry's,
-//! and metrics in the forms of StatsD and DogStatsD. Whoever takes them may be away or slow: then they
-//! are dropped and counted, and nobody waits. Metrics are also there to be read (`/v1/agent/metrics`).
+//! Export of metrics and traces: by OTLP to an OpenTelemetry collector, and metrics by StatsD and DogStatsD. If
+//! a receiver is slow or unavailable, data is dropped and counted; requests never wait. Metrics can also be
+//! scraped (`/v1/agent/metrics`).
 
 mod error;
 mod messages;
@@ -18,24 +18,23 @@ pub use error::TelemetryError;
 use otlp::Collector;
 pub(crate) use traces::{Traced, Traces};
 
-/// Counts what nobody took.
+/// A counter of dropped telemetry.
 ///
 /// # Errors
-/// When there is a metric of this name already.
+/// If a metric of this name is already registered.
 pub(crate) fn lost_counter(registry: &Registry) -> Result<IntCounter, MetricsError> {
     let lost = IntCounter::new(
         "legate_telemetry_lost_total",
-        "Spans and reports of metrics that nobody took.",
+        "Dropped spans and metric reports.",
     )?;
     registry.register(Box::new(lost.clone()))?;
     Ok(lost)
 }
 
-/// Starts what the settings ask for, and returns what takes the traces of requests. `lost` counts what
-/// nobody takes.
+/// Starts the configured exporters. Returns the exporter of request traces. `lost` counts dropped data.
 ///
 /// # Errors
-/// When the address of a receiver cannot be used.
+/// If the address of a receiver is invalid.
 pub(crate) fn start(
     config: &Arc<ServerConfig>,
     clock: &Clock,

@@ -1,4 +1,4 @@
-//! Sends to a collector of OpenTelemetry's, as OTLP over HTTP in its binary form.
+//! Exports to an OpenTelemetry collector, by OTLP over HTTP in binary format.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,18 +25,18 @@ use super::messages::{
 use super::traces::nanoseconds;
 use crate::config::ServerConfig;
 
-/// How long one request to the collector may take.
+/// Timeout of a request to the collector.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How many spans are sent at once.
+/// Maximum spans in a request.
 const BATCH: usize = 512;
-/// How long spans are collected.
+/// How long spans are collected before they are sent.
 const COLLECT: Duration = Duration::from_secs(5);
-/// How much of an answer is read, in bytes.
+/// Maximum bytes of a response that are read.
 const ANSWER: usize = 64 * 1024;
-/// OTLP's number for values since the start.
+/// OTLP's number for cumulative values.
 const CUMULATIVE: i32 = 2;
 
-/// A collector.
+/// An OTLP collector.
 #[derive(Clone)]
 pub(super) struct Collector {
     authority: String,
@@ -47,7 +47,7 @@ pub(super) struct Collector {
     headers: Vec<(HeaderName, HeaderValue)>,
     resource: Resource,
     clock: Clock,
-    /// When the counters began.
+    /// The start time of cumulative values.
     start: u64,
     lost: IntCounter,
 }
@@ -66,7 +66,7 @@ impl Collector {
         };
         let uri: Uri = endpoint
             .parse()
-            .map_err(|_| failed("it is no URL".to_owned()))?;
+            .map_err(|_| failed("it is not a URL".to_owned()))?;
         let tls = match uri.scheme_str() {
             Some("http") => None,
             Some("https") => {
@@ -111,7 +111,7 @@ impl Collector {
         })
     }
 
-    /// Sends all metrics at each interval, until the stop.
+    /// Sends all metrics at each interval until `stop`.
     pub(super) async fn send_metrics(
         self,
         registry: Registry,
@@ -131,7 +131,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Sends spans as they come, several at once.
+    /// Sends spans in batches until `stop`.
     pub(super) async fn send_traces(
         self,
         mut queue: mpsc::Receiver<Span>,
@@ -165,7 +165,7 @@ impl Collector {
         }
     }
 
-    /// Counts what was lost, and says so once for as long as it goes on.
+    /// Counts dropped data, and logs the first of consecutive failures.
     fn note(&self, result: Result<(), String>, failing: &mut bool, count: u64) {
         match result {
             Ok(()) => *failing = false,
@@ -176,7 +176,7 @@ impl Collector {
                     tracing::warn!(
                         collector,
                         error,
-                        "telemetry is not taken, and dropped until it is"
+                        "telemetry cannot be exported and is dropped"
                     );
                 }
                 *failing = true;
@@ -199,7 +199,7 @@ impl Collector {
         let text = |error: http_client::HttpError| error.to_string();
         let stream = TcpStream::connect((self.host.as_str(), self.port));
         let stream = timeout_at(deadline, stream).await;
-        let stream = stream.map_err(|_| "it does not answer".to_owned())?;
+        let stream = stream.map_err(|_| "connect timeout".to_owned())?;
         let stream = stream.map_err(|error| error.to_string())?;
         let reply = match &self.tls {
             None => http_client::send_over(stream, request, deadline)
@@ -208,7 +208,7 @@ impl Collector {
             Some(tls) => {
                 let name = server_name(&self.host).map_err(|error| error.to_string())?;
                 let stream = timeout_at(deadline, tls.connect(name, stream)).await;
-                let stream = stream.map_err(|_| "its TLS handshake took too long".to_owned())?;
+                let stream = stream.map_err(|_| "TLS handshake timeout".to_owned())?;
                 let stream = stream.map_err(|error| error.to_string())?;
                 http_client::send_over(stream, request, deadline)
                     .await
@@ -216,11 +216,11 @@ impl Collector {
             }
         };
         let status = reply.status;
-        // What it says is of no use, but its connection ends in order.
+        // The body is read only so that the connection closes cleanly.
         let _ = reply.body(ANSWER, deadline).await;
         match status.is_success() {
             true => Ok(()),
-            false => Err(format!("it answers {status}")),
+            false => Err(format!("status {status}")),
         }
     }
 
@@ -286,7 +286,7 @@ impl Collector {
         })
     }
 
-    /// Prometheus' buckets count all up to their bound; those of OTLP count what is between two.
+    /// Prometheus buckets are cumulative; OTLP buckets are not.
     fn histogram(&self, metric: &proto::Metric, now: u64) -> HistogramPoint {
         let histogram = metric.get_histogram();
         let buckets = histogram.get_bucket().iter();

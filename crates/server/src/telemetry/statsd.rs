@@ -1,5 +1,5 @@
-//! Metrics over UDP, as StatsD and DogStatsD take them. Counters are sent as what they have grown by,
-//! histograms as counters of how many there were and of their sum.
+//! Metrics over UDP for StatsD and DogStatsD. Counters are sent as increments, histograms as counters of their
+//! count and sum.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -11,11 +11,11 @@ use legate_runtime::{BoxError, CancellationToken};
 use tokio::net::UdpSocket;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The largest datagram, below what Ethernet carries.
+/// Maximum size of a datagram, below Ethernet's MTU.
 const DATAGRAM: usize = 1400;
 
-/// Sends all metrics at each interval, until the stop. With `tags` labels are tags as DogStatsD has
-/// them, else parts of the name.
+/// Sends all metrics at each interval until `stop`. With `tags`, labels are sent as DogStatsD tags, else as
+/// parts of the metric's name.
 pub(super) async fn send(
     address: String,
     tags: Option<Vec<String>>,
@@ -32,7 +32,7 @@ pub(super) async fn send(
         match stop.run_until_cancelled(write(&address, &lines)).await {
             Some(Err(error)) if !failing => {
                 failing = true;
-                tracing::warn!(address, %error, "metrics cannot be sent; it is tried again");
+                tracing::warn!(address, %error, "metrics cannot be sent; retrying");
             }
             Some(Ok(())) => failing = false,
             _ => {}
@@ -41,7 +41,7 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// The name is looked up each time: receivers move.
+/// Resolves the name each time, because receivers may move.
 async fn write(address: &str, lines: &[String]) -> io::Result<()> {
     let mut found = tokio::net::lookup_host(address).await?;
     let address = found
@@ -68,7 +68,7 @@ async fn write(address: &str, lines: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// All metrics. `sums` has what counters were when they were sent last.
+/// Formats all metrics. `sums` contains the previous values of counters.
 fn lines(
     registry: &Registry,
     tags: Option<&[String]>,
@@ -109,7 +109,7 @@ fn lines(
     lines
 }
 
-/// The name, and what stands behind the value.
+/// The name of a series, and the suffix after its value.
 fn series(name: &str, metric: &Metric, tags: Option<&[String]>) -> (String, String) {
     let plain = |text: &str| -> String {
         let kept = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_sent_as_what_they_have_grown_by() {
+    fn counters_are_sent_as_increments() {
         let registry = Registry::new();
         let calls = IntCounterVec::new(Opts::new("calls_total", "x"), &["path"]).unwrap();
         registry.register(Box::new(calls.clone())).unwrap();

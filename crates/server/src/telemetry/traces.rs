@@ -1,5 +1,5 @@
-//! Traces of requests to the HTTP API: one span each, below the caller's where it says one
-//! (`traceparent`). What is sent holds no parameters of the URL and no token.
+//! Traces of HTTP API requests: one span per request, as a child of the caller's span if the request has a
+//! `traceparent`. Spans contain no URL parameters and no tokens.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,13 +10,13 @@ use tokio::sync::mpsc;
 
 use super::messages::{KeyValue, Span, Status};
 
-/// How many spans wait to be sent.
+/// Maximum spans in the export queue.
 const WAITING: usize = 4096;
 
-/// How much of a path is sent, in bytes.
+/// Maximum characters of a path.
 const PATH: usize = 512;
 
-/// Takes the spans of requests; off where nobody wants them.
+/// Records spans of requests; a no-op if tracing is disabled.
 #[derive(Debug, Clone)]
 pub(crate) struct Traces(Option<Sending>);
 
@@ -28,12 +28,12 @@ struct Sending {
     spans: mpsc::Sender<Span>,
 }
 
-/// A request that is traced.
+/// A request with a span.
 #[derive(Debug)]
 pub(crate) struct Traced(Span);
 
 impl Traces {
-    /// Nothing is traced.
+    /// Tracing disabled.
     pub(crate) fn off() -> Self {
         Self(None)
     }
@@ -49,7 +49,7 @@ impl Traces {
         (Self(Some(sending)), queue)
     }
 
-    /// Begins the span of a request, if it is to have one.
+    /// Starts the span of a request, if it is sampled.
     pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Traced> {
         let sending = self.0.as_ref()?;
         let parent = headers
@@ -77,7 +77,7 @@ impl Traces {
         }))
     }
 
-    /// Ends a span. It is dropped when too many wait.
+    /// Ends a span. It is dropped if the queue is full.
     pub(crate) fn end(&self, traced: Option<Traced>, status: StatusCode) {
         let (Some(sending), Some(Traced(mut span))) = (&self.0, traced) else {
             return;
@@ -95,7 +95,7 @@ impl Traces {
     }
 }
 
-/// `00-TRACE-SPAN-FLAGS`: the ids, and whether the caller traces.
+/// Parses `00-TRACE-SPAN-FLAGS` into the ids and the sampled flag.
 fn parent_of(text: &str) -> Option<(Vec<u8>, Vec<u8>, bool)> {
     let mut parts = text.split('-');
     let version = parts
@@ -118,8 +118,7 @@ fn hex(text: &str, length: usize) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-/// What requests of one kind have in common: names of services and keys are left out, so that there are
-/// few names of spans.
+/// The span name of a path. Names of services and keys are omitted, to keep the number of span names low.
 fn route(path: &str) -> String {
     let parts = path.split('/').skip(1);
     let known: Vec<&str> = parts
@@ -134,7 +133,7 @@ fn route(path: &str) -> String {
     format!("/{}", known.join("/"))
 }
 
-/// Since 1970.
+/// Nanoseconds since the UNIX epoch.
 pub(super) fn nanoseconds(time: SystemTime) -> u64 {
     let passed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parents_are_read_as_the_standard_says() {
+    fn traceparent_headers_are_parsed_by_the_standard() {
         let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let (trace, span, sampled) = parent_of(text).unwrap();
         assert_eq!((trace[0], span[7], sampled), (0x0a, 0x31, true));

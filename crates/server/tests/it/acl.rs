@@ -1,4 +1,4 @@
-//! Access control over gRPC: tokens, logins, logouts.
+//! ACLs over gRPC: tokens, logins and logouts.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,7 +34,7 @@ pub(crate) fn deny_by_default(config: &mut ServerConfig) {
     config.acl.initial_management = Some(Secret::new(MANAGEMENT));
 }
 
-/// An auth method `kubernetes` of type jwt that gives `web` to whoever has the claim `service`.
+/// An auth method `kubernetes` of type jwt that grants `web` to logins with the claim `service`.
 pub(crate) async fn add_method(server: &Server, signer: &TestSigner, ttl: Duration) {
     let config = json!({
         "JWTValidationPubKeys": [signer.public_key_pem()],
@@ -100,7 +100,7 @@ async fn logout(channel: &Channel, token: &str) -> Result<(), Status> {
     answer.map(|_| ())
 }
 
-/// What the bootstrap parameters of a service's sidecar are answered with.
+/// The status of a request for the bootstrap parameters of a service's sidecar.
 async fn bootstrap(channel: &Channel, service: &str, token: &str) -> Code {
     let request = GetEnvoyBootstrapParamsRequest {
         node_spec: Some(NodeSpec::NodeName("vm-1".to_owned())),
@@ -150,13 +150,13 @@ async fn a_login_gives_a_token_for_the_service_until_the_logout() {
     let gone = features(&channel, &secret).await.unwrap_err();
     assert_eq!(gone.code(), Code::Unauthenticated);
     assert!(gone.message().contains("ACL not found"), "{gone}");
-    // Twice is as good as once.
+    // Logout is idempotent.
     logout(&channel, &secret).await.unwrap();
     server.stop(STOP).await.unwrap();
 }
 
 #[tokio::test]
-async fn refused_logins_say_why_and_make_no_token() {
+async fn refused_logins_give_a_reason_and_create_no_token() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
     add_method(&server, &signer, Duration::ZERO).await;
@@ -264,7 +264,7 @@ async fn only_tokens_of_logins_can_be_logged_out() {
 }
 
 #[tokio::test]
-async fn a_token_allows_what_its_identity_says() {
+async fn a_token_has_the_permissions_of_its_identity() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
     add_method(&server, &signer, Duration::ZERO).await;
@@ -307,7 +307,7 @@ async fn a_token_allows_what_its_identity_says() {
         let code = signed.map_or_else(|status| status.code(), |_| Code::Ok);
         assert_eq!(code, expected, "{path} {token:?}");
     }
-    // The request of a client that may have no certificate at all is not even read.
+    // The request of a caller without any permission is not decoded.
     let csr = "nonsense".to_owned();
     let refused = ca.sign(with_token(SignRequest { csr }, "")).await;
     assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
@@ -342,7 +342,7 @@ async fn roots_are_sent_to_tokens_that_still_exist() {
 }
 
 #[tokio::test]
-async fn what_needs_any_token_needs_one() {
+async fn calls_for_any_token_reject_anonymous_callers() {
     let server = start(|config| {
         deny_by_default(config);
         config.acl.default_policy = DefaultPolicy::Allow;
@@ -371,7 +371,7 @@ async fn what_needs_any_token_needs_one() {
 }
 
 #[tokio::test]
-async fn without_access_control_nobody_needs_a_token_and_nobody_gets_one() {
+async fn without_acls_tokens_are_neither_required_nor_issued() {
     let server = start(|_| {}).await;
     let channel = channel(&server).await;
     features(&channel, "").await.unwrap();

@@ -1,5 +1,5 @@
-//! Any policies, roles and tokens: the server and a walk over a flat list of rules agree on what
-//! may be done, seen and changed.
+//! Property: for any policies, roles and tokens, the server's decisions equal those of a model that evaluates a
+//! flat list of rules.
 
 use http::{Method, StatusCode};
 use proptest::prelude::*;
@@ -12,10 +12,10 @@ use crate::http_client::{Client, start};
 const NAMES: [&str; 4] = ["a", "ab", "abc", "b"];
 const RESOURCES: [&str; 4] = ["service", "node", "key", "session"];
 
-/// A rule about names: resource, name, whether that is a prefix, access.
+/// A rule: resource, name, whether the name is a prefix, access.
 type Rule = (&'static str, String, bool, &'static str);
 
-/// What a token or a role is linked to.
+/// The links of a token or a role.
 #[derive(Debug, Clone)]
 struct Links {
     policies: Vec<usize>,
@@ -25,7 +25,7 @@ struct Links {
 
 #[derive(Debug, Clone)]
 struct World {
-    /// The rules of each policy, and whether it holds in this datacenter.
+    /// The rules of each policy, and whether it applies in this datacenter.
     policies: Vec<(Vec<Rule>, bool)>,
     roles: Vec<Links>,
     token: Links,
@@ -76,7 +76,7 @@ fn any_world() -> impl Strategy<Value = World> {
 }
 
 impl World {
-    /// Every rule that the token has by now, without those of policies and roles that are gone.
+    /// All rules that currently apply to the token, without those of deleted policies and roles.
     fn rules(&self, gone_policies: &[usize], gone_roles: &[usize]) -> Vec<Rule> {
         let mut rules = Vec::new();
         let mut add = |links: &Links| {
@@ -108,7 +108,7 @@ impl World {
     }
 }
 
-/// Exact before prefix, longer before shorter; of the same, deny before write before read.
+/// Exact before prefix, longer before shorter; of equal rules, deny before write before read.
 fn permitted(rules: &[Rule], resource: &str, name: &str, write: bool) -> bool {
     let strictness = |access: &str| ["read", "write", "deny"].iter().position(|a| *a == access);
     let fits = |rule: &&Rule| match rule.2 {
@@ -143,13 +143,13 @@ fn links(links: &Links, policies: &[String]) -> Value {
     })
 }
 
-/// What the server says and does for the token is what the list says.
+/// Asserts that the server's decisions for the token equal the model's.
 async fn assert_agrees(token: &Client, rules: &[Rule]) -> TestCaseResult {
-    assert_says(token, rules).await?;
+    assert_decisions(token, rules).await?;
     assert_does(token, rules).await
 }
 
-async fn assert_says(token: &Client, rules: &[Rule]) -> TestCaseResult {
+async fn assert_decisions(token: &Client, rules: &[Rule]) -> TestCaseResult {
     let mut questions = Vec::new();
     for resource in RESOURCES {
         for name in NAMES {
@@ -183,7 +183,7 @@ async fn assert_says(token: &Client, rules: &[Rule]) -> TestCaseResult {
 async fn assert_does(token: &Client, rules: &[Rule]) -> TestCaseResult {
     let can = |resource, name: &str, write| permitted(rules, resource, name, write);
     let nodes = token.get("/v1/catalog/nodes").await.json();
-    // The server's own node stands among them under its own name.
+    // The server's own node is in the list too.
     let seen: Vec<&str> = nodes
         .as_array()
         .into_iter()
@@ -200,7 +200,7 @@ async fn assert_does(token: &Client, rules: &[Rule]) -> TestCaseResult {
         .collect();
     prop_assert_eq!(seen, expected, "{:?}", rules);
     for name in NAMES {
-        // Each service stands on the node of its name.
+        // Each service is on the node of its name.
         let read = can("service", name, false) && can("node", name, false);
         let found = token
             .get(&format!("/v1/health/service/{name}"))
@@ -275,7 +275,7 @@ async fn judge(world: &World) -> TestCaseResult {
         .delete(&format!("/v1/acl/policy/{}", policies[0]))
         .await;
     assert_agrees(&token, &world.rules(&[0], &[])).await?;
-    // The rules of a policy that stays change.
+    // Change the rules of a remaining policy.
     let mut changed = world.clone();
     changed.policies[1] = (vec![("service", "a".to_owned(), true, "deny")], true);
     let body = json!({ "Name": "p1", "Rules": spelled(&changed.policies[1].0) });
@@ -292,7 +292,7 @@ async fn judge(world: &World) -> TestCaseResult {
 }
 
 proptest! {
-    // Each case is a server and some hundred requests.
+    // Each case starts a server and sends hundreds of requests.
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]

@@ -1,4 +1,4 @@
-//! Auth methods whose keys are elsewhere: at a URL, or at an OpenID provider.
+//! Auth methods with remote keys: at a JWKS URL, or at an OpenID provider.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use crate::foreign::{Asked, Foreign, Reaction};
 use crate::http_client::{Client, Reply, start};
 use crate::running::Running;
 
-/// A server, its client without a token and one that may do everything.
+/// A server, its client without a token, and one with the management token.
 pub(crate) async fn server() -> (Running, Client, Client) {
     let (server, client) = start(|config| {
         deny_by_default(config);
@@ -24,7 +24,7 @@ pub(crate) async fn server() -> (Running, Client, Client) {
     (server, client, management)
 }
 
-/// A method `m`, and a rule that gives every login the service of a variable.
+/// An auth method `m`, with a binding rule that grants every login the service named by a variable.
 pub(crate) async fn add_method(management: &Client, kind: &str, config: &Value, bind_name: &str) {
     let method = json!({"Name": "m", "Type": kind, "Config": config});
     management.write("/v1/acl/auth-method", &method).await;
@@ -61,7 +61,7 @@ fn claims() -> Value {
 }
 
 fn key_set(keys: &[Value]) -> Reaction {
-    // A key of a kind that nobody knows is no obstacle.
+    // Keys of unknown types are ignored.
     let mut all = vec![json!({"kty": "post-quantum", "kid": "z"})];
     all.extend_from_slice(keys);
     Reaction::Json(200, json!({"keys": all}))
@@ -78,7 +78,7 @@ fn jwks(provider: &Foreign) -> Value {
     })
 }
 
-/// Lets time pass for timers.
+/// Advances the time for timers.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -103,7 +103,7 @@ async fn keys_at_a_url_are_fetched_once_and_again_when_they_change() {
     }
     assert_eq!(provider.asked().len(), 1);
 
-    // Tokens that name a key that is not known make it ask once in a while and no more.
+    // Tokens with unknown key ids cause a limited rate of fetches.
     let stranger = second.sign_as("2", &claims());
     for _ in 0..20 {
         let reply = login(&client, &stranger).await;
@@ -115,12 +115,12 @@ async fn keys_at_a_url_are_fetched_once_and_again_when_they_change() {
     let key = second.public_jwk("2");
     provider.answer(move |_| key_set(std::slice::from_ref(&key)));
     assert_eq!(service_of(&login(&client, &stranger).await), "web");
-    // The first key was withdrawn.
+    // The first key has been withdrawn.
     let reply = login(&client, &first.sign_as("1", &claims())).await;
     assert_eq!(reply.status, StatusCode::FORBIDDEN);
     assert_eq!(provider.asked().len(), 1);
 
-    // A provider that is away does not stop logins with keys that are known.
+    // With the provider unavailable, logins with cached keys still succeed.
     provider.answer(|_| Reaction::Hangup);
     pass(Duration::from_secs(2 * 3_600)).await;
     assert_eq!(service_of(&login(&client, &stranger).await), "web");
@@ -201,7 +201,7 @@ async fn a_discovered_provider_names_its_keys() {
         assert!(reply.text().contains(says), "{}", reply.text());
     }
 
-    // Who says to be somebody else is not believed.
+    // Metadata with another issuer is rejected.
     let wrong = metadata("https://other".to_owned());
     provider.answer(move |_| wrong("https://other"));
     let method = json!({"Name": "n", "Type": "jwt", "Config": config});
@@ -227,9 +227,9 @@ async fn a_method_whose_keys_cannot_be_fetched_is_not_stored() {
         (Box::new(|| Reaction::Hangup), "connection"),
         (
             Box::new(|| Reaction::Huge(2 << 20)),
-            "more than 1048576 bytes",
+            "exceeds 1048576 bytes",
         ),
-        (Box::new(|| Reaction::Huge(10)), "not right"),
+        (Box::new(|| Reaction::Huge(10)), "response is invalid"),
         (Box::new(|| Reaction::Json(503, json!("busy"))), "503"),
         (
             Box::new(move || Reaction::Redirect(elsewhere.clone())),
@@ -265,19 +265,19 @@ async fn a_method_whose_keys_cannot_be_fetched_is_not_stored() {
 }
 
 #[tokio::test]
-async fn a_provider_that_says_nothing_is_not_waited_for_long() {
+async fn a_silent_provider_times_out() {
     let (_server, client, management) = server().await;
     let signer = TestSigner::generate();
     let key = signer.public_jwk("1");
     let provider = Foreign::start(move |_| key_set(std::slice::from_ref(&key))).await;
     add_method(&management, "jwt", &jwks(&provider), "${value.name}").await;
     provider.answer(|_| Reaction::Silence);
-    // From here on, time passes as soon as nothing else happens.
+    // From here on, paused time advances whenever all tasks are idle.
     tokio::time::pause();
     let reply = login(&client, &signer.sign_as("1", &claims())).await;
     assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(
-        reply.text().contains("no answer in 8 s"),
+        reply.text().contains("no response within 8 s"),
         "{}",
         reply.text()
     );

@@ -1,4 +1,4 @@
-//! The CA's configuration, another root, and leaves over HTTP.
+//! CA configuration, root rotation, and leaves over HTTP.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn the_configuration_is_read_and_written_as_with_consul() {
     assert_eq!(first["Config"], expected);
     let before = roots(&client).await;
 
-    // As the Go client's own test does it: durations are nanoseconds, and state is passed through.
+    // Like the Go client's test: durations are in nanoseconds, and state is passed through.
     change(
         &client,
         json!({
@@ -55,7 +55,7 @@ async fn the_configuration_is_read_and_written_as_with_consul() {
     assert_eq!(second["State"]["foo"], "bar");
     assert!(second["ModifyIndex"].as_u64() > first["ModifyIndex"].as_u64());
     assert_eq!(roots(&client).await["ActiveRootID"], before["ActiveRootID"]);
-    // The same again changes nothing.
+    // Writing the same configuration again is a no-op.
     client.write(CONFIGURATION, &second).await;
     assert_eq!(client.get(CONFIGURATION).await.json(), second);
 
@@ -92,7 +92,7 @@ async fn the_configuration_is_read_and_written_as_with_consul() {
 }
 
 #[tokio::test]
-async fn another_root_is_linked_to_the_old_one_which_stays_trusted() {
+async fn a_rotated_root_is_cross_signed_and_the_old_one_stays_trusted() {
     let server = grpc::start(|config| {
         config.http = Some("127.0.0.1:0".parse().unwrap());
     })
@@ -149,7 +149,7 @@ async fn another_root_is_linked_to_the_old_one_which_stays_trusted() {
 }
 
 #[tokio::test]
-async fn a_root_of_the_operators_own_is_taken_and_one_without_a_link_by_force_only() {
+async fn operator_roots_are_accepted_and_missing_cross_signing_needs_force() {
     let (server, client) = start(|_| {}).await;
     change(
         &client,
@@ -157,7 +157,7 @@ async fn a_root_of_the_operators_own_is_taken_and_one_without_a_link_by_force_on
     )
     .await;
 
-    // One of the operator's own, and its key is shown to nobody.
+    // An operator-provided root. Its key is never returned.
     let own = Authority::generate_root(RootRequest {
         common_name: "ours".to_owned(),
         uri: format!("spiffe://{}", server.ca().trust_domain()),
@@ -178,7 +178,7 @@ async fn a_root_of_the_operators_own_is_taken_and_one_without_a_link_by_force_on
     change(&client, json!({"LeafCertTTL": "3h"})).await;
     assert_eq!(roots(&client).await, last, "the key is still the same");
 
-    // Without a link only for those who insist.
+    // Rotation without cross-signing requires `ForceWithoutCrossSigning`.
     change(&client, json!({"DisableCrossSigning": true})).await;
     let mut forced = json!({"Provider": "consul", "Config": {}});
     let reply = client.put(CONFIGURATION, &forced).await;
@@ -223,7 +223,7 @@ async fn a_rotation_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_leaf_is_for_who_may_be_the_service() {
+async fn a_leaf_requires_service_write() {
     let (server, client) = start(|config| {
         config.acl.enabled = true;
         config.acl.default_policy = legate_server::DefaultPolicy::Deny;
@@ -261,7 +261,7 @@ async fn a_leaf_is_for_who_may_be_the_service() {
             .unwrap()
             .contains("PRIVATE KEY")
     );
-    // Everybody who asks gets the same one, and a query that waits for a newer one ends without.
+    // All callers get the same leaf. A blocking query for a newer one times out.
     assert_eq!(web.get(path).await.json(), leaf);
     let waited = format!("{path}?index={}&wait=100ms", reply.index());
     assert_eq!(web.get(&waited).await.json(), leaf);
@@ -287,7 +287,7 @@ async fn too_many_requests_for_certificates_are_refused() {
     let refused = client.get(&leaf("api")).await;
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.text(), "Rate limit reached, try again later");
-    // What is there already needs no signature.
+    // Cached leaves need no signature.
     client.get(&leaf("web")).await.json();
     let mut grpc = ConnectCaServiceClient::new(channel(&server).await);
     let uri = format!(

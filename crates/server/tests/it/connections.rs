@@ -1,4 +1,4 @@
-//! Connections that say nothing, and very many at one time.
+//! Silent connections, and very many connections at once.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,13 +26,13 @@ use tonic_prost::ProstCodec;
 use crate::grpc::{STOP, channel, grpc_only, start, tls_channel};
 use crate::http_client::Client;
 
-/// Long enough for whatever works, however slow the machine is.
+/// Generous timeout for operations that must succeed, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The preface of HTTP/2 and the empty SETTINGS that follow it.
+/// The HTTP/2 preface and an empty SETTINGS frame.
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The program, started with the soft limit of open files that most systems have.
+/// The server program, started with a typical soft limit of open files.
 struct Program {
     _process: Child,
     _state: State,
@@ -77,12 +77,12 @@ impl Program {
 
 async fn connect_from(client: Ipv4Addr, server: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
-    // The port is chosen when the server is known: there are enough for each pair of addresses.
+    // The port is chosen at connect: there are enough for each pair of addresses.
     socket.bind(SocketAddr::from((client, 0)))?;
     socket.connect(server).await
 }
 
-/// Whether the server has not closed a connection. It may have sent something.
+/// Whether the server has kept a connection open. It may have sent data.
 async fn is_open(stream: &TcpStream) -> bool {
     tokio::task::yield_now().await;
     let mut received = [0; 1_024];
@@ -137,7 +137,7 @@ async fn silent_connections_do_not_hold_the_tls_port() {
 }
 
 #[tokio::test]
-async fn one_address_cannot_take_every_place() {
+async fn one_address_cannot_take_all_connections() {
     let limit = ApiLimit {
         in_all: 6,
         per_address: 4,
@@ -155,8 +155,8 @@ async fn one_address_cannot_take_every_place() {
     server.stop(STOP).await.unwrap();
 }
 
-/// Time is the test's: it moves on when nothing else happens, also while a file or etcd is waited
-/// for. So this server's state is in memory whatever store the tests are run with.
+/// Paused time advances whenever all tasks are idle, even while the server waits for a file or etcd. So this
+/// server always uses a store in memory.
 #[tokio::test(start_paused = true)]
 async fn a_call_without_a_message_is_not_waited_for() {
     let server = Server::start(grpc_only(), Parts::default()).await.unwrap();

@@ -76,7 +76,7 @@ async fn over_grpc(
     Ok(Message::from_vec(&reply.into_inner().msg).unwrap())
 }
 
-/// `web` with this many instances, each at an address of its own.
+/// Registers this many instances of `web`, each with its own address.
 async fn register_web(server: &Server, count: u8) {
     for number in 1..=count {
         let service = ServiceInstance {
@@ -106,7 +106,7 @@ async fn with_settings(settings: DnsSettings) -> (Running, SocketAddr) {
 }
 
 #[tokio::test]
-async fn every_way_gives_the_same_answer() {
+async fn all_transports_give_the_same_answer() {
     let (server, address) = with_dns().await;
     register_web(&server, 3).await;
     let request = question("web.service.consul.", None);
@@ -114,7 +114,7 @@ async fn every_way_gives_the_same_answer() {
     for reply in [
         over_udp(address, &request).await,
         ask_tcp(&mut tcp, &request).await,
-        // One connection carries any number of questions.
+        // A connection can carry several queries.
         ask_tcp(&mut tcp, &request).await,
         over_grpc(&server, request.clone(), Protocol::Udp, "")
             .await
@@ -138,7 +138,7 @@ async fn every_way_gives_the_same_answer() {
 }
 
 #[tokio::test]
-async fn a_long_answer_is_cut_to_what_the_transport_takes() {
+async fn long_answers_are_truncated_for_the_transport() {
     let settings = DnsSettings {
         enable_truncate: true,
         ..DnsSettings::default()
@@ -170,7 +170,7 @@ async fn a_long_answer_is_cut_to_what_the_transport_takes() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_gets_a_code() {
+async fn malformed_requests_get_an_error_code() {
     let (server, address) = with_dns().await;
     let code = async |name: &str| {
         let reply = over_udp(address, &question(name, None)).await;
@@ -194,7 +194,7 @@ async fn what_is_wrong_gets_a_code() {
 }
 
 #[tokio::test]
-async fn grpc_refuses_what_it_cannot_answer() {
+async fn grpc_rejects_malformed_requests() {
     let server = start(|_| {}).await;
     let good = question("web.service.consul.", None);
     let refused = over_grpc(&server, good, Protocol::UnsetUnspecified, "").await;
@@ -213,7 +213,7 @@ async fn grpc_refuses_what_it_cannot_answer() {
 }
 
 #[tokio::test]
-async fn answers_hold_what_the_token_may_see() {
+async fn answers_are_filtered_by_the_token() {
     let server = start(deny_by_default).await;
     register_web(&server, 1).await;
     let ask = async |token: &str| {
@@ -230,7 +230,7 @@ async fn answers_hold_what_the_token_may_see() {
 }
 
 #[tokio::test]
-async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
+async fn names_in_a_namespace_require_permission_there() {
     let server = start(|config| {
         deny_by_default(config);
         config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -254,7 +254,7 @@ async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
     };
     let name = "web.service.team.ns.default.ap.consul.";
     assert_eq!(ask(name, MANAGEMENT).await, 1);
-    // Rules outside of a block are about the default namespace, where there is no such service.
+    // Rules outside a namespace block apply to the default namespace, which has no such service.
     assert_eq!(ask(name, text(&token, "SecretID")).await, 0);
     assert_eq!(ask("web.service.consul.", MANAGEMENT).await, 0);
     let name_of_address = async |token: &str| {
@@ -269,7 +269,7 @@ async fn a_namespace_shows_its_names_to_those_with_rights_in_it() {
 }
 
 #[tokio::test]
-async fn a_prepared_query_leads_to_nodes_of_its_partition() {
+async fn a_prepared_query_returns_nodes_of_its_partition() {
     let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
     let client = Client::of(&server);
     client
@@ -285,7 +285,7 @@ async fn a_prepared_query_leads_to_nodes_of_its_partition() {
     let srv = question_of(RecordType::SRV, "far.query.consul.");
     let found = over_grpc(&server, srv, Protocol::Udp, "").await.unwrap();
     assert_eq!(data(&found), ["1 1 80 vm-1.node.east.ap.dc1.dc.consul."]);
-    // What is named is found there.
+    // Names with an explicit partition are looked up there.
     let node = question("vm-1.node.east.ap.dc1.dc.consul.", None);
     let node = over_grpc(&server, node, Protocol::Udp, "").await.unwrap();
     assert_eq!(data(&node), ["10.0.0.1"]);
@@ -302,7 +302,7 @@ async fn silent_connections_do_not_hold_up_the_stop() {
     drop((half, silent));
 }
 
-/// A DNS server of somebody else: it answers every question with one address, or with a code.
+/// An upstream DNS server that responds to every query with one address, or with an error code.
 struct Recursor {
     udp: UdpSocket,
     tcp: TcpListener,
@@ -333,13 +333,13 @@ impl Recursor {
         reply.to_vec().unwrap()
     }
 
-    /// Answers while something else is done.
+    /// Serves queries while `other` runs.
     async fn during<T>(&self, other: impl Future<Output = T>) -> T {
         let udp = async {
             let mut buffer = [0; 4096];
             loop {
                 let (length, client) = self.udp.recv_from(&mut buffer).await.unwrap();
-                // One that comes from elsewhere, or is about something else, counts for nothing.
+                // Responses from another address, or to another query, are ignored.
                 let stray = UdpSocket::bind("127.0.0.1:0").await.unwrap();
                 let mut wrong = self.reply(&buffer[..length]);
                 stray.send_to(&wrong, client).await.unwrap();
@@ -386,7 +386,7 @@ fn data(reply: &Message) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn other_servers_answer_for_other_names() {
+async fn recursors_answer_for_other_domains() {
     let failing = Recursor::new(ResponseCode::ServFail).await;
     let good = Recursor::new(ResponseCode::NoError).await;
     let (server, address) = with_settings(asking(&[&failing, &good])).await;
@@ -415,7 +415,7 @@ async fn other_servers_answer_for_other_names() {
         let reply = over_udp(address, &question("outside.service.consul.", None)).await;
         assert!(reply.metadata.authoritative && reply.metadata.recursion_available);
         assert_eq!(data(&reply), ["ext.example.com.", "192.0.2.7"]);
-        // What is in the domain is nobody else's.
+        // Names in the own domain are not forwarded.
         let reply = over_udp(address, &question("missing.service.consul.", None)).await;
         assert_eq!(reply.metadata.response_code, ResponseCode::NXDomain);
     };
@@ -424,7 +424,7 @@ async fn other_servers_answer_for_other_names() {
 }
 
 #[tokio::test]
-async fn without_an_answer_of_others_the_request_fails_and_the_rest_goes_on() {
+async fn failing_recursors_fail_only_their_requests() {
     let failing = Recursor::new(ResponseCode::Refused).await;
     let settings = DnsSettings {
         recursor_timeout: Duration::from_millis(200),
@@ -438,7 +438,7 @@ async fn without_an_answer_of_others_the_request_fails_and_the_rest_goes_on() {
         assert!(reply.metadata.recursion_available && reply.edns.is_some());
     };
     failing.during(asked).await;
-    // Nobody answers now.
+    // No recursor responds now.
     let (silent, ours) = (
         question("example.com.", None),
         question("web.service.consul.", None),
@@ -451,7 +451,7 @@ async fn without_an_answer_of_others_the_request_fails_and_the_rest_goes_on() {
 
 #[tokio::test]
 async fn lookups_are_among_the_requests_that_are_limited() {
-    // One may come at once, and the next one after ten seconds.
+    // One query is permitted at once, and the next one after ten seconds.
     let limits = RequestLimits {
         mode: LimitMode::Enforcing,
         read_rate: Some(0.1),

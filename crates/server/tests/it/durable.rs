@@ -1,4 +1,4 @@
-//! What a server keeps: over a kill, and in a snapshot that another server takes over.
+//! Durability: the state of a server after a kill, and snapshots restored to another server.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -20,10 +20,10 @@ use crate::running::store_config;
 
 const STOP: Duration = Duration::from_secs(5);
 
-/// Far above what an answer takes.
+/// Far above the duration of a response.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// `legate-server` with what it keeps.
+/// Starts `legate-server` with this state.
 async fn run(state: &State) -> (Child, Client) {
     let mut process = Command::new(env!("CARGO_BIN_EXE_legate-server"))
         .args(["--http-port=0", "--grpc-port=-1"])
@@ -51,7 +51,7 @@ fn web() -> Value {
     json!({"Node": "n1", "Address": "10.0.0.1", "Service": {"Service": "web", "Port": 80}})
 }
 
-/// The mesh's roots, the instances of `web`, and who may call it.
+/// The mesh's roots, the instances of `web`, and its intentions.
 async fn seen(client: &Client) -> [Value; 3] {
     [
         client.get("/v1/connect/ca/roots").await.json(),
@@ -88,7 +88,7 @@ async fn servers_that_start_at_once_make_one_mesh() {
         key_file: None,
     };
     let store = Store::open(disk, &storage.spawner()).await.unwrap();
-    // All with the default node name.
+    // Both use the default node name.
     let server = || {
         let config = ServerConfig {
             http: None,
@@ -129,7 +129,7 @@ async fn a_snapshot_is_taken_over_by_another_server() {
             directory,
             key_file: Some(key.clone()),
         },
-        // The key is the same already.
+        // The encryption key is the same already.
         shared => shared,
     });
     let (first, old) = start(|config| config.store = keep).await;
@@ -152,7 +152,7 @@ async fn a_snapshot_is_taken_over_by_another_server() {
     assert_eq!(seen(&new).await, seen(&old).await);
     assert_eq!(first.ca().trust_domain(), second.ca().trust_domain());
     assert!(new.get("/v1/catalog/nodes").await.index() > index);
-    // What is written now is kept as before.
+    // New writes are persisted as before.
     new.put("/v1/catalog/register", &web()).await.json();
     first.stop(STOP).await.unwrap();
     second.stop(STOP).await.unwrap();
@@ -168,7 +168,7 @@ async fn a_client_that_sends_a_snapshot_slowly_holds_up_no_other_client() {
     let head = b"PUT /v1/snapshot HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\
         Expect: 100-continue\r\n\r\n";
     slow.write_all(head).await.unwrap();
-    // The server asks for the body: it is about to read it.
+    // `100 Continue`: the server has started to read the body.
     let mut answer = [0; 12];
     slow.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 100");
@@ -179,7 +179,7 @@ async fn a_client_that_sends_a_snapshot_slowly_holds_up_no_other_client() {
 }
 
 #[tokio::test]
-async fn a_snapshot_is_for_who_may_do_everything() {
+async fn snapshots_require_management_permission() {
     let (server, client) = start(|config| {
         config.acl.enabled = true;
         config.acl.initial_management = Some("6d2b7b1c-0c43-4a39-9c9a-4c1f4f7e2f10".into());
@@ -194,7 +194,7 @@ async fn a_snapshot_is_for_who_may_do_everything() {
         ..client
     };
     let answer = manager.get("/v1/snapshot").await;
-    // A store in memory has no key for the secrets.
+    // A store in memory has no encryption key.
     let expected = match Backend::from_env() {
         Backend::Memory => StatusCode::BAD_REQUEST,
         Backend::File | Backend::Etcd => StatusCode::OK,

@@ -1,5 +1,5 @@
-//! A Vault as far as its PKI engine and logins go: the paths, fields and statuses of HashiCorp Vault,
-//! kept in memory, which can be made to misbehave.
+//! A fake of HashiCorp Vault's PKI engine and logins: the same paths, fields and status codes, with state in
+//! memory and injectable faults.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -19,29 +19,29 @@ use tokio::net::TcpListener;
 
 use crate::grpc::csr;
 
-/// What it does wrong.
+/// Injected faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// It is sealed.
+    /// Vault is sealed.
     Sealed,
-    /// It answers with a page for people.
+    /// Responses are HTML pages.
     Page,
-    /// It answers without an end.
+    /// Responses never end.
     Endless,
-    /// Certificates are for a key of its own.
+    /// Certificates are for a different key.
     OtherKey,
-    /// Certificates name somebody else.
+    /// Certificates contain a different identity.
     OtherIdentity,
-    /// Intermediates are signed by nobody whom it knows.
+    /// Intermediates are signed by an unknown authority.
     ForeignIntermediate,
-    /// A root is not signed, but handed back.
+    /// Cross-signing returns the root unchanged.
     NoLink,
 }
 
 #[derive(Default)]
 struct Mount {
     keys: BTreeMap<String, String>,
-    /// Certificates with the name of their key.
+    /// Certificates with the id of their key.
     issuers: BTreeMap<String, (String, String)>,
     default: Option<String>,
     made: usize,
@@ -61,7 +61,7 @@ impl Mount {
         name
     }
 
-    /// A certificate for a key, and what has signed it, which is kept without one. Returns which key each has.
+    /// Adds a certificate with its key, and its issuers without keys. Returns the key id of each.
     fn add_bundle(&mut self, bundle: &str, key: &str) -> BTreeMap<String, String> {
         let bundle = split_certificates(bundle).unwrap();
         let mut keys = std::iter::once(key.to_owned()).chain(std::iter::repeat(String::new()));
@@ -79,13 +79,13 @@ pub(crate) struct Kept {
     mounts: BTreeMap<String, Mount>,
     pub(crate) tokens: HashSet<String>,
     pub(crate) wrong: Option<Wrong>,
-    /// Methods and paths in their order.
+    /// Methods and paths of all requests, in order.
     pub(crate) asked: Vec<String>,
     pub(crate) namespaces: HashSet<String>,
     made: usize,
 }
 
-/// A running one.
+/// A running fake.
 pub(crate) struct FakeVault {
     pub(crate) address: SocketAddr,
     kept: Arc<Mutex<Kept>>,
@@ -197,7 +197,7 @@ fn mounts(kept: &mut Kept, method: &Method, path: &str) -> Response {
 fn pki(kept: &mut Kept, name: &str, method: &Method, path: &str, body: &Value) -> Response {
     let wrong = kept.wrong;
     kept.made += 1;
-    // In the order of their names.
+    // Zero-padded, so that ids sort in order of creation.
     let key = format!("key-{:06}", kept.made);
     let mount = kept.mounts.get_mut(name).unwrap();
     let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Any filter: the server leaves of a list what a naive reading of the filter leaves of it.
+//! Property: for any filter, the server's result equals that of a naive evaluation.
 
 use legate_filter::{Expression, Match, Operator, Pattern, Selector, Tree};
 use proptest::prelude::*;
@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 
 use crate::http_client::{Client, start};
 
-/// What can be asked of a field.
+/// The type of a field, which determines its operators.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Text,
     Number,
     Flag,
-    /// A list of texts or a map, whose keys count.
+    /// A list of strings, or a map by its keys.
     Many,
-    /// A list of records.
+    /// A list of objects.
     List,
 }
 
-/// A list, and the fields of its items that are always there.
+/// A list endpoint, and the fields that all its items have.
 #[derive(Debug)]
 struct List {
     path: &'static str,
@@ -180,11 +180,11 @@ fn asks(found: &Match, way: &[String], value: &Value) -> bool {
         return answers(&found.operator, value) != found.negated;
     };
     match value {
-        // One of a list is enough, also for what must not hold.
+        // A list matches if one of its items matches, even for negated operators.
         Value::Array(items) => items.iter().any(|item| asks(found, way, item)),
         value => match value.get(first) {
             Some(inner) => asks(found, rest, inner),
-            // Only keys of maps are missing: nothing but emptiness can be said of them.
+            // Only keys of maps can be missing; such a field only matches emptiness checks.
             None => matches!(found.operator, Operator::Empty) != found.negated,
         },
     }
@@ -229,7 +229,7 @@ async fn judge(client: &Client, list: &List, filter: &Expression) -> TestCaseRes
 }
 
 #[test]
-fn the_server_and_a_naive_reading_agree() {
+fn the_server_and_a_naive_evaluation_agree() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,5 +1,5 @@
-//! A server of somebody else: an identity provider or a Kubernetes API server. It speaks HTTP over real
-//! TLS, answers as the test says, and can misbehave.
+//! A fake external server: an identity provider or a Kubernetes API server. It serves HTTP over real TLS, with
+//! responses set by the test.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// What a server was asked.
+/// A request that the server received.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: Method,
@@ -28,21 +28,21 @@ pub(crate) struct Asked {
 
 type Answer = dyn Fn(&Asked) -> Reaction + Send + Sync;
 
-/// What a server does with a question.
+/// The server's response to a request.
 pub(crate) enum Reaction {
-    /// Status and document.
+    /// Status and JSON document.
     Json(u16, Value),
-    /// A text that goes on for this many bytes.
+    /// A body of this many bytes.
     Huge(usize),
-    /// Nothing at all.
+    /// No response.
     Silence,
-    /// It closes the connection.
+    /// Closes the connection.
     Hangup,
-    /// It sends elsewhere.
+    /// Redirects to this URL.
     Redirect(String),
 }
 
-/// The server. It ends when it is dropped.
+/// The server. Stops when dropped.
 pub(crate) struct Foreign {
     pub(crate) ca: TestCa,
     pub(crate) address: SocketAddr,
@@ -84,12 +84,12 @@ impl Foreign {
         format!("https://localhost:{}", self.address.port())
     }
 
-    /// From now on it answers in another way.
+    /// Replaces the handler for subsequent requests.
     pub(crate) fn answer(&self, answer: impl Fn(&Asked) -> Reaction + Send + Sync + 'static) {
         *self.state.answer.lock().unwrap() = Arc::new(answer);
     }
 
-    /// What it was asked since the last call.
+    /// Takes the requests received since the last call.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.state.asked.lock().unwrap())
     }
@@ -112,13 +112,13 @@ async fn accept(
 }
 
 async fn serve(stream: TcpStream, tls: TlsAcceptor, state: Arc<State>) {
-    // A client that does not like the certificate goes away.
+    // The client may reject the certificate.
     let Ok(stream) = tls.accept(stream).await else {
         return;
     };
     let service = service_fn(move |request| react(request, state.clone()));
     let connection = hyper::server::conn::http1::Builder::new();
-    // How it ends is the client's business.
+    // Errors of the connection are up to the client.
     let _ = connection
         .serve_connection(TokioIo::new(stream), service)
         .await;

@@ -1,5 +1,5 @@
-//! What Consul's Go client sends: the calls of `github.com/hashicorp/consul/api` v1.32.1 as they
-//! left a Go program, with the zero values that it sends for what nobody set.
+//! Replays requests of Consul's Go client: calls of `github.com/hashicorp/consul/api` v1.32.1 as recorded,
+//! including the zero values of unset fields.
 
 use http::{Method, StatusCode};
 use legate_model::Secret;
@@ -10,7 +10,7 @@ use crate::http_client::start;
 
 const MANAGEMENT: &str = "11111111-2222-3333-4444-555555555555";
 
-/// One call, in the order in which the program made them.
+/// A recorded call.
 #[derive(Deserialize)]
 struct Call {
     step: String,
@@ -46,7 +46,7 @@ async fn every_call_of_the_go_client_succeeds() {
             let weights = &reply.json()[0]["Service"]["Weights"];
             assert_eq!(weights, &json!({ "Passing": 1, "Warning": 1 }));
         }
-        // Go's client reads this field as a number of nanoseconds and as nothing else.
+        // Go's client can only decode this field as a number of nanoseconds.
         if call.step == "config get service-defaults api" {
             let check = &reply.json()["UpstreamConfig"]["Defaults"]["PassiveHealthCheck"];
             assert_eq!(check["Interval"], 10_000_000_000_u64);

@@ -27,13 +27,13 @@ use crate::running::Running;
 pub(crate) const NODE_ID: &str = "8f1d5b1e-7c8c-4f0a-8a61-5d6f1f5c9a01";
 pub(crate) const STOP: Duration = Duration::from_secs(10);
 
-/// A server that serves gRPC without TLS, and what `change` adds.
+/// A server with gRPC without TLS, and with the settings of `change`.
 pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> Running {
     let server = Running::start(grpc_only(), change, Parts::default()).await;
     server.unwrap()
 }
 
-/// Settings of a server that serves gRPC without TLS.
+/// The settings of a server with gRPC without TLS only.
 pub(crate) fn grpc_only() -> ServerConfig {
     ServerConfig {
         http: None,
@@ -50,7 +50,7 @@ pub(crate) async fn channel(server: &Server) -> Channel {
     Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
 }
 
-/// A request with a token; an empty one is left out.
+/// A request with a token, if it is not empty.
 pub(crate) fn with_token<T>(message: T, token: &str) -> Request<T> {
     let mut request = Request::new(message);
     if !token.is_empty() {
@@ -204,7 +204,7 @@ async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
 }
 
 #[tokio::test]
-async fn a_call_of_a_tenancy_that_cannot_be_is_refused() {
+async fn a_call_with_an_invalid_tenancy_is_refused() {
     let server = start(|_| {}).await;
     let mut ca = ConnectCaServiceClient::new(channel(&server).await);
     let mut discovery = ServerDiscoveryServiceClient::new(channel(&server).await);
@@ -229,7 +229,7 @@ async fn a_call_of_a_tenancy_that_cannot_be_is_refused() {
 }
 
 #[tokio::test]
-async fn servers_are_told_at_once_and_until_the_end() {
+async fn the_server_list_is_sent_at_once_and_the_stream_stays_open() {
     let server = start(|config| config.advertise = "192.0.2.7".parse().unwrap()).await;
     let address = server.grpc_addr().unwrap();
     let mut client = ServerDiscoveryServiceClient::new(channel(&server).await);
@@ -268,7 +268,7 @@ async fn a_client_that_reads_nothing_does_not_hold_up_the_stop() {
 }
 
 #[tokio::test]
-async fn roots_are_told_and_leaves_are_signed() {
+async fn roots_are_streamed_and_leaves_are_signed() {
     let server = start(|_| {}).await;
     let mut client = ConnectCaServiceClient::new(channel(&server).await);
     let roots = client.watch_roots(WatchRootsRequest {}).await.unwrap();
@@ -316,13 +316,13 @@ async fn roots_are_told_and_leaves_are_signed() {
     server.stop(STOP).await.unwrap();
 }
 
-/// A signing request for these URIs.
+/// A CSR with these URIs.
 pub(crate) fn csr(uris: &[&str]) -> String {
     let uri = |uri: &&str| SanType::URI((*uri).try_into().unwrap());
     csr_for(uris.iter().map(uri).collect())
 }
 
-/// A signing request for these names.
+/// A CSR with these names.
 fn csr_for(names: Vec<SanType>) -> String {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let mut params = CertificateParams::default();
@@ -335,7 +335,7 @@ async fn tls_serves_the_same_with_the_certificate_of_the_mesh() {
     let free = "127.0.0.1:0".parse().unwrap();
     let server = start(|config| config.grpc_tls = Some(free)).await;
     let address = server.grpc_tls_addr().unwrap();
-    // Clients that never begin the handshake are in nobody's way.
+    // Clients that never start the TLS handshake do not block others.
     let mut silent = Vec::new();
     for _ in 0..50 {
         silent.push(TcpStream::connect(address).await.unwrap());

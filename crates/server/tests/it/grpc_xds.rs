@@ -1,4 +1,4 @@
-//! Delta xDS of a running server, with a client that says what an Envoy would say.
+//! Delta xDS of a running server, with a client that acts as Envoy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::grpc::{STOP, channel, register, sidecar, start, with_token};
 const WEB_TOKEN: &str = "1c9f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One stream of the sidecar of `web`.
+/// An ADS stream of the sidecar of `web`.
 pub(crate) struct Ads {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: Streaming<DeltaDiscoveryResponse>,
@@ -85,7 +85,7 @@ impl Ads {
             .expect("the stream goes on"))
     }
 
-    /// The next response, which is accepted.
+    /// Receives the next response and ACKs it.
     pub(crate) async fn accept(&mut self) -> DeltaDiscoveryResponse {
         let response = self.next().await.unwrap();
         self.send(DeltaDiscoveryRequest {
@@ -96,7 +96,7 @@ impl Ads {
         response
     }
 
-    /// How the stream ends after these requests.
+    /// The status with which the stream ends after this request.
     async fn end_of(server: &Server, token: &str, request: DeltaDiscoveryRequest) -> Status {
         let mut ads = match Self::open(server, token).await {
             Ok(ads) => ads,
@@ -120,7 +120,7 @@ fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
     response.resources.iter().map(pair).collect()
 }
 
-/// The sidecar of `web`, which calls `api`, and one sidecar of `api`.
+/// Registers the sidecar of `web`, which has the upstream `api`, and a sidecar of `api`.
 pub(crate) async fn register_mesh(server: &Server) {
     let mut web = sidecar("web");
     let upstream = Upstream {
@@ -194,7 +194,7 @@ async fn an_envoy_gets_its_configuration_in_order_and_follows_changes() {
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_gets_what_differs() {
+async fn a_reconnecting_client_gets_only_changes() {
     let server = start(|_| {}).await;
     register_mesh(&server).await;
     let mut ads = Ads::open(&server, "").await.unwrap();
@@ -247,7 +247,7 @@ async fn a_refused_update_waits_for_the_next_version() {
 }
 
 #[tokio::test]
-async fn a_first_request_must_say_who_asks() {
+async fn the_first_request_must_contain_a_node() {
     let server = start(|_| {}).await;
     register_mesh(&server).await;
     register(&server, {
@@ -323,7 +323,7 @@ async fn add_token(server: &Server, secret: &str, service: &str) {
 }
 
 #[tokio::test]
-async fn the_configuration_is_for_who_may_be_the_service() {
+async fn configuration_requires_service_write() {
     const API_TOKEN: &str = "2c9f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
     let server = start(deny_by_default).await;
     register_mesh(&server).await;
@@ -347,7 +347,7 @@ async fn the_configuration_is_for_who_may_be_the_service() {
         .apply(Command::DeleteToken(key))
         .await
         .unwrap();
-    // It learns of it with the next change, whatever that is.
+    // The token is checked again at the next change.
     register(&server, api(20_002)).await;
     let status = ads.next().await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -355,7 +355,7 @@ async fn the_configuration_is_for_who_may_be_the_service() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_when_a_policy_gives_its_token_nothing_any_more() {
+async fn a_stream_ends_when_its_token_loses_permission() {
     let server = start(deny_by_default).await;
     register_mesh(&server).await;
     let policy = Policy {
@@ -398,7 +398,7 @@ async fn a_stream_ends_when_a_policy_gives_its_token_nothing_any_more() {
     };
     let command = Command::UpsertPolicy(Box::new(less));
     server.store().apply(command).await.unwrap();
-    // It learns of it with the next change, whatever that is.
+    // The token is checked again at the next change.
     register(&server, api(20_002)).await;
     let status = ads.next().await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");
@@ -406,7 +406,7 @@ async fn a_stream_ends_when_a_policy_gives_its_token_nothing_any_more() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_streams_so_that_clients_go_elsewhere() {
+async fn a_stop_ends_streams_so_that_clients_reconnect_elsewhere() {
     let server = start(|_| {}).await;
     register_mesh(&server).await;
     let mut ads = Ads::open(&server, "").await.unwrap();

@@ -1,4 +1,4 @@
-//! The catalog, agent and health APIs, and what all endpoints have in common.
+//! The catalog, agent and health APIs, and behaviour common to all endpoints.
 
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ async fn lists_can_be_narrowed() {
 }
 
 #[tokio::test]
-async fn answers_say_how_fresh_they_are() {
+async fn responses_report_their_consistency() {
     let (server, client) = start(|_| {}).await;
     client.write("/v1/catalog/register", &web(8080)).await;
     let reply = client.get("/v1/health/service/web").await;
@@ -152,7 +152,7 @@ async fn answers_say_how_fresh_they_are() {
 }
 
 #[tokio::test]
-async fn a_blocking_query_waits_for_what_it_asked_for() {
+async fn a_blocking_query_waits_for_its_own_rows() {
     let (server, client) = start(|_| {}).await;
     client.write("/v1/catalog/register", &web(8080)).await;
     let index = client.get("/v1/health/service/web").await.index();
@@ -178,7 +178,7 @@ async fn a_blocking_query_waits_for_what_it_asked_for() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_over_answers_what_there_is() {
+async fn a_wait_that_times_out_returns_the_current_state() {
     let (_server, client) = start(|_| {}).await;
     client.write("/v1/catalog/register", &web(8080)).await;
     let index = client.get("/v1/health/service/web").await.index();
@@ -232,7 +232,7 @@ async fn an_agent_registers_a_service_with_its_sidecar() {
     assert_eq!(web["Proxy"]["Upstreams"][0]["DestinationName"], "api");
     assert_eq!(sidecar("api").await["Port"], 21_001);
 
-    // The lower port is free again, but who has one keeps it.
+    // The lower port is free again, but an assigned port is kept.
     client
         .write("/v1/agent/service/deregister/web", &Value::Null)
         .await;
@@ -271,7 +271,7 @@ async fn an_agent_registers_a_service_with_its_sidecar() {
 }
 
 #[tokio::test]
-async fn central_configuration_is_merged_when_asked_for() {
+async fn central_configuration_is_merged_on_request() {
     let (_server, client) = start(|_| {}).await;
     let service = json!({ "Name": "web", "Port": 80, "Connect": { "SidecarService": {} } });
     client.write("/v1/agent/service/register", &service).await;
@@ -289,7 +289,7 @@ async fn central_configuration_is_merged_when_asked_for() {
 }
 
 #[tokio::test]
-async fn the_server_tells_about_itself() {
+async fn the_server_describes_itself() {
     let (server, client) = start(|_| {}).await;
     let own = client.get("/v1/agent/self").await.json();
     assert_eq!(own["Config"]["Datacenter"], "dc1");
@@ -324,7 +324,7 @@ async fn the_server_tells_about_itself() {
 }
 
 #[tokio::test]
-async fn paths_and_methods_that_are_not_served_say_so() {
+async fn unserved_paths_and_methods_are_errors() {
     let (_server, client) = start(|_| {}).await;
     let unserved = client.get("/v1/internal/federation-states").await;
     assert_eq!(unserved.status, StatusCode::NOT_IMPLEMENTED);
@@ -370,7 +370,7 @@ async fn assert_too_large(client: &Client, announced: bool) {
     let head = "PUT /v1/config HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let chunk = format!("{SIZE:x}\r\n{}\r\n0\r\n\r\n", " ".repeat(SIZE));
-    // The server may answer and close before it has read everything.
+    // The server may respond and close before it has read the whole body.
     let _ = stream.write_all(chunk.as_bytes()).await;
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tokens over HTTP: who may do what, and how tokens are made.
+//! ACL tokens over HTTP: permissions and management.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ fn register(service: &str) -> Value {
     json!({ "Node": "vm-1", "Address": "10.0.0.1", "Service": { "Service": service, "Port": 1 } })
 }
 
-/// A token for one service, made by the management token.
+/// A token with one service identity, created with the management token.
 async fn identity(management: &Client, service: &str) -> (String, String) {
     let token = json!({ "ServiceIdentities": [{ "ServiceName": service }] });
     let made = management.write("/v1/acl/token", &token).await;
@@ -24,7 +24,7 @@ async fn identity(management: &Client, service: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn without_a_permission_nothing_is_written_and_nothing_is_seen() {
+async fn without_permission_nothing_is_written_or_returned() {
     let (server, anonymous) = start(deny_by_default).await;
     let management = anonymous.with_token(MANAGEMENT);
     management
@@ -207,7 +207,7 @@ async fn a_token_is_made_read_changed_and_removed() {
     }
 
     assert_eq!(management.delete(&path).await.json(), json!(true));
-    // Consul's status and text; clients look for both.
+    // Consul's status and text, on which clients match.
     let missing = management.get(&path).await;
     assert_eq!(missing.status, StatusCode::FORBIDDEN);
     assert_eq!(missing.text(), "token does not exist: ACL not found");
@@ -282,7 +282,7 @@ async fn a_login_makes_a_token_and_a_logout_ends_it() {
 }
 
 #[tokio::test]
-async fn what_a_token_may_not_see_is_left_out_and_said() {
+async fn hidden_rows_are_removed_and_reported() {
     let (server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     management
@@ -359,7 +359,7 @@ async fn the_first_management_token_is_made_once() {
 }
 
 #[tokio::test]
-async fn nobody_becomes_the_proxy_of_a_service_they_may_not_write() {
+async fn registering_a_proxy_requires_write_on_its_destination() {
     let (server, anonymous) = start(deny_by_default).await;
     let management = anonymous.with_token(MANAGEMENT);
     let token = json!({
@@ -384,7 +384,7 @@ async fn nobody_becomes_the_proxy_of_a_service_they_may_not_write() {
 }
 
 #[tokio::test]
-async fn nobody_takes_the_check_of_a_service_they_may_not_write() {
+async fn replacing_a_check_requires_write_on_its_service() {
     let (server, anonymous) = start(deny_by_default).await;
     let management = anonymous.with_token(MANAGEMENT);
     let with_check = |name: &str, check: &str| json!({ "Name": name, "Check": { "CheckID": check, "TTL": "10s" } });
@@ -414,14 +414,14 @@ async fn a_query_that_waits_ends_with_its_token() {
 
     let path = format!("/v1/acl/tokens?index={index}&wait=60s");
     let remove = async {
-        // One request on the way there and back: the query waits by now.
+        // After a round trip of another request, the query is waiting.
         other.get("/v1/acl/tokens").await;
         let accessor = text("AccessorID");
         management
             .delete(&format!("/v1/acl/token/{accessor}"))
             .await
     };
-    // Which of the two answers arrives first is for the machine to decide.
+    // The order of the two responses is not deterministic.
     let (reply, removed) = tokio::join!(other.get(&path), remove);
     assert_eq!(removed.status, StatusCode::OK);
     assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());

@@ -1,4 +1,4 @@
-//! Policies, roles, templates and what tokens make of them, over HTTP.
+//! Policies, roles, templated policies and the resulting permissions, over HTTP.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -20,14 +20,14 @@ pub(crate) async fn policy(management: &Client, name: &str, rules: &str) -> Valu
     management.write("/v1/acl/policy", &body).await
 }
 
-/// A token with these links, and a client that sends it.
+/// Creates a token with these links, and a client that sends it.
 pub(crate) async fn token(management: &Client, body: Value) -> (Value, Client) {
     let made = management.write("/v1/acl/token", &body).await;
     let client = management.with_token(text(&made, "SecretID"));
     (made, client)
 }
 
-/// What a token may do, asked of the server.
+/// Whether the server grants a token a permission.
 pub(crate) async fn may(client: &Client, resource: &str, access: &str, segment: &str) -> bool {
     let question = json!([{ "Resource": resource, "Access": access, "Segment": segment }]);
     let path = "/v1/internal/acl/authorize";
@@ -84,14 +84,14 @@ async fn a_policy_is_made_read_changed_and_removed() {
     );
 }
 
-/// A write that is refused: path, body, status, text.
+/// A write that is rejected: path, body, status, text.
 type Refused = (String, Value, u16, &'static str);
 
 fn refused_policies() -> Vec<Refused> {
     let builtin = format!("/v1/acl/policy/{GLOBAL_MANAGEMENT}");
     let unknown = "/v1/acl/policy/11111111-1111-1111-1111-111111111112";
     let rows = [
-        // Clients look for this status and text.
+        // Clients match on this status and text.
         (
             "/v1/acl/policy",
             json!({ "Name": "p" }),
@@ -218,7 +218,7 @@ async fn bad_policies_and_roles_are_refused() {
 }
 
 #[tokio::test]
-async fn a_role_gives_its_tokens_what_it_is_linked_to_now() {
+async fn a_role_grants_its_current_links() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let web = policy(&management, "web", "service \"web\" { policy = \"write\" }").await;
@@ -240,7 +240,7 @@ async fn a_role_gives_its_tokens_what_it_is_linked_to_now() {
     assert!(may(&ops, "service", "write", "api-sidecar-proxy").await);
     assert!(may(&ops, "node", "write", "n1").await && !may(&ops, "node", "write", "n2").await);
 
-    // Everywhere the new name, the power of the new rules.
+    // The new name and the new rules apply everywhere.
     let path = format!("/v1/acl/policy/{}", text(&web, "ID"));
     let changed = json!({ "Name": "db", "Rules": "service \"db\" { policy = \"write\" }" });
     management.write(&path, &changed).await;
@@ -261,7 +261,7 @@ async fn a_role_gives_its_tokens_what_it_is_linked_to_now() {
         json!([])
     );
 
-    // What is gone gives nothing, and is not shown.
+    // Deleted policies grant nothing and are not shown.
     assert_eq!(management.delete(&path).await.json(), json!(true));
     assert!(
         !may(&ops, "service", "write", "db").await && may(&ops, "service", "write", "api").await
@@ -364,7 +364,7 @@ async fn a_query_that_waits_ends_when_a_policy_of_its_token_changes() {
     let index = reader.get("/v1/catalog/service/web").await.index();
     let waits = format!("/v1/catalog/service/web?index={index}&wait=60s");
     let change = async {
-        // One request on the way there and back: the query waits by now.
+        // After a round trip of another request, the query is waiting.
         reader.get("/v1/catalog/nodes").await;
         let path = format!("/v1/acl/policy/{}", text(&made, "ID"));
         management.delete(&path).await;

@@ -1,4 +1,4 @@
-//! What access control says about itself over HTTP: to readers, to everybody, and where it is off.
+//! ACL endpoints over HTTP for readers, for anonymous callers, and with ACLs disabled.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::http_acl_policies::{ANONYMOUS, may, policy, text, token};
 use crate::http_client::{Client, start};
 
 #[tokio::test]
-async fn who_may_only_read_sees_no_secret() {
+async fn read_permission_shows_no_secrets() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let (_, reader) = token(
@@ -51,7 +51,7 @@ async fn who_may_only_read_sees_no_secret() {
 }
 
 #[tokio::test]
-async fn the_anonymous_token_can_be_given_something() {
+async fn the_anonymous_token_can_have_policies() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let path = format!("/v1/acl/token/{ANONYMOUS}");
@@ -73,7 +73,7 @@ async fn the_anonymous_token_can_be_given_something() {
     let named = client.with_token("anonymous");
     let own = named.get("/v1/acl/token/self").await.json();
     assert_eq!(text(&own, "Description"), "everybody");
-    // Who sends no token has none to look at.
+    // A request without a token has no own token.
     let none = client.get("/v1/acl/token/self").await;
     assert_eq!(none.status, StatusCode::FORBIDDEN);
 }
@@ -119,7 +119,7 @@ async fn templates_are_shown_and_filled() {
         text(&filled, "Rules"),
         "\nnode \"n1\" {\n\tpolicy = \"write\"\n}\nservice_prefix \"\" {\n\tpolicy = \"read\"\n}"
     );
-    // Clients send null where there are no variables.
+    // Clients send null for templates without variables.
     let bare = preview("builtin/dns", "null").await;
     assert_eq!(bare.status, StatusCode::OK, "{}", bare.text());
     for (name, body) in [
@@ -139,7 +139,7 @@ async fn templates_are_shown_and_filled() {
 }
 
 #[tokio::test]
-async fn questions_about_rights_are_answered() {
+async fn permission_checks_are_answered() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let path = "/v1/internal/acl/authorize";
@@ -184,7 +184,7 @@ async fn questions_about_rights_are_answered() {
     }
     let unknown = ask(&client.with_token("b0b0"), &two).await;
     assert_eq!(unknown.status, StatusCode::FORBIDDEN);
-    // Consul 1.21 does not translate rules of its first versions any more.
+    // Consul 1.21 no longer translates legacy rules.
     let translate = client
         .send(Method::POST, "/v1/acl/rules/translate", "")
         .await;
@@ -192,7 +192,7 @@ async fn questions_about_rights_are_answered() {
 }
 
 #[tokio::test]
-async fn without_access_control_nothing_of_it_exists() {
+async fn without_acls_their_endpoints_are_errors() {
     let (_server, client) = start(|_| {}).await;
     for path in [
         "/v1/acl/policies",

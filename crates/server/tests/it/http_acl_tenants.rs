@@ -1,4 +1,4 @@
-//! Access control in namespaces and partitions, over HTTP.
+//! ACLs in namespaces and partitions, over HTTP.
 
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,8 +22,7 @@ use crate::http_acl_policies::text;
 use crate::http_client::{Client, Reply, start};
 use crate::running::Running;
 
-/// A server with the namespaces `team` and `shop`, a client without a token, and one that may do
-/// everything.
+/// A server with the namespaces `team` and `shop`, a client without a token, and one with the management token.
 async fn server() -> (Running, Client, Client) {
     let (server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
@@ -35,7 +34,7 @@ async fn server() -> (Running, Client, Client) {
     (server, client, management)
 }
 
-/// Whether a token may do something in a namespace.
+/// Whether a token has a permission in a namespace.
 async fn may(client: &Client, namespace: &str, resource: &str, access: &str) -> bool {
     let question = json!([{
         "Resource": resource, "Access": access, "Segment": "x", "Namespace": namespace,
@@ -48,7 +47,7 @@ async fn may(client: &Client, namespace: &str, resource: &str, access: &str) -> 
     answer["Allow"].as_bool().unwrap()
 }
 
-/// Somebody who manages the namespace `team`, and nothing else.
+/// A client with ACL permissions in the namespace `team` only.
 async fn manager_of_team(management: &Client) -> Client {
     let rules = "acl = \"write\" key_prefix \"\" { policy = \"write\" }";
     let body = json!({"Name": "manage", "Rules": rules});
@@ -77,7 +76,7 @@ async fn a_namespace_has_policies_and_tokens_of_its_own() {
     }
     assert!(may(&management, "team", "acl", "write").await);
 
-    // The same name is another policy elsewhere.
+    // In another namespace, the same name is another policy.
     let body = json!({"Name": "manage", "Rules": "acl = \"read\""});
     let main = management.write("/v1/acl/policy", &body).await;
     assert_eq!(main["Namespace"], Value::Null);
@@ -102,7 +101,7 @@ async fn a_namespace_has_policies_and_tokens_of_its_own() {
     let path = format!("/v1/acl/policy/{}", text(&of_team, "ID"));
     assert_eq!(management.get(&path).await.status, StatusCode::NOT_FOUND);
 
-    // A token's requests are about its own namespace, unless they say otherwise.
+    // Requests default to the token's own namespace.
     let own = manager.get("/v1/acl/token/self").await.json();
     assert_eq!(text(&own, "Namespace"), "team");
     let body = json!({"Name": "more", "Rules": "key \"k\" { policy = \"read\" }"});
@@ -181,7 +180,7 @@ async fn a_call_is_about_the_namespace_of_its_token() {
 }
 
 #[tokio::test]
-async fn nobody_gives_away_what_another_namespace_has() {
+async fn links_to_another_namespace_require_permission_there() {
     let (_server, _, management) = server().await;
     let manager = manager_of_team(&management).await;
     let shared = json!({"Name": "shared", "Rules": "key \"k\" { policy = \"read\" }"});
@@ -201,14 +200,14 @@ async fn nobody_gives_away_what_another_namespace_has() {
             "acl:write",
         );
     }
-    // Who may do that in both can, and others can keep it.
+    // Linking requires permission in both namespaces; others may keep existing links.
     let body = json!({"Namespace": "team", "Policies": [{"Name": "shared"}]});
     let token = management.write("/v1/acl/token", &body).await;
     assert_eq!(text(&token["Policies"][0], "Name"), "shared");
     let path = format!("/v1/acl/token/{}", text(&token, "AccessorID"));
     let kept = manager.write(&path, &token).await;
     assert_eq!(kept["Policies"], token["Policies"]);
-    // The policy says what it says in its own namespace.
+    // The policy's rules apply in its own namespace.
     let client = management.with_token(text(&token, "SecretID"));
     assert!(!may(&client, "team", "key", "read").await);
     let node = json!({"NodeIdentities": [{"NodeName": "n", "Datacenter": "dc1"}]});
@@ -236,14 +235,14 @@ async fn a_namespace_gives_policies_to_its_tokens() {
     let expanded = management.get(&path).await.json();
     assert_eq!(expanded["NamespaceDefaultPolicyIDs"], json!([shared["ID"]]));
     assert_eq!(expanded["ExpandedPolicies"][0]["ID"], shared["ID"]);
-    // Who manages the namespace gives nothing of the namespace default to its tokens.
+    // A namespace's administrator cannot grant its tokens policies of the default namespace.
     let manager = manager_of_team(&management).await;
     let reply = manager.put("/v1/namespace/team", &acls).await;
     assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
 }
 
 #[tokio::test]
-async fn lists_of_every_namespace_have_what_the_token_may_see() {
+async fn lists_of_every_namespace_are_filtered_by_the_token() {
     let (_server, _, management) = server().await;
     let manager = manager_of_team(&management).await;
     let names = async |client: &Client| {
@@ -325,7 +324,7 @@ async fn identities_are_of_the_namespace_of_their_token() {
     assert!(!may(&client, "shop", "service", "write").await);
 }
 
-/// A method whose logins lead to the namespace of the claim `team`.
+/// An auth method whose logins are in the namespace of the claim `team`.
 async fn add_method(management: &Client, signer: &TestSigner) {
     let config = json!({
         "JWTValidationPubKeys": [signer.public_key_pem()],
@@ -383,7 +382,7 @@ async fn logins_make_tokens_in_the_namespaces_of_the_rules() {
     );
     let reply = login(&client, "/v1/acl/login", &signer, "nowhere").await;
     refused(&reply, StatusCode::FORBIDDEN, "nowhere");
-    // The method is looked for where the login says.
+    // The method is looked up in the namespace of the login.
     let reply = login(&client, "/v1/acl/login?ns=team", &signer, "shop").await;
     refused(&reply, StatusCode::FORBIDDEN, "not found");
 
@@ -394,7 +393,7 @@ async fn logins_make_tokens_in_the_namespaces_of_the_rules() {
     assert_eq!(listed.as_array().unwrap().len(), 1);
     let elsewhere = "/v1/acl/tokens?ns=shop&authmethod=m&authmethod-ns=team";
     assert_eq!(management.get(elsewhere).await.json(), json!([]));
-    // A logout ends a token of any namespace, and so does the end of the method.
+    // A logout deletes a token in any namespace, and so does deleting its auth method.
     assert_eq!(
         own.send(Method::POST, "/v1/acl/logout", "").await.status,
         StatusCode::OK

@@ -1,4 +1,4 @@
-//! `/v1/agent`: the services and checks of the server's own node, for those who may see them.
+//! `/v1/agent`: services and checks of the server's own node, and their permissions.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::{Client, start};
 
-/// Two instances of a service, one of another, and a check of the node.
+/// Two instances of one service, one of another, and a node check.
 async fn register(client: &Client) {
     for (id, name, status) in [
         ("web-1", "web", "passing"),
@@ -23,7 +23,7 @@ async fn register(client: &Client) {
     client.write("/v1/agent/check/register", &check).await;
 }
 
-/// A token that may read the service `web`.
+/// A client with read permission on the service `web`.
 async fn web_reader(management: &Client) -> (Client, String) {
     let policy = json!({ "Name": "web", "Rules": "service \"web\" { policy = \"read\" }" });
     management.write("/v1/acl/policy", &policy).await;
@@ -39,7 +39,7 @@ fn keys(value: &Value) -> Vec<&String> {
 }
 
 #[tokio::test]
-async fn lists_say_that_a_token_does_not_see_everything() {
+async fn lists_report_filtering_by_acls() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     register(&management).await;
@@ -48,7 +48,7 @@ async fn lists_say_that_a_token_does_not_see_everything() {
         ("/v1/agent/services", 2),
         ("/v1/agent/checks", 2),
         ("/v1/agent/members", 0),
-        // What the filter leaves out is not hidden by the token.
+        // Items removed by the filter do not count as filtered by ACLs.
         ("/v1/agent/services?filter=ID==none", 0),
     ] {
         let header = "x-consul-results-filtered-by-acls";
@@ -59,7 +59,7 @@ async fn lists_say_that_a_token_does_not_see_everything() {
         };
         assert_eq!((length, some.header(header)), (kept, "true"), "{path}");
         assert_eq!(management.get(path).await.header(header), "", "{path}");
-        // Who shows no token does not learn it.
+        // Requests without a token do not get the header.
         assert_eq!(client.get(path).await.header(header), "", "{path}");
     }
     let one = management.get("/v1/agent/members?filter=Status==1").await;
@@ -83,7 +83,7 @@ async fn a_service_is_not_shown_to_a_token_that_was_deleted_during_the_wait() {
     assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
 }
 
-/// As a Consul answers: the checks of a node stand with each of its instances.
+/// As in Consul: node checks count for each of the node's instances.
 #[tokio::test]
 async fn health_counts_the_checks_of_the_node_for_every_instance() {
     let (_server, client) = start(|_| {}).await;
@@ -113,7 +113,7 @@ async fn health_counts_the_checks_of_the_node_for_every_instance() {
 }
 
 #[tokio::test]
-async fn a_service_goes_with_its_sidecar_whatever_the_case_of_its_id() {
+async fn deregistration_removes_the_sidecar_and_ignores_case() {
     let (_server, client) = start(|_| {}).await;
     let web = json!({ "Name": "web", "Port": 1, "Connect": { "SidecarService": {} } });
     client.write("/v1/agent/service/register", &web).await;

@@ -1,4 +1,4 @@
-//! What operators ask an agent for: maintenance, reloads, tokens, the log, and leaving.
+//! Agent operations: maintenance, reload, tokens, the log, and leave.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn maintenance_is_a_critical_check_with_its_reason() {
         client
             .write(&format!("{path}?enable=true&reason=broken"), &Value::Null)
             .await;
-        // Again, it keeps the reason that it has.
+        // If maintenance mode is on already, it keeps its reason.
         client
             .write(&format!("{path}?enable=true"), &Value::Null)
             .await;
@@ -67,7 +67,7 @@ async fn maintenance_is_a_critical_check_with_its_reason() {
     assert!(unknown.text().starts_with("Unknown service ID \"db\""));
 }
 
-/// The files of a server in this process: what they define now.
+/// The configuration files of an in-process server: their current definitions.
 #[derive(Clone, Default)]
 struct FilesNow(Arc<Mutex<Vec<&'static str>>>);
 
@@ -113,13 +113,13 @@ async fn services(client: &Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn services_go_with_their_files_and_those_of_the_api_stay() {
+async fn services_are_removed_with_their_files_and_api_services_stay() {
     let files = FilesNow::default();
     files.set(&["a", "b"]);
     let (server, client) = files.start().await;
     let own = json!({ "Name": "own", "Checks": [{ "TTL": "1h" }] });
     client.write("/v1/agent/service/register", &own).await;
-    // What a file defines, the API may take over.
+    // The API may take over a service that a file defined.
     let taken = json!({ "Name": "b", "Port": 7 });
     client.write("/v1/agent/service/register", &taken).await;
     assert_eq!(services(&client).await, ["a", "b", "own"]);
@@ -128,7 +128,7 @@ async fn services_go_with_their_files_and_those_of_the_api_stay() {
     assert_eq!(services(&client).await, ["b", "c", "own"]);
     assert_eq!(check(&client, "service:a").await, Value::Null);
     assert_eq!(check(&client, "service:c").await["ServiceName"], "c");
-    // At a start it is the same.
+    // The same applies at startup.
     let kept = server.stop_and_keep(LIMIT).await;
     files.set(&[]);
     let server = kept.start(config()).await;
@@ -149,7 +149,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_registered_keeps_the_rest_from_it() {
+async fn a_definition_that_fails_aborts_the_whole_reload() {
     let definitions = || Definitions {
         services: vec![ServiceDefinition {
             name: "new".to_owned(),
@@ -210,7 +210,7 @@ async fn programs_of_the_api_are_refused_unless_the_settings_permit_them() {
 }
 
 #[tokio::test]
-async fn what_the_agent_is_asked_for_needs_rights() {
+async fn agent_operations_require_permissions() {
     let (_server, client) = start(deny_by_default).await;
     for (path, right) in [
         ("/v1/agent/maintenance?enable=true", "node:write"),
@@ -236,7 +236,7 @@ async fn what_the_agent_is_asked_for_needs_rights() {
 }
 
 #[tokio::test]
-async fn the_tokens_of_the_agent_hold_at_once() {
+async fn agent_tokens_take_effect_at_once() {
     let tokens = TokenSet {
         agent_recovery: Some("open".into()),
         ..TokenSet::default()
@@ -248,7 +248,7 @@ async fn the_tokens_of_the_agent_hold_at_once() {
     .await;
     let path = "/v1/acl/tokens";
     assert_eq!(client.get(path).await.status, StatusCode::FORBIDDEN);
-    // The recovery token writes the agent, and nothing else.
+    // The recovery token can write the agent, and nothing else.
     let recovery = client.with_token("open");
     assert_eq!(recovery.get("/v1/agent/self").await.status, StatusCode::OK);
     assert_eq!(recovery.get(path).await.status, StatusCode::FORBIDDEN);
@@ -288,7 +288,7 @@ async fn a_reload_takes_the_tokens_of_the_files() {
 }
 
 #[tokio::test]
-async fn a_server_has_joined_itself_and_leaves_when_asked() {
+async fn a_server_joins_only_itself_and_leaves_on_request() {
     let (server, client) = start(|_| {}).await;
     let own = client.get("/v1/agent/self").await.json();
     let address = own["DebugConfig"]["SerfAdvertiseAddrLAN"].as_str().unwrap();
@@ -321,7 +321,7 @@ async fn the_log_and_the_metrics_are_streamed() {
         level: Level::Error,
         json: false,
     };
-    // Of the whole process: the server's tasks log from other threads.
+    // A global subscriber, because the server's tasks log from other threads.
     let log = logging::subscriber(options, std::io::sink);
     let _ = tracing::subscriber::set_global_default(log);
     let (_server, client) = start(|_| {}).await;
@@ -351,7 +351,7 @@ async fn the_log_and_the_metrics_are_streamed() {
     assert!(first["Gauges"].is_array());
 }
 
-/// The lines of an answer without an end, behind its head. HTTP/1.0 has no chunks among them.
+/// The lines of a streaming response after its head. HTTP/1.0 avoids chunked encoding.
 async fn stream(client: &Client, path: &str) -> Lines<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(client.address).await.unwrap();
     let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");

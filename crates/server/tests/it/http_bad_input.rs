@@ -1,4 +1,4 @@
-//! What is refused, with which words; and that refusing changes nothing.
+//! Rejected requests and their error texts. Rejected requests change nothing.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -10,7 +10,7 @@ struct Bad {
     path: &'static str,
     body: String,
     status: StatusCode,
-    /// The answer must contain it.
+    /// A part of the error text.
     says: &'static str,
 }
 

@@ -9,7 +9,7 @@ use crate::http_client::start;
 const WEB: &str = "/v1/discovery-chain/web";
 
 #[tokio::test]
-async fn a_chain_says_what_entries_make_of_a_service() {
+async fn a_chain_reflects_config_entries() {
     let (_server, client) = start(|_| {}).await;
     let native = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": {
         "Service": "web", "Port": 80, "Connect": { "Native": true },
@@ -27,7 +27,7 @@ async fn a_chain_says_what_entries_make_of_a_service() {
     let name = target["SNI"].as_str().unwrap();
     assert!(name.starts_with("web.default.dc1.internal."), "{name}");
 
-    // A changed entry can be waited for.
+    // A blocking query returns after a change of an entry.
     let path = format!("{WEB}?wait=60s&index={}", first.index());
     let defaults = json!({
         "Kind": "service-defaults", "Name": "web", "Protocol": "grpc", "Meta": { "team": "a" },
@@ -38,7 +38,7 @@ async fn a_chain_says_what_entries_make_of_a_service() {
 }
 
 #[tokio::test]
-async fn a_caller_may_ask_with_what_it_has_otherwise() {
+async fn a_caller_may_override_settings() {
     let (_server, client) = start(|_| {}).await;
     let overrides = json!({
         "OverrideProtocol": "grpc", "OverrideConnectTimeout": "33s",
@@ -69,7 +69,7 @@ async fn a_caller_may_ask_with_what_it_has_otherwise() {
 }
 
 #[tokio::test]
-async fn a_chain_is_for_those_who_may_read_the_service() {
+async fn a_chain_requires_service_read() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let refused = client.get(WEB).await;

@@ -1,4 +1,4 @@
-//! A server for HTTP tests, and a client that opens a connection for every request.
+//! A server for HTTP tests, and a client that uses one connection per request.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::running::Running;
 
-/// A server that serves HTTP only, and what `change` adds.
+/// A server with HTTP only, and with the settings of `change`.
 pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> (Running, Client) {
     let server = Running::start(config(), change, Parts::default()).await;
     let server = server.unwrap();
@@ -20,7 +20,7 @@ pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> (Running, C
     (server, client)
 }
 
-/// The settings of a server that serves HTTP only.
+/// The settings of a server with HTTP only.
 pub(crate) fn config() -> ServerConfig {
     ServerConfig {
         http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -92,7 +92,7 @@ impl Client {
         self.send(Method::PUT, path, &body.to_string()).await
     }
 
-    /// Writes, which must succeed.
+    /// A write that must succeed.
     #[track_caller]
     pub(crate) fn write(&self, path: &str, body: &Value) -> impl Future<Output = Value> + use<> {
         let caller = std::panic::Location::caller();
@@ -141,7 +141,7 @@ impl Client {
             }
         };
         let connection = async {
-            // How it ends is seen by the exchange.
+            // The exchange reports errors of the connection.
             let _ = connection.await;
             std::future::pending().await
         };

@@ -1,5 +1,5 @@
-//! Config entries of gateways and of other clusters over HTTP: written, read, listed and removed as those of
-//! any kind, with a word about what has no effect; and what does not fit other entries.
+//! Config entries of gateways and of other clusters over HTTP: writes, reads, lists and deletes, warnings about
+//! fields without effect, and conflicts with other entries.
 
 use std::time::{Duration, SystemTime};
 
@@ -62,7 +62,7 @@ async fn every_kind_is_written_read_and_removed() {
             (&entry["Kind"], &entry["Name"])
         );
         assert_eq!(client.get(&list).await.json(), json!([shown]), "{kind}");
-        // What was read can be written again, and changes nothing.
+        // Writing an entry back as read is a no-op.
         client.write("/v1/config", &shown).await;
         assert_eq!(client.get(&path).await.json(), shown, "{kind}");
 
@@ -95,7 +95,7 @@ async fn all_kinds_are_listed_together() {
 }
 
 #[tokio::test]
-async fn what_is_bound_to_a_gateway_is_read_only() {
+async fn entries_bound_to_a_gateway_are_read_only() {
     let (_server, client) = start(|_| {}).await;
     let path = "/v1/config/bound-api-gateway";
     assert_eq!(client.get(path).await.json(), json!([]));
@@ -150,7 +150,7 @@ async fn a_certificate_is_taken_with_its_own_key_only() {
 }
 
 #[tokio::test]
-async fn gateways_fit_what_their_services_speak() {
+async fn gateways_must_match_the_protocols_of_their_services() {
     let (_server, client) = start(|_| {}).await;
     let gateway = |protocol: &str| {
         json!({ "Kind": "ingress-gateway", "Name": "in", "Listeners": [
@@ -176,9 +176,9 @@ async fn gateways_fit_what_their_services_speak() {
     client.write("/v1/config", &clash).await;
 }
 
-/// As in Consul, which has other datacenters and clusters: what is not there has no instances.
+/// As in Consul: targets in missing datacenters and clusters are accepted and have no instances.
 #[tokio::test]
-async fn targets_where_nothing_is_are_taken_and_said() {
+async fn missing_targets_are_accepted_and_reported() {
     let (_server, client) = start(|_| {}).await;
     let resolver = |more: Value| {
         let mut entry = json!({ "Kind": "service-resolver", "Name": "web" });
@@ -235,7 +235,7 @@ async fn a_cluster_is_in_one_group() {
 }
 
 #[tokio::test]
-async fn rights_are_those_of_consul() {
+async fn required_permissions_are_consuls() {
     let (_server, client) = start(|config| {
         config.acl.enabled = true;
         config.acl.default_policy = legate_server::DefaultPolicy::Deny;
@@ -269,14 +269,14 @@ async fn rights_are_those_of_consul() {
     let (route, gateway) = ("/v1/config/http-route/r", "/v1/config/api-gateway/api");
     assert!(!reads(&service, route).await && reads(&mesh, route).await);
     assert!(reads(&service, gateway).await && !reads(&mesh, gateway).await);
-    // Whoever may not see an entry does not find it in a list either.
+    // Entries that the caller may not read do not appear in lists either.
     let hidden = mesh.get("/v1/config/api-gateway").await;
     assert_eq!(hidden.json(), json!([]));
     assert_eq!(hidden.header("x-consul-results-filtered-by-acls"), "true");
 }
 
 #[tokio::test]
-async fn exported_services_are_shown_with_what_stars_and_groups_stand_for() {
+async fn exported_services_resolve_wildcards_and_groups() {
     let (_server, client) = start(|_| {}).await;
     assert_eq!(client.get("/v1/exported-services").await.json(), json!([]));
     for service in ["api", "web"] {

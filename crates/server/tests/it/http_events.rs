@@ -1,4 +1,4 @@
-//! `/v1/event`: events are fired, listed and waited for.
+//! `/v1/event`: firing, listing and blocking queries.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::start;
 
 #[tokio::test]
-async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
+async fn a_fired_event_is_listed_and_wakes_blocking_queries() {
     let (_server, client) = start(|_| {}).await;
     let none = client.get("/v1/event/list").await;
     assert_eq!((none.json(), none.index()), (json!([]), 1));
@@ -22,7 +22,7 @@ async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
     assert_eq!(news.json()[0]["ID"], fired["ID"]);
     assert_eq!(news.json()[0]["LTime"], 1);
 
-    // The index is made of the last event's id, so that clients can compute it.
+    // Clients can compute the index from the last event's id.
     let id = fired["ID"].as_str().unwrap().replace('-', "");
     let half = |text: &str| u64::from_str_radix(text, 16).unwrap();
     assert_eq!(news.index(), half(&id[..16]) ^ half(&id[16..]));
@@ -36,7 +36,7 @@ async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
     assert_eq!(all[1]["Payload"], json!(null));
     let named = client.get("/v1/event/list?name=deploy").await;
     assert_eq!(named.json().as_array().unwrap().len(), 1);
-    // Another event does not end this query, its time does.
+    // Another event does not end this query; its timeout does.
     let path = format!(
         "/v1/event/list?name=deploy&index={}&wait=50ms",
         named.index()
@@ -45,7 +45,7 @@ async fn a_fired_event_is_listed_and_wakes_those_who_wait() {
 }
 
 #[tokio::test]
-async fn an_event_is_for_whom_it_names() {
+async fn events_reach_only_their_audience() {
     let (_server, client) = start(|_| {}).await;
     let web = json!({ "Name": "web", "Tags": ["v1"] });
     client.write("/v1/agent/service/register", &web).await;
@@ -83,7 +83,7 @@ async fn an_event_is_for_whom_it_names() {
 }
 
 #[tokio::test]
-async fn events_have_rights_of_their_own() {
+async fn events_require_their_own_permission() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let rules = "event \"deploy\" { policy = \"write\" }\nevent \"seen\" { policy = \"read\" }";

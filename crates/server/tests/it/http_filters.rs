@@ -126,7 +126,7 @@ async fn lists_are_filtered_by_the_fields_of_their_items() {
 }
 
 #[tokio::test]
-async fn what_is_no_filter_of_a_list_is_refused() {
+async fn invalid_filters_are_refused() {
     let (_server, client) = start(|_| {}).await;
     for (path, filter, part) in [
         (

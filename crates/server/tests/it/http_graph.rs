@@ -1,4 +1,4 @@
-//! Routers, splitters and resolvers over HTTP: what fits together is taken, everything else refused.
+//! Routers, splitters and resolvers over HTTP: consistent ones are accepted, all others rejected.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::http_client::{Client, start};
 
 const WEB: &str = "/v1/discovery-chain/web";
 
-/// Writes or removes an entry; the refusal, or nothing.
+/// Writes or removes an entry. Returns the error text, or an empty one.
 async fn outcome(client: &Client, write: bool, entry: &Value) -> String {
     let text = |field: &str| entry[field].as_str().unwrap();
     let path = format!("/v1/config/{}/{}", text("Kind"), text("Name"));
@@ -66,7 +66,7 @@ async fn routers_splitters_and_resolvers_are_written_read_and_removed() {
         let list = client.get(&format!("/v1/config/{kind}")).await.json();
         assert_eq!(list, json!([read]));
         let index = &read["ModifyIndex"];
-        // What stands there already is no change, whatever the index.
+        // Writing an identical entry is a no-op, whatever the index.
         assert_eq!(client.write("/v1/config?cas=1", &entry).await, json!(true));
         let mut other = entry.clone();
         other["Meta"] = json!({ "changed": "yes" });
@@ -88,14 +88,14 @@ async fn routers_splitters_and_resolvers_are_written_read_and_removed() {
     assert_eq!(client.get(WEB).await.json()["Chain"]["Default"], true);
 }
 
-/// A step: `+` writes and `-` removes; the refusal's text, or nothing where it is taken.
+/// A step: `+` writes, `-` removes, with the expected error text, or an empty one.
 type Step = (char, Value, &'static str);
 
 fn to_api() -> Value {
     json!({ "Service": "api" })
 }
 
-/// What a chain needs, of its service and of those that it leads to.
+/// Protocol requirements of a chain's service and its targets.
 fn protocols() -> Vec<Step> {
     let advanced = "that does not permit advanced routing";
     let inconsistent = "discovery chain \"web\" uses inconsistent protocols";
@@ -112,7 +112,7 @@ fn protocols() -> Vec<Step> {
     ]
 }
 
-/// Splits of what routes lead to, and subsets of that.
+/// Splits behind routes, and subsets behind splits.
 fn splits() -> Vec<Step> {
     let mismatch = "uses inconsistent protocols";
     let filter = json!({ "Kind": "service-resolver", "Name": "web",
@@ -137,7 +137,7 @@ fn splits() -> Vec<Step> {
             splitter("canary", "api"),
             "detected circular reference",
         ),
-        // The chain of web leads there in two steps.
+        // The chain of `web` reaches it in two steps.
         ('+', protocol("canary", "tcp"), mismatch),
         ('+', old.clone(), mismatch),
         ('+', protocol("old", "http"), ""),
@@ -147,7 +147,7 @@ fn splits() -> Vec<Step> {
     ]
 }
 
-/// Redirects, also to where nothing is, and the protocol that `proxy-defaults` gives.
+/// Redirects, also to missing services, and the protocol of `proxy-defaults`.
 fn redirects_and_defaults() -> Vec<Step> {
     let defaults =
         json!({ "Kind": "proxy-defaults", "Name": "global", "Config": { "protocol": "http" } });
@@ -185,7 +185,7 @@ async fn entries_that_break_a_chain_are_refused_when_they_are_written_or_removed
 }
 
 #[tokio::test]
-async fn who_sends_requests_to_a_service_may_read_it() {
+async fn routing_to_a_service_requires_service_read() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     for service in ["web", "api"] {
@@ -220,7 +220,7 @@ async fn who_sends_requests_to_a_service_may_read_it() {
 }
 
 #[tokio::test]
-async fn who_looks_where_that_cannot_be_done_writes_nothing() {
+async fn dry_runs_of_other_endpoints_write_nothing() {
     let (_server, client) = start(|_| {}).await;
     let service = json!({"Name": "web", "Port": 80});
     let reply = client

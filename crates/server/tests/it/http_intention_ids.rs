@@ -1,4 +1,4 @@
-//! Intentions by id, as Consul's oldest clients write them.
+//! Intentions by id, Consul's legacy API.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ async fn an_intention_with_an_id_is_one_of_the_entry() {
         "{}",
         again.text()
     );
-    // What was read is written back, with another source.
+    // Writes back the intention as read, with another source.
     intention = shown;
     intention["SourceName"] = json!("web");
     assert_eq!(client.write(&one, &intention).await, made);
@@ -80,7 +80,7 @@ async fn an_intention_with_an_id_is_one_of_the_entry() {
 }
 
 #[tokio::test]
-async fn an_entry_that_somebody_wrote_has_no_ids() {
+async fn entries_written_as_config_have_no_ids() {
     let (_server, client) = start(|_| {}).await;
     let intention = json!({ "SourceName": "api", "DestinationName": "db", "Action": "allow" });
     let made = create(&client, &intention).await.json();

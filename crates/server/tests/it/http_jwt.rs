@@ -1,4 +1,4 @@
-//! Providers of JSON Web Tokens and the intentions that name them, over HTTP.
+//! JWT providers and the intentions that name them, over HTTP.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -112,7 +112,7 @@ async fn a_connection_is_not_allowed_where_requests_need_a_token() {
 }
 
 #[tokio::test]
-async fn tokens_are_asked_of_services_with_requests_only() {
+async fn jwt_requirements_need_an_http_service() {
     let (_server, client) = start(|_| {}).await;
     client.write("/v1/config", &provider()).await;
     let mut entry = intentions(true, false);
@@ -133,13 +133,13 @@ async fn tokens_are_asked_of_services_with_requests_only() {
     let refused = client.put("/v1/config", &tcp).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(refused.text().contains("JWT"), "{}", refused.text());
-    // Those for every destination are for services of all protocols.
+    // Intentions for the wildcard destination apply to services of all protocols.
     entry["Name"] = json!("*");
     assert_eq!(client.write("/v1/config", &entry).await, json!(true));
 }
 
 #[tokio::test]
-async fn providers_are_read_by_who_writes_services_and_written_with_mesh_write() {
+async fn reading_providers_needs_service_write_and_writing_mesh_write() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     management.write("/v1/config", &provider()).await;

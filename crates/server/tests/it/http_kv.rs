@@ -1,4 +1,4 @@
-//! Keys over HTTP. What is expected is what Consul 1.21 answers, but for what is refused here by name.
+//! KV over HTTP. Expected values are Consul 1.21's, except for requests that are rejected here by name.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ async fn a_key_is_written_read_and_removed() {
     let (_server, client) = start(|_| {}).await;
     let absent = get(&client, "a/b").await;
     assert_eq!((absent.status, absent.text()), (StatusCode::NOT_FOUND, ""));
-    // It can be waited for.
+    // A blocking query on a missing key returns when the key is written.
     let waits = format!("a/b?index={}&wait=60s", absent.index());
     let (waited, written) =
         tokio::join!(get(&client, &waits), put(&client, "a/b?flags=42", "test"));
@@ -60,7 +60,7 @@ async fn a_key_is_written_read_and_removed() {
     ] {
         assert_eq!(raw.header(name), value);
     }
-    // The same once more is no change; nothing is null.
+    // An identical write is a no-op. No field is null.
     put(&client, "a/b?flags=42", "test").await;
     assert_eq!(get(&client, "a/b").await.index(), index);
     put(&client, "a/b", "").await;
@@ -104,7 +104,7 @@ async fn keys_are_listed_by_prefix_and_separator() {
         ["web/a", "web/b/"]
     );
 
-    // What is removed below a prefix makes it newer, and wakes who waits.
+    // Deleting a key below a prefix increases the prefix's index and wakes blocking queries.
     let before = get(&client, "web/?recurse").await.index();
     let waits = format!("web/?keys&index={before}&wait=60s");
     let (waited, _) = tokio::join!(get(&client, &waits), delete(&client, "web/a"));
@@ -117,7 +117,7 @@ async fn keys_are_listed_by_prefix_and_separator() {
 }
 
 #[tokio::test]
-async fn a_write_may_depend_on_what_was_seen() {
+async fn writes_support_compare_and_set() {
     let (_server, client) = start(|_| {}).await;
     let yes = json!(true);
     let no = json!(false);
@@ -136,7 +136,7 @@ async fn a_write_may_depend_on_what_was_seen() {
 }
 
 #[tokio::test]
-async fn mistakes_have_consuls_statuses_and_texts() {
+async fn errors_have_consuls_statuses_and_texts() {
     let (server, client) = start(|config| config.sizes.kv_value = 10).await;
     let before = server.store().state().index();
     let bad = StatusCode::BAD_REQUEST;
@@ -222,7 +222,7 @@ async fn tokens_see_and_change_the_keys_of_their_rules() {
         text.text()
             .contains("lacks permission 'key:write' on \"other\"")
     );
-    // Without the key that is denied.
+    // Without the key to which access is denied.
     let list = get(&app, "?recurse").await;
     assert_eq!(list.header("x-consul-results-filtered-by-acls"), "true");
     assert_eq!(listed(&app, "?recurse").await, ["app/a", "app/b"]);

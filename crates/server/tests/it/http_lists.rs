@@ -1,4 +1,4 @@
-//! What all lists of the API have in common, and the lists besides the catalog's own.
+//! Behaviour common to all lists of the API, and lists outside the catalog.
 
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::{Client, start};
 
-/// Three nodes with an instance of `web` each; where each is, in seconds from one place.
+/// Registers three nodes with an instance of `web` each, at these distances in seconds.
 async fn populated(client: &Client) {
     for (node, at) in [("n1", 0.03), ("n2", 0.01), ("n3", 0.02)] {
         let web = json!({
@@ -56,7 +56,7 @@ async fn near_puts_the_nearest_first() {
         let nowhere = order("near=nowhere").await;
         assert_eq!(nowhere, ["n1", "n2", "n3"], "{path}");
     }
-    // What has no coordinate comes last.
+    // Nodes without a coordinate come last.
     let lost = json!({ "Node": "a", "Address": "10.0.0.1" });
     client.write("/v1/catalog/register", &lost).await;
     let nodes = client.get("/v1/catalog/nodes?near=n3").await.json();
@@ -70,7 +70,7 @@ async fn near_puts_the_nearest_first() {
 }
 
 #[tokio::test]
-async fn coordinates_are_read_back_by_those_who_may_see_the_node() {
+async fn coordinates_require_node_read() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     populated(&management).await;
@@ -128,13 +128,13 @@ async fn checks_are_listed_by_service_and_by_state() {
         assert_eq!(ids(&path).await, ["n3/web"]);
     }
 
-    // What is run where is shown as it was written.
+    // Check definitions are shown as written.
     let checks = client.get("/v1/health/checks/web").await.json();
     let shown = json!({ "HTTP": "http://x", "Interval": "10s", "Timeout": "1m0s" });
     assert_eq!(checks[0]["Definition"], shown);
     assert_eq!(checks[0]["Type"], "http");
 
-    // A list is waited for like any other.
+    // A list supports blocking queries.
     let index = client.get("/v1/health/state/critical").await.index();
     let path = format!("/v1/health/state/critical?index={index}&wait=60s");
     let failing = json!({ "Node": "n1", "SkipNodeUpdate": true,
@@ -182,7 +182,7 @@ async fn services_of_a_node_and_of_a_gateway_are_listed() {
 }
 
 #[tokio::test]
-async fn ingress_gateways_are_found_by_what_they_lead_to() {
+async fn ingress_gateways_are_found_by_their_services() {
     let (_server, client) = start(|_| {}).await;
     let gateway = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": {
         "Kind": "ingress-gateway", "Service": "front", "Port": 8443,
@@ -208,7 +208,7 @@ async fn ingress_gateways_are_found_by_what_they_lead_to() {
 }
 
 #[tokio::test]
-async fn gateways_to_every_service_lead_to_those_that_they_can_reach() {
+async fn wildcard_gateways_include_reachable_services_only() {
     let (_server, client) = start(|_| {}).await;
     for service in [
         json!({ "Service": "plain", "Port": 1 }),
@@ -231,7 +231,7 @@ async fn gateways_to_every_service_lead_to_those_that_they_can_reach() {
         client.write("/v1/config", &entry).await;
     }
     for (gateway, behind) in [
-        // Of the services in the mesh those that speak the protocol of the port.
+        // Services in the mesh with the protocol of the port.
         ("front", &["meshed"][..]),
         ("egress", &["maps", "plain"]),
     ] {
@@ -257,7 +257,7 @@ async fn gateways_to_every_service_lead_to_those_that_they_can_reach() {
 }
 
 #[tokio::test]
-async fn a_gateway_leads_to_services_of_other_namespaces() {
+async fn a_gateway_exposes_services_of_other_namespaces() {
     let (_server, client) = start(|_| {}).await;
     client
         .write("/v1/namespace", &json!({ "Name": "team" }))
@@ -311,7 +311,7 @@ async fn central_settings_are_merged_into_every_list_of_instances() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_together_is_refused_with_the_words_of_consul() {
+async fn conflicting_parameters_are_refused_with_consuls_texts() {
     let (_server, client) = start(|_| {}).await;
     for (query, status, text) in [
         (
@@ -376,7 +376,7 @@ async fn with_header(
 }
 
 #[tokio::test]
-async fn what_is_cached_is_always_there() {
+async fn cached_reads_are_always_hits() {
     let (_server, client) = start(|_| {}).await;
     for path in [
         "/v1/catalog/services",
@@ -396,7 +396,7 @@ async fn what_is_cached_is_always_there() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_take_it() {
+async fn large_responses_are_compressed_if_accepted() {
     let (_server, client) = start(|_| {}).await;
     let small = with_header(&client, "/v1/catalog/nodes", "accept-encoding", "gzip").await;
     assert_eq!(small.header("content-encoding"), "");

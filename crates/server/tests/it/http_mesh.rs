@@ -126,7 +126,7 @@ async fn permissions_and_protocol_are_kept_consistent() {
 }
 
 #[tokio::test]
-async fn config_entries_are_written_only_when_they_are_what_was_seen() {
+async fn config_entries_support_compare_and_set() {
     let (_server, client) = start(|_| {}).await;
     let entry =
         |protocol: &str| json!({ "kind": "service-defaults", "name": "web", "protocol": protocol });
@@ -170,7 +170,7 @@ async fn config_entries_are_written_only_when_they_are_what_was_seen() {
 }
 
 #[tokio::test]
-async fn the_roots_verify_what_the_ca_signs() {
+async fn the_roots_verify_certificates_of_the_ca() {
     let (server, client) = start(|_| {}).await;
     let roots = client.get("/v1/connect/ca/roots").await.json();
     let active = &roots["Roots"][0];
@@ -192,7 +192,7 @@ async fn the_roots_verify_what_the_ca_signs() {
     assert_eq!(agent.header("x-cache"), "MISS");
 }
 
-/// As in Consul: 500 where it is asked for, 400 where it would be changed.
+/// As in Consul: status 500 for reads, 400 for writes.
 #[tokio::test]
 async fn a_kind_that_does_not_exist_is_an_error() {
     let (_server, client) = start(|_| {}).await;
@@ -210,8 +210,8 @@ async fn a_kind_that_does_not_exist_is_an_error() {
     assert!(unknown.text().contains(says), "{}", unknown.text());
 }
 
-/// As in Consul: what is wrong by itself is an error, what comes too late is `false`, and whether it
-/// fits the other entries is looked at last.
+/// As in Consul: invalid entries are an error, an index mismatch is `false`, and conflicts with other entries
+/// are checked last.
 #[tokio::test]
 async fn a_late_compare_and_set_is_false_before_entries_are_compared() {
     let (_server, client) = start(|_| {}).await;

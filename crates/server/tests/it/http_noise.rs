@@ -1,8 +1,8 @@
-//! Noise at every path: whatever method, query string, headers and body come, the answer comes soon, is small,
-//! and is no defect; and the server serves what follows.
+//! Noise on every path: for any method, query string, headers and body, the response is prompt, small and not
+//! an internal error, and the server keeps serving.
 //!
-//! The paths are those of the router's own source, so that a new one is covered by itself; bodies begin as
-//! those of the recorded requests in `tests/interop/http`. Everything is made from one number.
+//! Paths are taken from the router's source, so that new ones are covered automatically; bodies are derived
+//! from the recorded requests in `tests/interop/http`. All noise is generated from one seed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ const RECORDINGS: [&str; 9] = [
     include_str!("../../../../tests/interop/http/plain-queries.txt"),
     include_str!("../../../../tests/interop/http/plain-sessions.txt"),
 ];
-/// These end the server, or go on until the client ends them.
+/// Paths that stop the server, or whose responses do not end.
 const LEFT_OUT: [&str; 4] = [
     "/v1/agent/leave",
     "/v1/agent/monitor",
@@ -65,12 +65,12 @@ const VALUES: [&str; 12] = [
     "Node+matches+%22(%22",
     "a:b",
 ];
-/// How often each method of a path is sent.
+/// Requests per method of a path.
 const ROUNDS: usize = 12;
 const SOON: Duration = Duration::from_secs(10);
 const SMALL: usize = 4 << 20;
 
-/// A sequence of numbers that are the same in every run.
+/// A deterministic sequence of numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -102,7 +102,7 @@ fn routes() -> BTreeSet<&'static str> {
     routes
 }
 
-/// The first line and the body of each recorded request that has one.
+/// The first line and the body of each recorded request with a body.
 fn bodies() -> Vec<(String, String)> {
     let mut bodies = Vec::new();
     for block in RECORDINGS
@@ -154,7 +154,7 @@ async fn every_path_survives_noise() {
     assert_eq!(client.get("/v1/kv/after?raw").await.text(), "\"all\"");
 }
 
-/// Those that the path has, and one that none has.
+/// The methods of the path, and one that no path has.
 async fn methods(client: &Client, route: &str) -> Vec<Method> {
     let path = route.replace(['{', '}', '*'], "");
     let reply = client.send(Method::OPTIONS, &path, "").await;
@@ -200,7 +200,7 @@ async fn survives(
         let text = String::from_utf8_lossy(&reply.body).into_owned();
         let defect = [
             "The server failed on this request",
-            "could not be written as JSON",
+            "could not be encoded as JSON",
         ];
         assert!(
             !text.is_empty() && !defect.iter().any(|word| text.contains(word)),
@@ -210,7 +210,7 @@ async fn survives(
     }
 }
 
-/// The route with names in it, and a query string.
+/// The route with generated names, and a query string.
 fn path(route: &str, numbers: &mut Numbers) -> String {
     let mut path = String::new();
     for part in route.split('/').skip(1) {
@@ -225,7 +225,7 @@ fn path(route: &str, numbers: &mut Numbers) -> String {
         }
     }
     let names: Vec<_> = PARAMETERS.split_whitespace().collect();
-    // A query waits for a short time only.
+    // Limits the wait of blocking queries.
     path.push_str("?wait=1ms");
     for _ in 0..numbers.next() % 4 {
         let (name, value) = (*numbers.one_of(&names), *numbers.one_of(&VALUES));
@@ -234,7 +234,7 @@ fn path(route: &str, numbers: &mut Numbers) -> String {
     path
 }
 
-/// The body as it is, with another value somewhere in it, with a damage, or something else.
+/// The body as recorded, with a changed value, with damage, or random.
 fn body(seed: &str, round: usize, numbers: &mut Numbers) -> Bytes {
     match (round % 4, serde_json::from_str::<Value>(seed)) {
         (0, _) => Bytes::copy_from_slice(seed.as_bytes()),
@@ -264,7 +264,7 @@ fn body(seed: &str, round: usize, numbers: &mut Numbers) -> Bytes {
     }
 }
 
-/// Puts something else at one place of it.
+/// Replaces a value somewhere in the document.
 fn mutate(value: &mut Value, numbers: &mut Numbers) {
     let inside = match value {
         Value::Object(fields) if !fields.is_empty() && !numbers.chance(6) => {

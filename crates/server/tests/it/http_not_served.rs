@@ -1,5 +1,5 @@
-//! Nothing is accepted and then not served without a word: what has no effect is named in the answer
-//! of the write, what protects is refused.
+//! No field is ignored silently: fields without effect are named in the response to the write, and
+//! security-relevant ones are rejected.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ async fn reported(client: &Client, path: &str, body: &Value) -> String {
 }
 
 #[tokio::test]
-async fn what_has_no_effect_is_named_in_the_answer() {
+async fn fields_without_effect_are_named_in_the_response() {
     let (_server, client) = start(|_| {}).await;
     let plain = reported(&client, CATALOG, &sidecar(json!({}))).await;
     assert_eq!(plain, "");
@@ -60,11 +60,11 @@ async fn what_has_no_effect_is_named_in_the_answer() {
     });
     let entry = reported(&client, "/v1/config", &entry).await;
     assert_eq!(entry, "EnvoyExtensions[0].EnvoyVersion");
-    // Those of config entries take the place of a registration's.
+    // Extensions in config entries replace those of a registration.
     let own = json!({ "EnvoyExtensions": [{ "Name": "builtin/lua" }] });
     let own = reported(&client, CATALOG, &sidecar(own)).await;
     assert_eq!(own, "Service.Proxy.EnvoyExtensions");
-    // However much a client sends, the answer's head stays small.
+    // The response's head stays small, however many fields the client sends.
     let keys: serde_json::Map<_, _> = (0..5000).map(|i| (format!("k{i}"), json!(1))).collect();
     let keys = reported(&client, CATALOG, &sidecar(json!({ "Config": keys }))).await;
     assert!(keys.len() < 1100 && keys.ends_with("..."), "{keys}");
@@ -80,7 +80,7 @@ fn patch_of_nothing() -> Value {
     }] } })
 }
 
-/// Writes, and what their refusals say.
+/// Writes, and their error texts.
 fn refused() -> Vec<(&'static str, Value, &'static str)> {
     let upstream = |more: Value| {
         let mut one = json!({ "DestinationName": "api", "LocalBindPort": 1 });
@@ -161,7 +161,7 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn what_protects_and_what_is_not_there_is_refused() {
+async fn security_fields_and_missing_targets_are_refused() {
     let (server, client) = start(|config| config.acl.enabled = true).await;
     let management = client.put("/v1/acl/bootstrap", &json!({})).await.json();
     let client = client.with_token(management["SecretID"].as_str().unwrap());
@@ -174,7 +174,7 @@ async fn what_protects_and_what_is_not_there_is_refused() {
     assert_eq!(server.store().state().index(), before);
 }
 
-/// As in Consul, whose decoders know no others than the fields of their types.
+/// As in Consul, whose decoders reject unknown fields.
 #[tokio::test]
 async fn unknown_fields_are_refused_by_every_write() {
     let (_server, client) = start(|config| config.acl.enabled = true).await;

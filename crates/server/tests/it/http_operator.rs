@@ -1,4 +1,5 @@
-//! `/v1/operator` and `/v1/acl/replication`: what one server answers for itself, and what it says cannot be.
+//! `/v1/operator` and `/v1/acl/replication`: the status of a single server, and operations without an
+//! equivalent.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -31,7 +32,7 @@ async fn a_server_answers_for_itself() {
 }
 
 #[tokio::test]
-async fn what_needs_other_servers_says_so() {
+async fn operations_on_other_servers_are_errors() {
     let (_server, client) = start(|config| config.agent.registers_itself = true).await;
     let raft = client.get("/v1/operator/raft/configuration").await.json();
     let server = &raft["Servers"][0];
@@ -121,7 +122,7 @@ async fn the_autopilot_configuration_is_kept_and_reported_as_without_effect() {
     let after = client.get(path).await.json();
     assert_eq!(after["CleanupDeadServers"], false);
     assert_eq!(after["LastContactThreshold"], "5s");
-    // What is left out is Consul's default, and not what it was.
+    // Omitted fields get Consul's defaults, not the previous values.
     assert_eq!(client.write(path, &json!({})).await, true);
     let last = client.get(path).await.json();
     assert_eq!(last["LastContactThreshold"], "200ms");
@@ -129,7 +130,7 @@ async fn the_autopilot_configuration_is_kept_and_reported_as_without_effect() {
 }
 
 #[tokio::test]
-async fn usage_counts_what_there_is() {
+async fn usage_counts_services_and_nodes() {
     let (_server, client) = start(|config| config.agent.registers_itself = true).await;
     let service = |service: serde_json::Value| json!({ "Node": "n", "Address": "10.0.0.1", "Service": service });
     for one in [
@@ -159,7 +160,7 @@ async fn usage_counts_what_there_is() {
     );
 }
 
-/// With Consul's words, which name the token that was used.
+/// With Consul's text, which names the token.
 #[tokio::test]
 async fn a_token_without_the_right_is_named() {
     let (_server, client) = start(|config| {
@@ -219,7 +220,7 @@ async fn a_token_without_the_right_is_named() {
         let reply = weak.send(method.clone(), path, "{}").await;
         assert_eq!(reply.status, StatusCode::FORBIDDEN, "{method} {path}");
     }
-    // Health checks ask for it without a token.
+    // Health checks call it without a token.
     let replication = client.get("/v1/acl/replication").await.json();
     assert_eq!(replication["Enabled"], false);
     assert_eq!(replication["LastSuccess"], "0001-01-01T00:00:00Z");

@@ -1,11 +1,11 @@
-//! No part of Consul's HTTP API is answered as if it were an object that does not exist.
+//! No path of Consul's HTTP API is mistaken for a missing object.
 
 use http::{Method, StatusCode};
 
 use crate::http_client::start;
 
-/// Every endpoint of Consul 1.21 with its methods. Something has to follow a slash at the end.
-/// Without the two whose answers have no end.
+/// All endpoints of Consul 1.21 with their methods, without the two whose responses do not end. Paths that end
+/// in a slash need a name.
 const CONSUL: &[(&str, &str)] = &[
     ("/v1/acl/bootstrap", "PUT"),
     ("/v1/acl/login", "POST"),
@@ -135,7 +135,7 @@ const CONSUL: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn every_endpoint_of_consul_is_served_or_says_that_it_is_not() {
+async fn every_endpoint_of_consul_is_served_or_not_implemented() {
     let (_server, client) = start(|_| {}).await;
     let mut refused = Vec::new();
     for (path, methods) in CONSUL {
@@ -147,7 +147,7 @@ async fn every_endpoint_of_consul_is_served_or_says_that_it_is_not() {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             let reply = client.send(method.clone(), &path, "").await;
             let named = || reply.text().contains(&path);
-            // Other answers may be no text: a snapshot is none.
+            // Other responses may be binary, such as a snapshot.
             let unknown = || reply.text().starts_with("Invalid URL path");
             let missing = reply.status == StatusCode::NOT_FOUND && unknown();
             let wrong_method = reply.status == StatusCode::METHOD_NOT_ALLOWED;

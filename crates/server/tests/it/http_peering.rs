@@ -1,5 +1,4 @@
-//! `/v1/peering`: two servers that get to know each other by a token. None connects to the other, and each
-//! says so.
+//! `/v1/peering`: two servers exchange a token. Neither connects to the other, and both report that.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -103,7 +102,7 @@ async fn refused(client: &Client, path: &str, body: &Value, says: &str) {
 }
 
 #[tokio::test]
-async fn a_token_that_says_too_little_is_refused() {
+async fn an_incomplete_token_is_refused() {
     let ((_one, dc1), (_two, dc2)) = (server("dc1").await, server("dc2").await);
     let (_, said) = token(&dc2, &json!({ "PeerName": "east" })).await;
     for (field, value, says) in [
@@ -133,7 +132,7 @@ async fn a_token_that_says_too_little_is_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_peering_is_refused() {
+async fn invalid_peerings_are_refused() {
     let ((_one, dc1), (_two, dc2)) = (server("dc1").await, server("dc2").await);
     let (own, _) = token(&dc1, &json!({ "PeerName": "east" })).await;
     let (other, _) = token(&dc2, &json!({ "PeerName": "east" })).await;

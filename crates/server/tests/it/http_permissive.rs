@@ -1,4 +1,4 @@
-//! Entries that let services take plain connections need the consent of the `mesh` entry.
+//! Entries with permissive mTLS mode require permission in the `mesh` entry.
 
 use http::StatusCode;
 use serde_json::json;
@@ -9,7 +9,7 @@ const MESSAGE: &str =
     "cannot set MutualTLSMode=permissive because AllowEnablingPermissiveMutualTLS=false";
 
 #[tokio::test]
-async fn permissive_needs_the_consent_of_the_mesh_entry() {
+async fn permissive_mode_requires_permission_in_the_mesh_entry() {
     let (_server, client) = start(|_| {}).await;
     let mesh = |allow: bool| json!({ "Kind": "mesh", "AllowEnablingPermissiveMutualTLS": allow });
     let entries = [
@@ -26,7 +26,7 @@ async fn permissive_needs_the_consent_of_the_mesh_entry() {
     for entry in &entries {
         client.write("/v1/config", entry).await;
     }
-    // Who is permissive stays so; who becomes it is refused again.
+    // A permissive entry may stay so; becoming permissive is rejected again.
     client.write("/v1/config", &mesh(false)).await;
     let mut changed = entries[0].clone();
     changed["Protocol"] = json!("http");

@@ -1,5 +1,5 @@
-//! Prepared queries over HTTP. What is expected is what Consul 1.21 answers, but for what is refused
-//! here by name.
+//! Prepared queries over HTTP. Expected values are Consul 1.21's, except for requests that are rejected here by
+//! name.
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -17,7 +17,7 @@ async fn post(client: &Client, query: &Value) -> Reply {
     client.send(Method::POST, QUERY, &query.to_string()).await
 }
 
-/// Makes a query; its path.
+/// Creates a query and returns its path.
 async fn create(client: &Client, query: &Value) -> String {
     let made = post(client, query).await.json();
     format!("{QUERY}/{}", made["ID"].as_str().unwrap())
@@ -34,7 +34,7 @@ async fn register(client: &Client, node: &str, service: &Value, status: &str) {
     client.write("/v1/catalog/register", &body).await;
 }
 
-/// The nodes that a query finds instances on, in the order of the answer.
+/// The nodes in a query's result, in order.
 async fn nodes(client: &Client, path: &str) -> Vec<String> {
     let answer = client.get(path).await.json();
     let nodes = answer["Nodes"].as_array().unwrap().iter();
@@ -82,7 +82,7 @@ async fn a_query_is_made_read_changed_and_removed() {
     });
     assert_eq!(explained, about);
 
-    // The id is that of the path. A list waits for changes.
+    // The id in the path takes precedence. A list supports blocking queries.
     let waits = format!("{QUERY}?index={index}");
     let waits = client.get(&waits);
     let change = json!({ "ID": "x", "Name": "q2", "Service": { "Service": "api" } });
@@ -109,7 +109,7 @@ async fn a_query_is_made_read_changed_and_removed() {
 }
 
 #[tokio::test]
-async fn mistakes_have_consuls_statuses_and_texts() {
+async fn errors_have_consuls_statuses_and_texts() {
     let (_server, client) = start(|_| {}).await;
     let path = create(
         &client,
@@ -152,7 +152,7 @@ async fn mistakes_have_consuls_statuses_and_texts() {
     .await;
     assert_eq!(unknown.status, StatusCode::BAD_REQUEST);
     let web = json!({ "Name": "r", "Service": web });
-    // That it does not exist comes before what else is wrong.
+    // A missing query is reported before validation errors.
     let wrong = json!({ "Name": "r", "Service": {} });
     for reply in [
         client.put(NOBODY, &web).await,
@@ -382,7 +382,7 @@ async fn the_near_node_comes_first() {
     let own = json!({ "Node": "here", "Address": "127.0.0.1", "Service": { "Service": "web" } });
     client.write("/v1/catalog/register", &own).await;
     assert_eq!(nodes(&client, "/v1/query/ip/execute").await[0], "here");
-    // A node that does not exist leaves the order as it is, and a query does not wait.
+    // An unknown node leaves the order unchanged, and a query does not block.
     let found = nodes(&client, "/v1/query/plain/execute?near=nope&index=100").await;
     assert_eq!(found.len(), 6);
 }
@@ -412,7 +412,7 @@ async fn the_document_of_an_execution_is_consuls() {
 }
 
 #[tokio::test]
-async fn templates_answer_for_names_that_begin_like_theirs() {
+async fn query_templates_match_by_prefix() {
     let (_server, client) = start(|_| {}).await;
     let version = |tag: &str| json!({ "Service": "web", "Tags": [tag] });
     register(&client, "a", &version("v1"), "passing").await;
@@ -442,7 +442,7 @@ async fn templates_answer_for_names_that_begin_like_theirs() {
     assert_eq!(explained["Query"]["Name"], "geo-");
     assert_eq!(explained["Query"]["Service"]["Service"], "web");
     assert_eq!(explained["Query"]["Service"]["Tags"], json!(["v2"]));
-    // Names may have slashes.
+    // Names may contain slashes.
     let explained = client.get("/v1/query/a/b%2F%C3%BC/explain").await.json();
     assert_eq!(explained["Query"]["Service"]["Service"], "a/b/\u{fc}");
     let by_id = client.get(&format!("{path}/execute")).await;
@@ -452,7 +452,7 @@ async fn templates_answer_for_names_that_begin_like_theirs() {
 }
 
 #[tokio::test]
-async fn rights_are_those_of_the_name() {
+async fn permissions_apply_to_the_name() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let web = json!({ "Service": "web" });
@@ -485,7 +485,7 @@ async fn rights_are_those_of_the_name() {
         hidden.text()
     );
 
-    // The name that it has and the one that it is to have count.
+    // Both the current and the new name require permission.
     let writer = with("write", "query_prefix \"z\" { policy = \"write\" }").await;
     let z = json!({ "Name": "z", "Service": web });
     for (reply, right) in [
@@ -509,7 +509,7 @@ async fn rights_are_those_of_the_name() {
 }
 
 #[tokio::test]
-async fn what_is_found_is_what_the_token_may_see() {
+async fn results_are_filtered_by_the_token() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     register(&management, "n", &json!({ "Service": "web" }), "passing").await;
@@ -537,9 +537,9 @@ async fn what_is_found_is_what_the_token_may_see() {
         (&reader, "plain", 1, false),
         (&nobody, "plain", 0, true),
         (&client, "plain", 0, false),
-        // A right to the proxies is none to the service behind them.
+        // Permission on the proxies does not include the service behind them.
         (&proxies, "mesh", 0, true),
-        // Everybody sees what the query's own token may see.
+        // All callers see what the query's own token permits.
         (&nobody, "own", 1, false),
         (&client, "own", 1, false),
         (&unknown, "own", 1, false),

@@ -1,4 +1,4 @@
-//! `/v1/internal/legate/proxies`: what connected proxies have and what they refused.
+//! `/v1/internal/legate/proxies`: configurations of connected proxies, and their NACKs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ fn client(server: &Running) -> Client {
     }
 }
 
-/// The document, when it has this value at the pointer: the server reads what a client has sent a
-/// little later, and nothing shows when.
+/// Polls the document until it has this value at the pointer: the server processes a client's message a little
+/// later, without a visible event.
 async fn when(client: &Client, pointer: &str, expected: Value) -> Value {
     until(async || {
         let reply = client.get(ONE).await;
@@ -60,7 +60,7 @@ async fn refuse(ads: &mut Ads) {
 }
 
 #[tokio::test]
-async fn what_a_proxy_has_and_what_it_refused() {
+async fn a_proxys_resources_and_nacks_are_shown() {
     let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
     let client = client(&server);
     register_mesh(&server).await;
@@ -79,7 +79,7 @@ async fn what_a_proxy_has_and_what_it_refused() {
     ads.send(named(ENDPOINT, &[&cluster])).await;
     ads.accept().await;
     ads.send(named(LISTENER, &[])).await;
-    // Two listeners together, then each alone; the upstream's is fine.
+    // Two listeners together, then each alone; the upstream's is accepted.
     refuse(&mut ads).await;
     ads.accept().await;
     refuse(&mut ads).await;
@@ -119,7 +119,7 @@ async fn what_a_proxy_has_and_what_it_refused() {
 }
 
 #[tokio::test]
-async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
+async fn proxies_require_read_on_their_service_and_node() {
     let server = start(|config| {
         config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         deny_by_default(config);
@@ -156,14 +156,14 @@ async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
         let reply = reader.get(ONE).await;
         assert_eq!(reply.status, status, "{rules}");
         if status == StatusCode::OK {
-            // The chain of another service is for its own readers.
+            // Chains of other services require read permission.
             assert_eq!(reply.json()["Upstreams"][0]["Chain"], Value::Null);
         }
         let expected = match status {
             StatusCode::OK => (1, ""),
             _ => (0, "true"),
         };
-        // A node of this name in another partition is another node, whichever one the request names.
+        // A node of the same name in another partition is a different node, whichever one the request names.
         for path in [LIST, &format!("{LIST}?partition=west")] {
             let seen = reader.get(path).await;
             let filtered = seen.header("x-consul-results-filtered-by-acls");
@@ -176,7 +176,7 @@ async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
 }
 
 #[tokio::test]
-async fn the_chain_of_a_query_is_for_those_who_may_read_the_stored_query() {
+async fn the_chain_of_a_query_requires_read_on_the_stored_query() {
     let server = start(|config| {
         config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         deny_by_default(config);

@@ -1,4 +1,4 @@
-//! Rights that are asked for as Consul asks: neither more nor less.
+//! Required permissions are the same as Consul's.
 
 use http::StatusCode;
 use serde_json::json;
@@ -12,7 +12,7 @@ async fn token(management: &Client, body: serde_json::Value) -> Client {
 }
 
 #[tokio::test]
-async fn proxies_of_a_service_are_for_those_who_may_see_the_service() {
+async fn proxies_of_a_service_require_service_read() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let proxy = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": {
@@ -36,7 +36,7 @@ async fn proxies_of_a_service_are_for_those_who_may_see_the_service() {
             seen.unwrap_or(0),
             "{services}"
         );
-        // As in Consul this one says that it is the right that is missing.
+        // As in Consul, these report the missing permission.
         for path in ["/v1/health/connect/web", "/v1/health/ingress/web"] {
             let reply = reader.get(path).await;
             let expected = match seen {
@@ -128,7 +128,7 @@ async fn a_service_registers_again_on_a_node_that_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn the_inside_of_a_server_is_for_those_who_may_read_agents() {
+async fn server_internals_require_agent_read() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let node = json!({ "NodeIdentities": [{ "NodeName": "legate", "Datacenter": "dc1" }] });
@@ -166,7 +166,7 @@ async fn services_on_nodes_that_may_not_be_seen_are_not_listed() {
 }
 
 #[tokio::test]
-async fn checks_of_a_node_are_for_those_who_may_read_it_and_their_services() {
+async fn node_checks_require_read_on_the_node_and_the_services() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     for service in ["web", "api"] {
@@ -194,7 +194,7 @@ async fn checks_of_a_node_are_for_those_who_may_read_it_and_their_services() {
 }
 
 #[tokio::test]
-async fn what_a_token_is_cannot_be_changed() {
+async fn a_tokens_identity_is_immutable() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let made = json!({ "ServiceIdentities": [{ "ServiceName": "web" }] });
@@ -210,12 +210,12 @@ async fn what_a_token_is_cannot_be_changed() {
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{field}");
         assert!(reply.text().contains(field), "{}", reply.text());
     }
-    // What was read can be written.
+    // An object can be written back as read.
     management.write(&path, &made).await;
 }
 
 #[tokio::test]
-async fn what_an_agent_has_is_for_those_who_may_see_or_write_it() {
+async fn agent_data_requires_permissions() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let put = async |client: &Client, path: &str, body: serde_json::Value| {
@@ -284,7 +284,7 @@ async fn what_an_agent_has_is_for_those_who_may_see_or_write_it() {
 }
 
 #[tokio::test]
-async fn links_of_a_gateway_are_for_those_who_see_it_and_by_those_who_write_the_mesh() {
+async fn gateway_links_require_service_read_and_mesh_write() {
     const EGRESS: &str = "/v1/config/terminating-gateway/egress";
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);

@@ -1,4 +1,4 @@
-//! Sessions and the locks that they hold, over HTTP. What is expected is what Consul 1.21 answers.
+//! Sessions and locks over HTTP. Expected values are Consul 1.21's.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn destroy(client: &Client, id: &str) -> Value {
         .await
 }
 
-/// Registers a check of a node.
+/// Registers a node check.
 async fn check(client: &Client, node: &str, status: &str) {
     let body = json!({
         "Node": node, "Address": "10.0.0.1", "Check": { "CheckID": "c", "Status": status },
@@ -107,7 +107,7 @@ async fn a_session_is_made_shown_renewed_and_destroyed() {
 }
 
 #[tokio::test]
-async fn one_session_holds_a_lock_until_it_gives_it_up() {
+async fn one_session_holds_a_lock_until_it_releases_it() {
     let (_server, client) = start(|_| {}).await;
     let quick = json!({ "LockDelay": 0 });
     let (a, b) = (create(&client, &quick).await, create(&client, &quick).await);
@@ -122,7 +122,7 @@ async fn one_session_holds_a_lock_until_it_gives_it_up() {
     let release = |session: &str| format!("/v1/kv/lock?release={session}");
     let not_mine = client.send(Method::PUT, &release(&b), "").await.json();
     assert_eq!(not_mine, json!(false));
-    // A plain write changes the value and not the lock.
+    // A plain write changes the value and keeps the lock.
     client.send(Method::PUT, "/v1/kv/lock", "changed").await;
     assert_eq!(
         client.get("/v1/kv/lock").await.json()[0]["Session"],
@@ -154,7 +154,7 @@ async fn one_session_holds_a_lock_until_it_gives_it_up() {
 }
 
 #[tokio::test]
-async fn what_a_session_depends_on_ends_it() {
+async fn a_failing_check_ends_its_session() {
     let (_server, client) = start(|_| {}).await;
     check(&client, "n1", "passing").await;
     let body = json!({ "Node": "n1", "NodeChecks": ["c"], "LockDelay": 0 });
@@ -182,7 +182,7 @@ async fn what_a_session_depends_on_ends_it() {
 }
 
 #[tokio::test]
-async fn a_session_that_nobody_renews_ends_and_its_locks_stay_closed_for_a_while() {
+async fn an_expired_session_ends_with_a_lock_delay() {
     let (_server, client) = start(|config| {
         config.session_ttl_min = Duration::from_millis(1);
     })
@@ -190,7 +190,7 @@ async fn a_session_that_nobody_renews_ends_and_its_locks_stay_closed_for_a_while
     let brief = create(&client, &json!({ "TTL": "200ms", "LockDelay": "300ms" })).await;
     let other = create(&client, &json!({})).await;
     assert_eq!(acquire(&client, "k", &brief).await, json!(true));
-    // Renewed in time it lives on.
+    // Renewed in time, the session stays.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(150)).await;
         let renewed = client

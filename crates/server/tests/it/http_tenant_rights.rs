@@ -1,5 +1,5 @@
-//! What a token of one namespace or partition reaches of others, and of the mesh as a whole: nothing that
-//! no rule gives it.
+//! A token of one namespace or partition has no access to others, nor to the whole mesh, unless a rule grants
+//! it.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -9,8 +9,8 @@ use crate::http_acl_policies::text;
 use crate::http_client::{Client, start};
 use crate::running::Running;
 
-/// A server with the namespace `team` and the partition `west`, a client without a token, and one that
-/// may do everything.
+/// A server with the namespace `team` and the partition `west`, a client without a token, and one with the
+/// management token.
 async fn server() -> (Running, Client, Client) {
     let (server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
@@ -23,7 +23,7 @@ async fn server() -> (Running, Client, Client) {
     (server, client, management)
 }
 
-/// Somebody with a policy of these rules, where the query says.
+/// A client whose token has these rules, in the tenancy of the query.
 async fn holder(management: &Client, query: &str, rules: &str) -> Client {
     let name = format!("p{}", rules.len());
     let body = json!({"Name": name, "Rules": rules});
@@ -36,13 +36,13 @@ async fn holder(management: &Client, query: &str, rules: &str) -> Client {
     management.with_token(text(&token, "SecretID"))
 }
 
-/// All that a namespace's own people can be given.
+/// All permissions that a namespace's own policies can grant.
 const EVERYTHING: &str = "acl = \"write\" key_prefix \"\" { policy = \"write\" } node_prefix \"\" { \
                           policy = \"read\" } service_prefix \"\" { policy = \"write\" intentions = \
                           \"write\" } session_prefix \"\" { policy = \"write\" }";
 
 #[tokio::test]
-async fn what_is_of_the_mesh_is_not_for_the_managers_of_a_namespace() {
+async fn namespace_administrators_cannot_change_the_mesh() {
     let (_server, _, management) = server().await;
     let manager = holder(&management, "?ns=team", EVERYTHING).await;
     let west = holder(&management, "?partition=west", EVERYTHING).await;
@@ -85,7 +85,7 @@ async fn what_is_of_the_mesh_is_not_for_the_managers_of_a_namespace() {
         ] {
             let path = format!("{path}{also}{query}");
             let reply = client.send(method.clone(), &path, "").await;
-            // The agent is of no other partition, whatever the token may do.
+            // The agent is in the default partition only, whatever the token permits.
             let elsewhere = path.starts_with("/v1/agent/maintenance") && !query.is_empty();
             let refused = reply.status == StatusCode::FORBIDDEN
                 || elsewhere && reply.status == StatusCode::BAD_REQUEST;
@@ -97,7 +97,7 @@ async fn what_is_of_the_mesh_is_not_for_the_managers_of_a_namespace() {
 }
 
 #[tokio::test]
-async fn tokens_of_queries_are_not_for_the_managers_of_a_namespace() {
+async fn tokens_of_queries_are_hidden_from_namespace_administrators() {
     let (_server, _, management) = server().await;
     let service = json!({"Service": "web"});
     let query = json!({"Name": "q", "Service": service, "Token": MANAGEMENT});
@@ -115,7 +115,7 @@ async fn tokens_of_queries_are_not_for_the_managers_of_a_namespace() {
             assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
         }
     }
-    // Who may see queries and manages a namespace sees no tokens; who manages the mesh does.
+    // Permission on queries and on one namespace does not reveal tokens; permission on the mesh does.
     let rules = "query_prefix \"\" { policy = \"read\" } namespace \"team\" { acl = \"write\" }";
     let reader = holder(&management, "", rules).await;
     let token = async |client: &Client| {
@@ -127,7 +127,7 @@ async fn tokens_of_queries_are_not_for_the_managers_of_a_namespace() {
 }
 
 #[tokio::test]
-async fn what_leads_to_a_service_is_judged_in_each_namespace() {
+async fn gateways_of_a_service_are_authorized_in_each_namespace() {
     let (_server, _, management) = server().await;
     for query in ["", "?ns=team"] {
         let proxy = json!({
@@ -170,7 +170,7 @@ async fn what_leads_to_a_service_is_judged_in_each_namespace() {
 }
 
 #[tokio::test]
-async fn keys_of_a_namespace_are_listed_for_who_may_list_them_there() {
+async fn listing_keys_requires_permission_in_their_namespace() {
     let (_server, client) = start(|config| {
         deny_by_default(config);
         config.acl.key_list_policy = true;
@@ -204,7 +204,7 @@ async fn keys_of_a_namespace_are_listed_for_who_may_list_them_there() {
 }
 
 #[tokio::test]
-async fn a_session_does_not_tell_of_checks_of_other_namespaces() {
+async fn a_session_does_not_reveal_checks_of_other_namespaces() {
     let (_server, _, management) = server().await;
     for status in ["passing", "critical"] {
         let body = json!({
@@ -241,7 +241,7 @@ async fn a_session_does_not_tell_of_checks_of_other_namespaces() {
 }
 
 #[tokio::test]
-async fn who_may_not_give_rights_to_a_namespace_does_not_take_them() {
+async fn namespace_defaults_require_acl_write() {
     let (_server, _, management) = server().await;
     let policy = json!({"Name": "d", "Rules": "key_prefix \"\" { policy = \"deny\" }"});
     management.write("/v1/acl/policy", &policy).await;
@@ -259,10 +259,10 @@ async fn who_may_not_give_rights_to_a_namespace_does_not_take_them() {
         .await;
 }
 
-/// In what is of the namespace `team`, and in no path.
+/// A marker in the data of namespace `team`, and in no path.
 const MARK: &str = "nobody-elses";
 
-/// Something of every kind in the namespace `team`. The id of its session.
+/// Creates one object of every kind in the namespace `team`. Returns the id of its session.
 async fn fill_team(management: &Client) -> String {
     let write = async |path: &str, body: serde_json::Value| {
         let joined = match path.contains('?') {
@@ -321,7 +321,7 @@ async fn fill_team(management: &Client) -> String {
     text(&session.await, "ID").to_owned()
 }
 
-/// What can be read, and whether the mark is in it for who may see it in the namespace `team`.
+/// Read requests, and whether the marker is in the response for authorized callers.
 fn readings(session: &str) -> Vec<(String, bool)> {
     let shown = [
         "catalog/service/web",
@@ -392,7 +392,7 @@ fn readings(session: &str) -> Vec<(String, bool)> {
 }
 
 #[tokio::test]
-async fn nothing_of_a_namespace_is_shown_to_the_managers_of_others() {
+async fn namespaces_are_hidden_from_administrators_of_others() {
     let (_server, _, management) = server().await;
     management
         .write("/v1/namespace", &json!({"Name": "shop"}))

@@ -1,5 +1,5 @@
-//! Namespaces and partitions over HTTP: what stands in one is neither seen nor touched from another, and
-//! who names none sees nothing of them. Fields and statuses are those of Consul Enterprise.
+//! Namespaces and partitions over HTTP: objects in one are not visible or writable from another or without
+//! naming it. Fields and status codes are those of Consul Enterprise.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::dns::over_udp;
 use crate::http_client::{Client, Reply, config, start};
 use crate::running::Running;
 
-/// A server with the namespace `team`, and the partition `west` with the namespace `team`.
+/// A server with the namespace `team`, and the partition `west` with a namespace `team`.
 async fn tenants() -> (Running, Client) {
     let (server, client) = start(|_| {}).await;
     client
@@ -47,7 +47,7 @@ fn web(address: &str, more: Value) -> Value {
     body
 }
 
-/// What a list has at a place of each of its items.
+/// The values at a pointer in each item of a list.
 fn all(list: &Value, pointer: &str) -> Vec<Value> {
     let items = list.as_array().unwrap().iter();
     items
@@ -165,7 +165,7 @@ async fn the_catalog_of_each_tenant_is_its_own() {
     let of_team = health("?ns=team").await;
     assert_eq!(all(&of_team, "/Service/Port"), [81]);
     assert_eq!(all(&of_team, "/Service/Namespace"), ["team"]);
-    // The node's check is of no namespace.
+    // Node checks have no namespace.
     assert_eq!(all(&of_team[0]["Checks"], "/CheckID"), ["alive", "web"]);
     assert_eq!(all(&health("?ns=*").await, "/Service/Port"), [80, 81]);
     let west = health("?partition=west&ns=team").await;
@@ -195,7 +195,7 @@ async fn the_catalog_of_each_tenant_is_its_own() {
     )
     .await;
 
-    // A node goes with its instances in all namespaces of its partition, and no others.
+    // Deregistering a node removes its instances in all namespaces of its partition, and no others.
     client
         .write("/v1/catalog/deregister", &json!({"Node": "n1"}))
         .await;
@@ -221,7 +221,7 @@ async fn keys_sessions_and_transactions_stay_in_their_namespace() {
         (raw("").await, raw("&ns=team").await),
         ("1".into(), "2".into())
     );
-    // The query goes before the header, which most clients send with every request.
+    // The query takes precedence over the header, which most clients send with every request.
     let with_header = |path: &str| {
         let request = Request::get(path).header("X-Consul-Namespace", "team");
         client.exchange(request.body(Full::default()).unwrap())
@@ -257,7 +257,7 @@ async fn keys_sessions_and_transactions_stay_in_their_namespace() {
     assert_eq!(values, [Value::Null, json!("MQ=="), json!("eA==")]);
     assert_eq!(raw("&ns=team").await, "x");
 
-    // The session's node is of all namespaces.
+    // Nodes are visible from all namespaces.
     let node = client.get("/v1/agent/self").await.json()["Config"]["NodeName"].clone();
     client
         .write("/v1/catalog/deregister", &json!({ "Node": node }))
@@ -356,7 +356,7 @@ async fn files_of_an_agent_define_services_of_namespaces() {
 }
 
 #[tokio::test]
-async fn a_prepared_query_finds_instances_where_it_says() {
+async fn a_prepared_query_uses_its_own_tenancy() {
     let (_server, client) = tenants().await;
     client
         .write(
@@ -374,7 +374,7 @@ async fn a_prepared_query_finds_instances_where_it_says() {
     assert_eq!(all(&found["Nodes"], "/Node/Address"), ["10.0.0.9"]);
     assert_eq!(found["Namespace"], "team");
 
-    // Where there is none, the tenants among its targets are asked in their order.
+    // Without instances in the namespace, the targets are tried in order.
     let targets = json!([
         {"Namespace": "team"},
         {"Namespace": "team", "Partition": "west"},
@@ -427,9 +427,9 @@ async fn an_address_has_a_name_whichever_namespace_it_is_of() {
 }
 
 #[tokio::test]
-async fn what_is_of_a_deleted_tenant_goes_wherever_it_stands() {
+async fn all_rows_of_a_deleted_tenant_are_removed() {
     let (_server, client) = tenants().await;
-    // A query is of the mesh, and these intentions are of no namespace.
+    // Queries and these intentions have no namespace.
     let session = client.write("/v1/session/create?ns=team", &json!({})).await;
     let query = json!({"Name": "q", "Session": session["ID"], "Service": {"Service": "web"}});
     let made = client
@@ -447,7 +447,7 @@ async fn what_is_of_a_deleted_tenant_goes_wherever_it_stands() {
     for path in ["/v1/namespace/team", "/v1/partition/west"] {
         assert_eq!(client.delete(path).await.status, StatusCode::OK);
     }
-    // So few rows go at once.
+    // Few enough rows that the first step deletes all of them.
     client
         .write("/v1/partition", &json!({"Name": "west"}))
         .await;
@@ -456,7 +456,7 @@ async fn what_is_of_a_deleted_tenant_goes_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn what_leads_to_a_deleted_tenant_is_in_nobodys_way() {
+async fn references_to_a_deleted_tenant_block_no_writes() {
     let (_server, client) = tenants().await;
     let protocol = |service: &str, namespace: &str| json!({"Kind": "service-defaults", "Name": service, "Namespace": namespace, "Protocol": "http"});
     client.write("/v1/config", &protocol("web", "team")).await;
@@ -469,7 +469,7 @@ async fn what_leads_to_a_deleted_tenant_is_in_nobodys_way() {
     client.write("/v1/config", &protocol("api", "")).await;
     let reply = client.delete("/v1/namespace/team").await;
     assert_eq!(reply.status, StatusCode::OK);
-    // The gateway's listener does not fit the service any more, whoever has something to do with it or not.
+    // The gateway's listener no longer matches the service. Unrelated writes still succeed.
     let other = json!({"Kind": "service-defaults", "Name": "api", "Protocol": "grpc"});
     client.write("/v1/config", &other).await;
     let defaults = json!({"Kind": "proxy-defaults", "Name": "global", "Partition": "west"});
@@ -479,7 +479,7 @@ async fn what_leads_to_a_deleted_tenant_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn a_deleted_tenant_goes_with_all_that_is_in_it() {
+async fn a_deleted_tenant_is_removed_with_its_contents() {
     let (server, client) = tenants().await;
     let proxy = json!({
         "Kind": "connect-proxy", "Service": "web-proxy", "Port": 20000,
@@ -511,7 +511,7 @@ async fn a_deleted_tenant_goes_with_all_that_is_in_it() {
         let reply = client.delete(path).await;
         assert_eq!((reply.status, reply.text()), (StatusCode::OK, ""), "{path}");
     }
-    // What is left of it goes in steps; meanwhile it is shown, and nothing is added.
+    // The rest is deleted in steps; meanwhile the namespace is shown, and writes to it are rejected.
     let shown = client.get("/v1/namespace/team").await;
     if shown.status == StatusCode::OK {
         assert!(shown.json()["DeletedAt"].is_string());
@@ -532,8 +532,8 @@ async fn a_deleted_tenant_goes_with_all_that_is_in_it() {
         assert!(Instant::now() < limit, "{}", answer.text());
         sleep(Duration::from_millis(10)).await;
     }
-    // The node is the partition's and stays; nothing of the namespaces is left, also when one of the
-    // same name is made again.
+    // The node belongs to the partition and stays. No data of the namespace is left, even if one of the same
+    // name is created.
     client
         .write("/v1/namespace", &json!({"Name": "team"}))
         .await;

@@ -1,5 +1,5 @@
-//! Transactions over HTTP. What is expected is what Consul 1.21 answers, but for what is refused here
-//! by name.
+//! Transactions over HTTP. Expected values are Consul 1.21's, except for requests that are rejected here by
+//! name.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -23,14 +23,14 @@ fn set(key: &str) -> Value {
     kv("set", key, json!({ "Value": "dGVzdA==" }))
 }
 
-/// What the operations have found or written.
+/// The results of successful operations.
 async fn done(client: &Client, operations: Value) -> Value {
     let answer = client.write(TXN, &operations).await;
     assert_eq!(answer["Errors"], Value::Null);
     answer["Results"].clone()
 }
 
-/// The numbers and texts of what was refused.
+/// The indexes and texts of rejected operations.
 async fn refused(client: &Client, operations: Value) -> Vec<(u64, String)> {
     let reply = client.put(TXN, &operations).await;
     assert_eq!(reply.status, StatusCode::CONFLICT, "{}", reply.text());
@@ -54,7 +54,7 @@ async fn why_not(client: &Client, operation: Value) -> String {
 }
 
 #[tokio::test]
-async fn operations_on_keys_happen_together() {
+async fn key_operations_are_atomic() {
     let (server, client) = start(|_| {}).await;
     let session = client.write("/v1/session/create", &json!({})).await["ID"].clone();
     let locks = kv(
@@ -97,7 +97,7 @@ async fn operations_on_keys_happen_together() {
         { "KV": entry("a/1", text.clone()) }, lock(text), { "KV": none }, lock(Value::Null),
     ]);
     assert_eq!(results, expected);
-    // What only reads has no index of its own.
+    // Read-only transactions have no index of their own.
     let read = client
         .write(TXN, &json!([kv("get", "a/lock", json!({}))]))
         .await;
@@ -108,7 +108,7 @@ async fn operations_on_keys_happen_together() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_done_undoes_all() {
+async fn a_failed_operation_rolls_back_all() {
     let (server, client) = start(|_| {}).await;
     done(&client, json!([set("k")])).await;
     let index = server.store().state().index();
@@ -231,7 +231,7 @@ async fn the_catalog_and_sessions_are_changed_with_keys() {
     assert_eq!(client.get("/v1/catalog/node/n1").await.text(), "null");
 }
 
-/// Operations, and why they are refused.
+/// Operations, and their error texts.
 fn senseless() -> Vec<(Value, &'static str)> {
     vec![
         (
@@ -279,7 +279,7 @@ fn senseless() -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_and_changes_nothing() {
+async fn invalid_operations_are_refused_and_change_nothing() {
     let (server, client) = start(|config| config.sizes.kv_value = 3).await;
     let before = server.store().state().index();
     for (operation, what) in senseless() {
@@ -333,7 +333,7 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn each_operation_needs_its_right() {
+async fn each_operation_requires_permission() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     let web =
@@ -345,7 +345,7 @@ async fn each_operation_needs_its_right() {
     "#;
     policy(&management, "app", rules).await;
     let (_, app) = token(&management, json!({ "Policies": [{ "Name": "app" }] })).await;
-    // What may not be seen is left out, what may not be done fails all.
+    // Results without read permission are removed; a write without permission fails the transaction.
     let found = done(
         &app,
         json!([kv("get", "app/a", json!({})), kv("get", "other", json!({}))]),

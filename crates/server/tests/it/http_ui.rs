@@ -1,4 +1,4 @@
-//! `/v1/internal/ui`: the catalog as dashboards read it.
+//! `/v1/internal/ui`: the catalog as used by dashboards.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::{Client, start};
 
-/// `web` calls `api` by an upstream of its proxy; `api` finds whom it may call by itself.
+/// `web` has an explicit upstream `api`; the proxy of `api` is transparent.
 async fn populated(client: &Client) {
     for (service, mode) in [("web", "direct"), ("api", "transparent")] {
         let upstreams = match service {
@@ -70,7 +70,7 @@ async fn the_catalog_is_shown_in_numbers() {
 }
 
 #[tokio::test]
-async fn neighbours_are_those_of_proxies_and_those_of_intentions() {
+async fn neighbours_come_from_proxies_and_intentions() {
     let (_server, client) = start(|_| {}).await;
     populated(&client).await;
     let topology = async |service: &str| {
@@ -83,7 +83,7 @@ async fn neighbours_are_those_of_proxies_and_those_of_intentions() {
     assert_eq!(web["Upstreams"][0]["Name"], "api");
     assert_eq!(web["Upstreams"][0]["Source"], "proxy-registration");
     assert_eq!(web["Upstreams"][0]["Intention"]["Allowed"], true);
-    // `api` may not call it.
+    // No intention permits `api` to call it.
     assert_eq!(web["Downstreams"], json!([]));
     let api = topology("api").await;
     assert_eq!(api["TransparentProxy"], true);
@@ -132,7 +132,7 @@ async fn neighbours_may_be_of_other_namespaces() {
         (&callers[1]["Name"], &callers[1]["Namespace"]),
         (&json!("shop"), &json!("team"))
     );
-    // It finds its destinations by itself, and no intention keeps it from this one.
+    // The proxy is transparent, and intentions permit this destination.
     assert_eq!(of_api["Upstreams"][0]["Namespace"], "team", "{of_api}");
 }
 
@@ -159,7 +159,7 @@ async fn a_service_is_connected_with_the_gateways_that_are_there() {
         "Kind": "ingress-gateway", "Service": "edge", "Port": 8080,
     } });
     client.write("/v1/catalog/register", &gateway).await;
-    // `*` stands for those that speak the protocol of the listener, which none does.
+    // `*` includes services with the listener's protocol, and there are none.
     let (names, services) = connected().await;
     assert_eq!(names, ["api"]);
     let edge = services.iter().find(|one| one["Name"] == "edge").unwrap();
@@ -172,14 +172,14 @@ async fn a_service_is_connected_with_the_gateways_that_are_there() {
 }
 
 #[tokio::test]
-async fn only_what_may_be_read_is_shown() {
+async fn only_readable_rows_are_shown() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
     populated(&management).await;
     let own = json!({ "ServiceIdentities": [{ "ServiceName": "web" }] });
     let made = management.write("/v1/acl/token", &own).await;
     let web = management.with_token(made["SecretID"].as_str().unwrap());
-    // Who is a service may see all services, and all nodes.
+    // A service identity may read all services and nodes.
     let seen = web.get("/v1/internal/ui/services").await.json();
     assert_eq!(seen.as_array().unwrap().len(), 4);
     let overview = web.get("/v1/internal/ui/catalog-overview").await;

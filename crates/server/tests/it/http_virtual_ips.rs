@@ -1,4 +1,4 @@
-//! Virtual IPs of services over HTTP and DNS. What is expected is what Consul answers.
+//! Virtual IPs of services over HTTP and DNS. Expected values are Consul's.
 
 use http::StatusCode;
 
@@ -24,7 +24,7 @@ async fn with_dns() -> (Running, Client) {
     start(|config| config.dns = Some("127.0.0.1:0".parse().unwrap())).await
 }
 
-/// The addresses that DNS has for a name below `virtual.consul`.
+/// The addresses of a name below `virtual.consul`.
 async fn resolved(server: &Running, name: &str) -> Vec<String> {
     let request = question(&format!("{name}.virtual.consul."), None);
     let reply = over_udp(server.dns_addr().unwrap(), &request).await;
@@ -68,7 +68,7 @@ async fn a_sidecar_shows_the_virtual_ip_of_its_service() {
     assert_eq!(resolved(&server, "web").await, ["240.0.0.1"]);
     assert_eq!(resolved(&server, id).await, [""; 0]);
 
-    // What was read can be sent back: nothing changes but what its checks find meanwhile.
+    // Registering an instance back as read changes nothing but concurrent check results.
     let modified = || {
         let state = server.store().state();
         let read = state.read();
@@ -154,7 +154,7 @@ async fn addresses_are_assigned_by_hand() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_a_service_does_not_learn_its_address() {
+async fn virtual_ips_require_service_read() {
     let (server, mut client) = start(|config| {
         deny_by_default(config);
         config.dns = Some("127.0.0.1:0".parse().unwrap());
@@ -166,7 +166,7 @@ async fn who_may_not_read_a_service_does_not_learn_its_address() {
 }
 
 #[tokio::test]
-async fn only_who_may_change_the_mesh_assigns_addresses() {
+async fn assigning_virtual_ips_requires_mesh_write() {
     let (_server, mut client) = start(deny_by_default).await;
     let body = json!({ "Service": "a", "ManualVIPs": ["10.96.0.5"] });
     let path = "/v1/internal/service-virtual-ip";

@@ -23,7 +23,7 @@ fn with_https(config: &mut ServerConfig) {
     config.https = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
 }
 
-/// A connection whose server has shown a certificate of these authorities.
+/// A connection with a server certificate of these authorities.
 async fn connect(
     address: SocketAddr,
     authorities: &str,
@@ -75,7 +75,7 @@ async fn the_api_is_served_with_a_certificate_of_the_mesh_authority() {
         assert_eq!((status.as_u16(), body.as_str()), (200, "[\"dc1\"]"));
     }
     assert!(connect(address, &roots, "elsewhere.example").await.is_err());
-    // Without TLS it is served, too.
+    // The API is served without TLS too.
     client.get("/v1/catalog/datacenters").await.json();
     server.stop(PATIENCE).await.unwrap();
 }
@@ -103,7 +103,7 @@ async fn one_pair_of_files_serves_http_and_grpc() {
 }
 
 #[tokio::test]
-async fn connections_with_and_without_tls_have_one_limit_and_silent_ones_delay_nobody() {
+async fn tls_and_plain_connections_share_a_limit_and_silent_ones_delay_none() {
     let (server, client) = start(|config| {
         with_https(config);
         config.connections.http = ApiLimit {
@@ -120,7 +120,7 @@ async fn connections_with_and_without_tls_have_one_limit_and_silent_ones_delay_n
     }
     let stream = timeout(PATIENCE, connect(address, &roots, "localhost")).await;
     let stream = stream.expect("nobody waits for the silent ones").unwrap();
-    // All eight places are taken: with TLS a further one is closed, without it is answered.
+    // All eight permits are taken: a further connection is closed with TLS, and gets a response without.
     let mut ninth = TcpStream::connect(address).await.unwrap();
     assert_eq!(ninth.read(&mut [0; 1]).await.unwrap_or(0), 0);
     let refused = client.get("/v1/status/leader").await;

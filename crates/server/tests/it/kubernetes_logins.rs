@@ -1,4 +1,4 @@
-//! Logins with Kubernetes service accounts, and what is true of all auth methods.
+//! Logins with Kubernetes service accounts, and behaviour common to all auth methods.
 
 use http::StatusCode;
 use legate_testkit::certs::TestCa;
@@ -13,7 +13,7 @@ use crate::grpc::channel;
 use crate::http_client::{Client, Reply};
 
 const REVIEWER: &str = "reviewer.token.jwt";
-/// The user that a service account is.
+/// The user name of a service account.
 const WEB: &str = "system:serviceaccount:shop:web";
 
 fn kubernetes(api: &Foreign) -> Value {
@@ -22,19 +22,19 @@ fn kubernetes(api: &Foreign) -> Value {
     })
 }
 
-/// An auth method `m`, whose logins are the services of their service accounts' names.
+/// An auth method `m` whose logins get the service identity of their service account's name.
 async fn add_kubernetes(management: &Client, api: &Foreign) {
     let config = kubernetes(api);
     add_method(management, "kubernetes", &config, "${serviceaccount.name}").await;
 }
 
-/// Checks what a request is refused with.
+/// Asserts the status and text of a rejected request.
 fn assert_refused(reply: &Reply, status: StatusCode, text: &str) {
     assert_eq!(reply.status, status, "{}", reply.text());
     assert!(reply.text().contains(text), "{}", reply.text());
 }
 
-/// An API server where one token is that of a user, and one service account has an annotation.
+/// An API server that accepts one token for a user, and has one service account with an annotation.
 fn api_server(
     good: String,
     user: &'static str,
@@ -92,7 +92,7 @@ async fn a_service_account_logs_in_as_its_service() {
 
     api.answer(api_server(bearer.clone(), WEB, Some("storefront")));
     assert_eq!(service_of(&login(&client, &bearer).await), "storefront");
-    // The rule's selector leaves this one out.
+    // The rule's selector does not match this login.
     api.answer(api_server(bearer.clone(), WEB, Some("default")));
     let reply = login(&client, &bearer).await;
     assert_refused(&reply, StatusCode::FORBIDDEN, "no binding rule");
@@ -109,7 +109,7 @@ async fn a_service_account_logs_in_as_its_service() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_at_an_api_server_is_told() {
+async fn errors_of_an_api_server_are_reported() {
     let (server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({"sub": "x"}));
     let other = TestSigner::generate().sign(&json!({"sub": "x"}));
@@ -130,7 +130,7 @@ async fn what_goes_wrong_at_an_api_server_is_told() {
         "system:serviceaccount:../../x:web",
     ] {
         api.answer(api_server(bearer.clone(), user, None));
-        says(&bearer, 403, "is no service account").await;
+        says(&bearer, 403, "is not a service account").await;
     }
     api.answer(api_server(
         bearer.clone(),
@@ -144,9 +144,9 @@ async fn what_goes_wrong_at_an_api_server_is_told() {
     api.answer(|_| Reaction::Json(500, json!({"message": "etcd is away"})));
     says(&bearer, 503, "etcd is away").await;
     api.answer(|_| Reaction::Json(200, json!("busy")));
-    says(&bearer, 503, "not right").await;
+    says(&bearer, 503, "response is invalid").await;
     api.answer(|_| Reaction::Huge(2 << 20));
-    says(&bearer, 503, "more than").await;
+    says(&bearer, 503, "exceeds").await;
     api.answer(|_| Reaction::Hangup);
     says(&bearer, 503, &api.url()).await;
     let channel = channel(&server).await;
@@ -154,11 +154,11 @@ async fn what_goes_wrong_at_an_api_server_is_told() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     api.answer(|_| Reaction::Silence);
     tokio::time::pause();
-    says(&bearer, 503, "no answer in 10 s").await;
+    says(&bearer, 503, "no response within 10 s").await;
     tokio::time::resume();
     assert_eq!(server.store().state().read().tokens().len(), before);
 
-    // Another authority than the one of the settings.
+    // Not the CA of the server's certificate.
     let mut config = kubernetes(&api);
     config["CACert"] = json!(TestCa::new().ca_pem());
     let method = json!({"Name": "m", "Config": config});
@@ -205,7 +205,7 @@ async fn methods_are_listed_without_their_settings_and_keep_their_type() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_login_is_bounded() {
+async fn login_metadata_is_bounded() {
     let (server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({}));
     let api = Foreign::start(|_| Reaction::Hangup).await;
@@ -221,7 +221,7 @@ async fn what_is_said_of_a_login_is_bounded() {
 }
 
 #[tokio::test]
-async fn logins_are_linked_to_what_exists_at_that_moment() {
+async fn logins_link_only_existing_policies_and_roles() {
     let (_server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({}));
     let api = api_server(bearer.clone(), WEB, None);

@@ -46,7 +46,7 @@ async fn the_same_ports_serve_again_right_after_a_stop() {
         address: first.http_addr().unwrap(),
         token: String::new(),
     };
-    // Connections that are open at the stop must not keep the ports.
+    // Open connections at shutdown must not keep the ports bound.
     let _open = TcpStream::connect(first.grpc_addr().unwrap())
         .await
         .unwrap();
@@ -73,7 +73,7 @@ async fn the_same_ports_serve_again_right_after_a_stop() {
 }
 
 #[tokio::test]
-async fn a_stop_answers_those_who_wait() {
+async fn a_stop_answers_waiting_queries() {
     let (server, client) = start(|_| {}).await;
     let index = client.get("/v1/catalog/nodes").await.index();
     let mut stream = TcpStream::connect(client.address).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_stop_answers_those_who_wait() {
         "GET /v1/catalog/nodes?index={index}&wait=10m HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await.unwrap();
-    // The server asks for the body when it has begun with the request.
+    // `100 Continue`: the server has started to process the request.
     let mut go_on = [0; 25];
     stream.read_exact(&mut go_on).await.unwrap();
     assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -111,7 +111,7 @@ async fn a_port_that_is_taken_is_named() {
         text.contains("HTTP") && text.contains(&client.address.to_string()),
         "{text}"
     );
-    // As programs print it, with all causes.
+    // The error chain as programs print it.
     let chain = format!("{:#}", anyhow::Error::new(error).context("cannot start"));
     assert_eq!(
         chain.matches("Address already in use").count(),
@@ -121,7 +121,7 @@ async fn a_port_that_is_taken_is_named() {
 }
 
 #[tokio::test]
-async fn names_and_files_that_cannot_work_are_named() {
+async fn invalid_names_and_files_are_reported() {
     let text = async |change: &dyn Fn(&mut ServerConfig)| {
         let mut config = everything();
         change(&mut config);
@@ -142,7 +142,7 @@ async fn names_and_files_that_cannot_work_are_named() {
     assert!(files.contains("/nonexistent/cert.pem"), "{files}");
 }
 
-/// As in Consul, which discourages it and takes it.
+/// As in Consul, which discourages but accepts it.
 #[tokio::test]
 async fn the_first_token_need_not_be_a_uuid() {
     let (_server, client) = start(|config| {
@@ -155,7 +155,7 @@ async fn the_first_token_need_not_be_a_uuid() {
 }
 
 #[tokio::test]
-async fn one_client_gets_so_many_connections_and_no_more() {
+async fn connections_per_client_are_limited() {
     let (_server, client) = start(|_| {}).await;
     let mut open = Vec::new();
     for _ in 0..200 {
@@ -165,7 +165,7 @@ async fn one_client_gets_so_many_connections_and_no_more() {
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
     drop(open);
     let entry = json!({ "Kind": "service-defaults", "Name": "web" });
-    // The places come back as the server notices that the connections are gone.
+    // Permits are released once the server notices that the connections are closed.
     loop {
         let reply = client.put("/v1/config", &entry).await;
         if reply.status == StatusCode::OK {
@@ -176,7 +176,7 @@ async fn one_client_gets_so_many_connections_and_no_more() {
 }
 
 #[tokio::test]
-async fn the_program_serves_until_sigterm_and_says_what_is_wrong() {
+async fn the_program_serves_until_sigterm_and_reports_errors() {
     let program = env!("CARGO_BIN_EXE_legate-server");
     let state = State::new().await;
     let mut running = Command::new(program)

@@ -1,4 +1,4 @@
-//! Started servers, talked to by real clients.
+//! Integration tests: running servers and real clients.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Ten thousand blocking queries at one time, and readers that take their time.
+//! Ten thousand concurrent blocking queries, and slow readers.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -17,13 +17,13 @@ use crate::http_client::{Client, start};
 
 const QUERIES: usize = 10_000;
 
-/// What the server may take for all of them, in KiB.
+/// Maximum memory of the server for all queries, in KiB.
 const MEMORY: u64 = 200 * 1024;
 
-/// Long enough for whatever works, however slow the machine is.
+/// Generous timeout for operations that must succeed, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Files that a process has besides its connections.
+/// File descriptors of a process other than its connections.
 const OTHER_FILES: usize = 1_000;
 
 struct Program {
@@ -66,7 +66,7 @@ impl Program {
         }
     }
 
-    /// A line of the kernel's about its memory, in KiB.
+    /// A value from the kernel's memory statistics, in KiB.
     fn memory(&self, line: &str) -> u64 {
         let path = format!("/proc/{}/status", self.process.id().unwrap());
         let status = std::fs::read_to_string(path).unwrap();
@@ -77,7 +77,7 @@ impl Program {
         found.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// Waits until it has taken what the queries cost: no more for a while.
+    /// Waits until the memory usage is stable.
     async fn settle(&self) {
         let (mut seen, mut same) = (0, 0);
         while same < 10 {
@@ -96,7 +96,7 @@ fn web(port: u16) -> Value {
     })
 }
 
-/// How many such connections this process can hold.
+/// The number of such connections that this process can open.
 fn affordable() -> usize {
     let files = usize::try_from(file_limit::raise().unwrap()).unwrap();
     QUERIES.min(files.saturating_sub(OTHER_FILES))
@@ -130,7 +130,7 @@ async fn ten_thousand_queries_wait_in_little_memory() {
     let resident = program.memory("VmRSS:");
     assert!(resident < MEMORY, "{count} queries take {resident} KiB");
 
-    // Others are served meanwhile, and a change reaches everybody.
+    // Other requests are served meanwhile, and a change wakes all queries.
     client.write("/v1/catalog/register", &web(2)).await;
     let answers = waiting.into_iter().map(async |mut stream| {
         let mut answer = vec![0; 4096];
@@ -154,9 +154,9 @@ async fn ten_thousand_queries_wait_in_little_memory() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_nobody_up() {
+async fn a_slow_reader_delays_no_others() {
     let (_server, client) = start(|_| {}).await;
-    // More than what is on the way between two sockets.
+    // More than the socket buffers hold.
     let note = "x".repeat(100_000);
     for i in 0..100 {
         let node = json!({ "Node": format!("n{i}"), "Address": "10.0.0.1",
@@ -168,7 +168,7 @@ async fn a_slow_reader_holds_nobody_up() {
     for _ in 0..20 {
         let mut stream = TcpStream::connect(client.address).await.unwrap();
         stream.write_all(query).await.unwrap();
-        // The answer has begun.
+        // The response has started.
         stream.readable().await.unwrap();
         slow.push(stream);
     }
@@ -189,7 +189,7 @@ async fn a_slow_reader_holds_nobody_up() {
         let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
         let length = read.expect("it comes").unwrap();
         assert!(length > 100 * note.len(), "{length}");
-        // What it had asked for, as it was then.
+        // The state at the time of the request.
         let body = answer
             .windows(4)
             .position(|part| part == b"\r\n\r\n")

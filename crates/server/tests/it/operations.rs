@@ -1,5 +1,4 @@
-//! The operations side of a server: what its HTTP API lets through, sockets, the audit log, profiles
-//! and telemetry, with real sockets.
+//! Operations: HTTP restrictions, UNIX sockets, the audit log, profiles and telemetry, with real sockets.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -107,7 +106,7 @@ async fn calls_beyond_the_rate_are_refused() {
     }
     assert_eq!(answers[0], Ok(()));
     assert_eq!(answers[3], Err(tonic::Code::ResourceExhausted));
-    // A write has a rate of its own: this one is refused for what it says.
+    // Writes have their own rate limit; this one fails validation instead.
     let signed = ConnectCaServiceClient::new(channel)
         .sign(SignRequest::default())
         .await;
@@ -119,7 +118,7 @@ async fn calls_beyond_the_rate_are_refused() {
 async fn the_api_is_served_at_sockets_and_at_several_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("http.sock");
-    // What an earlier server has left.
+    // A leftover of a previous server.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let other = SocketAddr::from(([127, 0, 0, 2], 0));
     let (server, client) = start(|config| {
@@ -211,14 +210,14 @@ async fn writes_and_denials_are_logged_and_no_secret_is() {
 }
 
 #[tokio::test]
-async fn profiles_are_served_where_they_are_asked_for() {
+async fn profiles_are_served_if_enabled() {
     let (server, client) = start(|config| config.debug = true).await;
     for name in ["heap", "goroutine", "profile?seconds=0"] {
         let profile = client.get(&format!("/debug/pprof/{name}")).await;
         assert_eq!(profile.status, StatusCode::OK, "{name}");
         assert!(!profile.body.is_empty(), "{name}");
     }
-    // Its arguments may hold secrets.
+    // Arguments may contain secrets.
     let line = client.get("/debug/pprof/cmdline").await;
     assert_eq!(Some(line.text().to_owned()), std::env::args().next());
     let trace = client.get("/debug/pprof/trace?seconds=1").await;
@@ -230,7 +229,7 @@ async fn profiles_are_served_where_they_are_asked_for() {
     server.stop(LIMIT).await.unwrap();
 }
 
-/// One request to a collector: its first line and its body.
+/// Receives one request to a collector: its first line and its body.
 async fn collected(collector: &TcpListener) -> (String, Vec<u8>) {
     let (mut stream, _) = timeout(LIMIT, collector.accept()).await.unwrap().unwrap();
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Servers whose state is where `LEGATE_TEST_STORE` says: in memory, in a file or in etcd.
+//! Servers with the store selected by `LEGATE_TEST_STORE`: in memory, in a file, or in etcd.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use legate_server::{EtcdConfig, Parts, Server, ServerConfig, StartError, StoreCo
 use legate_store::Store;
 use legate_testkit::state::{Place, State};
 
-/// A server, and what it keeps.
+/// A server, and its persistent state.
 #[derive(Debug)]
 pub(crate) struct Running {
     server: Server,
@@ -24,8 +24,8 @@ impl Deref for Running {
 }
 
 impl Running {
-    /// Starts a server with these settings and with a state of its own. What `change` sets is
-    /// used, another store included.
+    /// Starts a server with these settings and its own state. Settings of `change` take precedence, including
+    /// its store.
     pub(crate) async fn start(
         config: ServerConfig,
         change: impl FnOnce(&mut ServerConfig),
@@ -45,10 +45,10 @@ impl Running {
         self.server.stop(deadline).await
     }
 
-    /// Stops it; another server can be started with what it kept.
+    /// Stops the server, and keeps its state for another one.
     pub(crate) async fn stop_and_keep(self, deadline: Duration) -> Kept {
         let Self { server, state } = self;
-        // What is in memory goes from hand to hand, everything else is read again.
+        // A store in memory is handed over; others are opened again.
         let in_memory = *state.place() == Place::Memory;
         let store = in_memory.then(|| server.store().clone());
         server.stop(deadline).await.unwrap();
@@ -56,7 +56,7 @@ impl Running {
     }
 }
 
-/// What a server has left.
+/// The state of a stopped server.
 pub(crate) struct Kept {
     store: Option<Store>,
     state: State,

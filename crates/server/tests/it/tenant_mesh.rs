@@ -1,11 +1,11 @@
-//! What configures the mesh, in namespaces and partitions: entries, intentions, chains and leaves.
+//! Mesh configuration in namespaces and partitions: entries, intentions, chains and leaves.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::http_client::{Client, start};
 
-/// The partition `shop` with the namespace `team`, and that namespace in the partition `default`.
+/// Creates the partition `shop` with the namespace `team`, and that namespace in the partition `default`.
 async fn create(client: &Client) {
     client
         .write("/v1/partition", &json!({ "Name": "shop" }))
@@ -75,7 +75,7 @@ async fn a_body_and_a_query_that_disagree_are_refused() {
     let global = json!({ "Kind": "proxy-defaults", "Name": "global", "Namespace": "team" });
     let refused = client.put("/v1/config", &global).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    // What clients name in each of their requests is left aside for what is of a partition.
+    // A client's default namespace is ignored for objects of a partition.
     let global = json!({ "Kind": "proxy-defaults", "Name": "global" });
     client
         .write("/v1/config?ns=team&partition=shop", &global)
@@ -91,7 +91,7 @@ async fn a_body_and_a_query_that_disagree_are_refused() {
 }
 
 #[tokio::test]
-async fn a_chain_leads_from_tenancy_to_tenancy() {
+async fn a_chain_crosses_tenancies() {
     let (_server, client) = start(|_| {}).await;
     create(&client).await;
     let to = json!({ "Service": "web", "Partition": "shop", "Namespace": "team" });
@@ -100,7 +100,7 @@ async fn a_chain_leads_from_tenancy_to_tenancy() {
         .await;
     let chain = client.get("/v1/discovery-chain/web").await.json();
     assert_eq!(chain["Chain"]["StartNode"], "resolver:web.team.shop.dc1");
-    // The service there is checked together with those that lead to it.
+    // The service there is validated together with those that refer to it.
     let there = json!({ "DefaultSubset": "v1", "Subsets": { "v1": {} } });
     client
         .write("/v1/config?ns=team&partition=shop", &resolver(there))
@@ -168,7 +168,7 @@ async fn intentions_name_callers_of_other_tenancies() {
     let refused = client.send(http::Method::POST, path, &one).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
 
-    // For every service of the partition.
+    // For all services of the partition.
     let every = json!({
         "Kind": "service-intentions", "Name": "*", "Namespace": "*",
         "Sources": [{ "Name": "*", "Namespace": "*", "Action": "allow" }],
@@ -193,7 +193,7 @@ async fn intentions_name_callers_of_other_tenancies() {
 }
 
 #[tokio::test]
-async fn leaves_and_questions_about_callers_know_tenancies() {
+async fn leaves_and_authorization_checks_support_tenancies() {
     let (_server, client) = start(|config| {
         config.default_intention_policy = Some(legate_server::IntentionAction::Deny);
     })
@@ -227,7 +227,7 @@ async fn leaves_and_questions_about_callers_know_tenancies() {
 }
 
 #[tokio::test]
-async fn what_leads_to_a_deleted_namespace_is_in_nobodys_way() {
+async fn references_to_a_deleted_namespace_block_no_writes() {
     let (_server, client) = start(|_| {}).await;
     create(&client).await;
     let defaults = |name: &str, protocol: &str| json!({ "Kind": "service-defaults", "Name": name, "Protocol": protocol });
@@ -245,7 +245,7 @@ async fn what_leads_to_a_deleted_namespace_is_in_nobodys_way() {
     assert_eq!(tcp.status, StatusCode::BAD_REQUEST);
 
     client.delete("/v1/namespace/team").await;
-    // What the gateway leads to in the namespace speaks TCP now, as far as anybody can say.
+    // The gateway's service in the namespace now has protocol TCP, as far as is known.
     client.write("/v1/config", &defaults("other", "http")).await;
     let everywhere = json!({ "Kind": "proxy-defaults", "Name": "global" });
     client.write("/v1/config", &everywhere).await;
@@ -254,7 +254,7 @@ async fn what_leads_to_a_deleted_namespace_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn a_partition_shows_what_it_exports() {
+async fn a_partition_lists_its_exported_services() {
     let (_server, client) = start(|_| {}).await;
     create(&client).await;
     let entry = json!({

@@ -1,4 +1,4 @@
-//! The CA with HashiCorp Vault as its provider, played by `fake_vault`.
+//! The CA with HashiCorp Vault as its provider, using `fake_vault`.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn active(roots: &Value) -> &Value {
     all.iter().find(|root| root["ID"] == *id).unwrap()
 }
 
-/// What the CA answers to a request for a service's certificate.
+/// The CA's response to a request for a service's certificate.
 async fn sign(server: &Running, service: &str) -> Result<Vec<String>, String> {
     let uri = format!(
         "spiffe://{}/ns/default/dc/dc1/svc/{service}",
@@ -83,14 +83,14 @@ async fn a_mesh_moves_to_vault_and_back_without_losing_trust() {
     );
     assert!(vault.kept().namespaces.contains("team"));
 
-    // What was read is written back with a change: the token and the root stay.
+    // Writes back the configuration as read with one change: the token and the root stay.
     let mut shown = shown.clone();
     shown["Config"]["LeafCertTTL"] = json!("2h");
     client.write(CONFIGURATION, &shown).await;
     assert_eq!(roots(&client).await["ActiveRootID"], after["ActiveRootID"]);
     sign(&server, "web").await.unwrap();
 
-    // And back again.
+    // Switches back.
     let back = json!({ "Provider": "consul", "Config": {} });
     client.write(CONFIGURATION, &back).await;
     let last = roots(&client).await;
@@ -144,7 +144,7 @@ async fn a_vault_that_misbehaves_changes_nothing() {
     );
     assert!(!reply.text().contains("another"));
 
-    // What has begun is found again.
+    // A rotation that was started is resumed.
     client.write(CONFIGURATION, &asked).await;
     for (wrong, expected) in [
         (Wrong::OtherKey, "for another key"),

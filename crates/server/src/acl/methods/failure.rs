@@ -1,15 +1,15 @@
-//! Why a proof of identity gives nothing, and whose fault that is.
+//! The error type of verifying a proof of identity.
 
 use super::super::jwt::SignatureError;
 
-/// Why a proof gives nothing. The texts are for people, and hold no secret.
+/// Why verification failed. The texts are shown to users and contain no secrets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The settings of the method cannot work.
+    /// The method's configuration is invalid.
     Broken(String),
-    /// Who is to be asked does not answer, or not as it should: it may later.
+    /// The verifying server does not respond, or not correctly. A retry may succeed.
     Unreachable(String),
-    /// The proof is not accepted.
+    /// The proof is rejected.
     Refused(String),
 }
 

@@ -1,5 +1,5 @@
-//! Asks foreign servers over HTTP or HTTPS, with limits on size and number. It follows no redirects,
-//! goes through no proxy, keeps no connections and retries nothing; the caller limits the time.
+//! A minimal HTTP client for external servers, with limits on size and concurrency. No redirects, proxies,
+//! keep-alive or retries. The caller sets the timeout.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -21,43 +21,43 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_rustls::TlsConnector;
 
-/// The largest answer that is read, in bytes.
+/// The maximum response body, in bytes.
 const SIZE_LIMIT: usize = 1024 * 1024;
-/// How much of the head of an answer is kept, in bytes.
+/// The maximum response head, in bytes.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// Requests of one auth method at one time. Others wait.
+/// Concurrent requests per auth method. Further ones wait.
 const CONCURRENT: usize = 16;
-/// How much of an answer's text an error repeats, in characters.
+/// Maximum characters of a response quoted in an error.
 const QUOTED: usize = 200;
 
-/// Asks the servers of one auth method.
+/// The client of one auth method.
 pub(super) struct Client {
     tls: Arc<ClientConfig>,
     places: Semaphore,
-    /// A look-up that nobody waits for any more goes on in its thread: there is one at a time.
+    /// A DNS lookup continues in its thread after the request is cancelled, so lookups are serialised.
     look_up: Arc<Mutex<()>>,
 }
 
-/// What a server has answered.
+/// A response.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     body: Bytes,
 }
 
 impl Reply {
-    /// Reads it as JSON.
+    /// Decodes the body as JSON.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A text for users.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
         serde_json::from_slice(&self.body)
-            .map_err(|error| format!("the answer is not right: {error}"))
+            .map_err(|error| format!("the response is invalid: {error}"))
     }
 
-    /// Status and the beginning of the text, for errors.
+    /// Status and the beginning of the body, for errors.
     pub(super) fn summary(&self) -> String {
         let text = String::from_utf8_lossy(&self.body);
-        // Kubernetes says what is wrong in a field of a document.
+        // Kubernetes reports errors in the field `message` of a Status object.
         let status: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
         let message = status.and_then(|status| Some(status.get("message")?.as_str()?.to_owned()));
         let text = message.unwrap_or_else(|| text.into_owned());
@@ -74,11 +74,11 @@ impl Reply {
 }
 
 impl Client {
-    /// A client that believes the authorities of `ca` (PEM), or those of the system when it is empty.
-    /// It reads files: call it where that may block.
+    /// A client that trusts the CA certificates in `ca` (PEM), or the system's if it is empty. Reads files, so
+    /// call it where blocking is permitted.
     ///
     /// # Errors
-    /// What is wrong with the authorities; `field` is the setting that they are in.
+    /// Why the CA certificates are invalid. `field` is the name of their setting.
     pub(super) fn new(ca: &str, field: &str) -> Result<Self, String> {
         let tls = match ca {
             "" => client_config(&ClientTls::default()),
@@ -91,14 +91,18 @@ impl Client {
         })
     }
 
+    /// Sends a GET request.
+    ///
     /// # Errors
-    /// What is wrong, for people, without the URL.
+    /// A text for users, without the URL.
     pub(super) async fn get(&self, url: &str, bearer: Option<&Secret>) -> Result<Reply, String> {
         self.send(Method::GET, url, bearer, Bytes::new()).await
     }
 
+    /// Sends a POST request.
+    ///
     /// # Errors
-    /// What is wrong, for people, without the URL.
+    /// A text for users, without the URL.
     pub(super) async fn post(
         &self,
         url: &str,
@@ -117,7 +121,9 @@ impl Client {
         body: Bytes,
     ) -> Result<Reply, String> {
         let _place = self.places.acquire().await;
-        let url: Uri = url.parse().map_err(|error| format!("no URL: {error}"))?;
+        let url: Uri = url
+            .parse()
+            .map_err(|error| format!("invalid URL: {error}"))?;
         let authority = url.authority().ok_or("the URL has no host")?;
         let path = url.path_and_query().map_or("/", |path| path.as_str());
         let mut request = Request::builder()
@@ -130,7 +136,8 @@ impl Client {
         }
         if let Some(bearer) = bearer {
             let value = HeaderValue::try_from(format!("Bearer {}", bearer.expose()));
-            let mut value = value.map_err(|_| "the token cannot stand in a header")?;
+            let mut value =
+                value.map_err(|_| "the token contains characters that headers do not permit")?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -192,7 +199,7 @@ async fn ask(
     let mut answer = std::pin::pin!(answer);
     tokio::select! {
         answer = &mut answer => answer,
-        // The connection may end in the same moment as the answer: what was received still counts.
+        // The connection may end at the same time as the response; data already received is valid.
         _ = connection => answer.await,
     }
 }
@@ -203,8 +210,8 @@ async fn read(response: Response<Incoming>) -> Result<Reply, String> {
     let body = Limited::new(response.into_body(), SIZE_LIMIT);
     let body = body.collect().await.map_err(|error| {
         match error.is::<http_body_util::LengthLimitError>() {
-            true => format!("the answer has more than {SIZE_LIMIT} bytes"),
-            false => format!("the answer broke off: {error}"),
+            true => format!("the response exceeds {SIZE_LIMIT} bytes"),
+            false => format!("the response ended early: {error}"),
         }
     })?;
     let body = match (status.is_redirection(), to) {

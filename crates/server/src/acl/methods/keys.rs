@@ -1,5 +1,5 @@
-//! Keys that are fetched from a URL: kept, and fetched again when a token names one that is not known,
-//! so often at most. Signatures are judged elsewhere.
+//! Keys that are fetched from a URL and cached. Fetched again, at a limited rate, when a token is signed by an
+//! unknown key. Signatures are verified elsewhere.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,34 +12,32 @@ use tokio::time::{Instant, timeout};
 
 use super::fetch::Client;
 
-/// How long a fetch may take. Less than a login, so that whoever waits for it learns how it ends.
+/// Timeout of a fetch. Shorter than the timeout of a login, so that the login reports the fetch's error.
 const FETCH_TIME: Duration = Duration::from_secs(8);
-/// How long after a fetch the next one begins at the earliest, so that tokens that anybody makes up
-/// are no load on whoever has the keys.
+/// Minimum time between two fetches, so that forged tokens do not cause load on the key server.
 const REST: Duration = Duration::from_secs(5);
-/// How long keys are used before they are fetched again, so that one that was withdrawn is not used
-/// for ever.
+/// Maximum age of keys in the cache, so that withdrawn keys expire.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
-/// The most keys that a set may have.
+/// Maximum keys in a set.
 const MAX_KEYS: usize = 100;
 
 /// The keys of one auth method.
 pub(super) struct Keys {
     client: Client,
-    /// Whoever fetches holds it.
+    /// Held during a fetch.
     turn: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
 }
 
-/// What is known, and since when. Pure.
+/// The cached keys and the time of the last fetch. Pure.
 #[derive(Default)]
 struct Known {
     keys: Option<Arc<Vec<Jwk>>>,
-    /// When the last fetch ended, and why it failed if it did.
+    /// End of the last fetch, and its error if it failed.
     last: Option<(Instant, Option<String>)>,
 }
 
-/// What to do for a token.
+/// The next step for a token.
 #[derive(Debug, PartialEq)]
 enum Next {
     Fetch,
@@ -48,7 +46,7 @@ enum Next {
 }
 
 impl Known {
-    /// `unfit` are keys none of which has signed the token.
+    /// `unfit` are keys that were tried without success.
     fn next(&self, now: Instant, unfit: Option<&Arc<Vec<Jwk>>>) -> Next {
         let rested = |time: Duration| {
             let ended = self.last.as_ref().map(|(ended, _)| *ended);
@@ -62,7 +60,7 @@ impl Known {
                 match (rested(REST), failure) {
                     (true, _) => Next::Fetch,
                     (false, Some(failure)) => Next::Fail(failure),
-                    // The keys are new.
+                    // They were fetched just now.
                     (false, None) => Next::Use(keys.clone()),
                 }
             }
@@ -71,7 +69,7 @@ impl Known {
         }
     }
 
-    /// Keys that cannot be fetched again stay in use.
+    /// After a failed fetch, the previous keys stay in use.
     fn fetched(&mut self, now: Instant, result: Result<Vec<Jwk>, String>) {
         match result {
             Ok(keys) => {
@@ -92,10 +90,11 @@ impl Keys {
         }
     }
 
-    /// Keys to try, after `unfit` did not fit; the same again when there are no newer ones.
+    /// The keys to try. Pass keys that did not verify the token as `unfit`; the same are returned if there are
+    /// no newer ones.
     ///
     /// # Errors
-    /// Why there are none, for people.
+    /// Why there are no keys, as a text for users.
     pub(super) async fn get(
         &self,
         source: KeySource<'_>,
@@ -105,7 +104,7 @@ impl Keys {
             return done;
         }
         let _turn = self.turn.lock().await;
-        // Another login may have fetched them in the meantime.
+        // Another login may have fetched the keys meanwhile.
         if let Some(done) = self.without_fetching(unfit) {
             return done;
         }
@@ -118,7 +117,7 @@ impl Keys {
             (Some(keys), Some(error)) if unfit.is_none() => {
                 tracing::warn!(
                     error,
-                    "keys of an auth method stay as they were fetched before"
+                    "the keys of an auth method cannot be refreshed; the previous ones stay in use"
                 );
                 Ok(keys.clone())
             }
@@ -146,17 +145,17 @@ fn too_slow(source: KeySource<'_>) -> String {
         KeySource::Static(_) => "",
         KeySource::Jwks(at) | KeySource::Discovery(at) => at.url,
     };
-    format!("{url}: no answer in {} s", FETCH_TIME.as_secs())
+    format!("{url}: no response within {} s", FETCH_TIME.as_secs())
 }
 
-/// What an OpenID provider says of itself.
+/// OpenID provider metadata.
 #[derive(Deserialize)]
 struct Metadata {
     issuer: String,
     jwks_uri: String,
 }
 
-/// A set of keys, which may hold some of unknown kinds.
+/// A JSON Web Key Set. It may contain keys of unknown types.
 #[derive(Deserialize)]
 struct Set {
     keys: Vec<Value>,
@@ -164,7 +163,7 @@ struct Set {
 
 async fn fetch(client: &Client, source: KeySource<'_>) -> Result<Vec<Jwk>, String> {
     match source {
-        KeySource::Static(_) => Err("its keys are in its settings".to_owned()),
+        KeySource::Static(_) => Err("its keys are static".to_owned()),
         KeySource::Jwks(Location { url, .. }) => fetch_set(client, url).await,
         KeySource::Discovery(Location { url: issuer, .. }) => {
             let base = issuer.trim_end_matches('/');
@@ -172,7 +171,7 @@ async fn fetch(client: &Client, source: KeySource<'_>) -> Result<Vec<Jwk>, Strin
             let metadata: Metadata = fetch_json(client, &url).await?;
             if metadata.issuer != issuer {
                 return Err(format!(
-                    "{url}: it is the issuer {:?} and not OIDCDiscoveryURL, {issuer:?}",
+                    "{url}: its issuer {:?} differs from OIDCDiscoveryURL, {issuer:?}",
                     metadata.issuer
                 ));
             }
@@ -185,12 +184,12 @@ async fn fetch_set(client: &Client, url: &str) -> Result<Vec<Jwk>, String> {
     let set: Set = fetch_json(client, url).await?;
     if set.keys.len() > MAX_KEYS {
         return Err(format!(
-            "{url}: it has {} keys, more than the {MAX_KEYS} that are taken",
+            "{url}: it has {} keys; the maximum is {MAX_KEYS}",
             set.keys.len()
         ));
     }
     let keys = set.keys.into_iter();
-    // Keys of kinds that are not known are no use here, and nobody's mistake.
+    // Keys of unknown types are ignored.
     Ok(keys
         .filter_map(|key| serde_json::from_value(key).ok())
         .collect())
@@ -213,7 +212,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn unknown_keys_are_asked_for_so_often_and_old_ones_again() {
+    async fn fetches_for_unknown_keys_are_limited_and_old_keys_refreshed() {
         let mut known = Known::default();
         let now = Instant::now();
         assert_eq!(known.next(now, None), Next::Fetch);
@@ -225,7 +224,7 @@ mod tests {
         let Next::Use(first) = known.next(now, None) else {
             panic!("it has keys");
         };
-        // They are as new as can be: nobody is asked again at once.
+        // Just fetched, so they are not fetched again.
         assert_eq!(known.next(now, Some(&first)), Next::Use(first.clone()));
         assert_eq!(known.next(now + REST, None), Next::Use(first.clone()));
         assert_eq!(known.next(now + REST, Some(&first)), Next::Fetch);

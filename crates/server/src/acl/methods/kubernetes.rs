@@ -1,4 +1,4 @@
-//! Tokens of Kubernetes service accounts: the API server says whose they are.
+//! Verifies Kubernetes service account tokens with the cluster's API server (TokenReview).
 
 use http::StatusCode;
 use legate_model::acl::{KubernetesConfig, SERVICE_NAME_ANNOTATION, ServiceAccount, Variables};
@@ -30,7 +30,7 @@ struct User {
     uid: String,
 }
 
-/// Has the API server review a token, and returns the variables of its service account.
+/// Submits a token for review, and returns the variables of its service account.
 pub(super) async fn review(
     client: &Client,
     config: &KubernetesConfig,
@@ -66,14 +66,14 @@ pub(super) async fn review(
     }
     let account = ServiceAccount::of_user(&user.username, &user.uid).ok_or_else(|| {
         Failure::Refused(format!(
-            "{:?} at the Kubernetes API server {host} is no service account",
+            "{:?} at the Kubernetes API server {host} is not a service account",
             user.username
         ))
     })?;
     with_other_name(client, config, account).await
 }
 
-/// A service account may have another name for the mesh in an annotation.
+/// An annotation may override the service account's name.
 async fn with_other_name(
     client: &Client,
     config: &KubernetesConfig,
@@ -98,7 +98,7 @@ async fn with_other_name(
     Ok(account.variables())
 }
 
-/// The answer of an API server that did what it was asked.
+/// The response of an API server, if it was successful.
 fn answered(host: &str, what: &str, reply: Result<Reply, String>) -> Result<Reply, Failure> {
     let reply = reply.map_err(|error| {
         Failure::Unreachable(format!(

@@ -1,5 +1,5 @@
-//! Proofs of identity, verified as an auth method says: with keys, or by a Kubernetes API server. What a
-//! login is linked to is decided elsewhere.
+//! Verifies proofs of identity for auth methods: with keys, or through a Kubernetes API server. Binding rules
+//! are applied elsewhere.
 
 mod failure;
 mod fetch;
@@ -23,13 +23,13 @@ use self::fetch::Client;
 use self::keys::Keys;
 use super::jwt::{self, SignatureError};
 
-/// How long a proof may take, foreign servers included.
+/// Timeout of a verification, including requests to external servers.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// The longest proof that is looked at, in bytes. JWTs travel in HTTP headers and are far shorter.
+/// The maximum length of a bearer token, in bytes. JWTs are sent in HTTP headers and are far shorter.
 const MAX_BEARER: usize = 64 * 1024;
 
-/// What the auth methods of the store verify with. It is kept from login to login: keys that were
-/// fetched, and the authorities of the system.
+/// The verifiers of the stored auth methods. Cached across logins, with fetched keys and the system's CA
+/// certificates.
 pub(crate) struct Methods {
     reader: Reader,
     known: Mutex<HashMap<(Tenancy, String), Arc<Known>>>,
@@ -41,9 +41,9 @@ struct Known {
 }
 
 enum Verifier {
-    /// Keys that are in the settings.
+    /// With keys from the settings.
     Keys(JwtConfig),
-    /// Keys that are fetched.
+    /// With fetched keys.
     Fetched(JwtConfig, Keys),
     Kubernetes(KubernetesConfig, Client),
 }
@@ -56,10 +56,10 @@ impl Methods {
         }
     }
 
-    /// Verifies a proof, and returns what it says of its bearer.
+    /// Verifies a bearer token and returns the variables that binding rules use.
     ///
     /// # Errors
-    /// [`Failure`] says whose fault it is.
+    /// [`Failure`] tells whether the method, an external server or the token is at fault.
     pub(crate) async fn verify(
         &self,
         method: &Arc<AuthMethod>,
@@ -78,17 +78,17 @@ impl Methods {
         };
         timeout(TIME_LIMIT, verified).await.unwrap_or_else(|_| {
             let limit = TIME_LIMIT.as_secs();
-            let host = asked(method);
+            let host = server_url(method);
             Err(Failure::Unreachable(format!(
-                "{host}: no answer in {limit} s"
+                "{host}: no response within {limit} s"
             )))
         })
     }
 
-    /// Whether a method that is about to be stored can work. Where its keys are fetched, they are now.
+    /// Checks that a method can work before it is stored. Fetches its keys if they are at a URL.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// The reason, as a text for users.
     pub(crate) async fn check(method: AuthMethod) -> Result<(), String> {
         let text = |failure| match failure {
             Failure::Broken(text) | Failure::Unreachable(text) | Failure::Refused(text) => text,
@@ -124,18 +124,18 @@ impl Methods {
             verifier: build(method.clone()).await?,
         });
         let mut all = lock();
-        // Those of methods that are gone or have changed are of no use any more.
+        // Evict verifiers of deleted and changed methods.
         let stored = self.reader.state();
         all.retain(|(tenancy, name), known| {
             let method = stored.read().within(tenancy.clone()).auth_method(name);
             method.is_some_and(|method| current(known, &method))
         });
-        // Another login may have been faster; then both use its keys.
+        // If another login was faster, both use its verifier.
         Ok(all.entry(place).or_insert(known).clone())
     }
 }
 
-/// Reads authorities from files, which may take a while.
+/// Builds a verifier. Reads CA certificates from files, so it runs on a blocking thread.
 async fn build(method: Arc<AuthMethod>) -> Result<Verifier, Failure> {
     let built = spawn_blocking(move || {
         let config = method.settings();
@@ -190,7 +190,7 @@ impl Verifier {
     }
 }
 
-/// Judges the claims of a token whose signature is good.
+/// Validates the claims of a token with a valid signature.
 fn judge(
     config: &JwtConfig,
     claims: &legate_model::Opaque,
@@ -201,8 +201,8 @@ fn judge(
     config.project(claims).map_err(refused)
 }
 
-/// Who is asked for a method's proofs.
-fn asked(method: &AuthMethod) -> String {
+/// The URL of a method's external server; empty if it has none.
+fn server_url(method: &AuthMethod) -> String {
     match method.settings() {
         Ok(MethodConfig::Kubernetes(config)) => config.url(),
         Ok(MethodConfig::Jwt(config)) => match config.key_source() {

@@ -1,7 +1,7 @@
 use super::*;
 
 fn read(name: &str, kind: RecordType, prefer_namespace: bool) -> (Target, String) {
-    // As bytes, because a name on the wire may hold anything.
+    // As bytes, because names on the wire may contain any byte.
     let labels = name.split('.').filter(|label| !label.is_empty());
     let name = Name::from_labels(labels.map(str::as_bytes)).unwrap();
     let domains = DnsDomains::new("consul", Some("mesh.example")).unwrap();
@@ -64,7 +64,7 @@ fn services() {
 }
 
 #[test]
-fn answers_are_in_the_domain_that_was_asked() {
+fn answers_use_the_queried_domain() {
     for (name, domain) in [
         ("web.service.consul.", "consul."),
         ("web.service.Mesh.Example.", "mesh.example."),
@@ -173,7 +173,7 @@ fn the_other_kinds() {
 }
 
 #[test]
-fn names_of_the_domain_that_lead_nowhere() {
+fn unsupported_names_in_the_domain() {
     for name in [
         "web.consul.",
         "virtual.consul.",

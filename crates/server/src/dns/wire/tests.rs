@@ -63,7 +63,7 @@ fn a_short_answer_is_whole() {
 }
 
 #[test]
-fn an_answer_is_cut_where_its_transport_ends() {
+fn answers_are_truncated_to_the_transports_limit() {
     for (payload, transport, limit) in [
         (Some(1_232), Transport::Udp, 1_232),
         (Some(u16::MAX), Transport::Udp, 65_467),
@@ -83,7 +83,7 @@ fn an_answer_is_cut_where_its_transport_ends() {
 }
 
 #[test]
-fn clients_that_say_nothing_get_few_answers() {
+fn clients_without_edns_get_few_answers() {
     for (limit, payload, count) in [
         (3, None, 3),
         (20, None, 8),
@@ -101,7 +101,7 @@ fn clients_that_say_nothing_get_few_answers() {
 }
 
 #[test]
-fn the_help_for_answers_goes_with_them() {
+fn additional_records_are_truncated_with_their_answers() {
     let request = request(None);
     let mut reply = request.reply(ResponseCode::NoError);
     for number in 0..6 {
@@ -123,7 +123,7 @@ fn the_help_for_answers_goes_with_them() {
 }
 
 #[test]
-fn help_that_does_not_fit_is_left_out_before_the_only_answer() {
+fn additional_records_are_dropped_before_the_only_answer() {
     let request = request(None);
     let mut reply = with_answers(&request, 1);
     reply.additionals = with_answers(&request, 60).answers;
@@ -134,7 +134,7 @@ fn help_that_does_not_fit_is_left_out_before_the_only_answer() {
 }
 
 #[test]
-fn names_are_written_in_full_where_that_is_set() {
+fn name_compression_can_be_disabled() {
     let full = DnsSettings {
         disable_compression: true,
         ..DnsSettings::default()
@@ -144,12 +144,12 @@ fn names_are_written_in_full_where_that_is_set() {
         assert_eq!(reply.answers.len(), 3);
         length
     });
-    // Each name has 20 bytes, and a pointer to it two.
+    // Each name takes 20 bytes, and a pointer to it two.
     assert_eq!(lengths[1] - lengths[0], 3 * 18);
 }
 
 #[test]
-fn what_cannot_be_read_gets_an_error_when_it_has_an_id() {
+fn malformed_requests_with_an_id_get_an_error() {
     assert!(Request::read(&[1, 2, 3]).is_err());
     assert_eq!(format_error(&[1, 2, 3]), None);
     let mut garbage = [0xff; 40];
@@ -188,7 +188,7 @@ fn names_of_questions_are_written_in_full_and_records_are_few() {
     let compressed = [&header([1, 0, 0, 0])[..], b"\xc0\x0c\0\x01\0\x01"].concat();
     assert!(Request::read(&compressed).is_err());
     let question = b"\x03web\0\0\x01\0\x01";
-    // A pointer to itself, which nobody follows.
+    // A pointer to itself, which the parser does not follow.
     let record = b"\xc0\x15\0\x01\0\x01\0\0\0\0\0\0";
     let with = |counts: [u8; 4]| {
         let count = counts[1..].iter().sum::<u8>();
@@ -208,7 +208,7 @@ fn names_of_questions_are_written_in_full_and_records_are_few() {
 }
 
 #[test]
-fn the_network_of_a_client_comes_back() {
+fn the_client_subnet_is_echoed() {
     let ask = |value: &[u8]| {
         let mut message = Message::from_vec(&request_bytes(None)).unwrap();
         let mut edns = Edns::new();

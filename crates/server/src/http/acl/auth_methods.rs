@@ -1,5 +1,4 @@
-//! `/v1/acl/auth-methods` and `/v1/acl/binding-rules`: who may log in, and as what. The login itself
-//! is in the module above.
+//! `/v1/acl/auth-methods` and `/v1/acl/binding-rules`. Logins are in the parent module.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ pub(crate) async fn methods(call: Call) -> Result<Response, ApiError> {
     .await
 }
 
-/// A method in a list: without its settings, which may hold a token.
+/// A method in a list, without its configuration, which may contain a token.
 struct ListedMethod(Arc<AuthMethod>);
 
 impl Serialize for ListedMethod {
@@ -73,7 +72,7 @@ async fn store_method(
     writer: &Writer,
     mut method: AuthMethod,
 ) -> Result<Response, ApiError> {
-    // An update may leave the type out, but not change it.
+    // An update may omit the type, but not change it.
     if method.r#type.is_empty()
         && let Some(known) = call.txn(&call.reader.state()).auth_method(&method.name)
     {
@@ -186,7 +185,7 @@ pub(crate) async fn update_rule(
     call.json(&stored.await?)
 }
 
-/// Writes a binding rule, and gives it back as it is stored.
+/// Writes a binding rule and returns the stored row.
 fn put_rule(txn: &mut WriteTxn, rule: &BindingRule) -> Result<Arc<BindingRule>, ApiError> {
     let method = txn.read().auth_method(&rule.auth_method).ok_or_else(|| {
         ApiError::bad_request(format!(

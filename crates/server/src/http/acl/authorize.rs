@@ -1,4 +1,5 @@
-//! `/v1/internal/acl/authorize`: what the caller's token permits. It says no more than trying would.
+//! `/v1/internal/acl/authorize`: checks permissions of the caller's token. Reveals only what the caller could
+//! find out by attempting the requests.
 
 use axum::response::Response;
 use legate_model::TenancyName;
@@ -7,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::super::call::Call;
 use crate::api_error::ApiError;
 
-/// How many questions one request may have. Consul's.
+/// Maximum questions per request. Consul's.
 const MOST: usize = 64;
 
-/// A question, and with the answer what is sent back.
+/// A permission to check. Repeated in the response.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Question {

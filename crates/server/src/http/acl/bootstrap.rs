@@ -1,5 +1,5 @@
-//! `/v1/acl/bootstrap`: the first token that may do everything. A second one needs a file that only who runs
-//! the server can write.
+//! `/v1/acl/bootstrap`: creates the first management token. Repeating it requires a file in the server's data
+//! directory, so only the server's operator can.
 
 use std::io::Read;
 use std::path::{Path as FilePath, PathBuf};
@@ -18,17 +18,17 @@ use super::super::call::Call;
 use super::tokens;
 use crate::api_error::ApiError;
 
-/// Body of a bootstrap; it may be missing altogether.
+/// Body of a bootstrap request; optional.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct BootstrapBody {
     bootstrap_secret: Secret,
 }
 
-/// What a bootstrap answers with.
+/// Response to a bootstrap request.
 #[derive(Serialize)]
 struct Bootstrapped {
-    /// The secret, under the name that it had in Consul's first versions.
+    /// The secret, under its legacy name.
     #[serde(rename = "ID")]
     id: Secret,
     #[serde(flatten)]
@@ -38,8 +38,8 @@ struct Bootstrapped {
 /// The file in the data directory that permits another bootstrap. Consul's name.
 const RESET_FILE: &str = "acl-bootstrap-reset";
 
-/// `PUT /v1/acl/bootstrap`: makes the first token that may do everything. A second one needs the
-/// reset index in a file that only who runs the server can write.
+/// `PUT /v1/acl/bootstrap`: creates the first management token. To repeat it, the operator writes the reset
+/// index to a file in the data directory.
 pub(crate) async fn bootstrap(
     State(writer): State<Writer>,
     State(clock): State<Clock>,
@@ -48,7 +48,7 @@ pub(crate) async fn bootstrap(
     if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
-    // Whoever may do everything is of no other tenancy.
+    // Management tokens are in the default tenancy.
     call.set_tenancy(Tenancy::default());
     let body = match call.has_body() {
         true => call.decode()?,
@@ -73,7 +73,7 @@ pub(crate) async fn bootstrap(
         Some(index) => Some(reset_index(file.as_deref(), index)?),
     };
     if let (Some(_), Some(file)) = (reset, &file) {
-        // Before the write: a file that stays would permit one more after a restore.
+        // Before the write: a file left behind would permit another bootstrap after a restore.
         std::fs::remove_file(file).map_err(|error| unremovable(file, &error))?;
     }
     let made = call.write(&writer, move |txn| {
@@ -91,7 +91,7 @@ pub(crate) async fn bootstrap(
     call.json(&Bootstrapped { id: secret, token })
 }
 
-/// Where the reset index is looked for. A store in memory or in etcd has no directory.
+/// Path of the reset file; `None` if the store has no directory.
 fn reset_file(call: &Call) -> Option<PathBuf> {
     match &call.config.store {
         StoreConfig::Disk { directory, .. } => Some(directory.join(RESET_FILE)),
@@ -99,14 +99,14 @@ fn reset_file(call: &Call) -> Option<PathBuf> {
     }
 }
 
-/// The reset index in the file, which must be the one that the next bootstrap needs.
+/// Reads the reset index from the file and compares it with the required one.
 fn reset_index(file: Option<&FilePath>, needed: u64) -> Result<u64, ApiError> {
     let mut text = String::new();
     let opened = file.and_then(|file| std::fs::File::open(file).ok());
     let Some(opened) = opened else {
         return Err(bootstrapped(needed, file));
     };
-    // No number is longer.
+    // Longer than any valid number.
     let read = opened.take(64).read_to_string(&mut text);
     match read.ok().and_then(|_| text.trim().parse::<u64>().ok()) {
         Some(index) if index == needed => Ok(index),
@@ -119,14 +119,14 @@ fn reset_index(file: Option<&FilePath>, needed: u64) -> Result<u64, ApiError> {
 
 fn unremovable(file: &FilePath, error: &std::io::Error) -> ApiError {
     ApiError::internal(format!(
-        "ACL bootstrap is not done: {} cannot be removed, and would permit another one later: {error}",
+        "ACL bootstrap failed: {} cannot be removed, and would permit another one later: {error}",
         file.display()
     ))
 }
 
 fn bootstrapped(index: u64, file: Option<&FilePath>) -> ApiError {
     let how = match file {
-        // Whoever asks need not know where the directory is.
+        // The directory's path is not revealed to the caller.
         Some(_) => {
             format!("write {index} to {RESET_FILE} in the data directory and repeat this")
         }
@@ -135,8 +135,8 @@ fn bootstrapped(index: u64, file: Option<&FilePath>) -> ApiError {
     ApiError::new(
         StatusCode::FORBIDDEN,
         format!(
-            "Permission denied: ACL bootstrap no longer allowed (reset index: {index}): there was a \
-             management token already; use it to make others, or {how} when it is lost"
+            "Permission denied: ACL bootstrap no longer allowed (reset index: {index}): a \
+             management token exists already; use it to create others or, if it is lost, {how}"
         ),
     )
 }

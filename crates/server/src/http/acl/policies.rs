@@ -1,4 +1,4 @@
-//! `/v1/acl/policy…`: rules under a name.
+//! `/v1/acl/policy…`: ACL policies.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -12,7 +12,7 @@ use super::super::call::Call;
 use super::{decode_to_write, listed, not_found, one, require_read, require_write};
 use crate::api_error::ApiError;
 
-/// A policy in a list: without its rules.
+/// A policy in a list, without its rules.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct ListedPolicy {
@@ -59,7 +59,7 @@ pub(crate) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, 
     one(&call, &not_found("policy"), find).await
 }
 
-/// `GET /v1/acl/policy/name/:name`: a name may have a slash. Consul's Go client encodes it twice.
+/// `GET /v1/acl/policy/name/:name`. Names may contain a slash, which Consul's Go client encodes twice.
 pub(crate) async fn get_by_name(
     Path(name): Path<String>,
     call: Call,
@@ -131,7 +131,7 @@ fn validate(policy: &Policy) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Writes a policy, and gives it back as it is stored.
+/// Writes a policy and returns the stored row.
 fn put(txn: &mut WriteTxn, policy: &Policy) -> Result<Policy, ApiError> {
     txn.put_policy(policy.clone())?;
     let stored = txn.read().policy(&policy.id);
@@ -143,7 +143,7 @@ fn no_policy(id: &str) -> ApiError {
     ApiError::not_found(format!("cannot find policy {id}: see GET /v1/acl/policies"))
 }
 
-/// `DELETE /v1/acl/policy/:id`: what it gave ends with it.
+/// `DELETE /v1/acl/policy/:id`: also revokes its permissions.
 pub(crate) async fn delete(
     Path(id): Path<String>,
     State(writer): State<Writer>,

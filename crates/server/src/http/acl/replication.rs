@@ -1,5 +1,4 @@
-//! `/v1/acl/replication`: tokens of another datacenter. There is one datacenter, so that none are
-//! copied.
+//! `/v1/acl/replication`: always disabled, because there is only one datacenter.
 
 use axum::response::Response;
 use serde_json::json;
@@ -7,10 +6,10 @@ use serde_json::json;
 use super::super::call::Call;
 use crate::api_error::ApiError;
 
-/// Go's time without a value.
+/// Go's zero time.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// `GET /v1/acl/replication`: needs no right, as in Consul; health checks ask for it.
+/// `GET /v1/acl/replication`. Requires no permission, as in Consul, because health checks use it.
 pub(crate) async fn status(call: Call) -> Result<Response, ApiError> {
     if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());

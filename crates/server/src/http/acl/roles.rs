@@ -1,4 +1,4 @@
-//! `/v1/acl/role…`: what several tokens are linked to together.
+//! `/v1/acl/role…`: ACL roles.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -92,7 +92,7 @@ pub(crate) async fn update(
     call.json(&stored.await?)
 }
 
-/// Writes a role, and gives it back as people see it.
+/// Writes a role and returns it as shown to clients.
 fn put(txn: &mut WriteTxn, role: &Role) -> Result<Role, ApiError> {
     txn.put_role(role.clone())?;
     let read = txn.read();
@@ -104,7 +104,7 @@ fn no_role(id: &str) -> ApiError {
     ApiError::not_found(format!("cannot find role {id}: see GET /v1/acl/roles"))
 }
 
-/// `DELETE /v1/acl/role/:id`: what it gave ends with it.
+/// `DELETE /v1/acl/role/:id`: also revokes its permissions.
 pub(crate) async fn delete(
     Path(id): Path<String>,
     State(writer): State<Writer>,

@@ -1,4 +1,4 @@
-//! `/v1/acl/templated-polic…`: shapes of rules, and what they make of a name.
+//! `/v1/acl/templated-polic…`: templated policies and previews of their rules.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(crate) async fn preview(Path(name): Path<String>, call: Call) -> Result<Resp
             "templated policy {name:?} does not exist"
         )));
     }
-    // Clients that give a template no variables send null.
+    // Clients send null for templates without variables.
     let template_variables: Option<TemplateVariables> = call.decode()?;
     let filled = TemplatedPolicy {
         template_name: name,

@@ -1,4 +1,4 @@
-//! `/v1/acl/token…`: what callers prove who they are with.
+//! `/v1/acl/token…`: ACL tokens.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use super::{check_links, decode_to_write, listed, name_in_body, require_read, re
 use crate::acl::{self, AclError};
 use crate::api_error::ApiError;
 
-/// The shortest and longest lifetime that can be asked for. Consul's defaults.
+/// The permitted range of lifetimes. Consul's defaults.
 const TOKEN_TTL: RangeInclusive<Duration> =
     Duration::from_secs(60)..=Duration::from_secs(24 * 60 * 60);
 
-/// What ids of tokens, policies and roles that exist from the start begin with.
+/// Prefix of the ids of built-in tokens, policies and roles.
 const RESERVED: &str = "00000000-0000-0000-0000-0000000000";
 
-/// What stands for a secret that the caller may not see. Consul's.
+/// Replaces secrets that the caller may not see. Consul's.
 const HIDDEN: &str = "<hidden>";
 
-/// A token by its accessor id. The anonymous one exists also when it is not stored.
+/// Finds a token by its accessor id. The anonymous token exists even if it is not stored.
 fn find(txn: &ReadTxn<'_>, accessor: &str) -> Option<Arc<Token>> {
     let stored = txn.token_by_accessor(accessor);
     let here = txn.tenancy().is_default() && accessor == ANONYMOUS_ACCESSOR;
@@ -39,7 +39,7 @@ fn find(txn: &ReadTxn<'_>, accessor: &str) -> Option<Arc<Token>> {
     stored.or_else(anonymous)
 }
 
-/// A token as a caller sees it: secrets are for those who may write.
+/// A token as shown to a caller. Secrets require write permission.
 fn shown(txn: &ReadTxn<'_>, token: &Token, secrets: bool) -> Token {
     let mut shown = txn.shown_token(token);
     if !secrets && !shown.is_anonymous() {
@@ -48,12 +48,12 @@ fn shown(txn: &ReadTxn<'_>, token: &Token, secrets: bool) -> Token {
     shown
 }
 
-/// The token that a list is asked for by.
+/// The filter of a token list.
 enum Filter<'c> {
     None,
     Policy(&'c str),
     Role(&'c str),
-    /// And its namespace, where that is said apart.
+    /// The method's name, and its namespace if given separately.
     AuthMethod(&'c str, Option<Tenancy>),
     Service(&'c str),
 }
@@ -139,7 +139,7 @@ pub(crate) async fn create(
     call.json(&token.await?)
 }
 
-/// A token that people make, with everything that a new one has.
+/// Validates a new token and fills in ids and times.
 fn new_token(mut token: Token, now: SystemTime) -> Result<Token, ApiError> {
     token.validate()?;
     for (field, id) in [
@@ -193,7 +193,7 @@ fn links(token: &Token) -> (&[PolicyLink], &[RoleLink]) {
     (&token.policies, &token.roles)
 }
 
-/// Adds a token that must not exist yet.
+/// Adds a token. An existing accessor id is an error.
 fn add(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
     let accessor = &token.accessor_id;
     if txn.read().token_by_accessor(accessor).is_some() {
@@ -205,7 +205,8 @@ fn add(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
     put(txn, token)
 }
 
-/// `PUT /v1/acl/token/:accessor`: what a token may do can change; what it is cannot.
+/// `PUT /v1/acl/token/:accessor`: changes a token's description, links and identities. Its secret, expiration,
+/// locality and auth method are immutable.
 pub(crate) async fn update(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
@@ -228,10 +229,10 @@ pub(crate) async fn update(
     call.json(&token.await?)
 }
 
-/// A token with what cannot change taken from the one that there is.
+/// Merges an update with the immutable fields of the existing token.
 fn updated(mut token: Token, existing: &Token) -> Result<Token, ApiError> {
     let end = token.expiration_time;
-    // Who may not see the secret sends back what stood in its place.
+    // Callers without write permission send back the placeholder of the secret.
     let hidden = token.secret_id.expose() == HIDDEN;
     for (field, changed) in [
         (
@@ -265,7 +266,7 @@ fn updated(mut token: Token, existing: &Token) -> Result<Token, ApiError> {
     Ok(token)
 }
 
-/// Writes a token, and gives it back as people see it.
+/// Writes a token and returns it as shown to clients.
 pub(super) fn put(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
     txn.put_token(token.clone())?;
     let read = txn.read();
@@ -280,7 +281,7 @@ fn no_token(accessor: &str) -> ApiError {
     ))
 }
 
-/// Body of a clone; it may be missing altogether.
+/// Body of a clone request; optional.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct CloneBody {
@@ -289,7 +290,7 @@ struct CloneBody {
     partition: TenancyName,
 }
 
-/// `PUT /v1/acl/token/:accessor/clone`: a token with other ids that may do the same.
+/// `PUT /v1/acl/token/:accessor/clone`: creates a token with new ids and the same permissions.
 pub(crate) async fn clone(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
@@ -331,8 +332,8 @@ pub(crate) async fn clone(
     call.json(&made.await?)
 }
 
-/// `GET /v1/acl/token/self`: whoever holds a token may see it. As in Consul a request without one has none,
-/// not the anonymous one.
+/// `GET /v1/acl/token/self`: requires no permission. As in Consul, a request without a token is an error here,
+/// not the anonymous token.
 pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
     call.acl_authorizer()?;
     if call.token.is_empty() {
@@ -357,7 +358,7 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
     }
 }
 
-/// What `?expanded` adds to a token.
+/// A token with `?expanded`.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Expanded {
@@ -371,13 +372,13 @@ struct Expanded {
     namespace_default_role_ids: Option<Vec<String>>,
     #[serde(rename = "AgentACLDefaultPolicy")]
     default_policy: &'static str,
-    /// What a Consul agent does when it reaches no server. Here its default, because there are none.
+    /// Consul's policy for agents that reach no server. Has no effect here, so this is Consul's default.
     #[serde(rename = "AgentACLDownPolicy")]
     down_policy: &'static str,
     resolved_by_agent: String,
 }
 
-/// A token or what it is linked to.
+/// The response for a token.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum View {
@@ -408,7 +409,7 @@ pub(crate) async fn get(
         Some(view) => call.answer(answer.index, &view, false),
         None => {
             let response = call.absent(answer.index, "token does not exist: ACL not found");
-            // Consul's status, which clients read together with the text.
+            // Consul's status. Clients match on it and the text.
             response.map(|mut response| {
                 *response.status_mut() = StatusCode::FORBIDDEN;
                 response
@@ -417,7 +418,7 @@ pub(crate) async fn get(
     }
 }
 
-/// Everything that a token is linked to, and what its namespace gives it besides.
+/// A token with its policies and roles, including the defaults of its namespace.
 fn expanded(state: &ReadTxn<'_>, token: Token, call: &Call) -> Expanded {
     let (default_policies, default_roles) = acl::namespace_defaults(state);
     let mut policies: Vec<Policy> = Vec::new();
@@ -453,7 +454,7 @@ fn expanded(state: &ReadTxn<'_>, token: Token, call: &Call) -> Expanded {
     }
 }
 
-/// A list, and null where it is empty.
+/// A list; `null` if it is empty.
 fn some(ids: impl Iterator<Item = String>) -> Option<Vec<String>> {
     let ids: Vec<String> = ids.collect();
     (!ids.is_empty()).then_some(ids)

@@ -1,4 +1,4 @@
-//! The server as an agent: `/v1/agent/self`, `/members`, `/version`, `/host` and `/metrics`.
+//! The server's agent API: `/v1/agent/self`, `/members`, `/version`, `/host` and `/metrics`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::own_node::OWN_PORT;
 
-/// Protocol numbers that Consul's own parts speak among each other and that clients look at. There
-/// is no gossip and no Raft here; the numbers are those of Consul 1.21.
+/// Versions of Consul's internal protocols, which clients read. There is no gossip and no Raft here; the
+/// numbers are Consul 1.21's.
 const PROTOCOLS: [(&str, u8); 6] = [
     ("ProtocolMin", 1),
     ("ProtocolMax", 5),
@@ -69,8 +69,8 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
             "EnableLocalScriptChecks": scripts.permit(Source::Files),
             "EnableRemoteScriptChecks": scripts.permit(Source::Api),
             "CheckOutputMaxSize": checks.output_max_size,
-            // Nothing listens there: it is the address by which clients join, and this server has
-            // joined itself.
+            // Nothing listens on these; clients use them as the address to join, and this server is its own
+            // only member.
             "SerfAdvertiseAddrLAN": serf_address(config, SERF_LAN),
             "SerfAdvertiseAddrWAN": serf_address(config, SERF_WAN),
             "GRPCPort": port(config.grpc),
@@ -91,10 +91,10 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Builds are the same whenever they are made, and Consul's clients read a time here.
+/// Constant, because builds are reproducible; Consul's clients require a time.
 const BUILD_DATE: &str = "1970-01-01T00:00:00Z";
 
-/// The ports of Consul's gossip.
+/// Consul's gossip ports.
 const SERF_LAN: u16 = 8301;
 const SERF_WAN: u16 = 8302;
 
@@ -102,7 +102,7 @@ fn serf_address(config: &ServerConfig, port: u16) -> String {
     format!("tcp://{}", SocketAddr::new(config.advertise, port))
 }
 
-/// Numbers by part, as text, as `consul info` prints them.
+/// Statistics by component, as strings, for `consul info`.
 fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
     let node = &config.node_name;
     let namespaces = state.tenancies_here();
@@ -111,7 +111,7 @@ fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
     let (services, checks): (Vec<_>, Vec<_>) = namespaces.iter().map(each).unzip();
     let services: usize = services.iter().map(Vec::len).sum();
     let mut checks: Vec<_> = checks.into_iter().flatten().collect();
-    // Those of the node are seen from every namespace.
+    // Node checks appear in every namespace; count each once.
     checks.sort_by_key(Arc::as_ptr);
     checks.dedup_by_key(|check| Arc::as_ptr(check));
     let ttls = checks.iter().filter(|check| check.r#type == "ttl").count();
@@ -142,12 +142,12 @@ fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
     })
 }
 
-/// The port of an API; -1 when it is off.
+/// The port of an API; -1 if it is disabled.
 fn port(api: Option<SocketAddr>) -> i32 {
     api.map_or(-1, |api| i32::from(api.port()))
 }
 
-/// This server as a member of the cluster, which has no other one.
+/// This server as the only member of the cluster.
 fn member(call: &Call, id: &str, wan: bool) -> serde_json::Value {
     let config = &call.config;
     let mut tags = BTreeMap::from([
@@ -194,8 +194,8 @@ pub(crate) async fn members(call: Call) -> Result<Response, ApiError> {
         }
         other => {
             return Err(ApiError::bad_request(format!(
-                "Invalid ?segment={other}: there are no network segments, for there is no gossip; \
-                 leave it out"
+                "Invalid ?segment={other}: there are no network segments, because there is no \
+                 gossip; leave it out"
             )));
         }
     }

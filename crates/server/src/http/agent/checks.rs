@@ -1,4 +1,4 @@
-//! Checks of the server's own node: registered by themselves, removed, and reported.
+//! `/v1/agent/check`: registration, removal and reports of checks on the server's own node.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -124,7 +124,7 @@ pub(crate) async fn update(
     report(id, handles, call, status, update.output).await
 }
 
-/// Takes a report for a TTL check, which starts its time again.
+/// Processes a report for a TTL check, which restarts its TTL.
 async fn report(
     id: String,
     (State(writer), State(reports)): (State<Writer>, State<Reports>),
@@ -137,7 +137,7 @@ async fn report(
     let node = call.config.node_name.clone();
     let state = call.reader.state();
     let run = reportable(&call.txn(&state), &authorizer, &node, &id)?;
-    // In this order an expiry that is being written does not come after the report.
+    // Renew before the write, so that a concurrent expiry does not overwrite the report.
     let renewed = reports.renew(&run.tenancy, &run.check_id).await;
     if !renewed.map_err(|error| ApiError::unavailable(error.to_string()))? {
         return Err(unknown_check(&id));
@@ -152,7 +152,7 @@ async fn report(
     Ok(call.empty())
 }
 
-/// A TTL check on the node that the caller may write.
+/// A TTL check on this node that the caller may write.
 fn reportable(
     state: &ReadTxn<'_>,
     authorizer: &Authorizer,
@@ -164,7 +164,7 @@ fn reportable(
     run.filter(|run| !run.definition.ttl.is_zero())
         .ok_or_else(|| {
             ApiError::internal(format!(
-                "CheckID {id:?} does not have associated TTL: it is run, and nobody reports for it"
+                "CheckID {id:?} does not have associated TTL: the agent runs it, so it takes no reports"
             ))
         })
 }
@@ -175,7 +175,7 @@ fn unknown_check(id: &str) -> ApiError {
     ))
 }
 
-/// A check on the node that the caller may write.
+/// A check on this node that the caller may write.
 fn known_check(
     state: &ReadTxn<'_>,
     authorizer: &Authorizer,

@@ -1,16 +1,15 @@
-//! The hash of a service that clients of `/v1/agent/service/:id` send back to wait for another one.
-//! It is the hash that Consul computes, so that one that a client has from before a migration still
-//! stands for the same service; but for proxies, whose settings are hashed as text.
+//! The content hash of a service, for hash-based blocking queries of `/v1/agent/service/:id`. It equals
+//! Consul's, so that a hash from before a migration stays valid; except for proxies, whose configuration is
+//! hashed as text.
 //!
-//! Consul hashes the fields of a Go struct with FNV-1: of lists in their order, of maps and structs
-//! without one.
+//! Consul hashes the fields of a Go struct with FNV-1: lists in order, maps and structs regardless of order.
 
 use serde_json::Value;
 
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
 
-/// The hash of a service as it is shown.
+/// The content hash of a service in its JSON form.
 pub(super) fn content_hash(shown: &Value) -> String {
     let string = |field: &str| text(shown[field].as_str().unwrap_or_default());
     let weights = [
@@ -70,7 +69,7 @@ pub(super) fn content_hash(shown: &Value) -> String {
     format!("{:x}", structure("AgentService", &fields))
 }
 
-/// A pointer to nothing is the number 0.
+/// A nil pointer is hashed as the number 0.
 const NIL: u64 = fnv([0; 8]);
 
 const fn fnv<const N: usize>(bytes: [u8; N]) -> u64 {
@@ -124,8 +123,8 @@ mod tests {
     use super::content_hash;
 
     #[test]
-    fn a_consul_says_the_same() {
-        // What a Consul 1.21 answers for this service.
+    fn the_hash_equals_consuls() {
+        // The response of Consul 1.21 for this service.
         let shown = json!({
             "ID": "foo", "Service": "foo", "Tags": ["bar", "baz"], "Port": 8000, "Address": "",
             "Weights": { "Passing": 1, "Warning": 1 }, "Meta": {}, "Datacenter": "dc1",

@@ -1,8 +1,7 @@
-//! What operators ask an agent for: to read its files again, to leave, to join others, and to use
-//! other tokens.
+//! Agent operations: reload, leave, join, and setting agent tokens.
 //!
-//! There is no gossip: servers that share their state know each other by it, and every other agent
-//! is a client of their APIs. So a server has joined itself and nobody else.
+//! There is no gossip: servers find each other through their shared store, and agents are clients of their
+//! APIs. So the only member is the server itself.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::acl::TokenKind;
 use crate::agent::Agent;
 use crate::api_error::ApiError;
 
-/// Whoever changes how the agent works needs `agent:write`.
+/// Changing the agent requires `agent:write`.
 fn may_write(call: &Call) -> Result<(), ApiError> {
     let node = &call.config.node_name;
     match call.authorizer()?.agent_write(node) {
@@ -37,7 +36,7 @@ pub(crate) async fn reload(
     Ok(call.empty())
 }
 
-/// `PUT /v1/agent/leave`: the server ends, as after SIGTERM; this answer is still sent.
+/// `PUT /v1/agent/leave`: shuts the server down, as SIGTERM does, after this response.
 pub(crate) async fn leave(
     State(agent): State<Arc<Agent>>,
     call: Call,
@@ -55,12 +54,12 @@ pub(crate) async fn join(Path(address): Path<String>, call: Call) -> Result<Resp
         return Ok(call.empty());
     }
     Err(ApiError::internal(format!(
-        "Failed to join {address}: this server has no gossip to join others by; servers share their \
-         state, and agents are clients of their APIs"
+        "Failed to join {address}: there is no gossip; servers share a store, and agents are \
+         clients of their APIs"
     )))
 }
 
-/// Whether an address, with a port or without, is this server's.
+/// Whether an address, with or without a port, is this server's.
 fn is_own(call: &Call, address: &str) -> bool {
     let config = &call.config;
     let without_port = match address.rsplit_once(':') {
@@ -79,7 +78,7 @@ fn is_own(call: &Call, address: &str) -> bool {
     }
 }
 
-/// `PUT /v1/agent/force-leave/:node`: nobody but this server is a member, and it does not fail.
+/// `PUT /v1/agent/force-leave/:node`: a no-op for this server, which is the only member.
 pub(crate) async fn force_leave(
     Path(node): Path<String>,
     call: Call,
@@ -125,7 +124,7 @@ pub(crate) async fn token(
     };
     agent.tokens.set(kind, token).await.map_err(|error| {
         ApiError::internal(format!(
-            "The token could not be kept, and the one of before holds: {error}"
+            "The token could not be stored; the previous one stays in use: {error}"
         ))
     })?;
     tracing::info!(token = name, "Updated agent's ACL token");

@@ -1,5 +1,5 @@
-//! What is known of the machine that the server runs on, in the shape of Consul's
-//! `/v1/agent/host`. What the kernel does not say is left out, and counted among the errors.
+//! Information about the host, in the format of Consul's `/v1/agent/host`. Values that the kernel does not
+//! provide are omitted and listed under `Errors`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,13 +7,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// Everything, at this time. It reads files of the kernel, which takes no time to speak of.
+/// Collects all information. Reads files in `/proc` and `/etc`.
 pub(super) fn info(now: SystemTime) -> Value {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut errors = Vec::new();
     let mut part = |name: &str, value: Option<Value>| {
         if value.is_none() {
-            errors.push(format!("{name}: not known on this system"));
+            errors.push(format!("{name}: not available on this system"));
         }
         value
     };
@@ -31,7 +31,7 @@ pub(super) fn info(now: SystemTime) -> Value {
     })
 }
 
-/// `key: value` lines.
+/// Parses `key: value` lines.
 fn pairs(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_found() {
+    fn all_host_information_is_available() {
         let info = info(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(10));
         assert_eq!(info["CollectionTime"], 10_000_000_000_u64);
         assert_eq!(info["Errors"], Value::Null, "{info}");

@@ -1,5 +1,4 @@
-//! Maintenance mode: a critical check that nobody runs, on an instance or on the node, for as long as
-//! somebody works on it.
+//! Maintenance mode: a critical check on an instance or on the node that no check runner updates.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -13,9 +12,9 @@ use crate::own_node::OWN_SERVICE;
 use crate::registration::rights::may_write_service;
 use crate::registration::services::no_node;
 
-/// The check of the node.
+/// Id of the node's maintenance check.
 pub(super) const NODE: &str = "_node_maintenance";
-/// What the check of an instance begins with; its id follows.
+/// Prefix of an instance's maintenance check; the instance's id follows.
 pub(super) const SERVICE: &str = "_service_maintenance:";
 
 const NODE_REASON: &str = "Maintenance mode is enabled for this node, but no reason was provided. \
@@ -23,7 +22,7 @@ const NODE_REASON: &str = "Maintenance mode is enabled for this node, but no rea
 const SERVICE_REASON: &str = "Maintenance mode is enabled for this service, but no reason was \
                               provided. This is a default message.";
 
-/// Whether it is to be on or off.
+/// The value of `?enable`.
 fn enable(call: &Call) -> Result<bool, ApiError> {
     match call.params.get("enable") {
         None => Err(ApiError::bad_request("Missing value for enable")),
@@ -97,7 +96,7 @@ pub(crate) async fn node(State(writer): State<Writer>, call: Call) -> Result<Res
     Ok(call.empty())
 }
 
-/// Where it is on already it keeps its reason.
+/// Sets or removes the check. If maintenance mode is already on, it keeps its reason.
 fn set(txn: &mut WriteTxn, node: &str, check: HealthCheck, enable: bool) -> Result<(), ApiError> {
     let is_on = txn.read().check(node, &check.check_id).is_some();
     if !enable {

@@ -1,5 +1,5 @@
-//! `/v1/agent`: what an agent on the server's own node answers. Services and checks are registered
-//! here, by the rules of [`crate::registration`]; `legate_checks` runs the checks.
+//! `/v1/agent`: the agent API of the server's own node. Registrations follow the rules of
+//! [`crate::registration`]; `legate_checks` runs the checks.
 
 pub(super) mod about;
 pub(super) mod checks;
@@ -49,13 +49,13 @@ pub(super) async fn register(
     Ok(call.empty())
 }
 
-/// What the agent is asked for is of one namespace of its partition.
+/// Requires one namespace of the agent's own partition.
 fn require_here(call: &Call) -> Result<(), ApiError> {
     call.refuse_every()?;
     require_own_partition(&call.tenancy)
 }
 
-/// Whoever looks into the agent needs `agent:read`.
+/// Reading the agent requires `agent:read`.
 fn may_read(call: &Call) -> Result<(), ApiError> {
     let node = &call.config.node_name;
     match call.authorizer()?.agent_read(node) {

@@ -1,4 +1,4 @@
-//! What is sent for as long as the client reads: the log, and the metrics.
+//! Streaming endpoints: the log and the metrics, sent until the client disconnects.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::super::call::Call;
 use super::super::metrics::summary;
 use crate::api_error::ApiError;
 
-/// How often metrics are sent. Consul's.
+/// Interval between metrics. Consul's.
 const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `GET /v1/agent/monitor`
@@ -44,7 +44,7 @@ pub(crate) async fn monitor(
     Ok(streamed(stream, "text/plain; charset=utf-8"))
 }
 
-/// Consul's names, in any case.
+/// Consul's level names, in any case.
 fn level(name: &str) -> Option<Level> {
     match name.to_ascii_lowercase().as_str() {
         "err" => Some(Level::Error),

@@ -1,4 +1,4 @@
-//! The services and checks of the server's own node, and their health together.
+//! Services and checks of the server's own node, and their aggregated health.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) async fn services(call: Call) -> Result<Response, ApiError> {
     call.list(&shown?, filtered)
 }
 
-/// `GET /v1/agent/service/:id`. With `?hash=` it waits until the answer is another one.
+/// `GET /v1/agent/service/:id`. With `?hash=`, a blocking query on the content hash.
 pub(crate) async fn service(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
@@ -63,18 +63,19 @@ pub(crate) async fn service(Path(id): Path<String>, call: Call) -> Result<Respon
     Ok(response)
 }
 
-/// The instances that agents' clients see: not the server's own service.
+/// The instances shown by the agent API: all but the server's own service.
 fn of_agent(state: &ReadTxn<'_>, node: &str) -> Vec<Arc<ServiceInstance>> {
     let mut instances = state.instances_on(node);
     instances.retain(|instance| !instance.id.eq_ignore_ascii_case(OWN_SERVICE));
     instances
 }
 
-/// An instance as Consul's agents show it, with the settings that its proxy gets from elsewhere.
+/// An instance in the agent's format, with central configuration merged into its proxy settings.
 fn shown(call: &Call, state: &ReadTxn<'_>, instance: &ServiceInstance) -> Result<Value, ApiError> {
     let merged = legate_proxycfg::merge_central_config(instance, state);
-    let mut shown = serde_json::to_value(&merged)
-        .map_err(|error| ApiError::internal(format!("The service is no JSON: {error}")))?;
+    let mut shown = serde_json::to_value(&merged).map_err(|error| {
+        ApiError::internal(format!("The service could not be encoded as JSON: {error}"))
+    })?;
     if let Value::Object(fields) = &mut shown {
         for agent_has_none in ["CreateIndex", "ModifyIndex", "PeerName"] {
             fields.remove(agent_has_none);
@@ -113,28 +114,28 @@ pub(crate) async fn checks(call: Call) -> Result<Response, ApiError> {
     call.list(&by_id, filtered)
 }
 
-/// The checks that agents' clients see: not the server's own.
+/// The checks shown by the agent API: all but the server's own.
 fn checks_of_agent(state: &ReadTxn<'_>, node: &str) -> Vec<Arc<HealthCheck>> {
     let mut checks = state.checks_on(node);
     checks.retain(|check| !check.check_id.eq_ignore_ascii_case(SERF_HEALTH));
     for check in &mut checks {
-        // What an agent of Consul has has no place in the order of the catalog's changes.
+        // The agent's copies have no indexes, as in Consul.
         let check = Arc::make_mut(check);
         (check.create_index, check.modify_index) = (0, 0);
     }
     checks
 }
 
-/// The health of an instance, with its checks.
+/// The aggregated health of an instance, with its checks.
 struct Health {
     status: CheckStatus,
-    /// Somebody has taken the instance or its node out of service.
+    /// Whether the instance or its node is in maintenance mode.
     in_maintenance: bool,
     checks: Vec<Arc<HealthCheck>>,
 }
 
 impl Health {
-    /// Of the checks of the instance and of its node, which count for all its instances: the worst.
+    /// The worst status of the instance's and its node's checks.
     fn of(all: &[Arc<HealthCheck>], id: &str) -> Self {
         let of_it = |check: &&Arc<HealthCheck>| {
             check.service_id.is_empty() || check.service_id.eq_ignore_ascii_case(id)
@@ -152,8 +153,8 @@ impl Health {
         }
     }
 
-    /// The word for all of it.
-    fn word(&self) -> &'static str {
+    /// The status as reported to clients.
+    fn status_text(&self) -> &'static str {
         match self.in_maintenance {
             true => "maintenance",
             false => self.status.as_str(),
@@ -173,7 +174,7 @@ impl Health {
     }
 
     fn shown(&self, service: &Value) -> Value {
-        json!({ "AggregatedStatus": self.word(), "Service": service, "Checks": self.checks })
+        json!({ "AggregatedStatus": self.status_text(), "Service": service, "Checks": self.checks })
     }
 }
 
@@ -201,10 +202,10 @@ pub(crate) async fn health_by_id(
     }
     let health = Health::of(&checks_of_agent(&state, node), &found.id);
     let shown = health.shown(&shown(&call, &state, found)?);
-    answer(health.code(), health.word(), &shown)
+    answer(health.code(), health.status_text(), &shown)
 }
 
-/// `GET /v1/agent/health/service/name/:name`: all instances, with the status of the worst.
+/// `GET /v1/agent/health/service/name/:name`: all instances, with the worst status.
 pub(crate) async fn health_by_name(
     Path(name): Path<String>,
     headers: HeaderMap,
@@ -236,7 +237,7 @@ pub(crate) async fn health_by_name(
         }
     }
     match worst {
-        Some(worst) => answer(worst.code(), worst.word(), &Value::Array(list)),
+        Some(worst) => answer(worst.code(), worst.status_text(), &Value::Array(list)),
         None => {
             let reason = format!("ServiceName {name} Not Found");
             answer(StatusCode::NOT_FOUND, &reason, &json!([]))
@@ -244,8 +245,7 @@ pub(crate) async fn health_by_name(
     }
 }
 
-/// The HTTP status is the health of the service, and so is the text with `?format=text` or
-/// `Accept: text/plain`.
+/// The HTTP status code reflects the health. With `?format=text` or `Accept: text/plain`, so does the body.
 fn answer(
     call: &Call,
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! What differs between two JSON documents, as fields that people can read. Pure, and bounded by a
+//! Differences between two JSON documents or resource sets, as a list of fields. Pure; the size is bounded by a
 //! budget.
 
 use legate_envoy_json::encode;
@@ -6,12 +6,12 @@ use legate_resources::ResourceSet;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The most fields, resources and failures that are shown.
+/// Maximum fields, resources and failures in a response.
 pub(super) const FIELDS: usize = 5_000;
-/// The longest value that is shown, in bytes of its JSON.
+/// Maximum length of a value, in bytes of JSON.
 const VALUE: usize = 4 * 1024;
 
-/// The types of resources, by their names here. Secrets do not depend on entries, and are never shown.
+/// The compared resource types, by short name. Secrets do not depend on config entries and are never shown.
 const TYPES: [(&str, &str); 4] = [
     (
         "listeners",
@@ -37,15 +37,15 @@ const ANY: &str = "type.googleapis.com/google.protobuf.Any";
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Change {
-    /// Where it is, as in `virtual_hosts[0].routes[1].match`; empty for the whole.
+    /// Its path, such as `virtual_hosts[0].routes[1].match`; empty for the whole document.
     pub(super) path: String,
-    /// What was there; nothing where it is new.
+    /// The old value; `None` if the field is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<Value>,
-    /// What is there then; nothing where it goes.
+    /// The new value; `None` if the field is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) after: Option<Value>,
-    /// Whether it decides who may do what.
+    /// Whether the field is part of an access rule.
     #[serde(skip)]
     access: bool,
 }
@@ -58,22 +58,22 @@ pub(super) struct ResourceChange {
     name: String,
     /// `added`, `removed` or `changed`.
     change: &'static str,
-    /// What differs, apart from access rules.
+    /// The fields that differ, without access rules.
     fields: Vec<Change>,
-    /// What differs in who may call.
+    /// The access rules that differ.
     access_rules: Vec<Change>,
 }
 
-/// How many fields, resources and failures may still be shown.
+/// The number of fields, resources and failures that may still be shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub(super) left: usize,
-    /// Whether there was more.
+    /// Whether the budget was exhausted.
     pub(super) exceeded: bool,
 }
 
 impl Default for Budget {
-    /// That of a whole answer.
+    /// The budget of a whole response.
     fn default() -> Self {
         Self {
             left: FIELDS,
@@ -90,7 +90,7 @@ impl Budget {
         some
     }
 
-    /// Takes for these resources and their fields, and leaves out what is beyond.
+    /// Takes the budget for these resources and their fields, and removes those beyond it.
     pub(super) fn limit(&mut self, resources: &mut Vec<ResourceChange>) {
         resources.retain_mut(|resource| {
             let shown = self.take();
@@ -101,7 +101,7 @@ impl Budget {
     }
 }
 
-/// The resources that differ, in the order of their types and names.
+/// The resources that differ, ordered by type and name.
 pub(super) fn resources(
     before: &ResourceSet,
     after: &ResourceSet,
@@ -142,7 +142,7 @@ pub(super) fn resources(
     found
 }
 
-/// A listener's name ends with where it listens, which is another place in each proxy.
+/// Removes the listen address from a listener's name, so that changes of several proxies can be grouped.
 fn without_address(kind: &str, name: &str) -> String {
     let cut = (kind == "listeners")
         .then(|| name.split_once(':'))
@@ -154,7 +154,7 @@ fn readable(any: &[u8]) -> Value {
     encode(ANY, any).unwrap_or_else(|error| json!({ "unreadable": error.to_string() }))
 }
 
-/// The fields in which two documents differ.
+/// Collects the fields in which two documents differ.
 pub(super) fn documents(
     before: Option<&Value>,
     after: Option<&Value>,
@@ -176,7 +176,7 @@ impl Path {
         let name = match name.chars().all(plain) {
             true if self.text.is_empty() => name.to_owned(),
             true => format!(".{name}"),
-            // Names of chains' nodes have dots in them.
+            // Names of chain nodes contain dots.
             false => format!("[{name:?}]"),
         };
         Self {
@@ -240,14 +240,13 @@ fn of(value: Option<&Value>) -> bool {
     value.and_then(Value::as_object).is_some_and(is_access)
 }
 
-/// Whether it is a filter of Envoy's that decides by rules.
+/// Whether this is an RBAC filter of Envoy.
 fn is_access(object: &Map<String, Value>) -> bool {
     let kind = object.get("@type").and_then(Value::as_str);
     kind.is_some_and(|kind| kind.contains(".rbac."))
 }
 
-/// Items are compared with those in the same place, counted from the beginning and from the end: where
-/// one comes in between, the others do not differ.
+/// Compares arrays after removing their common prefix and suffix, so that an insertion is a single difference.
 fn items(path: &Path, old: &[Value], new: &[Value], found: &mut Vec<Change>, budget: &mut Budget) {
     let same = |(a, b): &(&Value, &Value)| a == b;
     let first = old.iter().zip(new).take_while(same).count();
@@ -262,7 +261,7 @@ fn items(path: &Path, old: &[Value], new: &[Value], found: &mut Vec<Change>, bud
     }
 }
 
-/// A value, or how large it is.
+/// A value, or its length if it is too long.
 fn shown(value: &Value) -> Value {
     match value.to_string().len() {
         length if length <= VALUE => value.clone(),
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_shown_with_where_it_is() {
+    fn only_differences_are_shown_with_their_paths() {
         let before = json!({"a": {"b": [1, 2, {"c": 3}]}, "d": "x"});
         let after = json!({"a": {"b": [1, 2, {"c": 4}]}, "e": true});
         assert_eq!(
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_comes_in_between_is_one_change() {
+    fn an_inserted_item_is_one_change() {
         let (before, after) = (json!({"r": [1, 2, 3]}), json!({"r": [1, 9, 2, 3]}));
         let added = [("r[1]".to_owned(), None, Some(json!(9)))];
         assert_eq!(changes(&before, &after), added);
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_ends_what_is_shown() {
+    fn the_budget_limits_the_differences() {
         let before = json!({"a": 1, "b": 1, "c": 1});
         let mut found = Vec::new();
         let mut budget = Budget {

@@ -1,8 +1,8 @@
-//! `?dry-run` on writes of config entries: shows what a write would change, and changes nothing.
+//! `?dry-run` on writes of config entries: shows the effects of a write without performing it.
 //!
-//! The write is applied to the state as a value, which nobody else sees. The same functions that
-//! configure proxies compute what is now and what would be, and the answer is the difference. A write
-//! that would be refused is answered as the write.
+//! The write is applied to a copy of the state. The functions that configure proxies compute their
+//! configuration before and after, and the response is the difference. If the write would be rejected, so is
+//! the dry run.
 
 mod difference;
 
@@ -28,16 +28,16 @@ use crate::entries::change::Change;
 use crate::entries::graph;
 use crate::handles::Handles;
 
-/// The most proxies that are computed.
+/// Maximum proxies that are computed.
 const PROXIES: usize = 2_000;
-/// How many are computed at a time, before others have their turn in the pool.
+/// Proxies computed per step; between steps, other work in the pool gets its turn.
 const AT_A_TIME: usize = 16;
-/// The most chains that are shown.
+/// Maximum chains in a response.
 const CHAINS: usize = 200;
-/// The most proxies that one group names.
+/// Maximum proxies named per group.
 const NAMED: usize = 20;
 
-/// Computes what writes would change, in a thread of its own.
+/// Computes the effects of writes, on a thread of its own.
 #[derive(Clone)]
 pub(super) struct DryRuns {
     manager: Manager,
@@ -45,22 +45,22 @@ pub(super) struct DryRuns {
     pool: Pool,
 }
 
-/// The answer.
+/// The response.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Answer {
-    /// The index of the state that was looked at.
+    /// The index of the state that was used.
     index: u64,
-    /// What the write would be answered: `false` where the index of `?cas` is not the entry's.
+    /// The result of the write: `false` if the `?cas` index does not match the entry's.
     written: bool,
-    /// The services whose discovery chains change.
+    /// The services whose discovery chains change, with the differences.
     chains: Vec<ChainChange>,
-    /// Chains that change and that the token may not see, or that are beyond the most that are shown.
+    /// Number of changed chains that the token may not see, or that exceed the limit.
     more_chains: usize,
     proxies: Proxies,
-    /// What changes, each with the proxies that it changes for.
+    /// The changes, each with the proxies that they apply to.
     changes: Vec<Group>,
-    /// Whether there are more differences than are shown.
+    /// Whether differences were omitted because of the budget.
     truncated: bool,
 }
 
@@ -71,18 +71,18 @@ struct ChainChange {
     fields: Vec<Field>,
 }
 
-/// The proxies that are connected to this server.
+/// Counts of the proxies that are connected to this server.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Proxies {
     connected: usize,
-    /// Those that would have another configuration.
+    /// Proxies whose configuration changes.
     changed: usize,
-    /// Those of `Changed` that the token may not see, and whose changes are not shown.
+    /// Changed proxies that the token may not see. Their changes are not shown.
     hidden: usize,
-    /// Those that have no configuration yet.
+    /// Proxies without a configuration yet.
     waiting: usize,
-    /// Those beyond what one dry run computes: any of them may change as well.
+    /// Proxies beyond the limit. They may change as well.
     not_computed: usize,
 }
 
@@ -91,39 +91,39 @@ struct Proxies {
 struct Group {
     /// The kind of proxy, such as `connect-proxy`.
     kind: &'static str,
-    /// How many proxies change so.
+    /// The number of proxies with these changes.
     count: usize,
     /// The first of them, as `node/id`.
     proxies: Vec<String>,
     resources: Vec<ResourceChange>,
-    /// Resources that could not be made then.
+    /// Resources that cannot be built after the write.
     failures: Vec<String>,
 }
 
-/// What changes for one proxy.
+/// The changes of one proxy.
 struct ProxyChange {
     proxy: ProxyId,
     service: String,
     kind: &'static str,
     resources: Vec<ResourceChange>,
     failures: Vec<String>,
-    /// Whether there are more differences than these.
+    /// Whether differences were omitted because of the budget.
     truncated: bool,
 }
 
-/// What is known of one proxy.
+/// The result of comparing one proxy.
 enum Seen {
     Waiting,
     Same,
     Changed(ProxyChange),
 }
 
-/// What is found of the proxies so far.
+/// The results so far.
 #[derive(Default)]
 struct Found {
     proxies: Proxies,
     groups: Vec<Group>,
-    /// The places of the groups, by kind and a hash of all that changes, which may be long.
+    /// Index into `groups` by kind and hash of the changes. Hashed, because the changes may be long.
     places: HashMap<(&'static str, u64), usize>,
     hasher: RandomState,
     budget: Budget,
@@ -138,7 +138,7 @@ impl DryRuns {
         }
     }
 
-    /// Answers a write that the caller may make.
+    /// Performs the dry run of a write that the caller is authorized to make.
     pub(super) async fn show(
         &self,
         call: &Call,
@@ -181,7 +181,8 @@ impl DryRuns {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let done = self.pool.run("a dry run", share, work).await;
-        let stopping = || ApiError::unavailable("The server is shutting down: ask another one");
+        let stopping =
+            || ApiError::unavailable("The server is shutting down: retry with another one");
         done.ok_or_else(stopping)
     }
 
@@ -215,7 +216,7 @@ impl DryRuns {
         Ok(found)
     }
 
-    /// What changes for one proxy.
+    /// Compares the configuration of one proxy before and after.
     fn compare(&self, proxy: ProxyId, before: &State, after: &State) -> Seen {
         let (old, new) = match self.manager.preview(&proxy, before, after) {
             Preview::Waiting => return Seen::Waiting,
@@ -246,7 +247,8 @@ impl DryRuns {
 }
 
 impl Found {
-    /// Counts a proxy, and puts it to those that change alike. Only what is shown takes from the budget.
+    /// Counts a proxy, and adds it to the group with the same changes. Only changes that are shown use the
+    /// budget.
     fn add(&mut self, seen: Seen, authorizer: &Authorizer) {
         let mut change = match seen {
             Seen::Same => return,
@@ -293,7 +295,7 @@ impl Found {
     }
 }
 
-/// Makes the write on a copy of the state, and compares the chains that the entry is a part of.
+/// Applies the write to a copy of the state, and compares the chains that contain the entry.
 fn write_on_copy(
     before: &State,
     change: &Change,
@@ -315,7 +317,7 @@ fn write_on_copy(
 }
 
 impl Answer {
-    /// The chains that the entry is a part of, before or after.
+    /// Compares the chains that contain the entry, before or after.
     fn compare_chains(
         &mut self,
         (before, after): (&State, &State),

@@ -1,4 +1,4 @@
-//! What a dry run shows is what the write then does, for generated writes.
+//! Property: the effects that a dry run shows are those of the write, for generated writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::difference::FIELDS;
 use super::*;
 
-/// What has not come by then will not come; time is paused.
+/// Time without an event after which none is expected; time is paused.
 const SILENCE: Duration = Duration::from_secs(5);
 
 fn ready<T>(future: impl Future<Output = T>) -> T {
@@ -34,7 +34,7 @@ struct Mesh {
     scope: Scope,
 }
 
-/// A sidecar, as its stream has it.
+/// A sidecar, in the state of its stream.
 struct Proxy {
     id: ProxyId,
     watch: SnapshotWatch,
@@ -42,7 +42,7 @@ struct Proxy {
 }
 
 impl Mesh {
-    /// `web` calls `api`; there are `canary` and `old` as well.
+    /// `web` calls `api`; `canary` and `old` are registered too.
     fn new() -> Self {
         let store = Store::new();
         let clock = Clock::system();
@@ -65,7 +65,7 @@ impl Mesh {
         mesh
     }
 
-    /// Registers a proxy, which calls `api` where it is one of `web`.
+    /// Registers a proxy. Proxies of `web` have the upstream `api`.
     fn register(&self, id: &str, service: &str) {
         let upstreams = match service {
             "web" => json!([{"DestinationName": "api", "LocalBindPort": 9191}]),
@@ -115,7 +115,7 @@ impl Mesh {
 }
 
 impl Proxy {
-    /// What the proxy's stream would send now.
+    /// The changes that the proxy's stream would send now.
     async fn changes(&mut self, runs: &DryRuns) -> Vec<ResourceChange> {
         let mut latest = None;
         while let Ok(Some(snapshot)) = timeout(SILENCE, self.watch.next()).await {
@@ -132,7 +132,7 @@ impl Proxy {
     }
 }
 
-/// An entry, and whether it is removed.
+/// A write (or removal, if true) of an entry.
 fn step() -> impl Strategy<Value = (bool, Value)> {
     let service = || prop::sample::select(vec!["web", "api", "canary", "old"]);
     let protocol = prop::sample::select(vec!["tcp", "http", "http", "http", "grpc"]);
@@ -187,7 +187,7 @@ fn change(removed: bool, entry: &Value) -> Option<Change> {
             cas: None,
         });
     }
-    // Entries that are wrong by themselves do not come so far.
+    // Invalid entries never get this far.
     entry.validate().ok()?;
     entry.normalise();
     let entry = Box::new(entry);
@@ -244,7 +244,7 @@ async fn check(steps: Vec<(bool, Value)>) -> Result<(usize, usize), TestCaseErro
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn what_is_shown_is_what_the_write_does(steps in prop::collection::vec(step(), 1..24)) {
+    fn a_dry_run_shows_the_effects_of_the_write(steps in prop::collection::vec(step(), 1..24)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -254,7 +254,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_shown_can_be_read() {
+async fn dry_runs_show_readable_fields() {
     let protocol =
         |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
     let router = json!({"Kind": "service-router", "Name": "api", "Routes": [{
@@ -271,7 +271,7 @@ async fn what_is_shown_can_be_read() {
         (false, intentions.clone()),
         (true, protocol("canary")),
     ];
-    // The protocol for both, the routes and the new cluster for web, the access rules for api.
+    // Protocol: both proxies. Routes and the new cluster: `web`. Access rules: `api`.
     let counts = check(steps).await.map_err(|error| error.to_string());
     assert_eq!(counts, Ok((4, 2)));
 
@@ -327,14 +327,14 @@ fn speaks_http(name: &str) -> Change {
     change(false, &entry).expect("a change")
 }
 
-/// What a token with these rules permits.
+/// The permissions of a token with these rules.
 fn permitted(rules: &str) -> Authorizer {
     let rules = Rules::parse(rules).expect("rules");
     Authorizer::new([&rules], DefaultPolicy::Deny)
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_is_shown_takes_from_the_budget() {
+async fn only_shown_changes_use_the_budget() {
     let mesh = Mesh::new();
     let mut proxies = vec![mesh.proxy("web").await, mesh.proxy("api").await];
     for number in 0..5 {
@@ -373,7 +373,7 @@ async fn only_what_is_shown_takes_from_the_budget() {
     let exact = look(of_web, shown).await;
     assert_eq!((exact.budget.left, exact.budget.exceeded), (0, false));
     assert_eq!(exact.groups[0].resources, found.groups[0].resources);
-    // Where it is not, proxies that change alike are still one group.
+    // With an exhausted budget, proxies with the same changes still form one group.
     let short = look(all, 1).await;
     assert!(short.budget.exceeded);
     assert_eq!(

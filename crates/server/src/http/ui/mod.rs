@@ -1,5 +1,4 @@
-//! `/v1/internal/ui`: what Consul's user interface reads, and dashboards with it. Only reads; it shows
-//! what is in the catalog, put together.
+//! `/v1/internal/ui`: read-only summaries of the catalog for Consul's web UI and for dashboards.
 
 mod summary;
 pub(super) mod topology;
@@ -22,7 +21,7 @@ use super::call::{Call, visible};
 use super::gateway_services::links;
 use crate::api_error::ApiError;
 
-/// A node with all that is on it.
+/// A node with its services and checks.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct NodeInfo {
@@ -38,7 +37,7 @@ struct NodeInfo {
     checks: Vec<Arc<HealthCheck>>,
 }
 
-/// The fields that a filter of nodes may name.
+/// The fields available in filters of nodes.
 static NODE_INFO: [Field; 9] = [
     Field::new("ID", Shape::Text),
     Field::new("Node", Shape::Text),
@@ -51,7 +50,7 @@ static NODE_INFO: [Field; 9] = [
     Field::new("Checks", Shape::List(&filters::CHECK)),
 ];
 
-/// What is on a node.
+/// The services and checks of a node.
 #[derive(Default)]
 struct OnNode {
     services: Vec<Arc<ServiceInstance>>,
@@ -61,7 +60,7 @@ struct OnNode {
 impl OnNode {
     fn of(call: &Call, state: &ReadTxn<'_>, node: &str) -> Self {
         let mut checks = call.each(state, |state| state.checks_on(node));
-        // Those of the node are seen from every namespace.
+        // Node checks appear in every namespace; keep each once.
         let mut seen = HashSet::new();
         checks.retain(|check| seen.insert(Arc::as_ptr(check)));
         Self {
@@ -70,8 +69,8 @@ impl OnNode {
         }
     }
 
-    /// The same for every node, by their names in lower case. Each table of a namespace is read once,
-    /// however many nodes there are.
+    /// [`Self::of`] for all nodes, by lower-case name. Reads each table of a namespace once, however many nodes
+    /// there are.
     fn of_all(call: &Call, state: &ReadTxn<'_>) -> HashMap<String, Self> {
         let mut all = HashMap::<String, Self>::new();
         for (node, service) in call.each(state, |state| state.instances_with_nodes()) {
@@ -80,7 +79,7 @@ impl OnNode {
         }
         let every = call.asks_every();
         let checks = match every {
-            // Those of the nodes are of the default namespace.
+            // Node checks are in the default namespace.
             true => call.each(state, |state| state.checks()),
             false => state.all_checks(),
         };
@@ -112,7 +111,7 @@ impl NodeInfo {
         }
     }
 
-    /// Leaves out what the caller may not see of what is on the node. Says whether there was any.
+    /// Removes services and checks that the caller may not see. Returns whether there were any.
     fn hide(&mut self, call: &Call, authorizer: &Authorizer) -> bool {
         let before = self.services.len() + self.checks.len();
         self.services.retain(|service| {
@@ -178,7 +177,7 @@ struct Listed {
     #[serde(flatten)]
     summary: Summary,
     connected_with_proxy: bool,
-    /// Whether the config entry of a gateway that is registered names it.
+    /// Whether the entry of a registered gateway names the service.
     connected_with_gateway: bool,
 }
 
@@ -227,7 +226,7 @@ fn may_see(authorizer: &Authorizer, instance: &CheckServiceNode) -> bool {
     authorizer.node_read(&instance.node.node) && authorizer.service_read(&instance.service.service)
 }
 
-/// How many of what there are, by the worst of their checks.
+/// Counts of objects by their worst check status.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Health {
@@ -250,7 +249,7 @@ impl Health {
     }
 }
 
-/// How the whole catalog is.
+/// Health of the whole catalog.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Overview {

@@ -1,4 +1,4 @@
-//! A service in a few numbers, made of its instances and those of its proxies.
+//! Summaries of services, aggregated from their instances and proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use legate_model::{
 };
 use serde::{Serialize, Serializer};
 
-/// Who wrote an instance, by its meta.
+/// Metadata key with the tool that created an instance or intention.
 pub(super) const EXTERNAL_SOURCE: &str = "external-source";
 
-/// A service as the user interface shows it.
+/// A service as shown in the UI.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Summary {
@@ -37,7 +37,7 @@ pub(super) struct Summary {
     connect_native: bool,
 }
 
-/// What is known of a gateway.
+/// Gateway details of a service.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct GatewayConfig {
@@ -45,7 +45,7 @@ struct GatewayConfig {
     associated_service_count: usize,
 }
 
-/// Applications are shown without a kind.
+/// Applications have no kind in the response.
 fn is_typical(kind: &ServiceKind) -> bool {
     *kind == ServiceKind::Typical
 }
@@ -54,12 +54,12 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// An empty list of Go's is `null`.
+/// `null` if empty, as in Go.
 fn as_go<S: Serializer>(list: &BTreeSet<String>, serializer: S) -> Result<S::Ok, S::Error> {
     (!list.is_empty()).then_some(list).serialize(serializer)
 }
 
-/// What is known of a service while its instances are gone through.
+/// The aggregation state of a service.
 #[derive(Default)]
 pub(super) struct Found {
     kind: ServiceKind,
@@ -68,18 +68,18 @@ pub(super) struct Found {
     nodes: BTreeSet<String>,
     external_sources: BTreeSet<String>,
     instances: usize,
-    /// By node and id: a check of a node counts once for all instances there.
+    /// By node and check id, so that a node check counts once for all instances on the node.
     checks: BTreeMap<(String, String), CheckStatus>,
-    /// The modes of its proxies: whether all are transparent.
+    /// Whether all proxies are transparent; `None` if there are no proxies.
     transparent: Option<bool>,
     native: bool,
-    /// Whether an instance of a proxy of it is among them.
+    /// Whether one of the instances is a proxy of the service.
     pub(super) has_proxy: bool,
-    /// How many services the config entry of this gateway names.
+    /// Number of services named by this gateway's config entry.
     pub(super) behind: usize,
 }
 
-/// The services of these instances by their names.
+/// Aggregates instances by service name.
 pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<ServiceName, Found> {
     let mut all = BTreeMap::<ServiceName, Found>::new();
     for instance in instances {
@@ -118,7 +118,7 @@ impl Found {
         }
     }
 
-    /// Whether only its proxies are there.
+    /// Whether there are only proxies of the service.
     pub(super) fn has_no_instance(&self) -> bool {
         self.instances == 0
     }
@@ -130,7 +130,7 @@ impl Found {
         )
     }
 
-    /// What is shown of it.
+    /// The finished summary.
     pub(super) fn finish(self, name: &ServiceName) -> Summary {
         let count = |status| self.checks.values().filter(|own| **own == status).count();
         Summary {
@@ -156,7 +156,7 @@ impl Found {
 }
 
 impl Summary {
-    /// A service without an instance.
+    /// The summary of a service without instances.
     pub(super) fn empty(name: &ServiceName, datacenter: &str) -> Self {
         Found {
             datacenter: datacenter.to_owned(),

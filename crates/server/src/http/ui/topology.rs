@@ -1,6 +1,5 @@
-//! `/v1/internal/ui/service-topology`: whom a service calls and who calls it, by the upstreams of
-//! proxies and, where those find their destinations by themselves, by intentions. Neighbours may be of
-//! other tenants.
+//! `/v1/internal/ui/service-topology`: the upstreams and downstreams of a service, from proxies' registrations
+//! and, for transparent proxies, from intentions. They may be in other namespaces and partitions.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use crate::entries::protocol::protocol_of;
 use crate::http::call::{Call, visible};
 use crate::http::catalog::applications;
 
-/// What the user interface shows of a service's neighbours.
+/// The response.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Topology {
@@ -39,7 +38,7 @@ struct Neighbour {
     intention: Decision,
 }
 
-/// Whether the intention between two services lets connections through.
+/// The intention that applies between two services.
 #[derive(Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Decision {
@@ -92,7 +91,7 @@ impl Decision {
 const REGISTRATION: &str = "proxy-registration";
 const ROUTING: &str = "routing-config";
 
-/// Neighbours by name, with how they are known and what is decided.
+/// Neighbours by name, with the source of the relation and the intention.
 type Named = BTreeMap<ServiceName, (&'static str, Decision)>;
 
 /// The neighbours on one side, with their instances.
@@ -107,7 +106,7 @@ impl Side {
             state.in_tenancy(&service.tenancy, |state| {
                 let mut found = state.service(&service.name);
                 let proxies = state.connect(&service.name).into_iter();
-                // A native instance is its own proxy.
+                // A mesh-native instance is its own proxy, and already included.
                 found.extend(proxies.filter(|one| one.service.kind == ServiceKind::ConnectProxy));
                 found
             })
@@ -118,7 +117,7 @@ impl Side {
 }
 
 impl Serialize for Side {
-    /// Only to tell one state from another.
+    /// For change detection in blocking queries only.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let name = |service: &ServiceName| {
             let ServiceName { tenancy, name } = service;
@@ -132,7 +131,7 @@ impl Serialize for Side {
     }
 }
 
-/// What is read of the state.
+/// The data read from the state.
 #[derive(Serialize)]
 struct Found {
     protocol: String,
@@ -240,7 +239,7 @@ fn find(state: &ReadTxn<'_>, service: &ServiceName, default: Action) -> Found {
     }
 }
 
-/// The applications of every tenant but one.
+/// The applications of all tenants, without `but`.
 fn others(state: &ReadTxn<'_>, but: &ServiceName) -> Vec<ServiceName> {
     let mut all = Vec::new();
     for tenancy in state.tenancies() {
@@ -251,7 +250,7 @@ fn others(state: &ReadTxn<'_>, but: &ServiceName) -> Vec<ServiceName> {
     all
 }
 
-/// Adds what intentions allow, unless it is known by a registration.
+/// Adds a neighbour by intention, unless a registration has added it.
 fn add(named: &mut Named, other: &ServiceName, decision: Decision) {
     if decision.allowed || decision.has_permissions {
         let source = decision.source();
@@ -259,7 +258,7 @@ fn add(named: &mut Named, other: &ServiceName, decision: Decision) {
     }
 }
 
-/// The services, whosever they are, whose proxies have a service among their upstreams.
+/// The services of all tenants whose proxies have a service among their upstreams.
 fn callers(state: &ReadTxn<'_>, service: &ServiceName) -> Vec<ServiceName> {
     let mut found = Vec::new();
     for tenancy in state.tenancies() {
@@ -304,7 +303,7 @@ fn neighbours(
             intention,
         });
     }
-    // Names without an instance lead somewhere all the same when entries say where.
+    // Names without instances are shown if config entries route them.
     for (name, (_, intention)) in named {
         let kinds = [
             ConfigKind::ServiceRouter,
