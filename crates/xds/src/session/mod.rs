@@ -15,6 +15,7 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resou
 use legate_resources::{EncodedResource, ResourceSet};
 
 use crate::ResourceType;
+pub use subscription::{Asked, Progress};
 use subscription::{Delta, Part, Subscription, Verdict};
 
 /// The order of one pass: additions before resources that refer to them, removals after resources that
@@ -54,15 +55,6 @@ pub enum Received {
     TooManyNames(Asked),
 }
 
-/// Subscriptions of a client on one stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
-    /// Number of names, all types together.
-    pub names: usize,
-    /// Total size of the names, and of the versions that the client holds, in bytes.
-    pub bytes: usize,
-}
-
 /// A response that the client rejected. It keeps its previous resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nack {
@@ -74,30 +66,6 @@ pub struct Nack {
     pub code: i32,
     /// The client's error message, possibly truncated.
     pub message: String,
-}
-
-/// Progress of a client with one type of resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Whether the client has subscribed to the type.
-    pub subscribed: bool,
-    /// Whether there is nothing left to send, and nothing is rejected.
-    pub settled: bool,
-    /// Number of changes in the last response, if it is unanswered.
-    pub unanswered: usize,
-    /// Number of resources that it rejected and that were not replaced since.
-    pub refused: usize,
-    /// Number of the last response; 0 if there was none. Nonces are these numbers in hexadecimal.
-    pub sent: u32,
-    /// Number of the last accepted response.
-    pub accepted: u32,
-}
-
-impl Progress {
-    /// Whether the client has all resources that it should have, or has no subscription.
-    pub fn in_sync(&self) -> bool {
-        !self.subscribed || (self.settled && self.unanswered == 0)
-    }
 }
 
 /// One delta stream: the client's subscriptions, its resources, and the next responses.

@@ -7,7 +7,38 @@ use std::sync::Arc;
 use legate_resources::{ByName, EncodedResource};
 use litemap::LiteMap;
 
-use super::{Asked, Progress};
+/// Subscriptions of a client on one stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Number of names, all types together.
+    pub names: usize,
+    /// Total size of the names, and of the versions that the client holds, in bytes.
+    pub bytes: usize,
+}
+
+/// Progress of a client with one type of resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether the client has subscribed to the type.
+    pub subscribed: bool,
+    /// Whether there is nothing left to send, and nothing is rejected.
+    pub settled: bool,
+    /// Number of changes in the last response, if it is unanswered.
+    pub unanswered: usize,
+    /// Number of resources that it rejected and that were not replaced since.
+    pub refused: usize,
+    /// Number of the last response; 0 if there was none. Nonces are these numbers in hexadecimal.
+    pub sent: u32,
+    /// Number of the last accepted response.
+    pub accepted: u32,
+}
+
+impl Progress {
+    /// Whether the client has all resources that it should have, or has no subscription.
+    pub fn in_sync(&self) -> bool {
+        !self.subscribed || (self.settled && self.unanswered == 0)
+    }
+}
 
 /// The name that subscribes to all resources.
 const WILDCARD: &str = "*";
