@@ -27,7 +27,9 @@ pub(crate) struct Domain {
 
 /// A domain that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no domain: give labels of letters, digits and hyphens with dots between them")]
+#[error(
+    "{0:?} is not a valid domain: give labels of letters, digits and hyphens with dots between them"
+)]
 pub struct InvalidDomain(String);
 
 impl Default for DnsDomains {

@@ -421,8 +421,14 @@ fn dns_settings_are_consuls() {
 #[test]
 fn invalid_dns_settings_are_named() {
     for (text, says) in [
-        ("domain = \"a mesh\"", "domain: \"a mesh\" is no domain"),
-        ("alt_domain = \"a..b\"", "alt_domain: \"a..b\" is no domain"),
+        (
+            "domain = \"a mesh\"",
+            "domain: \"a mesh\" is not a valid domain",
+        ),
+        (
+            "alt_domain = \"a..b\"",
+            "alt_domain: \"a..b\" is not a valid domain",
+        ),
         (
             "recursors = [\"dns.example\"]",
             "recursors: \"dns.example\"",
