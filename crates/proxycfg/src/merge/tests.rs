@@ -1,4 +1,4 @@
-//! Which source of a setting wins.
+//! The precedence of the sources of a setting.
 
 use serde_json::json;
 
@@ -119,7 +119,7 @@ fn what_an_upstream_wants_otherwise() {
     let both = wanted(json!({"protocol": "GRPC", "connect_timeout_ms": "6000"}));
     assert_eq!(both.protocol, Some(Protocol::Grpc));
     assert_eq!(both.connect_timeout, Duration::from_secs(6));
-    // What cannot be read is as if it were not there.
+    // Values that cannot be parsed count as absent.
     let unreadable = wanted(json!({"protocol": "quic", "connect_timeout_ms": -1}));
     assert_eq!(unreadable, Overrides::default());
 }

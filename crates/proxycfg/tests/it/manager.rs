@@ -1,4 +1,4 @@
-//! What watchers see, and what is left when they are gone.
+//! Snapshots that watchers receive, and cleanup after the last watcher.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ async fn what_matters_is_published_and_at_once_after_a_quiet_time() {
     quiet(&mut watch).await;
 }
 
-/// The same part is the same `Arc`, so that who makes something of it sees what has changed.
+/// Unchanged parts are the same `Arc`, so that later stages detect changes by address.
 #[tokio::test(start_paused = true)]
 async fn parts_that_have_not_changed_stay_the_same() {
     let mesh = Mesh::new();
@@ -106,7 +106,7 @@ async fn parts_that_have_not_changed_stay_the_same() {
     assert_eq!(same(&before, &after), [&[true; 5][..], &api, &db].concat());
     quiet(&mut watch).await;
 
-    // The registration is another one, and so is its first upstream; the rest is as it was.
+    // The registration and its first upstream changed; the rest is the same.
     mesh.register("n1", web(&["cache", "db"]));
     let last = at_once(&mut watch).await;
     let [instance, rest] = [[false; 1], [true; 1]];
@@ -407,7 +407,7 @@ async fn a_registration_that_becomes_something_else_ends_the_watch() {
     );
     assert!(watch.next().await.is_none());
 
-    // Whoever watches next gets a new source, even while the old watch is held.
+    // The next watcher gets a new source, even while the old watch is held.
     mesh.register("n1", web(&["api"]));
     let mut again = mesh.watch();
     assert_eq!(ports(&next(&mut again).await), [20001]);

@@ -32,7 +32,7 @@ use crate::kinds::{self, Outcome, Parts};
 use crate::same::Compare;
 use crate::snapshot::{ProxyId, Snapshot};
 
-/// Gives every service a certificate, or none.
+/// Issues a certificate for every service, or for none.
 struct Issued(bool);
 
 impl Leaves for Issued {
@@ -179,7 +179,7 @@ fn compute_with(
     (outcome, txn.into_reads())
 }
 
-/// Without shared results: a transaction reads everything itself.
+/// Without shared results: a write transaction computes everything itself.
 fn anew(store: &Store) -> Result<Outcome, WatchError> {
     let read = |txn: &mut WriteTxn| -> Result<_, Unavailable> {
         let config = ManagerConfig::new("dc1", Action::Deny);
@@ -376,7 +376,7 @@ fn what_cannot_be_served_is_refused() {
     assert!(matches!(refused, WatchError::NotAProxy { .. }));
 }
 
-/// Entries that lead from `api` to itself, to others and back to nothing.
+/// Entries that route `api` to itself and to others, and entries that have no effect.
 fn chain_entries() -> Vec<Value> {
     let resolver = |more: Value| {
         let mut entry = json!({"Kind": "service-resolver", "Name": "api"});
@@ -455,14 +455,14 @@ fn any_change() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Of one store: what makes no difference is the same value.
+/// For snapshots of one store, where unchanged values are the same `Arc`.
 fn is_same(a: &Snapshot, b: &Snapshot) -> bool {
     a.is_same(b, Compare::Addresses)
 }
 
 proptest! {
-    /// A proxy that computes its snapshot again only when it is woken has at any time the snapshot
-    /// of the current state.
+    /// A proxy that recomputes its snapshot only when woken always has the snapshot of the current
+    /// state.
     #[test]
     fn a_snapshot_is_computed_again_exactly_when_it_may_have_changed(
         changes in prop::collection::vec(any_change(), 1..40),

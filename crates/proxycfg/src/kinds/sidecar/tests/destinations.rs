@@ -1,4 +1,5 @@
-//! Which services outside the mesh a proxy in transparent mode has, and which changes make a new snapshot.
+//! The services outside the mesh of a proxy in transparent mode, and the changes that make a new
+//! snapshot.
 
 use super::transparent::transparent;
 use super::*;
@@ -64,14 +65,14 @@ fn intentions_say_which_destinations_it_has() {
     apply(&store, intention("web", "db", Allow));
     assert_eq!(names(&store), ["db"]);
     assert_eq!(implicit(&store), [""; 0], "it is no service in the mesh");
-    // Every destination has a virtual IP besides, as every name with service-defaults.
+    // Every destination also has a virtual IP, as every name with service-defaults has.
     apply(&store, intention("web", "*", Allow));
     assert_eq!(names(&store), ["db", "other"]);
     assert_eq!(implicit(&store), ["api", "db", "inside", "other"]);
     apply(&store, intention("web", "db", Deny));
     assert_eq!(names(&store), ["other"]);
     assert_eq!(implicit(&store), ["api", "db", "inside", "other"]);
-    // With an instance in the catalog, the intention is for that one.
+    // With an instance in the catalog, the intention applies to the instance.
     apply(
         &store,
         register("n1", json!({"ID": "db", "Service": "db"}), Vec::new()),
@@ -89,7 +90,7 @@ fn gateways_are_those_that_are_linked() {
     apply(&store, intention("web", "db", IntentionAction::Allow));
     apply(&store, gateway("n3", "one", CheckStatus::Passing));
     apply(&store, gateway("n4", "two", CheckStatus::Passing));
-    // Something else by the name of a gateway.
+    // A service of another kind with the name of a gateway.
     apply(
         &store,
         register("n5", json!({"ID": "fake", "Service": "one"}), Vec::new()),

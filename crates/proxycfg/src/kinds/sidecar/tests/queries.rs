@@ -34,7 +34,7 @@ fn api(node: &str, tags: &[&str], checks: Vec<HealthCheck>) -> Command {
     register(node, service, checks)
 }
 
-/// The nodes of the instances, and the service that they must prove to be.
+/// The nodes of the instances, and the service in their identity.
 fn found(store: &Store) -> (Vec<String>, String) {
     let snapshot = snapshot(store).unwrap();
     let nodes = instances(&snapshot);
@@ -100,7 +100,7 @@ fn an_upstream_follows_what_its_query_finds() {
         ),
         (
             query("1", json!({"Name": "near", "Service": {"Service": "API"}})),
-            // As instances call themselves: that is what they prove.
+            // The name in the instances' registrations: their certificates have it.
             api_on(&["n2"]),
         ),
         (no_query("1"), (vec![], String::new())),

@@ -1,4 +1,4 @@
-//! How large a snapshot is says what making resources of it takes.
+//! The size of a snapshot grows with the cost of making its resources.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a proxy is given of another partition.
+//! Upstreams of a proxy in other partitions.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -28,7 +28,7 @@ fn entry_in_west(store: &Store, entry: Value) {
     });
 }
 
-/// `west` exports `stock` to this partition, and nothing else.
+/// `west` exports only `stock`, to the given partition.
 fn export(store: &Store, to: &str) {
     let exported = json!({"Name": "stock", "Consumers": [{"Partition": to}]});
     entry_in_west(
@@ -37,8 +37,8 @@ fn export(store: &Store, to: &str) {
     );
 }
 
-/// `web` in transparent mode, and `stock` of the partition `west`, whose cluster has addresses that may be
-/// somebody else's in that of `web`.
+/// `web` in transparent mode, and `stock` in the partition `west`, whose cluster may use addresses
+/// that are also in use in the cluster of `web`.
 fn with_stock() -> Store {
     let store = captured();
     let mut stock = instance("stock", "stock-proxy", 1);

@@ -1,4 +1,4 @@
-//! The providers of tokens that the intentions of a service name.
+//! The JWT providers that the intentions of a service name.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn a_proxy_has_the_providers_that_its_service_asks_for_and_exist() {
     assert_eq!(names(&store), ["corp", "okta"]);
     apply(&store, asks("web", "okta", "lost"));
     assert_eq!(names(&store), ["okta"]);
-    // Those of intentions for every destination, too.
+    // Including those of intentions for every destination.
     let any = json!({
         "Kind": "service-intentions", "Name": "*", "JWT": {"Providers": [{"Name": "other"}]},
         "Sources": [{"Name": "*", "Action": "allow"}],
