@@ -57,7 +57,7 @@ fn addresses_of_services_in_the_mesh_stay_with_those() {
         assert!(!listener.contains(&cluster(label, "out")), "{label}");
     }
     let expected = taken[..3].iter().map(|ip| {
-        format!("{ip}:443 of the destination out is an address of a service in the mesh, to which it leads")
+        format!("{ip}:443 of the destination out is also an address of a service in the mesh, which is used")
     });
     assert_eq!(set.warnings(), expected.collect::<Vec<_>>());
 }
@@ -157,8 +157,8 @@ fn more_ports_than_a_proxy_can_have_are_left_out() {
     assert_eq!(
         set.warnings(),
         [
-            "destinations are on more than 64 ports, and only the first 64 are served: \
-          left out are out-064 (port 1064), out-065 (port 1065)"
+            "destinations use more than 64 ports, and only the first 64 are served; \
+          omitted: out-064 (port 1064), out-065 (port 1065)"
         ]
     );
 }

@@ -200,7 +200,7 @@ fn two_listeners_of_one_name_are_warned_about() {
         ..web()
     };
     let set = made(&snapshot);
-    let expected = ["two different listeners are named same: the first one counts"];
+    let expected = ["two different listeners are named same: the first one is used"];
     assert_eq!(set.warnings(), expected);
 }
 
@@ -236,7 +236,8 @@ fn an_exposed_path_keeps_off_a_written_listener() {
         .collect();
     assert_eq!(listeners, ["exposed_path_usual:0.0.0.0:20000", "own"]);
     let warnings = set.warnings().join("\n");
-    let expected = "/own has no listener, for 0.0.0.0:20300 is the public listener's";
+    let expected =
+        "/own has no listener, because 0.0.0.0:20300 is the address of the public listener";
     assert!(warnings.contains(expected), "{warnings}");
 }
 
@@ -260,7 +261,7 @@ fn two_listeners_on_one_port_are_warned_about() {
     let set = made(&snapshot);
     let warnings = set.warnings().join("\n");
     for part in [
-        "/public has no listener, for 0.0.0.0:20000 is the public listener's",
+        "/public has no listener, because 0.0.0.0:20000 is the address of the public listener",
         "listener exposed_path_b listens on 0.0.0.0:20300, as another one does",
         "upstream api listens on 0.0.0.0:20301, as another one does",
     ] {

@@ -200,8 +200,8 @@ fn an_address_leads_to_one_service() {
     assert_eq!(
         set.warnings(),
         [
-            "services db and api both have the virtual IP 10.96.0.5: it leads to db",
-            "services zero and old both have the virtual IP 10.96.0.6: it leads to zero",
+            "services db and api both have the virtual IP 10.96.0.5: it is routed to db",
+            "services zero and old both have the virtual IP 10.96.0.6: it is routed to zero",
         ]
     );
     insta::assert_snapshot!(outbound(&set).unwrap());
