@@ -1,4 +1,4 @@
-//! Services outside the mesh: what of them cannot be had, whose an address is, and how much they may add.
+//! Services outside the mesh: failures, conflicts of addresses, and limits.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn destination(name: &str, protocol: Protocol, addresses: &[&str], port: u16) ->
     })
 }
 
-/// A proxy that may call two services in the mesh, and these outside.
+/// A proxy that may call two services in the mesh and these services outside.
 fn outside(all: Vec<Arc<Destination>>) -> Snapshot {
     Snapshot {
         destinations: Arc::new(Destinations(all)),
@@ -43,7 +43,7 @@ fn routes(set: &ResourceSet) -> String {
 
 #[test]
 fn addresses_of_services_in_the_mesh_stay_with_those() {
-    // A cluster IP, a virtual IP and an instance that is dialled directly.
+    // A ClusterIP, a virtual IP and an instance that is dialled directly.
     let taken = ["10.96.0.5", "240.0.0.1", "10.0.2.1", "192.0.2.1"];
     let set = made(&outside(vec![destination(
         "out",
@@ -109,7 +109,8 @@ fn a_name_that_is_too_long_for_envoy_fails_alone() {
         assert!(leads.contains(&own), "{leads}");
         assert!(!routes(&set).contains(&long));
         if protocol == Protocol::Tcp {
-            // What has no chain would go past the gateway. Envoy closes what leads to no cluster.
+            // Without a chain, traffic would bypass the gateway. Envoy closes connections to
+            // unknown clusters.
             assert!(leads.contains(&format!("\"{long}\"")), "{leads}");
         }
         if protocol == Protocol::Http {
@@ -146,7 +147,7 @@ fn more_ports_than_a_proxy_can_have_are_left_out() {
         destination(&format!("out-{at:03}"), protocol, &[&host], 1000 + at)
     };
     let mut all: Vec<_> = (0..66).map(on).collect();
-    // On a port that it has.
+    // On a port within the limit.
     all.push(destination("z", Protocol::Tcp, &["192.0.2.1"], 1000));
     let set = made(&outside(all));
     let listener = outbound(&set).unwrap();

@@ -1,4 +1,4 @@
-//! What extensions change, as lines of the JSON form of resources; and what they cannot take away.
+//! The changes that extensions make, as lines of the resources' JSON, and what they cannot remove.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::describe::type_urls;
 use crate::support::{api, intentions, made, sidecar, upstream, web};
 
-/// `web`, which speaks `protocol`, with the upstreams `api` and `authz`, and these extensions.
+/// `web` with this protocol, the upstreams `api` and `authz`, and these extensions.
 fn with(protocol: Protocol, extensions: Value) -> Snapshot {
     let authz = json!({"DestinationName": "authz", "LocalBindPort": 9192});
     Snapshot {
@@ -50,7 +50,7 @@ fn lines(type_url: &str, body: &[u8]) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The lines that are only in one of the two, with what stands around them left out.
+/// The lines that are in only one of the two, without context.
 fn difference(before: &[String], after: &[String]) -> String {
     let mut longest = vec![vec![0; after.len() + 1]; before.len() + 1];
     for i in (0..before.len()).rev() {
@@ -104,7 +104,7 @@ fn changes(before: &ResourceSet, after: &ResourceSet) -> String {
     out
 }
 
-/// What the extensions change.
+/// The changes that the extensions make.
 fn changed(protocol: Protocol, extensions: Value) -> String {
     let without = made(&with(protocol, json!([])));
     let set = Generator::new().generate(&with(protocol, extensions), None);
@@ -386,7 +386,7 @@ fn proxies_share_what_extensions_made() {
     }
 }
 
-/// A snapshot after another one, as a stream makes them.
+/// Makes the next snapshot as a stream does.
 fn then(generator: &Generator, before: (&Snapshot, &ResourceSet), now: &Snapshot) -> ResourceSet {
     generator.generate(now, Some(before))
 }
@@ -434,7 +434,7 @@ fn what_cannot_be_extended_any_more_keeps_its_last_good_version() {
     assert!(Arc::ptr_eq(&kept(&first), &kept(&second)));
 }
 
-/// The rules of a service that speaks bytes are in its listener, those of HTTP in its routes.
+/// A TCP service has its rules in the listener, an HTTP service in its routes.
 #[test]
 fn a_required_extension_that_fails_does_not_keep_old_rules() {
     let [_, _, listeners, routes, _] = type_urls();

@@ -1,4 +1,4 @@
-//! Whatever a server accepts becomes resources, all of them, and Envoy takes them.
+//! Properties: all config entries that a server accepts become resources, and Envoy accepts those.
 
 use legate_resources::Generator;
 use proptest::prelude::*;
@@ -11,12 +11,12 @@ use crate::golden_cases::envoy::Envoy;
 use crate::golden_cases::written;
 use crate::strategies::entries;
 
-/// How many sets are generated. `PROPTEST_CASES` says otherwise.
+/// The number of generated cases, unless `PROPTEST_CASES` is set.
 const SETS: u32 = 2_000;
-/// How many of them a real Envoy gets.
+/// The number of cases that a real Envoy validates.
 const SAMPLE: usize = 30;
 
-/// The entries that are accepted one after the other, as a server would answer its users.
+/// Writes the entries one after the other as a server would. Returns the accepted ones.
 fn accepted(all: &[Value]) -> Vec<Value> {
     let mut accepted = Vec::new();
     for entry in all {
@@ -28,7 +28,7 @@ fn accepted(all: &[Value]) -> Vec<Value> {
     accepted
 }
 
-/// The resources of the proxy, or what cannot be made.
+/// The resources of the proxy, or the failures.
 fn resources(accepted: Vec<Value>) -> Result<Value, String> {
     let snapshot = Documents::of_entries(accepted).snapshot();
     let set = Generator::new().generate(&snapshot.map_err(|error| error.0)?, None);

@@ -1,4 +1,4 @@
-//! What must fail does, with an error that names what to change; what may be ignored is a warning.
+//! Invalid values fail with an error that names the setting, or are ignored with a warning.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::describe::type_urls;
 use crate::support::{api, intentions, leaf, made, mesh, roots, sidecar, upstream, web};
 
-/// The one reason for everything that cannot be made.
+/// The common reason of all failures.
 fn error(snapshot: &Snapshot) -> GenerateError {
     let set = Generator::new().generate(snapshot, None);
     let mut failures = set.failures().iter();
@@ -204,7 +204,7 @@ fn two_listeners_of_one_name_are_warned_about() {
     assert_eq!(set.warnings(), expected);
 }
 
-/// The usual place of the listener for the mesh is free then.
+/// The default address of the public listener is free then.
 #[test]
 fn an_exposed_path_keeps_off_a_written_listener() {
     let listener = json!({

@@ -1,4 +1,4 @@
-//! The same input gives the same bytes, and one resource for everybody.
+//! Equal inputs give the same bytes, and one shared resource.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn changed(before: &ResourceSet, after: &ResourceSet) -> Vec<String> {
     names
 }
 
-/// Something of everything, with several access policies.
+/// A snapshot with every feature, and several access policies.
 fn rich() -> Snapshot {
     let get = json!([{"Action": "allow", "HTTP": {"Methods": ["GET"]}}]);
     let sources: Vec<String> = (0..12).map(|n| format!("caller-{n}")).collect();

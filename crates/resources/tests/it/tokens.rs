@@ -1,4 +1,5 @@
-//! Intentions that ask for tokens: what verifies them, what asks, and what changes with what.
+//! Intentions that require tokens: verification, requirements, and the resources that changes
+//! affect.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -136,7 +137,7 @@ fn a_provider_that_does_not_exist_lets_nothing_through_and_is_reported() {
                 warning.contains("\"lost\"") && warning.contains("\"shop\""),
                 "{warning}"
             );
-            // Whatever tokens say: nothing is asked of them, and the condition never holds.
+            // Independent of the tokens: the condition never matches.
             let routes = routes(&set);
             assert!(!routes.contains("jwt_payload"), "{routes}");
             assert!(!listener(&set).contains("jwt_authn"));
@@ -233,7 +234,7 @@ fn a_requirement_changes_routes_and_a_provider_the_listener() {
     );
     assert_eq!(differs(&moved), ["Listener public_listener"]);
 
-    // The last one whose keys are on a server: its cluster goes.
+    // The last provider with keys on a server: its cluster is removed.
     let without = of(required(&["okta"]), providers(&[local("okta")]));
     assert_eq!(
         differs(&without),
