@@ -1,4 +1,4 @@
-//! Compiles the messages of etcd. It never needs `protoc`: protox does its work.
+//! Compiles etcd's messages with protox, so that `protoc` is not required.
 
 use std::error::Error;
 

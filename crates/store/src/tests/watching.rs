@@ -1,4 +1,4 @@
-//! Watches, shared results and blocking queries. Time is paused: waiting costs none.
+//! Watches, shared results and blocking queries. Time is paused.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ fn a_kept_value_is_read_again_after_a_change_alone() {
         register(node("n"), Some(instance("web", "w")), vec![]),
     );
     assert!(woken());
-    // Who reads a state that is old already is woken again.
+    // A reader of an old state is woken at once.
     assert_eq!((read(&before), reads.get(), woken()), (0, 2, true));
     assert_eq!((read(&store.state()), reads.get(), woken()), (1, 3, false));
 
@@ -227,7 +227,8 @@ fn a_shared_result_is_computed_once_and_again_after_a_change() {
     assert_eq!(computed.get(), 1);
     let mut watch = store.watch(&reads);
 
-    // Another service changes nothing, a check is looked at and gives an equal value.
+    // A change of another service does not affect the result; a change of a check recomputes an
+    // equal one.
     let web = || register(node("n"), Some(instance("web", "w")), vec![]);
     apply(
         &store,
@@ -282,7 +283,7 @@ fn a_shared_result_of_shared_results_wakes_its_readers() {
     assert_eq!((*held, *read(&store.state().read())), (1, 2));
 }
 
-/// Computes so many results that those which nobody holds are swept.
+/// Computes enough results for a sweep of the unused ones.
 fn sweep(store: &Store) {
     for i in 0..1000 {
         let name = i.to_string();
@@ -303,7 +304,7 @@ fn a_change_comes_through_a_result_that_only_other_results_need() {
                 computed.set(computed.get() + 1);
                 txn.service("web").len()
             });
-            // Nothing of the inner result is kept.
+            // The inner result is not retained.
             *inner + txn.service("api").len()
         })
     };
@@ -316,7 +317,7 @@ fn a_change_comes_through_a_result_that_only_other_results_need() {
     );
     assert!(woken(&mut watch));
     assert_eq!((*held, *read(&store.state().read())), (0, 1));
-    // What the inner result does not depend on does not compute it again.
+    // Changes of other inputs do not recompute the inner result.
     let held = read(&store.state().read());
     let before = computed.get();
     apply(
