@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_proxy_is_never_held_up() {
+    fn a_single_proxy_is_not_delayed() {
         let limiter = Limiter::new(250);
         let start = Instant::now();
         assert_eq!(limiter.reserve(start), start);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_spread_over_the_second() {
+    fn many_proxies_are_spread_over_a_second() {
         let limiter = Limiter::new(250);
         let start = Instant::now();
         let slots: Vec<_> = (0..250).map(|_| limiter.reserve(start)).collect();

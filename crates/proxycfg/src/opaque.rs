@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_values_are_named() {
         let config = map(json!({"a": [1], "b": -1, "c": "soon", "d": "x".repeat(500)}));
         let error = text(&config, "a").unwrap_err();
         assert_eq!(

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limiter_is_asked_once_and_obeyed() {
+    fn the_limiter_is_called_once_per_publication() {
         let start = Instant::now();
         let mut schedule = Schedule::new(COALESCE);
         schedule.changed(start);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_found_no_difference_delays_nothing() {
+    fn an_unchanged_snapshot_delays_nothing() {
         let start = Instant::now();
         let mut schedule = Schedule::new(COALESCE);
         schedule.changed(start);

@@ -22,7 +22,7 @@ pub enum GenerateError {
     },
     /// The keys of a JWT provider cannot be parsed.
     #[error(
-        "the keys of the jwt-provider {0:?} cannot be read, so no token of it could be verified; correct its JSONWebKeySet"
+        "the keys of the jwt-provider {0:?} cannot be parsed, so none of its tokens can be verified; correct its JSONWebKeySet"
     )]
     JwtKeys(String),
     /// The public listener has no port.
@@ -94,7 +94,7 @@ pub enum GenerateError {
     },
     /// A header condition of an intention has no operator.
     #[error(
-        "the intention of source {source_name:?} has a condition on header {header:?} that says nothing; give it one of Present, Exact, Prefix, Suffix, Contains, Regex"
+        "the intention of source {source_name:?} has a condition on header {header:?} without an operator; set one of Present, Exact, Prefix, Suffix, Contains, Regex"
     )]
     EmptyHeaderCondition {
         /// The source of the intention.

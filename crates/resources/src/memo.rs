@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_of_different_types_are_told_apart() {
+    fn inputs_of_different_types_do_not_collide() {
         let memo = Memo::new();
         let first = memo.get(&"a", build).unwrap();
         let other = memo.get(&("a", ()), |(text, ())| build(text)).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_is_forgotten() {
+    fn unheld_resources_are_dropped() {
         let memo = Memo::new();
         for n in 0..5 * SWEEP_FROM {
             let text = n.to_string();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_looked_through_once_for_each_cluster() {
+    fn a_list_is_encoded_once_for_each_cluster() {
         let memo = Memo::new();
         let get = |list: &Arc<Instances>, cluster: &'static str, made: bool| {
             let mut warnings = Vec::new();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_nobody_holds_are_forgotten() {
+    fn unheld_lists_are_dropped() {
         let memo = Memo::new();
         for n in 0..5 * SWEEP_FROM {
             let text = n.to_string();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_wrote_for_an_upstream_is_read_once() {
+    fn a_written_cluster_is_parsed_once() {
         let memo = Memo::new();
         let (one, other) = (Arc::<Upstream>::default(), Arc::default());
         let named = |upstream: &Arc<Upstream>, name: &str| {

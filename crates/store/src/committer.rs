@@ -249,6 +249,8 @@ fn not_upgraded(unavailable: Unavailable) -> OpenError {
 fn why(not_committed: NotCommitted) -> Unavailable {
     match not_committed {
         NotCommitted::Unavailable(unavailable) | NotCommitted::TooLarge(unavailable) => unavailable,
-        NotCommitted::Lost => Unavailable::new("other servers were always faster; try again later"),
+        NotCommitted::Lost => {
+            Unavailable::new("other servers always committed first; try again later")
+        }
     }
 }

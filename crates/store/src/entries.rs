@@ -198,7 +198,7 @@ impl WriteTxn {
         let existing = self.read().config_entry(entry.kind(), entry.name());
         refuse_stale(entry.kind(), entry.name(), existing.as_deref(), cas)?;
         if is_given_for(entry.kind(), entry.name()) {
-            self.give_virtual_ip(entry.name())?;
+            self.allocate_virtual_ip(entry.name())?;
         }
         let old = existing.as_deref();
         let index = self.index();

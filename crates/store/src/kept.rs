@@ -15,19 +15,19 @@ use crate::watch::{Mark, Place};
 /// Waits for changes of the cached values of one reader.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl Follower {
     /// Returns when a cached value has become stale, once for all of them. Cancel-safe.
     pub async fn changed(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
     /// Discards earlier notifications. To be called before a state is read that includes those
     /// changes.
     pub fn forget(&self) {
-        pin!(self.bell.notified()).enable();
+        pin!(self.notify.notified()).enable();
     }
 }
 
@@ -73,7 +73,7 @@ impl<T: Clone> Kept<T> {
         }
         let inner = txn.apart();
         let value = read(&inner);
-        let mark = Arc::new(Mark::new(&follower.bell));
+        let mark = Arc::new(Mark::new(&follower.notify));
         let registry = &txn.state.queries.registry;
         // The new watch starts before the old one is dropped, so that shared results are held
         // throughout.

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_no_namespace_has_one_row_for_all() {
+    fn rows_of_wider_scope_are_shared_by_namespaces() {
         let name = |text: &str| text.parse().unwrap();
         let tenancy = Tenancy::new(&name("p"), &name("n"));
         let key = |table| Key::new(table, &tenancy, &["a"]).tenancy().unwrap();

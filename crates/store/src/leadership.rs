@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_wait_for_the_lease_ends_when_it_is_gained() {
+    async fn held_returns_when_the_lease_is_gained() {
         let leadership = Leadership::leased();
         let mut held = std::pin::pin!(leadership.held());
         assert_eq!(held.as_mut().now_or_never(), None);

@@ -36,7 +36,7 @@ pub enum OpenError {
     },
     /// The stored data is corrupt.
     #[error(
-        "{store} is damaged ({reason}) and was left as it is: move it away, start the server with \
+        "{store} is damaged ({reason}) and was not changed: move it away, start the server with \
          an empty store and restore the last snapshot; check the disk"
     )]
     Damaged {
@@ -47,8 +47,8 @@ pub enum OpenError {
     },
     /// A newer server wrote it.
     #[error(
-        "this store was written by a newer Legate: its format is {found}, and this server knows \
-         {known}: start the newer server again"
+        "this store was written by a newer Legate: its format is {found}, and this server supports \
+         up to {known}: start the newer server again"
     )]
     Newer {
         /// The format of the store.
@@ -67,7 +67,7 @@ pub enum OpenError {
     /// The key that was generated with the store is missing.
     #[error(
         "the key file {path} is missing, and the store has secrets that were encrypted with it: \
-         put it back from your backup, or name the file that has it",
+         restore it from your backup, or configure its path",
         path = path.display()
     )]
     MissingKey {
@@ -76,8 +76,8 @@ pub enum OpenError {
     },
     /// The store is sealed with another key.
     #[error(
-        "the store was encrypted with another key than the one in {path}: name the key file that \
-         it was made with",
+        "the store was encrypted with another key than the one in {path}: configure the key file \
+         that it was created with",
         path = path.display()
     )]
     WrongKey {
@@ -100,7 +100,7 @@ pub enum OpenError {
     },
     /// The store has an older format and cannot be rewritten.
     #[error(
-        "the store was written by an older Legate and cannot be brought to the format of this \
+        "the store was written by an older Legate and cannot be upgraded to the format of this \
          server: {reason}"
     )]
     NotUpgraded {
@@ -108,7 +108,7 @@ pub enum OpenError {
         reason: String,
     },
     /// A new store cannot be written, or opening it failed in the server.
-    #[error("the store cannot be made or opened: {reason}")]
+    #[error("the store cannot be created or opened: {reason}")]
     NotMade {
         /// The reason, and what to do.
         reason: String,

@@ -76,8 +76,8 @@ pub enum Rejected {
     },
     /// Another write changed the object since the caller read it.
     #[error(
-        "{object} has modify index {actual} and not {expected}: somebody changed it in between; \
-         read it again and repeat"
+        "{object} has modify index {actual} and not {expected}: it was changed in between; \
+         read it again and retry"
     )]
     CasMismatch {
         /// The object to change.

@@ -53,17 +53,17 @@ pub enum SnapshotError {
     Io(#[from] io::Error),
     /// A store in memory has no key for secrets.
     #[error(
-        "a store in memory saves and restores no snapshots: it has no key to encrypt secrets \
+        "a store in memory cannot save or restore snapshots: it has no key to encrypt secrets \
          with; start the server with a data directory"
     )]
     InMemory,
     /// Not a complete snapshot.
-    #[error("this is no complete snapshot: {0}")]
+    #[error("this is not a complete snapshot: {0}")]
     Damaged(String),
     /// A newer server made it.
     #[error(
-        "this snapshot was made by a newer Legate: its format is {found}, and this server knows \
-         {FORMAT}"
+        "this snapshot was created by a newer Legate: its format is {found}, and this server supports \
+         up to {FORMAT}"
     )]
     Newer {
         /// The format of the snapshot.
@@ -71,8 +71,8 @@ pub enum SnapshotError {
     },
     /// Its secrets are sealed with another key.
     #[error(
-        "this snapshot was made with another key: start the server with the key file of the \
-         store that it was made from"
+        "this snapshot was created with another key: start the server with the key file of the \
+         store that it was created from"
     )]
     WrongKey,
 }

@@ -18,7 +18,7 @@ use crate::row::Stored;
 const FIRST_INDEX: u64 = 1;
 
 /// The maximum number of removals that are remembered individually.
-const GRAVES: usize = 16 * 1024;
+const MAX_TOMBSTONES: usize = 16 * 1024;
 
 /// The tables at one index. Names are case-insensitive.
 #[derive(Clone)]
@@ -27,14 +27,14 @@ pub struct State {
     rows: OrdMap<Key, Stored>,
     /// Index entries, each with the key of its row.
     entries: OrdMap<Key, Key>,
-    graves: Graves,
+    tombstones: Tombstones,
     /// Results that readers of this store share.
     pub(crate) queries: Arc<Queries>,
 }
 
 /// When rows and index entries were removed, so that the index of a read never decreases.
 #[derive(Clone)]
-struct Graves {
+struct Tombstones {
     by_key: OrdMap<Key, u64>,
     by_age: OrdMap<(u64, Key), ()>,
     /// The index of the newest removal that is no longer remembered.
@@ -68,7 +68,7 @@ impl State {
             index: FIRST_INDEX,
             rows: OrdMap::new(),
             entries: OrdMap::new(),
-            graves: Graves {
+            tombstones: Tombstones {
                 by_key: OrdMap::new(),
                 by_age: OrdMap::new(),
                 floor: FIRST_INDEX,
@@ -81,7 +81,7 @@ impl State {
     pub(crate) fn restored(index: u64, rows: impl IntoIterator<Item = (Key, Stored)>) -> Self {
         let mut state = Self::empty();
         state.index = index.max(FIRST_INDEX);
-        state.graves.floor = state.index;
+        state.tombstones.floor = state.index;
         for (key, row) in rows {
             state.insert(key, row);
         }
@@ -147,10 +147,10 @@ impl State {
 
     /// The index of the last removal below the prefix, or that of the newest forgotten removal.
     pub(crate) fn removed_below(&self, prefix: &Key) -> u64 {
-        let graves = self.graves.by_key.range(prefix.clone()..);
-        let below = graves.take_while(|(key, _)| key.is_below(prefix));
+        let tombstones = self.tombstones.by_key.range(prefix.clone()..);
+        let below = tombstones.take_while(|(key, _)| key.is_below(prefix));
         let newest = below.map(|(_, index)| *index).max();
-        newest.unwrap_or_default().max(self.graves.floor)
+        newest.unwrap_or_default().max(self.tombstones.floor)
     }
 }
 
@@ -164,9 +164,9 @@ impl State {
     pub(crate) fn put(&mut self, key: Key, row: Stored, index: u64) -> Vec<Key> {
         let mut touched = self.unlink(&key, Some(&row), index);
         touched.extend(row.indexes.iter().cloned());
-        self.graves.forget(&key);
+        self.tombstones.remove(&key);
         for entry in row.indexes.iter() {
-            self.graves.forget(entry);
+            self.tombstones.remove(entry);
         }
         self.insert(key, row);
         touched
@@ -177,7 +177,7 @@ impl State {
         self.rows.get(key)?;
         let touched = self.unlink(key, None, index);
         self.rows.remove(key);
-        self.graves.bury(key.clone(), index);
+        self.tombstones.add(key.clone(), index);
         Some(touched)
     }
 
@@ -201,25 +201,25 @@ impl State {
             if self.entries.get(entry) == Some(key) {
                 self.entries.remove(entry);
             }
-            self.graves.bury(entry.clone(), index);
+            self.tombstones.add(entry.clone(), index);
         }
         old.to_vec()
     }
 
     /// The number of removals that are remembered.
     #[cfg(test)]
-    pub(crate) fn graves(&self) -> usize {
-        self.graves.by_key.len()
+    pub(crate) fn tombstones(&self) -> usize {
+        self.tombstones.by_key.len()
     }
 }
 
-impl Graves {
-    fn bury(&mut self, key: Key, index: u64) {
+impl Tombstones {
+    fn add(&mut self, key: Key, index: u64) {
         if let Some(older) = self.by_key.insert(key.clone(), index) {
             self.by_age.remove(&(older, key.clone()));
         }
         self.by_age.insert((index, key), ());
-        if self.by_key.len() > GRAVES
+        if self.by_key.len() > MAX_TOMBSTONES
             && let (Some(((oldest, key), ())), rest) = self.by_age.without_min_with_key()
         {
             self.by_age = rest;
@@ -229,7 +229,7 @@ impl Graves {
     }
 
     /// The row exists again; its own index now has the time of the change.
-    fn forget(&mut self, key: &Key) {
+    fn remove(&mut self, key: &Key) {
         if let Some(index) = self.by_key.remove(key) {
             self.by_age.remove(&(index, key.clone()));
         }

@@ -19,7 +19,7 @@ pub(crate) fn upgraded(old: &State) -> (State, Changes) {
     let mut txn = WriteTxn::on(old);
     let index = txn.index();
     // Without a free virtual IP this step is skipped; later registrations report the error.
-    if txn.give_virtual_ips().is_err() {
+    if txn.allocate_virtual_ips().is_err() {
         txn = WriteTxn::on(old);
     }
     txn.link_policies_by_id();

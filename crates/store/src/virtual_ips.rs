@@ -71,7 +71,7 @@ impl WriteTxn {
             return Ok(());
         };
         let tagged = ServiceAddress {
-            address: self.give_virtual_ip(&service)?.address().to_string(),
+            address: self.allocate_virtual_ip(&service)?.address().to_string(),
             port: instance.port,
         };
         let key = virtual_ip::TAGGED_ADDRESS.to_owned();
@@ -83,7 +83,7 @@ impl WriteTxn {
     ///
     /// # Errors
     /// [`Rejected::NoVirtualIpLeft`].
-    pub(crate) fn give_virtual_ip(&mut self, service: &str) -> Result<VirtualIp, Rejected> {
+    pub(crate) fn allocate_virtual_ip(&mut self, service: &str) -> Result<VirtualIp, Rejected> {
         if let Some(ip) = self.read().virtual_ip(service) {
             return Ok(ip);
         }
@@ -174,7 +174,7 @@ impl WriteTxn {
     ///
     /// # Errors
     /// [`Rejected::NoVirtualIpLeft`].
-    pub(crate) fn give_virtual_ips(&mut self) -> Result<(), Rejected> {
+    pub(crate) fn allocate_virtual_ips(&mut self) -> Result<(), Rejected> {
         let rows: Vec<Arc<InstanceRow>> = self.read().scan(&[]);
         for row in rows {
             self.put_instance(&row.node, ServiceInstance::clone(&row.instance))?;
@@ -182,7 +182,7 @@ impl WriteTxn {
         for kind in ConfigKind::ALL {
             for entry in self.read().config_entries(kind) {
                 if is_given_for(kind, entry.name()) {
-                    self.give_virtual_ip(entry.name())?;
+                    self.allocate_virtual_ip(entry.name())?;
                 }
             }
         }

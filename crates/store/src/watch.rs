@@ -69,15 +69,15 @@ struct Query {
 #[derive(Debug)]
 pub(crate) struct Mark {
     stale: AtomicBool,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl Mark {
-    /// A clear mark; setting it notifies `bell`.
-    pub(crate) fn new(bell: &Arc<Notify>) -> Self {
+    /// A clear mark; setting it notifies `notify`.
+    pub(crate) fn new(notify: &Arc<Notify>) -> Self {
         Self {
             stale: AtomicBool::new(false),
-            bell: Arc::clone(bell),
+            notify: Arc::clone(notify),
         }
     }
 
@@ -88,22 +88,22 @@ impl Mark {
 
     fn set(&self) {
         self.stale.store(true, Ordering::Release);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 }
 
 impl Registry {
     /// Watches everything that was read.
     pub(crate) fn watch(self: &Arc<Self>, reads: &Reads) -> Watch {
-        let bell = Arc::new(Notify::new());
+        let notify = Arc::new(Notify::new());
         let mut waiting = self.lock();
         if waiting.changed_since(reads) {
-            bell.notify_one();
+            notify.notify_one();
         }
-        let id = waiting.add(&reads.keys, &Waiter::Task(Arc::clone(&bell)));
+        let id = waiting.add(&reads.keys, &Waiter::Task(Arc::clone(&notify)));
         drop(waiting);
         Watch {
-            bell,
+            notify,
             _place: self.place(id, reads),
         }
     }
@@ -222,7 +222,7 @@ impl Waiting {
         while let Some(key) = left.pop() {
             for waiter in self.by_key.get(&key).into_iter().flat_map(Waiters::iter) {
                 match waiter {
-                    Waiter::Task(bell) => bell.notify_one(),
+                    Waiter::Task(notify) => notify.notify_one(),
                     Waiter::Kept(mark) => mark.set(),
                     Waiter::Query(query) => {
                         query.fresh.store(false, Ordering::Release);
@@ -313,14 +313,14 @@ impl Drop for Place {
 /// Includes changes between the read and the creation of the watch. Changes while no call waits are
 /// coalesced into one.
 pub struct Watch {
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
     _place: Place,
 }
 
 impl Watch {
     /// Returns when something has changed since the read or since the last return. Cancel-safe.
     pub async fn changed(&mut self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 }
 

@@ -66,7 +66,7 @@ fn limits_are_the_services() {
 }
 
 #[test]
-fn nothing_central_changes_nothing() {
+fn without_central_configuration_nothing_changes() {
     let instance = sidecar(json!({
         "DestinationServiceName": "web", "Config": {"protocol": "grpc"},
         "Upstreams": [{"DestinationName": "api", "LocalBindPort": 9191, "Config": {"x": 1}}],
@@ -108,7 +108,7 @@ fn upstreams_take_their_settings_from_the_callers_entry() {
 }
 
 #[test]
-fn what_an_upstream_wants_otherwise() {
+fn overrides_of_an_upstream() {
     let wanted = |config: Value| {
         overrides(&Upstream {
             config: map(config),

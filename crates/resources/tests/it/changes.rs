@@ -318,7 +318,7 @@ fn versions(set: &ResourceSet) -> Versions {
 
 proptest! {
     #[test]
-    fn made_from_what_changed_is_what_is_made_from_everything(
+    fn an_incremental_set_equals_a_full_one(
         history in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..12),
     ) {
         let mut snapshot = web();

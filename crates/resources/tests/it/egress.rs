@@ -42,7 +42,7 @@ fn routes(set: &ResourceSet) -> String {
 }
 
 #[test]
-fn addresses_of_services_in_the_mesh_stay_with_those() {
+fn addresses_of_services_in_the_mesh_take_precedence() {
     // A ClusterIP, a virtual IP and an instance that is dialled directly.
     let taken = ["10.96.0.5", "240.0.0.1", "10.0.2.1", "192.0.2.1"];
     let set = made(&outside(vec![destination(
@@ -63,7 +63,7 @@ fn addresses_of_services_in_the_mesh_stay_with_those() {
 }
 
 #[test]
-fn an_address_is_the_same_however_it_is_written() {
+fn addresses_are_compared_in_normal_form() {
     let mapped = destination("out", Protocol::Tcp, &["::ffff:203.0.113.7"], 443);
     let listener = outbound(&made(&outside(vec![mapped]))).unwrap();
     assert!(listener.contains("\"203.0.113.7\""), "{listener}");
@@ -86,7 +86,7 @@ fn one_address_of_tcp_and_http_is_a_warning() {
 }
 
 #[test]
-fn a_name_that_is_too_long_for_envoy_fails_alone() {
+fn a_name_too_long_for_envoy_fails_one_cluster() {
     let long = format!("{}.example", "a".repeat(63));
     let service = "b".repeat(150);
     for protocol in [Protocol::Tcp, Protocol::Http] {
@@ -125,7 +125,7 @@ fn a_name_that_is_too_long_for_envoy_fails_alone() {
 }
 
 #[test]
-fn what_tcp_lacks_holds_back_no_routes() {
+fn a_failed_tcp_cluster_does_not_affect_routes() {
     let long = format!("{}.example", "a".repeat(63));
     let set = Generator::new().generate(
         &outside(vec![
@@ -140,7 +140,7 @@ fn what_tcp_lacks_holds_back_no_routes() {
 }
 
 #[test]
-fn more_ports_than_a_proxy_can_have_are_left_out() {
+fn ports_beyond_the_limit_are_omitted() {
     let on = |at: u16| {
         let protocol = [Protocol::Tcp, Protocol::Http][usize::from(at % 2)];
         let host = format!("h{at}.example");
@@ -165,7 +165,7 @@ fn more_ports_than_a_proxy_can_have_are_left_out() {
 }
 
 #[test]
-fn who_waits_for_a_server_name_waits_no_longer_than_a_second() {
+fn the_wait_for_a_server_name_is_at_most_a_second() {
     let by_name = destination("out", Protocol::Tcp, &["out.example"], 5432);
     let listener = outbound(&made(&outside(vec![by_name]))).unwrap();
     assert!(

@@ -358,7 +358,7 @@ fn a_patch_that_does_not_fit_leaves_the_resource_or_fails_it() {
 }
 
 #[test]
-fn what_no_extension_is_for_is_the_same_resource() {
+fn resources_without_a_matching_extension_are_unchanged() {
     let generator = Generator::new();
     let without = generator.generate(&with(Protocol::Http, json!([])), None);
     let set = generator.generate(&with(Protocol::Http, json!([lua("inbound")])), None);
@@ -371,7 +371,7 @@ fn what_no_extension_is_for_is_the_same_resource() {
 }
 
 #[test]
-fn proxies_share_what_extensions_made() {
+fn proxies_share_extended_resources() {
     let generator = Generator::new();
     let snapshot = || with(Protocol::Http, json!([lua("inbound"), lua("outbound")]));
     let first = generator.generate(&snapshot(), None);
@@ -392,7 +392,7 @@ fn then(generator: &Generator, before: (&Snapshot, &ResourceSet), now: &Snapshot
 }
 
 #[test]
-fn a_change_of_extensions_changes_all_that_they_are_for_and_back() {
+fn a_change_of_extensions_can_be_reverted() {
     let generator = Generator::new();
     let authz = extension("ext-authz", by_grpc(json!({"URI": "127.0.0.1:1"})));
     let steps = [
@@ -417,7 +417,7 @@ fn a_change_of_extensions_changes_all_that_they_are_for_and_back() {
 }
 
 #[test]
-fn what_cannot_be_extended_any_more_keeps_its_last_good_version() {
+fn a_failed_extension_keeps_the_last_good_version() {
     let generator = Generator::new();
     let good = with(Protocol::Http, json!([lua("inbound")]));
     let first = generator.generate(&good, None);
@@ -470,7 +470,7 @@ fn a_required_extension_that_fails_does_not_keep_old_rules() {
 }
 
 #[test]
-fn the_cluster_that_is_called_is_followed() {
+fn the_called_cluster_is_tracked() {
     let generator = Generator::new();
     let arguments = by_grpc(json!({"Service": {"Name": "authz"}}));
     let with_upstream = with(Protocol::Http, json!([extension("ext-authz", arguments)]));

@@ -51,7 +51,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn what_is_accepted_becomes_resources(all in entries()) {
+    fn accepted_entries_become_resources(all in entries()) {
         let accepted = accepted(&all);
         let made = resources(accepted.clone());
         prop_assert!(made.is_ok(), "{made:?}: {}", Value::from(accepted));
@@ -59,7 +59,7 @@ proptest! {
 }
 
 #[test]
-fn envoy_takes_what_is_made_of_accepted_entries() {
+fn envoy_accepts_the_resources_of_accepted_entries() {
     let mut runner = TestRunner::default();
     let sets = (0..SAMPLE).map(|at| {
         let all = entries().new_tree(&mut runner).unwrap().current();

@@ -79,7 +79,7 @@ fn odd_api(more: &Value) -> legate_proxycfg::UpstreamSnapshot {
 }
 
 #[test]
-fn a_bad_value_hurts_one_resource_of_a_new_proxy() {
+fn an_invalid_value_affects_one_resource_of_a_new_proxy() {
     let generator = Generator::new();
     let all = names(&generator.generate(&with_api(Protocol::Http), None));
     let without = |missing: &str| -> Vec<String> {
@@ -122,7 +122,7 @@ fn a_bad_value_hurts_one_resource_of_a_new_proxy() {
 }
 
 #[test]
-fn what_cannot_be_made_keeps_its_last_good_version() {
+fn a_failed_resource_keeps_its_last_good_version() {
     let generator = Generator::new();
     let first = with_api(Protocol::Http);
     let before = generator.generate(&first, None);
@@ -196,7 +196,7 @@ fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
 
 /// A user cannot bypass a new rule by breaking another setting of their service.
 #[test]
-fn a_listener_that_cannot_be_made_goes_when_its_access_rules_change() {
+fn a_failed_listener_is_dropped_when_its_access_rules_change() {
     let generator = Generator::new();
     let written = json!({"envoy_public_listener_json": "{"});
     for (config, protocol) in [
@@ -284,7 +284,7 @@ fn a_listener_is_not_made_without_its_cluster() {
 }
 
 #[test]
-fn access_rules_that_cannot_be_made_are_never_left_out() {
+fn failed_access_rules_are_never_omitted() {
     let generator = Generator::new();
     let bad = |protocol| Snapshot {
         intentions: bad_intentions(),
@@ -312,7 +312,7 @@ fn access_rules_that_cannot_be_made_are_never_left_out() {
 }
 
 #[test]
-fn a_kept_listener_gives_way_to_one_that_can_be_made() {
+fn a_kept_listener_yields_its_address_to_a_new_one() {
     let generator = Generator::new();
     let first = with_api(Protocol::Http);
     let before = generator.generate(&first, None);
@@ -330,7 +330,7 @@ fn a_kept_listener_gives_way_to_one_that_can_be_made() {
 }
 
 #[test]
-fn a_proxy_that_can_do_nothing_is_unusable() {
+fn a_proxy_without_secrets_or_listeners_is_unusable() {
     let generator = Generator::new();
     let good = web();
     let snapshot = Snapshot {
@@ -356,7 +356,7 @@ fn a_proxy_that_can_do_nothing_is_unusable() {
 }
 
 #[test]
-fn a_change_computes_the_parts_that_it_is_about() {
+fn a_change_computes_only_affected_parts() {
     let first = Snapshot {
         protocol: Protocol::Http,
         upstreams: (0..50)
@@ -402,7 +402,7 @@ fn a_change_computes_the_parts_that_it_is_about() {
 }
 
 #[test]
-fn what_proxies_have_in_common_is_encoded_once_for_all() {
+fn common_resources_are_encoded_once() {
     let generator = Generator::new();
     let proxies: Vec<Snapshot> = (0..20).map(|_| with_api(Protocol::Http)).collect();
     let sets: Vec<ResourceSet> = proxies

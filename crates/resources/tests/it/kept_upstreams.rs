@@ -101,7 +101,7 @@ fn everything(set: &ResourceSet) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_chain_that_does_not_compile_any_more_changes_nothing() {
+fn a_chain_that_no_longer_compiles_changes_nothing() {
     let ways: [fn(UpstreamSnapshot) -> Snapshot; 3] = [explicitly, implicitly, both];
     for (way, snapshot) in ways.iter().enumerate() {
         for upstream in [routed(), plain()] {
@@ -136,7 +136,7 @@ fn a_chain_that_does_not_compile_any_more_changes_nothing() {
 
 /// Other services are not affected: new addresses are routed at once, and removed ones are dropped.
 #[test]
-fn what_is_kept_of_one_service_holds_back_no_other() {
+fn kept_resources_of_a_service_do_not_affect_others() {
     let generator = Generator::new();
     let good = implicitly(routed());
     let first = generator.generate(&good, None);

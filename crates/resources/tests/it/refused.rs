@@ -150,7 +150,7 @@ fn socket_permissions_must_be_octal() {
 }
 
 #[test]
-fn what_has_no_effect_is_told() {
+fn settings_without_effect_are_warned_about() {
     let strange = json!({
         "DestinationName": "api", "LocalBindPort": 9191,
         "Config": {"limits": 7, "balance_outbound_connections": "fair"},

@@ -438,7 +438,7 @@ fn paths_of_checks_are_there_for_the_agents_machine() {
 
 /// Zero disables the timeout; a negative number counts as absent.
 #[test]
-fn envoy_waits_for_endpoints_and_routes_as_long_as_it_is_told() {
+fn the_fetch_timeout_applies_to_endpoints_and_routes() {
     let snapshot = |millis: i64| Snapshot {
         protocol: Protocol::Http,
         instance: sidecar(json!({

@@ -114,7 +114,7 @@ fn providers_and_requirements_in_full() {
 }
 
 #[test]
-fn a_provider_that_does_not_exist_lets_nothing_through_and_is_reported() {
+fn a_missing_provider_denies_requests_and_is_reported() {
     for default_intention in [Action::Deny, Action::Allow] {
         for says in [
             json!("allow"),
@@ -260,7 +260,7 @@ fn a_requirement_changes_routes_and_a_provider_the_listener() {
 }
 
 #[test]
-fn the_server_of_keys_is_verified_or_it_is_said_that_it_is_not() {
+fn an_unverified_key_server_is_warned_about() {
     let set = made(&Snapshot {
         intentions: with_jwt(json!("allow"), required(&["corp"])),
         jwt_providers: providers(&[remote("corp")]),

@@ -210,7 +210,7 @@ async fn a_restore_reaches_all_servers() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_stored_was_never_seen() {
+async fn unstored_changes_are_never_visible() {
     let place = Place::new();
     let key = SealingKey::generate().unwrap();
     let opened = place.open(&key).await;

@@ -366,7 +366,7 @@ proptest! {
 }
 
 #[test]
-fn a_prefix_is_newer_when_something_below_it_goes() {
+fn a_removal_below_a_prefix_raises_its_index() {
     let store = Store::new();
     for key in ["web/1", "web/2", "www"] {
         set(&store, key, "x");
@@ -404,7 +404,7 @@ fn deep_paths_are_watched_from_every_directory() {
 }
 
 #[test]
-fn ten_thousand_who_wait_are_woken_one_by_one() {
+fn ten_thousand_watches_are_woken_individually() {
     let store = Store::new();
     let mut waiting: Vec<_> = (0..10_000)
         .map(|i| watch(&store, move |txn| txn.kv_below(&format!("app/{i}/")).len()))
@@ -463,7 +463,7 @@ fn a_session_needs_its_node_and_checks() {
 }
 
 #[test]
-fn time_is_over_for_what_has_stayed_as_it_was() {
+fn only_unchanged_sessions_and_delays_expire() {
     let store = Store::new();
     apply(&store, register(node("n1"), None, Vec::new()));
     let brief = Session {

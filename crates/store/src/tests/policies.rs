@@ -51,7 +51,7 @@ fn token(id: &str, policies: Vec<PolicyLink>, roles: Vec<RoleLink>) -> Command {
 }
 
 #[test]
-fn policies_that_exist_from_the_start_need_no_row() {
+fn builtin_policies_need_no_row() {
     let store = Store::new();
     let state = store.state();
     let names: Vec<String> = state
@@ -107,7 +107,7 @@ fn a_name_belongs_to_one() {
 }
 
 #[test]
-fn links_follow_names_and_end_with_what_they_lead_to() {
+fn links_follow_renames_and_removals() {
     let store = Store::new();
     apply(&store, policy("p", "web", ""));
     apply(

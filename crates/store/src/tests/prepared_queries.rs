@@ -92,7 +92,7 @@ fn a_query_is_found_by_id_then_name_then_the_longest_template() {
 }
 
 #[test]
-fn a_name_leads_to_one_query() {
+fn a_name_resolves_to_one_query() {
     let store = Store::new();
     put(&store, query("id-1", "web", "a")).unwrap();
     put(&store, template("id-2", "", "b")).unwrap();
@@ -217,7 +217,7 @@ async fn queries_survive_a_restart_with_their_tokens_sealed() {
 }
 
 #[test]
-fn only_what_may_change_an_answer_wakes() {
+fn only_changes_that_may_affect_a_lookup_wake() {
     let store = Store::new();
     put(&store, query("id-1", "web", "a")).unwrap();
     let mut by_name = watch(&store, |txn| found(txn, "web"));

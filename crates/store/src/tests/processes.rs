@@ -120,7 +120,7 @@ fn kill(mut child: Child, after: Duration) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_kill() {
+async fn acknowledged_writes_survive_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     let mut last = vec![0; WRITERS as usize];
     for round in 0..KILLS {
@@ -144,7 +144,7 @@ async fn what_was_acknowledged_survives_a_kill() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_told_which_one_has_the_directory() {
+async fn a_second_process_learns_the_holder_of_the_directory() {
     let directory = tempfile::tempdir().unwrap();
     let child = start("tests::processes::child_that_writes", &[], directory.path());
     let holder = format!("process {}", child.id());

@@ -251,7 +251,7 @@ async fn allow_everybody_in_west(store: &Store) {
 }
 
 #[tokio::test]
-async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
+async fn a_deleted_tenant_is_removed_in_steps_across_restarts() {
     let directory = tempfile::tempdir().unwrap();
     let opened = open(directory.path()).await;
     let store = opened.store.clone();
@@ -327,7 +327,7 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_is_always_there_cannot_be_deleted() {
+async fn the_default_tenancies_cannot_be_deleted() {
     let store = Store::new();
     for builtin in [
         Tenant::Namespace(Tenancy::default()),

@@ -192,7 +192,7 @@ async fn an_address_that_is_assigned_has_one_owner() {
 }
 
 #[test]
-fn who_waits_for_one_is_woken() {
+fn watches_of_a_virtual_ip_wake() {
     let store = Store::new();
     let mut waiting = watch(&store, |txn| txn.virtual_ip("web"));
     apply(&store, mesh(native("api", "a")));

@@ -28,7 +28,7 @@ fn index_of_web(store: &Store) -> u64 {
 }
 
 #[test]
-fn only_those_who_watch_what_changed_wake() {
+fn only_watches_of_changed_keys_wake() {
     let store = Store::new();
     apply(
         &store,
@@ -99,7 +99,7 @@ fn a_change_between_read_and_watch_is_not_missed() {
 }
 
 #[test]
-fn who_read_before_what_is_remembered_wakes() {
+fn reads_older_than_the_history_wake() {
     let store = Store::new();
     let state = store.state();
     let txn = state.read();
@@ -204,7 +204,7 @@ fn indexes_move_forward_when_rows_vanish_and_do_not_pile_up() {
             Command::All(vec![there, deregister("n", Some(&name), None)]),
         );
     }
-    assert!(store.state().graves() <= 16 * 1024);
+    assert!(store.state().tombstones() <= 16 * 1024);
     assert!(index_of_web(&store) >= last, "what is forgotten counts too");
 }
 
@@ -329,7 +329,7 @@ fn a_change_comes_through_a_result_that_only_other_results_need() {
 }
 
 #[test]
-fn a_watch_wakes_through_a_result_that_nobody_holds() {
+fn a_watch_wakes_through_an_unheld_result() {
     let store = Store::new();
     let count = |txn: &ReadTxn<'_>| *txn.shared("count", "web", |txn| txn.service("web").len());
     let mut watch = watch(&store, count);
@@ -358,7 +358,7 @@ fn a_reader_that_is_behind_watches_what_it_read_itself() {
 }
 
 #[test]
-fn shared_results_that_nobody_holds_are_swept() {
+fn unheld_shared_results_are_swept() {
     let store = Store::new();
     sweep(&store);
     assert!(store.state().queries.kept() < 200);
@@ -393,7 +393,7 @@ async fn without_an_index_the_answer_comes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_newer_comes_at_once_and_the_rest_is_waited_for() {
+async fn newer_results_return_at_once_and_others_wait() {
     let store = Store::new();
     let applied = apply(
         &store,
@@ -471,7 +471,7 @@ async fn a_change_that_leaves_the_result_as_it_was_does_not_end_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_there_is_waited_for() {
+async fn a_query_waits_for_missing_rows() {
     let store = Store::new();
     let mut waiting = std::pin::pin!(ports(&store, 1));
     let soon = Duration::from_secs(5);

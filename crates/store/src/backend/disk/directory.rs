@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lock_goes_although_another_process_has_a_copy_of_the_file() {
+    fn the_lock_is_released_despite_copies_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let first = Directory::lock(folder.path()).unwrap();
         // As a child process has between fork and exec.

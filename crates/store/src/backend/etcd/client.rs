@@ -174,7 +174,7 @@ impl Client {
         };
         match outcome {
             Failed::Away(reason) => {
-                let member = self.give_up(number).await;
+                let member = self.discard(number).await;
                 Err(Failed::Away(format!("{member}: {reason}")))
             }
             other => Err(other),
@@ -214,7 +214,7 @@ impl Client {
 
     /// Drops a connection, or the attempt to make it, unless it was dropped already. Returns its
     /// member.
-    pub(super) async fn give_up(&self, number: usize) -> &Member {
+    pub(super) async fn discard(&self, number: usize) -> &Member {
         let mut current = self.shared.current.lock().await;
         if number == current.failures {
             current.failures += 1;
@@ -225,7 +225,7 @@ impl Client {
     }
 
     /// Waits until the connection was dropped. Its member may hang, which a watch detects late.
-    pub(super) async fn given_up(&self, number: usize) {
+    pub(super) async fn discarded(&self, number: usize) {
         let mut failures = self.shared.failures.subscribe();
         // Never fails, because `self` holds the sender.
         let _ = failures.wait_for(|failures| *failures > number).await;

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_what_etcdctl_takes() {
+    fn endpoints_have_the_forms_of_etcdctl() {
         let mut config = EtcdConfig::new(vec!["http://a:2379".to_owned()], "key");
         assert_eq!(config.members().unwrap()[0].to_string(), "http://a:2379");
         config.endpoints = vec!["[::1]:2379".to_owned(), "https://b:1/".to_owned()];

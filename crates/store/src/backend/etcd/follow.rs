@@ -19,7 +19,7 @@ use super::layout::{Head, Layout, Revision, WrittenHead, read_head};
 use crate::backend::{Batch, Change, Loaded};
 
 /// The timeout of one request of the follower, over all members.
-const QUESTION: Duration = Duration::from_secs(6);
+const TIMEOUT: Duration = Duration::from_secs(6);
 /// The backoff between attempts to reach etcd.
 const PAUSES: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(100),
@@ -65,7 +65,7 @@ pub(super) async fn read(client: &Client, layout: &Layout) -> Result<(i64, Optio
 }
 
 async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read>), Failed> {
-    let (at, kv) = question_head(client, layout).await?;
+    let (at, kv) = fetch_head(client, layout).await?;
     let Some((revision, head)) = kv else {
         return Ok((at, None));
     };
@@ -73,7 +73,7 @@ async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read
     let mut header = None;
     let mut rows = Vec::new();
     loop {
-        let page = client.range(Instant::now() + QUESTION, request).await?;
+        let page = client.range(Instant::now() + TIMEOUT, request).await?;
         let last = page.kvs.last().map(|kv| kv.key.clone());
         for kv in page.kvs {
             match layout.row_key(&head.generation, &kv.key) {
@@ -112,7 +112,7 @@ async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read
 }
 
 /// The head with its revision, and the revision of the read.
-async fn question_head(
+async fn fetch_head(
     client: &Client,
     layout: &Layout,
 ) -> Result<(i64, Option<(i64, Head)>), Failed> {
@@ -120,7 +120,7 @@ async fn question_head(
         key: layout.head(),
         ..RangeRequest::default()
     };
-    let answer = client.range(Instant::now() + QUESTION, request).await?;
+    let answer = client.range(Instant::now() + TIMEOUT, request).await?;
     let at = answer.header.unwrap_or_default().revision;
     let Some(kv) = answer.kvs.first() else {
         return Ok((at, None));
@@ -191,7 +191,7 @@ impl Follower {
     /// Follows until the watch ends. `Ok` means that it should restart at once.
     async fn follow(&mut self, pauses: &mut Backoff) -> Result<(), Failed> {
         // A partitioned member would watch silently; this read needs a majority.
-        let (_, head) = question_head(&self.client, &self.layout).await?;
+        let (_, head) = fetch_head(&self.client, &self.layout).await?;
         if head.is_none() && self.head.is_some() {
             return Err(removed(&self.layout));
         }
@@ -210,7 +210,7 @@ impl Follower {
             Ok(()) => Ok(()),
             Err(Failed::Compacted) => self.read_again().await,
             Err(error) => {
-                self.client.give_up(number).await;
+                self.client.discard(number).await;
                 Err(error)
             }
         }
@@ -251,7 +251,7 @@ impl Follower {
                 _ = health.wait_for(Option::is_some) => {
                     return Err(Failed::Away("a write was not answered".to_owned()));
                 }
-                () = client.given_up(connection) => return Ok(()),
+                () = client.discarded(connection) => return Ok(()),
                 answer = watch.answers.message() => answer,
             };
             let answer = answer.map_err(|status: Status| failed(&status))?;

@@ -102,7 +102,7 @@ async fn a_lost_member_costs_no_write() {
 }
 
 #[tokio::test]
-async fn history_that_is_gone_is_read_again() {
+async fn compacted_history_is_read_again() {
     let cluster = Cluster::start(1).await;
     let gate = Cuttable::start(cluster.members[0].client).await;
     let mut config = cluster.config();
@@ -129,7 +129,7 @@ async fn history_that_is_gone_is_read_again() {
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_is_made_once() {
+async fn a_commit_with_a_lost_response_is_made_once() {
     let cluster = Cluster::start(3).await;
     let scope = Scope::new("one way");
     let answers = watch::Sender::new(true);
@@ -204,7 +204,7 @@ async fn one_way(to: SocketAddr, answers: &watch::Sender<bool>, scope: &Scope) -
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_at_any_moment_costs_no_write() {
+async fn connection_losses_lose_no_write() {
     let cluster = Cluster::start(3).await;
     let gate = Cuttable::start(cluster.members[0].client).await;
     let mut config = cluster.config();
@@ -239,7 +239,7 @@ async fn without_etcd_a_server_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_removed_is_not_written_over() {
+async fn a_removed_store_is_not_overwritten() {
     let cluster = Cluster::start(1).await;
     let server = cluster.server(0).await;
     count(&server, "n").await.unwrap();

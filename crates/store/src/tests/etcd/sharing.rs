@@ -199,7 +199,7 @@ async fn a_restore_of_many_rows_is_one_step_for_all() {
 }
 
 #[tokio::test]
-async fn one_server_leads_and_another_follows_it() {
+async fn another_server_takes_over_the_leadership() {
     let cluster = Cluster::start(3).await;
     let mut servers = Vec::from(cluster.servers::<3>().await);
     for left in (1..=3).rev() {

@@ -52,7 +52,7 @@ fn gateways(destination: &Destination) -> Vec<&str> {
 }
 
 #[test]
-fn intentions_say_which_destinations_it_has() {
+fn intentions_select_the_destinations() {
     use IntentionAction::{Allow, Deny};
     let store = captured();
     apply(&store, outside("db", 443));
@@ -84,7 +84,7 @@ fn intentions_say_which_destinations_it_has() {
 }
 
 #[test]
-fn gateways_are_those_that_are_linked() {
+fn gateways_of_a_destination_are_linked_to_it() {
     let store = captured();
     apply(&store, outside("db", 443));
     apply(&store, intention("web", "db", IntentionAction::Allow));
@@ -105,7 +105,7 @@ fn gateways_are_those_that_are_linked() {
 }
 
 #[test]
-fn only_what_concerns_its_destinations_is_news() {
+fn only_changes_of_its_destinations_make_a_new_snapshot() {
     let store = captured();
     apply(&store, outside("db", 443));
     apply(&store, intention("web", "db", IntentionAction::Allow));
@@ -124,7 +124,7 @@ fn only_what_concerns_its_destinations_is_news() {
 }
 
 #[test]
-fn the_control_plane_is_no_destination() {
+fn the_control_plane_is_not_a_destination() {
     let store = captured();
     apply(&store, outside("consul", 443));
     apply(&store, outside("db", 443));

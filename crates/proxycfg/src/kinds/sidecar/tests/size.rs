@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_snapshot_is_as_large_as_all_that_is_listed_in_it() {
+fn the_size_of_a_snapshot_counts_its_lists() {
     let store = mesh();
     let size = || snapshot(&store).unwrap().size();
     let before = size();

@@ -68,14 +68,14 @@ fn call_stock(store: &Store) {
 }
 
 #[test]
-fn a_service_elsewhere_is_dialled_by_the_address_that_is_its_alone() {
+fn a_service_of_another_partition_is_dialled_by_its_unique_address() {
     let store = with_stock();
     export(&store, "default");
     assert_eq!(dialled(&store, "stock"), [service("240.0.0.4")]);
 }
 
 #[test]
-fn what_is_exported_no_more_is_taken_away() {
+fn a_service_that_is_no_longer_exported_is_removed() {
     let store = with_stock();
     assert_eq!(names(&store), [""; 0], "it is not exported");
     call_stock(&store);
@@ -94,7 +94,7 @@ fn what_is_exported_no_more_is_taken_away() {
 }
 
 #[test]
-fn what_is_read_of_another_partition_is_watched() {
+fn reads_of_another_partition_are_watched() {
     let store = with_stock();
     export(&store, "default");
     call_stock(&store);
@@ -122,7 +122,7 @@ fn what_is_read_of_another_partition_is_watched() {
 }
 
 #[test]
-fn where_requests_go_is_shown_of_what_is_exported() {
+fn only_exported_services_have_their_routing() {
     let store = with_stock();
     call_stock(&store);
     for entry in [

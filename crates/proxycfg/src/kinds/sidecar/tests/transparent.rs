@@ -55,7 +55,7 @@ pub(super) fn service(ip: &str) -> (DialledKind, String) {
 }
 
 #[test]
-fn intentions_say_whom_it_may_call() {
+fn intentions_select_the_implicit_upstreams() {
     use IntentionAction::{Allow, Deny};
     let store = captured();
     assert_eq!(names(&store), [""; 0], "the default is to deny");
@@ -109,7 +109,7 @@ fn a_service_is_dialled_by_all_its_virtual_ips() {
 }
 
 #[test]
-fn instances_are_dialled_directly_where_somebody_wants_it() {
+fn instances_are_dialled_directly_if_configured() {
     let store = captured();
     apply(&store, intention("web", "*", IntentionAction::Allow));
     let own = [(DialledKind::Instance, "10.0.0.1".to_owned())];
@@ -132,7 +132,7 @@ fn instances_are_dialled_directly_where_somebody_wants_it() {
 }
 
 #[test]
-fn callers_without_settings_share_what_they_call() {
+fn callers_without_settings_share_implicit_upstreams() {
     let store = captured();
     apply(&store, intention("*", "*", IntentionAction::Allow));
     let before = snapshot(&store).unwrap();
@@ -165,7 +165,7 @@ fn connect_timeout(resolved: &ResolvedChain) -> Duration {
 }
 
 #[test]
-fn settings_for_upstreams_hold_for_those_that_nobody_registered() {
+fn upstream_settings_apply_to_implicit_upstreams() {
     let store = captured();
     apply(&store, intention("*", "*", IntentionAction::Allow));
     let settings = json!({

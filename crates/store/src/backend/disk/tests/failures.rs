@@ -27,7 +27,7 @@ async fn reopened(disk: Disk, path: &std::path::Path) -> Loaded {
 }
 
 #[tokio::test]
-async fn a_failed_commit_that_is_in_the_file_is_made_known() {
+async fn a_failed_commit_found_in_the_file_is_returned() {
     let directory = tempfile::tempdir().unwrap();
     let (mut disk, contents) = opened(directory.path()).await;
     let failing = Arc::new(batch(2, 10));
@@ -50,7 +50,7 @@ async fn a_failed_commit_that_is_in_the_file_is_made_known() {
 }
 
 #[tokio::test]
-async fn a_failed_commit_that_is_not_in_the_file_is_forgotten() {
+async fn a_failed_commit_missing_from_the_file_is_discarded() {
     let directory = tempfile::tempdir().unwrap();
     let (mut disk, contents) = opened(directory.path()).await;
     let change = Change::Batch(Arc::new(batch(2, 10)));
@@ -66,7 +66,7 @@ async fn a_failed_commit_that_is_not_in_the_file_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_failed_replacement_leaves_what_there_was() {
+async fn a_failed_replacement_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (mut disk, contents) = opened(directory.path()).await;
     // Prevents the creation of the new file.

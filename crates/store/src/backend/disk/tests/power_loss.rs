@@ -111,7 +111,7 @@ fn image(start: &[u8], log: &[Step], random: &mut StdRng) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn what_was_acknowledged_is_there_and_nothing_in_part(
+    fn acknowledged_commits_survive_and_none_is_partial(
         sizes in prop::collection::vec(1..40_u32, 1..8), seed in any::<u64>(),
     ) {
         let directory = tempfile::tempdir().unwrap();
