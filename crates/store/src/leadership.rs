@@ -1,4 +1,4 @@
-//! Leadership: which of several servers runs tasks that only one must run.
+//! Leadership: which of several servers runs the tasks that only one of them should run.
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ use crate::upgrade::upgraded;
 
 const MAGIC: &[u8; 16] = b"legate snapshot\n";
 
-/// The maximum length of a key or value, far above those that servers write.
+/// The maximum length of a key or value. Servers write no longer ones.
 const LONGEST: u32 = 64 * 1024 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -180,7 +180,7 @@ fn exposed_checks(txn: &ReadTxn<'_>, node: &str, service_id: &str) -> Vec<Expose
     own.filter_map(|check| check.exposed_path()).collect()
 }
 
-/// Whether the upstream has a local port or socket of its own. Others are defaults for all
+/// Whether the application dials the upstream by a local port or socket. `*` has defaults for all
 /// upstreams.
 fn is_explicit(upstream: &Upstream) -> bool {
     upstream.destination_name != WILDCARD

@@ -220,7 +220,8 @@ impl Loaded {
 
     fn concerns(&self, place: Place<'_>) -> bool {
         match &self.extension {
-            // The target of an invalid extension is unknown: a required one blocks every part.
+            // The target of an invalid extension is unknown: a required one fails every part,
+            // another one only causes a warning on the public listener.
             Err(_) => self.required || place.is_listener(Direction::Inbound),
             Ok(Extension::Lua(lua)) => place.is_listener(lua.listener),
             Ok(Extension::ExtAuthz(authz)) => place.is_listener(authz.listener_type.or_inbound()),
