@@ -19,7 +19,7 @@ use crate::same;
 /// A service outside the mesh.
 #[derive(Clone, Debug, Default)]
 pub struct Destination {
-    /// The service.
+    /// The name of the service.
     pub name: String,
     /// The protocol of its own `service-defaults`, or `tcp`. As in Consul, `proxy-defaults` apply
     /// to services in the mesh only.

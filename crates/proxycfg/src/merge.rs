@@ -23,7 +23,7 @@ use crate::opaque;
 pub(crate) struct Central<'a> {
     /// The `proxy-defaults` entry.
     pub(crate) proxy_defaults: Option<&'a ConfigEntry>,
-    /// The `service-defaults` entry of the service that the proxy stands for.
+    /// The `service-defaults` entry of the proxy's service.
     pub(crate) service_defaults: Option<&'a ConfigEntry>,
 }
 

@@ -61,7 +61,7 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
             Ok(Some(query)) => query,
             Ok(None) => return Instances::default(),
             Err(error) => {
-                warn!(query, %error, "an upstream's prepared query finds nothing");
+                warn!(query, %error, "an upstream's prepared query cannot be executed");
                 return Instances::default();
             }
         };

@@ -89,7 +89,7 @@ pub enum GenerateError {
     Custom {
         /// The setting.
         setting: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A header condition of an intention has no operator.

@@ -106,7 +106,7 @@ impl<'a> UpstreamPlan<'a> {
     }
 
     /// # Errors
-    /// When the entries that are stored do not make a chain.
+    /// When the stored entries do not form a chain.
     pub(crate) fn chain(&self) -> Result<&'a Chain, GenerateError> {
         chain(self.upstream)
     }
@@ -127,7 +127,7 @@ impl<'a> UpstreamPlan<'a> {
 }
 
 /// # Errors
-/// When the entries that are stored do not make a chain.
+/// When the stored entries do not form a chain.
 pub(crate) fn chain(upstream: &UpstreamSnapshot) -> Result<&Chain, GenerateError> {
     match &upstream.resolved.chain {
         Ok(chain) => Ok(chain),

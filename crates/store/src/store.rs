@@ -102,7 +102,7 @@ impl Store {
     /// See [`Writer::write`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Writer::write`].
     pub async fn write<T, E>(
         &self,
         transaction: impl FnMut(&mut WriteTxn) -> Result<T, E> + Send + 'static,
@@ -117,7 +117,7 @@ impl Store {
     /// See [`Writer::apply`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Writer::apply`].
     pub async fn apply(&self, command: Command) -> Result<Applied, WriteError> {
         self.inner.apply(command).await
     }

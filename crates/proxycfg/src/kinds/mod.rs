@@ -65,7 +65,7 @@ fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<Kind, WatchError>
 ///
 /// # Errors
 ///
-/// When the registration is not one that can be served.
+/// When the registration cannot be served.
 pub(crate) fn snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
@@ -119,7 +119,7 @@ impl Leaves for OneLeaf {
 ///
 /// # Errors
 ///
-/// When the registration is not one that can be served.
+/// When the registration cannot be served.
 pub fn snapshot_of(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,

@@ -179,7 +179,7 @@ impl Follower {
                 Ok(()) => continue,
                 Err(failed) => failed.into_reason(),
             };
-            tracing::warn!(reason, "etcd cannot be followed; trying again");
+            tracing::warn!(reason, "etcd cannot be watched; retrying");
             mark_away(&self.health, Instant::now(), &reason);
             tokio::select! {
                 () = listener.closed() => return,

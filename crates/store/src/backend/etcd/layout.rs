@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! legate/head                          JSON: index, generation, ...; written by every commit
-//! legate/data/<generation>/header      written when the generation is made
+//! legate/data/<generation>/header      written when the generation is created
 //! legate/data/<generation>/rows/<key>  one for each row
-//! legate/leader                        who does what one server must do, with its lease
+//! legate/leader                        the leader, with its lease
 //! ```
 //!
 //! Only the generation that the head names is valid. To replace everything, a new generation is
