@@ -1,4 +1,4 @@
-//! Compiles the messages of etcd. It never needs `protoc`: protox does its work.
+//! Compiles etcd's messages with protox, so that `protoc` is not required.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .build_server(false)
         .compile_fds(descriptors)?;
-    // compile_fds does not know the paths of the sources.
+    // `compile_fds` does not emit the paths of the sources.
     println!("cargo::rerun-if-changed=proto");
     println!("cargo::rerun-if-changed=build.rs");
     Ok(())

@@ -1,8 +1,8 @@
-//! What becomes of what is sent to a service: its compiled discovery chain, and the instances of
-//! each target that the chain ends at.
+//! The routing of traffic to a service: its compiled discovery chain, and the instances of each of
+//! the chain's targets.
 //!
-//! Computed once for all callers of a service that want nothing otherwise. Which entries make which
-//! chain is decided in `legate-discovery-chain`; nothing here makes resources of it.
+//! Computed once for all callers of a service without overrides. `legate-discovery-chain` compiles
+//! the config entries; this file builds no resources.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -21,11 +21,11 @@ use tracing::warn;
 use crate::same;
 
 /// Instances through which a service is reached in the mesh: all of them, or those of a subset. Two
-/// lists are equal when they make no difference to those who call them.
+/// lists are equal when callers would see no difference.
 #[derive(Debug, Clone, Default)]
 pub struct Instances {
     list: Vec<CheckServiceNode>,
-    /// Instances with a warning get no traffic.
+    /// Instances with a warning receive no traffic.
     pub only_passing: bool,
 }
 
@@ -55,17 +55,18 @@ impl PartialEq for Instances {
 /// A compiled chain with the instances of its targets.
 #[derive(Debug, Clone)]
 pub struct ResolvedChain {
-    /// The chain, or which entries do not fit together. Writes that would lead to that are refused,
-    /// but what was stored before a rule came stays.
+    /// The chain, or the error about conflicting entries. Writes that would cause one are refused,
+    /// but entries that were stored before a validation rule existed remain.
     pub chain: Result<Arc<Chain>, ChainError>,
     /// The instances of each target, in the order of the chain's targets.
     instances: Box<[Arc<Instances>]>,
-    /// About how many values resources are made from. It is asked for with every change of a caller.
+    /// About how many values resources are made from. Cached, because each change of a caller reads
+    /// it.
     size: usize,
 }
 
 impl ResolvedChain {
-    /// A chain with the instances of its targets, in the order of those.
+    /// A chain with the instances of its targets, in the order of the targets.
     pub fn new(chain: Arc<Chain>, instances: impl IntoIterator<Item = Arc<Instances>>) -> Self {
         let instances: Box<[Arc<Instances>]> = instances.into_iter().collect();
         let found: usize = instances.iter().map(|one| one.len()).sum();
@@ -84,14 +85,14 @@ impl ResolvedChain {
         }
     }
 
-    /// The instances of a target; none of one that the chain does not have.
+    /// The instances of a target; `None` for a target that is not in the chain.
     pub fn instances(&self, target: &str) -> Option<&Arc<Instances>> {
         let chain = self.chain.as_ref().ok()?;
         let place = chain.targets.keys().position(|id| id == target)?;
         self.instances.get(place)
     }
 
-    /// What is spoken all the way. `tcp` where there is no chain.
+    /// The protocol of the chain, `tcp` where there is no chain.
     pub fn protocol(&self) -> Protocol {
         let chain = self.chain.as_ref();
         chain.map_or_else(|_| Protocol::default(), |chain| chain.protocol)
@@ -102,7 +103,7 @@ impl ResolvedChain {
     }
 }
 
-/// How many nodes, routes and splits there are; each route repeats the splits that it leads to.
+/// The number of nodes, routes and splits; each route repeats the splits of its next node.
 fn parts(chain: &Chain) -> usize {
     let splits = |key: &str| match chain.nodes.get(key).map(|node| &node.kind) {
         Some(NodeKind::Splitter(splits)) => splits.len(),
@@ -129,17 +130,17 @@ impl PartialEq for ResolvedChain {
     }
 }
 
-/// Whose chain.
+/// The callers that a chain is compiled for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Callers<'a> {
     /// Their partition.
     pub(crate) partition: &'a str,
-    /// The datacenter that is asked for.
+    /// The datacenter of the service.
     pub(crate) datacenter: &'a str,
-    /// The one whose catalog this is.
+    /// The datacenter of this catalog.
     pub(crate) local: &'a str,
     pub(crate) trust_domain: &'a TrustDomain,
-    /// What they want otherwise.
+    /// Settings of the callers that override those of the chain.
     pub(crate) overrides: Overrides,
 }
 
@@ -160,12 +161,12 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
         trust_domain,
         overrides,
     } = callers;
-    // A service's name has no slash in it.
+    // Service names contain no slash.
     let mut argument = format!("{}/{datacenter}/{trust_domain}", service.name);
     if overrides != Overrides::default() {
         argument.push_str(&format!("/{overrides:?}"));
     }
-    // Each partition exports to others what it wants.
+    // Each partition decides what it exports to each other partition.
     let of_callers = match *partition == *service.tenancy.partition {
         true => argument.clone(),
         false => format!("{argument}/from {partition}"),
@@ -177,7 +178,8 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
             trust_domain,
             overrides,
         };
-        // No caller is configured by what is for people, or by what is for the service's own proxies.
+        // Meta and extensions configure nothing in callers: they are for operators and for the
+        // service's own proxies.
         let used = |chain: Chain| Chain {
             service_meta: BTreeMap::new(),
             envoy_extensions: Vec::new(),
@@ -186,7 +188,7 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
         compile(&request, entries).map(used).map(Arc::new)
     };
     txn.shared("resolved chain", &of_callers, |txn| {
-        // Apart from the instances, which change far more often.
+        // Separate from the instances, which change far more often.
         let chain = match txn.is_exported(service, partition) {
             true => txn.shared("chain", &argument, |txn| compiled(&StoredEntries(txn))),
             false => txn.shared("chain without routes", &argument, |txn| {
@@ -203,7 +205,7 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
     })
 }
 
-/// The catalog holds one datacenter. A partition shows others what it exports to them.
+/// The catalog has one datacenter. Other partitions see only what a partition exports to them.
 fn of_target(txn: &ReadTxn<'_>, target: &Target, partition: &str, local: &str) -> Arc<Instances> {
     let is_here = target.peer.is_empty() && target.datacenter.eq_ignore_ascii_case(local);
     if !is_here || !txn.is_exported(&target.service_name(), partition) {
@@ -224,20 +226,22 @@ pub(crate) fn instances(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
 
 /// The instances of a subset, which the service's resolver defines.
 fn of_subset(txn: &ReadTxn<'_>, service: &str, name: &str, subset: &Subset) -> Arc<Instances> {
-    // The definition is part of the name: two chains may have been compiled from different ones.
+    // The definition is part of the key: two chains may have been compiled from different ones.
     let Subset {
         filter,
         only_passing,
     } = subset;
     let argument = format!("{service}/{name}/{only_passing}/{filter}");
     txn.shared("instances of a subset", &argument, |txn| {
-        // Not the list that all callers share: it stays the same while they see no difference, and
-        // filters look at more than callers do, at tags and at the node's meta.
+        // Not the list that all callers share: that list stays the same while callers see no
+        // difference, but filters also match fields that callers do not see, such as tags and the
+        // node's meta.
         let all = txn.connect(service);
-        // Without a filter all instances are in it, of which some may be left out for their health.
+        // Without a filter the subset has all instances; `only_passing` may still exclude some by
+        // health.
         let filter = (!filter.is_empty()).then(|| CheckServiceNode::filter(filter));
         if let Some(Err(error)) = &filter {
-            warn!(service, subset = name, %error, "a stored filter cannot be read: the subset is empty");
+            warn!(service, subset = name, %error, "cannot parse a stored filter; the subset is empty");
         }
         let has = |instance: &CheckServiceNode| match &filter {
             None => true,
@@ -255,7 +259,7 @@ fn of_subset(txn: &ReadTxn<'_>, service: &str, name: &str, subset: &Subset) -> A
 #[derive(Clone, Copy, Debug)]
 pub struct StoredEntries<'t, 's>(pub &'t ReadTxn<'s>);
 
-/// Reads an entry of a kind, whose type has the kind's name.
+/// Reads an entry of a kind; the entry's type has the kind's name.
 macro_rules! stored {
     ($entries:expr, $kind:ident, $tenancy:expr, $name:expr) => {{
         let read = |txn: &ReadTxn<'_>| txn.config_entry(ConfigKind::$kind, $name);
@@ -266,8 +270,8 @@ macro_rules! stored {
     }};
 }
 
-/// What other partitions are shown of the entries of a service that is not exported to them: what it
-/// speaks, and not where its requests go.
+/// The config entries that other partitions see of a service that is not exported to them: its
+/// protocol, but not its routing.
 struct NotExported<'t, 's>(StoredEntries<'t, 's>);
 
 impl Entries for NotExported<'_, '_> {

@@ -1,25 +1,25 @@
-//! What holds for the snapshots of all proxies: whose they are, what is assumed where the state says
-//! nothing, and how often they are published.
+//! Settings for the snapshots of all proxies: the datacenter, the defaults for absent config
+//! entries and the rate of publication.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use legate_intentions::Action;
 
-/// How a [`crate::Manager`] behaves.
+/// Settings of a [`crate::Manager`].
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
-    /// The datacenter that the store holds.
+    /// The datacenter of the store.
     pub datacenter: Arc<str>,
-    /// What holds between services that no intention names.
+    /// The action for connections that no intention matches.
     pub default_intention: Action,
-    /// See [`crate::Snapshot::agent_ipv6`]. Default: no.
+    /// See [`crate::Snapshot::agent_ipv6`]. Default: false.
     pub agent_ipv6: bool,
-    /// Shortest time between two snapshots of one proxy. A change after a quiet time is published
-    /// at once. 200 ms by default, as in Consul.
+    /// The minimum interval between two snapshots of one proxy. A change after a longer pause is
+    /// published at once. 200 ms by default, as in Consul.
     pub coalesce: Duration,
-    /// Most snapshots of all proxies together in a second, without the first of each; 0, the
-    /// default, is no limit. Consul's `xds.update_max_per_second` is 250.
+    /// The maximum rate of snapshots of all proxies together, per second, not counting the first of
+    /// each proxy. 0, the default, means no limit. Consul's `xds.update_max_per_second` is 250.
     pub max_updates_per_second: u32,
 }
 

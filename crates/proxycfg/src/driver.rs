@@ -1,5 +1,5 @@
-//! The one asynchronous part: computes a proxy's snapshot again when something that it was computed
-//! from has changed, and publishes it when the schedule says so.
+//! The asynchronous part: recomputes a proxy's snapshot when one of its inputs has changed, and
+//! publishes it when the schedule allows.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -23,7 +23,7 @@ use crate::same::Compare;
 use crate::schedule::Schedule;
 use crate::snapshot::{ProxyId, Snapshot};
 
-/// What all proxies of a manager share.
+/// Dependencies that all proxies of a manager share.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) store: Reader,
@@ -32,18 +32,18 @@ pub(crate) struct Context {
     pub(crate) limiter: Limiter,
 }
 
-/// The ends of a source's channels that belong to its task.
+/// The task's ends of a source's channels.
 #[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) publish: watch::Sender<Published>,
-    /// Completes when the last watcher has left.
+    /// Completes when the last watcher is dropped.
     pub(crate) abandoned: oneshot::Receiver<()>,
     /// Cancelled when the control plane stops.
     pub(crate) stop: CancellationToken,
 }
 
-/// Runs one proxy until its last watcher has left, the control plane stops or the registration
-/// cannot be served any more.
+/// Runs the source of one proxy until its last watcher is dropped, the control plane stops or the
+/// registration can no longer be served.
 pub(crate) async fn run(
     context: Arc<Context>,
     proxy: ProxyId,
@@ -66,7 +66,7 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             _ = &mut abandoned => {
-                debug!(proxy = %driver.proxy, "nobody watches the proxy any more");
+                debug!(proxy = %driver.proxy, "the last watcher of the proxy is gone");
                 return Ok(());
             }
             () = stop.cancelled() => break Ended::Stopping,
@@ -75,7 +75,7 @@ pub(crate) async fn run(
             () = wake(driver.schedule.wake_at()) => {}
         }
     };
-    info!(proxy = %driver.proxy, reason = %ended, "the proxy is not watched any longer");
+    info!(proxy = %driver.proxy, reason = %ended, "the watch of the proxy has ended");
     publish.send_modify(|published| published.ended = Some(ended));
     Ok(())
 }
@@ -92,14 +92,14 @@ struct Driver {
     proxy: ProxyId,
     schedule: Schedule,
     leaf: ServiceLeaf,
-    /// Wakes when something that the last snapshot was computed from has changed.
+    /// Wakes when an input of the last snapshot has changed.
     follower: Follower,
     parts: Parts,
     last: Option<Arc<Snapshot>>,
     ended: Option<Ended>,
 }
 
-/// The certificate of the service that the proxy stands for, watched from the first snapshot on.
+/// The certificate of the proxy's service, watched from the first snapshot on.
 struct ServiceLeaf {
     leaves: LeafStore,
     watched: Option<(ServiceName, LeafWatch)>,
@@ -116,7 +116,7 @@ impl Leaves for ServiceLeaf {
 }
 
 impl ServiceLeaf {
-    /// Waits for the next certificate; `Err` carries why there will be none.
+    /// Waits for the next certificate. `Err` carries the reason why there will be none.
     async fn renewed(&mut self) -> Result<(), String> {
         match &mut self.watched {
             Some((_, leaf)) => leaf.changed().await.map_err(|error| error.to_string()),
@@ -145,11 +145,11 @@ impl Driver {
         }
     }
 
-    /// Publishes when something has changed, its moment has come, and it makes a difference.
+    /// Publishes a snapshot when one is due and it differs from the last one.
     fn publish_when_due(&mut self, publish: &watch::Sender<Published>) {
         let now = Instant::now();
         let limiter = &self.context.limiter;
-        // The first snapshot never waits for others.
+        // The first snapshot is not rate-limited.
         let first = self.last.is_none();
         let reserve = |now| if first { now } else { limiter.reserve(now) };
         if !self.schedule.due(now, reserve) {

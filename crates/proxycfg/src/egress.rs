@@ -1,5 +1,6 @@
-//! Services outside the mesh that a proxy in transparent mode leads to terminating gateways: those
-//! whose `service-defaults` say where they are, and that intentions let the proxy's service call.
+//! Services outside the mesh that a proxy in transparent mode reaches through terminating gateways:
+//! those whose `service-defaults` have a destination and that intentions allow the proxy's service
+//! to call.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -18,16 +19,16 @@ use crate::same;
 /// A service outside the mesh.
 #[derive(Clone, Debug, Default)]
 pub struct Destination {
-    /// The service.
+    /// The name of the service.
     pub name: String,
-    /// What its own `service-defaults` say, and `tcp` where they say nothing: as in Consul,
-    /// `proxy-defaults` are for what is in the mesh.
+    /// The protocol of its own `service-defaults`, or `tcp`. As in Consul, `proxy-defaults` apply
+    /// to services in the mesh only.
     pub protocol: Protocol,
     /// Host names and IP addresses, in the order of the entry.
     pub addresses: Vec<String>,
-    /// The port of all of them.
+    /// The port of all addresses.
     pub port: u16,
-    /// The instances of the gateways that lead to it.
+    /// The instances of the gateways that serve it.
     pub gateways: Arc<Instances>,
 }
 
@@ -38,7 +39,7 @@ impl PartialEq for Destination {
 }
 
 impl Destination {
-    /// Whether the other one is the same but for the instances of its gateways.
+    /// Whether both are equal except for the instances of their gateways.
     pub fn is_reached_alike(&self, other: &Self) -> bool {
         self.name == other.name
             && self.protocol == other.protocol
@@ -47,7 +48,7 @@ impl Destination {
     }
 }
 
-/// The services outside the mesh that one service may call, in the order of their names.
+/// The services outside the mesh that one service may call, ordered by name.
 #[derive(Clone, Debug, Default)]
 pub struct Destinations(pub Vec<Arc<Destination>>);
 
@@ -69,10 +70,10 @@ impl PartialEq for Destinations {
 /// The services whose `service-defaults` have a destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outside {
-    /// In their order.
+    /// Names of all of them, sorted.
     names: Vec<String>,
-    /// Those of which the catalog has no instance, in lower case. Where it has, intentions for the name
-    /// are for the instances.
+    /// Names, in lower case, of those without instances in the catalog. If a service has instances,
+    /// intentions for its name apply to the instances.
     only: HashSet<String>,
 }
 
@@ -100,14 +101,15 @@ fn services(txn: &ReadTxn<'_>) -> Arc<Outside> {
     })
 }
 
-/// The names of the services for which intentions are about a place outside the mesh, and not about
-/// instances. Consul's.
+/// Matches the entries for services whose intentions apply to a destination outside the mesh
+/// instead of instances. As in Consul.
 pub(crate) fn only_outside(txn: &ReadTxn<'_>) -> impl Fn(&ServiceIntentions) -> bool + use<> {
     let services = services(txn);
     move |entry| services.is_only(&entry.name)
 }
 
-/// The services outside the mesh, of the tenancy that is read, that `source` of the same may call.
+/// The services outside the mesh in the current tenancy that `source`, of the same tenancy, may
+/// call.
 pub(crate) fn destinations(txn: &ReadTxn<'_>, source: &str, default: Action) -> Arc<Destinations> {
     let name = match default {
         Action::Allow => "destinations unless denied",
@@ -153,8 +155,9 @@ fn destination(txn: &ReadTxn<'_>, service: &str) -> Arc<Destination> {
     })
 }
 
-/// The instances of the terminating gateways that lead to a service, by the names of the gateways. They
-/// are in its own namespace, or in the namespace `default` of its partition.
+/// The instances of the terminating gateways that serve a service, ordered by the names of the
+/// gateways. The gateways are in the service's namespace, or in the namespace `default` of its
+/// partition.
 fn gateways(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
     txn.shared("gateways", service, |txn| {
         let own = txn.tenancy();

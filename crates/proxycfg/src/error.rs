@@ -1,8 +1,8 @@
-//! Why a proxy cannot be watched, or is not watched any longer.
+//! Why a proxy cannot be watched, or why its watch ended.
 
 use crate::snapshot::ProxyId;
 
-/// A watch was refused. Nothing was started.
+/// A watch was refused and nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     /// The catalog has no node of that name.
@@ -31,7 +31,7 @@ pub enum WatchError {
         /// Its kind, empty for an ordinary service.
         kind: String,
     },
-    /// The proxy does not say which service it stands for.
+    /// The registration does not name the proxy's service.
     #[error(
         "proxy {:?} on node {:?} has no destination; set Proxy.DestinationServiceName in its registration",
         .0.service_id, .0.node
@@ -42,22 +42,24 @@ pub enum WatchError {
     Stopping,
 }
 
-/// Why a watch gives no more snapshots.
+/// Why a watch ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ended {
     /// The control plane is stopping.
     #[error("the control plane is stopping")]
     Stopping,
-    /// The proxy was registered anew as something that cannot be served.
+    /// The proxy was registered again in a form that cannot be served.
     #[error("the proxy's registration has changed: {0}")]
     Registration(WatchError),
     /// The CA ended the watch of the leaf certificate.
     #[error("the service's certificate is no longer renewed: {reason}")]
     Leaf {
-        /// What the CA said.
+        /// The CA's error.
         reason: String,
     },
-    /// The task that watched for the proxy broke down.
-    #[error("the task that watched for the proxy ended unexpectedly; its panic is in the log")]
+    /// The task that computes the proxy's snapshots panicked.
+    #[error(
+        "the task that computes the proxy's snapshots ended unexpectedly; the log has its panic"
+    )]
     Broken,
 }

@@ -1,5 +1,5 @@
-//! What the watchers of one proxy hold together, and the register in which they find it. A source runs
-//! for as long as somebody holds its lease; nothing here starts one.
+//! The lease that the watchers of one proxy share, and the registry of leases. A source runs while
+//! its lease is held. This file starts no sources.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,16 +10,16 @@ use tokio::sync::{oneshot, watch};
 use crate::error::Ended;
 use crate::snapshot::{ProxyId, Snapshot};
 
-/// What a source tells its watchers.
+/// The state that a source publishes to its watchers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Published {
-    /// The latest snapshot. `None` until the first complete one.
+    /// The latest snapshot, `None` until the first one is complete.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
-    /// Set when there will be no more.
+    /// Set when there will be no more snapshots.
     pub(crate) ended: Option<Ended>,
 }
 
-/// The sources that run, by proxy. Weak: the watchers own them.
+/// The running sources by proxy. Weak: the watchers own them.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     held: Mutex<HashMap<ProxyId, Weak<Lease>>>,
@@ -32,19 +32,19 @@ impl Leases {
     }
 }
 
-/// What the watchers of one source hold together. Dropping it ends the source.
+/// The shared handle of all watchers of one source. Dropping it ends the source.
 #[derive(Debug)]
 pub(crate) struct Lease {
     proxy: ProxyId,
     receiver: watch::Receiver<Published>,
     leases: Arc<Leases>,
     share: Share,
-    /// Dropping it tells the task.
+    /// Dropping it completes the task's `abandoned` receiver.
     _in_use: oneshot::Sender<()>,
 }
 
 impl Lease {
-    /// A lease that the register does not have yet. Dropping it drops `in_use`.
+    /// A lease that is not registered yet. Dropping it drops `in_use`.
     pub(crate) fn new(
         proxy: ProxyId,
         receiver: watch::Receiver<Published>,
@@ -77,7 +77,7 @@ impl Lease {
         &self.share
     }
 
-    /// Whether the task still runs and has not said that it ends.
+    /// Whether the task still runs and has not announced its end.
     pub(crate) fn is_live(&self) -> bool {
         self.receiver.has_changed().is_ok() && self.receiver.borrow().ended.is_none()
     }
@@ -86,7 +86,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut held = self.leases.lock();
-        // By now a new source may have taken the place of this one; it stays.
+        // A new source may have replaced this one by now; its entry stays.
         if held
             .get(&self.proxy)
             .is_some_and(|lease| lease.strong_count() == 0)

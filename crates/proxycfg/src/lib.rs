@@ -1,19 +1,21 @@
 //! One state per connected proxy: watches in, snapshots out.
 //!
-//! This crate is the only stage that joins the store, the CA and the intentions. What it hands on
-//! is a [`Snapshot`]: everything that one proxy's Envoy configuration depends on, and nothing
-//! else. It never builds Envoy resources and never decides who may open a stream.
+//! This crate is the only stage that joins the store, the CA and the intentions. Its output is a
+//! [`Snapshot`]: exactly the data that one proxy's Envoy configuration depends on. It never builds
+//! Envoy resources and never authorizes streams.
 //!
 //! ```text
 //! store ─┐                         ┌─► SnapshotWatch (xDS stream)
 //! CA ────┴─► driver ─► kinds ─► schedule ─► latest Arc<Snapshot>
 //! ```
 //!
-//! - [`Manager`] holds one source per [`ProxyId`], shared by all its watchers.
-//! - `kinds` is the pure part: a look at the store in, a snapshot out, all of it from one index.
-//! - `queries` is what many proxies read alike; `chain` and `transparent` are such reads, too.
-//! - `schedule` and `limiter` decide when a snapshot is published, also without doing any IO.
-//! - `driver` is the one asynchronous file: it computes again what has changed.
+//! - [`Manager`] holds one source per [`ProxyId`], shared by all watchers of that proxy.
+//! - `kinds` is the pure part: it computes a snapshot from one state of the store.
+//! - `queries` has the reads that many proxies share. `chain` and `transparent` are such reads,
+//!   too.
+//! - `schedule` and `limiter` decide when a snapshot is published. They do no IO.
+//! - `driver` is the only asynchronous file. It recomputes the snapshot when its inputs have
+//!   changed.
 
 mod chain;
 mod config;
@@ -40,7 +42,7 @@ pub use config::ManagerConfig;
 pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
 pub use kinds::snapshot_of;
-/// Part of every snapshot; here so that later stages need not know the CA.
+/// Part of every snapshot; exported here so that later stages need not depend on the CA.
 pub use legate_ca::Leaf;
 pub use manager::{Manager, Preview};
 pub use merge::merge_central_config;

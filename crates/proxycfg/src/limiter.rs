@@ -1,8 +1,8 @@
-//! How many snapshots all proxies together may publish in a second.
+//! Limits how many snapshots all proxies together publish per second.
 //!
 //! A change that every proxy depends on (a new root, a new `proxy-defaults`) would otherwise
-//! rebuild every configuration at once and starve everything else on the machine. It only hands
-//! out moments; waiting for them is the driver's part.
+//! rebuild every configuration at once and starve everything else on the machine. The limiter only
+//! reserves slots; the driver waits for them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// At most `per_second` moments a second; 0 is no limit.
+    /// At most `per_second` slots per second; 0 means no limit.
     pub(crate) fn new(per_second: u32) -> Self {
         let interval = match per_second {
             0 => Duration::ZERO,
@@ -29,7 +29,7 @@ impl Limiter {
         }
     }
 
-    /// The next free moment, not before `now`. It is taken by this and never given back.
+    /// Reserves the next free slot, not before `now`. A slot is never returned.
     pub(crate) fn reserve(&self, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = next.map_or(now, |next| next.max(now));
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_proxy_is_never_held_up() {
+    fn a_single_proxy_is_not_delayed() {
         let limiter = Limiter::new(250);
         let start = Instant::now();
         assert_eq!(limiter.reserve(start), start);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_spread_over_the_second() {
+    fn many_proxies_are_spread_over_a_second() {
         let limiter = Limiter::new(250);
         let start = Instant::now();
         let slots: Vec<_> = (0..250).map(|_| limiter.reserve(start)).collect();

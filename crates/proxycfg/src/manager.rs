@@ -1,4 +1,5 @@
-//! The registry of proxies: one source each, shared by its watchers, gone with the last of them.
+//! The registry of proxies: one source per proxy, shared by its watchers and dropped with the last
+//! one.
 
 use std::sync::{Arc, Weak};
 
@@ -30,14 +31,14 @@ struct Inner {
     leases: Arc<Leases>,
 }
 
-/// What another state makes of a proxy.
+/// The effect of another state on a proxy.
 #[derive(Debug)]
 pub enum Preview {
-    /// The proxy has nothing yet that could change: something is missing that will come.
+    /// The proxy has no complete snapshot in one of the states.
     Waiting,
-    /// What it has now.
+    /// The snapshot does not change.
     Same,
-    /// What it has, and what it would have. Parts that do not differ are the same `Arc`s.
+    /// The snapshots before and after. Parts that do not differ are the same `Arc`s.
     Changed(Box<(Snapshot, Snapshot)>),
 }
 
@@ -61,13 +62,13 @@ impl Manager {
 
     /// Watches the snapshots of a registered sidecar. All watches of one proxy share one source.
     ///
-    /// When the registration disappears later, the watch stays: it gives no more snapshots until
-    /// the proxy is registered again, because an agent that restarts does just that.
+    /// If the registration disappears later, the watch stays open: it yields no more snapshots
+    /// until the proxy is registered again, which is what a restarting agent does.
     ///
     /// # Errors
     ///
-    /// When the catalog has no such registration now, or it is not that of a sidecar with a
-    /// destination; [`WatchError::Stopping`] when the scope is being stopped.
+    /// When the catalog has no such registration, or it is not a sidecar with a destination;
+    /// [`WatchError::Stopping`] when the scope is being stopped.
     pub fn watch(&self, proxy: ProxyId) -> Result<SnapshotWatch, WatchError> {
         self.check(&proxy)?;
         let stop = self.inner.spawner.token();
@@ -103,15 +104,15 @@ impl Manager {
         Ok(SnapshotWatch::new(lease))
     }
 
-    /// The proxies that are watched now, in no particular order.
+    /// The proxies that are currently watched, in no particular order.
     pub fn proxies(&self) -> Vec<ProxyId> {
         let held = self.inner.leases.lock();
         let live = held.iter().filter(|(_, lease)| lease.strong_count() > 0);
         live.map(|(proxy, _)| proxy.clone()).collect()
     }
 
-    /// What another state would make of a proxy that is watched. Both snapshots are computed, so that
-    /// nothing but the states differs; the certificate is the one that the proxy has.
+    /// Compares a watched proxy's snapshots in two states. Both are computed with the proxy's
+    /// current certificate, so that only the states differ.
     pub fn preview(&self, proxy: &ProxyId, before: &State, after: &State) -> Preview {
         let lease = self.inner.leases.lock().get(proxy).and_then(Weak::upgrade);
         let Some(published) = lease.and_then(|lease| lease.latest()) else {

@@ -1,8 +1,8 @@
-//! Central configuration under a registration: `proxy-defaults` lowest, `service-defaults` over it,
-//! what the registration says itself on top.
+//! Merges central configuration into a registration. The registration takes precedence over
+//! `service-defaults`, and `service-defaults` over `proxy-defaults`.
 //!
-//! Pure. Keys of opaque maps are filled in only where the registration has none, however it spells
-//! them; nothing that a registration says is ever changed.
+//! Pure. A key of an opaque map is added only if the registration does not have it in any spelling.
+//! Values of the registration are never changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use serde_json::Value;
 
 use crate::opaque;
 
-/// The entries that a registration is completed from.
+/// The config entries that are merged into a registration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Central<'a> {
     /// The `proxy-defaults` entry.
     pub(crate) proxy_defaults: Option<&'a ConfigEntry>,
-    /// The `service-defaults` entry of the service that the proxy stands for.
+    /// The `service-defaults` entry of the proxy's service.
     pub(crate) service_defaults: Option<&'a ConfigEntry>,
 }
 
@@ -43,8 +43,8 @@ impl<'a> Central<'a> {
     }
 }
 
-/// A proxy's registration with the central configuration of the catalog merged into it: what the
-/// proxy's bootstrap and its snapshots are made from.
+/// A proxy's registration merged with the catalog's central configuration: the input of the proxy's
+/// bootstrap and of its snapshots.
 pub fn merge_central_config(
     instance: &ServiceInstance,
     catalog: &legate_store::ReadTxn<'_>,
@@ -58,7 +58,7 @@ pub fn merge_central_config(
     merge(instance, &central)
 }
 
-/// The registration with `central` under it.
+/// The registration with the values of `central` where it has none.
 pub(crate) fn merge(instance: &ServiceInstance, central: &Central<'_>) -> ServiceInstance {
     let mut merged = instance.clone();
     fill(&mut merged.proxy.config, proxy_config(central));
@@ -69,7 +69,7 @@ pub(crate) fn merge(instance: &ServiceInstance, central: &Central<'_>) -> Servic
     merged
 }
 
-/// The opaque proxy config that both entries give together.
+/// The opaque proxy config of both entries, merged.
 fn proxy_config(central: &Central<'_>) -> Opaque {
     let mut config = central
         .proxy()
@@ -104,7 +104,7 @@ fn proxy_config(central: &Central<'_>) -> Opaque {
     over
 }
 
-/// Everything but the opaque maps.
+/// Merges everything except the opaque maps.
 fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
     let (global, service) = (central.proxy(), central.service());
     let proxy = &mut merged.proxy;
@@ -152,7 +152,7 @@ fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
         .and_then(|entry| entry.rate_limits.as_ref())
         .map(|limits| limits.instance_level.clone())
         .filter(|limits| *limits != InstanceRateLimits::default());
-    // Extensions are central configuration only: what a registration names is not applied.
+    // Extensions come from central configuration only; those in a registration are ignored.
     proxy.envoy_extensions = global
         .into_iter()
         .flat_map(|entry| &entry.envoy_extensions)
@@ -165,9 +165,9 @@ fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
         .collect();
 }
 
-/// Mode and config of one upstream, as its caller's `service-defaults` want them.
-/// The upstream stays the one that the catalog has when they want nothing else. They speak of services
-/// only.
+/// Applies the `service-defaults` of the caller to the mode and config of one upstream. If they
+/// change nothing, the upstream stays the `Arc` of the catalog. They apply to services only, not to
+/// prepared queries.
 fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, central: &Central<'_>) {
     if !upstream.destination_type.is_service() {
         return;
@@ -205,7 +205,7 @@ fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, centr
     }
 }
 
-/// What settings of a caller's tenancy say of one upstream.
+/// The override for one upstream, from the `service-defaults` of a caller in the tenancy `own`.
 fn overriding<'a>(
     settings: &'a UpstreamConfiguration,
     upstream: &Upstream,
@@ -220,7 +220,7 @@ fn overriding<'a>(
     })
 }
 
-/// A service as an upstream of a caller of the tenancy `own`.
+/// A service as an upstream of a caller in the tenancy `own`.
 pub(crate) fn plain_upstream(service: &ServiceName, own: &Tenancy) -> Upstream {
     let (destination_partition, destination_namespace) = service.tenancy.named_from(own);
     Upstream {
@@ -231,7 +231,7 @@ pub(crate) fn plain_upstream(service: &ServiceName, own: &Tenancy) -> Upstream {
     }
 }
 
-/// Has the upstreams of an instance of the tenancy `own` say whose they are in one way.
+/// Normalizes how the upstreams of an instance in the tenancy `own` name their tenancies.
 pub(crate) fn name_tenancies(instance: &mut ServiceInstance, own: &Tenancy) {
     for upstream in &mut instance.proxy.upstreams {
         let (partition, namespace) = upstream.tenancy(own).named_from(own);
@@ -245,7 +245,7 @@ pub(crate) fn name_tenancies(instance: &mut ServiceInstance, own: &Tenancy) {
     }
 }
 
-/// An upstream that nobody registered, as the `service-defaults` of its caller want it.
+/// An upstream without a registration, with the settings of its caller's `service-defaults`.
 pub(crate) fn unregistered_upstream(
     service: &ServiceName,
     own: &Tenancy,
@@ -254,7 +254,7 @@ pub(crate) fn unregistered_upstream(
     let mut upstream = Arc::new(plain_upstream(service, own));
     fill_upstream(&mut upstream, &ServiceInstance::default(), central);
     let mut upstream = Arc::unwrap_or_clone(upstream);
-    // It is not used, and the upstream is the same for every caller without it.
+    // It has no effect here, and without it the upstream is the same for every caller.
     upstream.mesh_gateway = MeshGateway::default();
     upstream
 }
@@ -291,7 +291,7 @@ fn upstream_config(entry: &UpstreamDefaults) -> Opaque {
     config
 }
 
-/// The first value that says something; their defaults say nothing.
+/// The first value that is not its type's default, which means unset.
 fn first_set<T: Copy + Default + PartialEq, const N: usize>(values: [Option<T>; N]) -> T {
     values
         .into_iter()
@@ -328,7 +328,7 @@ fn set_object(config: &mut Opaque, key: &str, value: Option<&impl Serialize>) {
     }
 }
 
-/// What the service behind a merged registration speaks.
+/// The protocol of the service behind a merged registration.
 pub(crate) fn own_protocol(instance: &ServiceInstance) -> Protocol {
     config_protocol(&instance.proxy.config).unwrap_or_default()
 }
@@ -341,14 +341,14 @@ pub(crate) fn is_dialled_directly(callee: &Central<'_>) -> bool {
     both.any(|settings| settings.dialed_directly)
 }
 
-/// A protocol that cannot be read counts as none: the config is opaque and was never validated.
+/// A protocol that cannot be parsed counts as unset: the config is opaque and was never validated.
 fn config_protocol(config: &Opaque) -> Option<Protocol> {
     let text = opaque::text(config, "protocol").ok().flatten()?;
     text.parse().ok().filter(|_| !text.is_empty())
 }
 
-/// What a caller's registration, or its `service-defaults`, want of an upstream otherwise than
-/// everybody else.
+/// The settings of a caller's registration, or of its `service-defaults`, that make the chain
+/// differ from that of other callers.
 pub(crate) fn overrides(upstream: &Upstream) -> Overrides {
     let timeout = opaque::count(&upstream.config, "connect_timeout_ms");
     let timeout = timeout.ok().flatten().unwrap_or_default();

@@ -1,29 +1,29 @@
 //! Weakly typed values of opaque config maps, as in `Proxy.Config`.
 //!
-//! People write `"5000"` where a number is meant, and `ConnectTimeoutMs` where `connect_timeout_ms`
-//! is: both are understood. Nothing here knows which keys exist or what they mean.
+//! Operators write `"5000"` for a number and `ConnectTimeoutMs` for `connect_timeout_ms`; both
+//! forms are accepted. This module has no list of keys.
 
 use std::borrow::Cow;
 
 use legate_model::Opaque;
 use serde_json::Value;
 
-/// A key holds something that its reader cannot use.
+/// The value of a key has a type that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("config key {key:?} is {found} and must be {wanted}")]
 pub struct OpaqueError {
     /// The key.
     pub key: String,
-    /// What it holds, cut to a readable length.
+    /// Its value, truncated to a readable length.
     pub found: String,
-    /// What it must hold.
+    /// The expected type.
     pub wanted: &'static str,
 }
 
 const SHOWN: usize = 60;
 
 impl OpaqueError {
-    /// An error that names the key, what it holds and what it should.
+    /// An error with the key, its value and the expected type.
     pub fn new(key: &str, found: &Value, wanted: &'static str) -> Self {
         let mut found = found.to_string();
         if let Some((end, _)) = found.char_indices().nth(SHOWN) {
@@ -38,8 +38,8 @@ impl OpaqueError {
     }
 }
 
-/// The value of a key: spelled exactly so, or else without regard to case and underscores.
-/// A null is the same as nothing.
+/// The value of a key: an exact match, or else a match without regard to case and underscores. Null
+/// counts as absent.
 pub fn lookup<'a>(map: &'a Opaque, key: &str) -> Option<&'a Value> {
     map.get(key)
         .or_else(|| {
@@ -50,7 +50,7 @@ pub fn lookup<'a>(map: &'a Opaque, key: &str) -> Option<&'a Value> {
         .filter(|value| !value.is_null())
 }
 
-/// Whether two keys differ in case and underscores only.
+/// Whether two keys differ only in case and underscores.
 pub fn spelled_alike(a: &str, b: &str) -> bool {
     fn plain(text: &str) -> impl Iterator<Item = u8> {
         let letters = text.bytes().filter(|byte| *byte != b'_');
@@ -59,7 +59,7 @@ pub fn spelled_alike(a: &str, b: &str) -> bool {
     plain(a).eq(plain(b))
 }
 
-/// A text; numbers and booleans are taken as written.
+/// A string. Numbers and booleans are converted to their text.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub fn text<'a>(map: &'a Opaque, key: &str) -> Result<Option<Cow<'a, str>>, Opaq
     }
 }
 
-/// A whole number; a fraction is cut off, and a text that is a number counts as one.
+/// A whole number. Fractions are truncated, and numeric strings and booleans are converted.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub fn integer(map: &Opaque, key: &str) -> Result<Option<i64>, OpaqueError> {
     let number = match value {
         Value::Number(number) => number.as_i64().or_else(|| {
             let fraction = number.as_f64()?.trunc();
-            // Exact for every whole number a double can hold in this range.
+            // Exact: doubles represent every whole number in this range.
             (fraction.abs() < 9e15).then_some(fraction as i64)
         }),
         Value::String(text) if text.is_empty() => return Ok(None),
@@ -100,11 +100,11 @@ pub fn integer(map: &Opaque, key: &str) -> Result<Option<i64>, OpaqueError> {
         .ok_or_else(|| OpaqueError::new(key, value, "a whole number"))
 }
 
-/// A whole number that is not below zero.
+/// A non-negative whole number.
 ///
 /// # Errors
 ///
-/// When the key holds anything else, or more than fits.
+/// When the key holds anything else, or a number above `u32::MAX`.
 pub fn count(map: &Opaque, key: &str) -> Result<Option<u32>, OpaqueError> {
     let Some(number) = integer(map, key)? else {
         return Ok(None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_values_are_named() {
         let config = map(json!({"a": [1], "b": -1, "c": "soon", "d": "x".repeat(500)}));
         let error = text(&config, "a").unwrap_err();
         assert_eq!(

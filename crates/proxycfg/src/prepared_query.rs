@@ -1,9 +1,9 @@
-//! What becomes of what is sent to a prepared query: one cluster, of the instances that the query finds
-//! in the mesh.
+//! The routing of traffic to a prepared query: one cluster with the instances in the mesh that the
+//! query finds.
 //!
-//! It is a chain that no config entry has a part in, so that resources are made of it as of any other.
-//! What a query finds is computed once for all callers, and again when a query or an instance that it
-//! may find has changed; Consul's proxies ask again and again.
+//! The result has the form of a compiled chain without config entries, so that resources are made
+//! from it in the same way. A query is executed once for all callers, and again when the query or
+//! an instance that it may find has changed. Consul's proxies poll instead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use tracing::warn;
 
 use crate::chain::{Callers, Instances, ResolvedChain};
 
-/// How long a connection may take where the registration does not say. Consul's.
+/// The default connect timeout, as in Consul.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What becomes of what is sent to a query, which need not exist.
+/// The chain of a query. The query need not exist.
 pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> Arc<ResolvedChain> {
     let Callers {
         datacenter,
@@ -30,14 +30,14 @@ pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> 
     } = callers;
     let argument = format!("{}/{datacenter}/{trust_domain}/{overrides:?}", exact(query));
     txn.shared("resolved prepared query", &argument, |txn| {
-        // Of another datacenter this server knows nothing.
+        // This server has no data of other datacenters.
         let instances = match datacenter.eq_ignore_ascii_case(local) {
             true => instances(txn, query),
             false => Arc::default(),
         };
         let service = service(txn, query, &instances);
-        // Apart from the instances, which change far more often. All that it is made from is its
-        // argument.
+        // Separate from the instances, which change far more often. The argument has all inputs of
+        // the chain.
         let argument = format!("{argument}/{}", exact(&service.to_string()));
         let chain = txn.shared("chain of a prepared query", &argument, |_| {
             let sni = sni::query(query, datacenter, trust_domain);
@@ -47,20 +47,21 @@ pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> 
     })
 }
 
-/// A name as the argument of a shared query, which does not look at case: templates do.
+/// A name as the argument of a shared query. Hex, because arguments ignore case but query templates
+/// do not.
 fn exact(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The instances that a query finds, as far as they are exported to the callers' partition. Checks that
-/// do not count for it do not count for callers either.
+/// The instances that a query finds, if they are exported to the callers' partition. Checks that
+/// the query ignores are removed, so that callers ignore them, too.
 fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
     txn.shared("instances of a prepared query", &exact(query), |txn| {
         let query = match txn.find_prepared_query(query) {
             Ok(Some(query)) => query,
             Ok(None) => return Instances::default(),
             Err(error) => {
-                warn!(query, %error, "an upstream's prepared query finds nothing");
+                warn!(query, %error, "an upstream's prepared query cannot be executed");
                 return Instances::default();
             }
         };
@@ -86,7 +87,7 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
     })
 }
 
-/// The service that a query asks for, by the name that its instances prove to have.
+/// The service of a query, by the name in the certificates of its instances.
 fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName {
     let first = instances.first().map(|one| &*one.service);
     let proven = first.and_then(|service| service.destination());
@@ -103,7 +104,7 @@ fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName
     ServiceName::new(&tenancy, name)
 }
 
-/// A chain that ends at one target.
+/// A chain with a single target.
 fn chain_to(
     ServiceName { tenancy, name }: &ServiceName,
     query: &str,

@@ -1,5 +1,5 @@
-//! What many proxies read alike. Each is computed once for all of them, and stays the same `Arc`
-//! until it says something else to a proxy.
+//! Reads that many proxies share. Each result is computed once for all of them, and stays the same
+//! `Arc` until it changes in a way that proxies see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use legate_model::{
 use legate_store::ReadTxn;
 use tracing::warn;
 
-/// The servers' own service, which nobody calls through the mesh. Consul's.
+/// The servers' own service, which is not reached through the mesh. As in Consul.
 pub(crate) const CONTROL_PLANE: &str = "consul";
 
 /// The intentions that have the service as their destination, in order of precedence.
@@ -21,8 +21,7 @@ pub(crate) fn intentions(txn: &ReadTxn<'_>, destination: &str) -> Arc<Vec<Arc<In
     })
 }
 
-/// The providers of JSON Web Tokens that intentions name, by the name that stands there. One that does
-/// not exist is not among them.
+/// The JWT providers that intentions name, by name. Names without a provider are left out.
 pub type JwtProviders = BTreeMap<String, JwtProvider>;
 
 /// The providers that the intentions of a destination name.
@@ -41,7 +40,7 @@ pub(crate) fn jwt_providers(txn: &ReadTxn<'_>, destination: &str) -> Arc<JwtProv
     })
 }
 
-/// A provider without what makes no difference to proxies.
+/// A provider without the fields that proxies do not use.
 fn jwt_provider(txn: &ReadTxn<'_>, name: &str) -> Option<JwtProvider> {
     match &*txn.config_entry(ConfigKind::JwtProvider, name)? {
         ConfigEntry::JwtProvider(provider) => Some(JwtProvider {
@@ -54,7 +53,7 @@ fn jwt_provider(txn: &ReadTxn<'_>, name: &str) -> Option<JwtProvider> {
     }
 }
 
-/// The `service-intentions` for destinations of a tenancy, and of every namespace.
+/// The `service-intentions` for destinations in a tenancy, and in every namespace.
 pub(crate) fn intention_entries(txn: &ReadTxn<'_>, of: &Tenancy) -> Vec<Arc<ConfigEntry>> {
     let every = Tenancy {
         namespace: EVERY_TENANCY.into(),
@@ -66,7 +65,7 @@ pub(crate) fn intention_entries(txn: &ReadTxn<'_>, of: &Tenancy) -> Vec<Arc<Conf
         .collect()
 }
 
-/// The intentions among some entries.
+/// The `service-intentions` in a list of entries.
 pub(crate) fn intentions_in(
     entries: &[Arc<ConfigEntry>],
 ) -> impl Iterator<Item = &ServiceIntentions> {
@@ -76,7 +75,7 @@ pub(crate) fn intentions_in(
     })
 }
 
-/// The `mesh` config entry, where there is one.
+/// The `mesh` config entry, if there is one.
 pub(crate) fn mesh(txn: &ReadTxn<'_>) -> Arc<Option<Mesh>> {
     txn.shared("mesh", "", |txn| {
         match &*txn.config_entry(ConfigKind::Mesh, Mesh::NAME)? {
@@ -86,7 +85,7 @@ pub(crate) fn mesh(txn: &ReadTxn<'_>) -> Arc<Option<Mesh>> {
     })
 }
 
-/// The roots that peers are verified against, with the domain they stand for.
+/// The roots that peers are verified against, with their trust domain.
 pub(crate) fn roots(txn: &ReadTxn<'_>) -> Arc<Option<(TrustDomain, Arc<CaRoots>)>> {
     txn.shared("roots", "", |txn| {
         let roots = txn.ca_roots()?;

@@ -1,18 +1,19 @@
-//! When two values make no difference to a proxy's configuration.
+//! Equality of values as far as a proxy's configuration is concerned.
 //!
-//! Writes that change only what no proxy depends on (a check's output, an index, a tag) must not
-//! wake anything. Pointers are compared first: most values that are read twice are the same ones.
+//! Writes that change only fields no proxy depends on (a check's output, an index, a tag) must not
+//! wake any proxy. Pointers are compared first, because most values that are read twice are the
+//! same allocation.
 
 use std::sync::Arc;
 
 use legate_ca::Leaf;
 use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
 
-/// How values are compared that readers of a store share.
+/// How to compare values that readers of a store share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
-    /// For snapshots of one store: what is computed anew there and equal is the same `Arc`, and to
-    /// compare a chain of hundreds of routes for each of its callers costs more than all else.
+    /// For snapshots of one store. Equal values that are recomputed there are the same `Arc`, and
+    /// comparing a chain of hundreds of routes for each of its callers would dominate the cost.
     Addresses,
     /// For snapshots of different states.
     Values,
@@ -23,7 +24,7 @@ impl Compare {
         Arc::ptr_eq(a, b) || (self == Self::Values && a == b)
     }
 
-    /// Takes over the value of before where it is the same.
+    /// Replaces `now` by the last value if both are the same.
     pub(crate) fn adopt<T: PartialEq>(self, last: &Arc<T>, now: &mut Arc<T>) {
         if self.same(last, now) {
             *now = Arc::clone(last);
@@ -31,18 +32,18 @@ impl Compare {
     }
 }
 
-/// The same value, which is most often the same pointer.
+/// Whether the values are equal. Most often they are the same pointer.
 pub(crate) fn shared<T: PartialEq>(a: &Arc<T>, b: &Arc<T>) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 
-/// The same certificate.
+/// Whether the certificates are the same.
 pub(crate) fn leaf(a: &Arc<Leaf>, b: &Arc<Leaf>) -> bool {
     Arc::ptr_eq(a, b) || (a.cert_pem == b.cert_pem && a.service == b.service)
 }
 
-/// The same as far as the proxy of this registration is concerned. Tags, meta and weights are for
-/// those who look the proxy up.
+/// Whether the registrations are the same for the registered proxy. Tags, meta and weights matter
+/// only to discovery.
 pub(crate) fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
     a.kind == b.kind
         && a.id == b.id
@@ -54,7 +55,7 @@ pub(crate) fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
         && a.proxy == b.proxy
 }
 
-/// The same instances in the same order, as far as those who call them are concerned.
+/// Whether callers see the same instances in the same order.
 pub(crate) fn instances(a: &[CheckServiceNode], b: &[CheckServiceNode]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| instance(a, b))
 }

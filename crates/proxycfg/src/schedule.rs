@@ -1,12 +1,14 @@
-//! When one proxy's snapshot is published: at once after a quiet time, folded after a recent one.
+//! When one proxy's snapshot is published: at once after a quiet time, coalesced after a recent
+//! one.
 //!
-//! Pure: it takes the time as an argument and answers with the moment to come back. It publishes nothing itself.
+//! Pure: it takes the time as an argument and returns when to call it again. It publishes nothing
+//! itself.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Decides the moment of each publication of one proxy.
+/// Decides when the snapshots of one proxy are published.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     coalesce: Duration,
@@ -18,9 +20,9 @@ pub(crate) struct Schedule {
 enum Phase {
     /// Nothing to publish.
     Idle,
-    /// Changes are collected until this moment.
+    /// Changes are coalesced until this time.
     Folding { until: Instant },
-    /// The shared limiter gave this moment.
+    /// The slot of the shared limiter.
     Reserved { at: Instant },
 }
 
@@ -34,7 +36,7 @@ impl Schedule {
         }
     }
 
-    /// There is something to publish. Changes while a publication is planned ride along with it.
+    /// Records a change. Changes while a publication is pending are published with it.
     pub(crate) fn changed(&mut self, now: Instant) {
         if matches!(self.phase, Phase::Idle) {
             let until = self.last.map_or(now, |last| now.max(last + self.coalesce));
@@ -42,12 +44,12 @@ impl Schedule {
         }
     }
 
-    /// Something was published. A look that found no difference is not one.
+    /// Records a publication. Computing a snapshot without a difference is not one.
     pub(crate) fn published(&mut self, now: Instant) {
         self.last = Some(now);
     }
 
-    /// When to call [`Schedule::due`] next.
+    /// When to call [`Schedule::due`] next, `None` while nothing is pending.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::Idle => None,
@@ -56,8 +58,9 @@ impl Schedule {
         }
     }
 
-    /// Whether to look for something to publish now. `reserve` asks the shared limiter, once for each publication and
-    /// not before the folding is over, so that no moment is held that others could use.
+    /// Whether to compute a snapshot now. `reserve` takes a slot of the shared limiter. It is
+    /// called once for each publication and only after the coalescing interval, so that no slot is
+    /// held unused.
     pub(crate) fn due(&mut self, now: Instant, reserve: impl FnOnce(Instant) -> Instant) -> bool {
         if let Phase::Folding { until } = self.phase
             && until <= now
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limiter_is_asked_once_and_obeyed() {
+    fn the_limiter_is_called_once_per_publication() {
         let start = Instant::now();
         let mut schedule = Schedule::new(COALESCE);
         schedule.changed(start);
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_found_no_difference_delays_nothing() {
+    fn an_unchanged_snapshot_delays_nothing() {
         let start = Instant::now();
         let mut schedule = Schedule::new(COALESCE);
         schedule.changed(start);

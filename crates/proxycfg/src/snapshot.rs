@@ -1,8 +1,8 @@
-//! What a proxy's Envoy configuration depends on, at one moment.
+//! The inputs of a proxy's Envoy configuration at one point in time.
 //!
-//! The parts are shared by `Arc`, so that a thousand proxies of one service hold one leaf, one
-//! list of instances and one set of roots. A snapshot is never changed after it was published. A
-//! part that the snapshot before had in the same way is the same `Arc` as there.
+//! Parts are shared by `Arc`, so that a thousand proxies of one service hold one leaf, one list of
+//! instances and one set of roots. A published snapshot is immutable. A part that did not change
+//! since the previous snapshot is the same `Arc` as there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::same::{self, Compare};
 use crate::transparent::ImplicitUpstreams;
 use crate::upstream::UpstreamSnapshot;
 
-/// Names one proxy: whose it is, the node it is registered on, and the ID of its registration there.
+/// The id of a proxy: its tenancy, the node it is registered on, and the ID of its registration
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProxyId {
     /// Its partition and namespace.
@@ -47,19 +48,19 @@ impl fmt::Display for ProxyId {
 pub struct Snapshot {
     /// The proxy this is for.
     pub proxy: ProxyId,
-    /// The datacenter of the control plane, and so of the proxy.
+    /// The datacenter of the control plane and the proxy.
     pub datacenter: Arc<str>,
-    /// The mesh's trust domain, as in the roots.
+    /// The trust domain of the mesh, from the roots.
     pub trust_domain: TrustDomain,
-    /// The proxy's registration after `proxy-defaults` and `service-defaults` were merged into it, in the
-    /// locality of its node where it has none of its own.
+    /// The proxy's registration, merged with `proxy-defaults` and `service-defaults`. Its locality
+    /// defaults to that of its node.
     pub instance: Arc<ServiceInstance>,
     /// Address of the node the proxy is registered on.
     pub node_address: Arc<str>,
-    /// Whether the machine of the agent, which is the control plane's own, has IPv6. The proxies
-    /// whose checks an agent runs stand on it, too.
+    /// Whether the agent's machine, which is that of the control plane, has IPv6. Proxies whose
+    /// checks an agent runs are on that machine, too.
     pub agent_ipv6: bool,
-    /// What the destination service speaks. `tcp` where nothing says otherwise.
+    /// The protocol of the destination service, `tcp` by default.
     pub protocol: Protocol,
     /// The roots that peers' certificates are verified against.
     pub roots: Arc<CaRoots>,
@@ -67,25 +68,26 @@ pub struct Snapshot {
     pub leaf: Arc<Leaf>,
     /// The intentions that have the service as their destination, in order of precedence.
     pub intentions: Arc<Vec<Arc<Intention>>>,
-    /// The providers of JSON Web Tokens that the intentions name, as far as they exist.
+    /// The JWT providers that the intentions name. Providers that do not exist are left out.
     pub jwt_providers: Arc<JwtProviders>,
-    /// What holds where no intention matches.
+    /// The action if no intention matches.
     pub default_intention: Action,
-    /// The `mesh` config entry, where there is one.
+    /// The `mesh` config entry, if there is one.
     pub mesh: Arc<Option<Mesh>>,
     /// The explicit upstreams, in the order of the registration.
     pub upstreams: Vec<UpstreamSnapshot>,
-    /// Of a proxy in transparent mode: the services that intentions let its own call, explicit
-    /// upstreams among them. `None` in any other mode.
+    /// In transparent mode: the services that intentions allow the proxy's service to call,
+    /// including explicit upstreams. `None` in any other mode.
     pub implicit: Option<Arc<ImplicitUpstreams>>,
-    /// Of a proxy in transparent mode: the services outside the mesh that intentions let its own call.
+    /// In transparent mode: the services outside the mesh that intentions allow the proxy's service
+    /// to call.
     pub destinations: Arc<Destinations>,
 }
 
 impl Snapshot {
-    /// About how many values the proxy's resources are made from, without what every proxy has: the
-    /// upstreams with their instances, the intentions with their permissions, and what the registration
-    /// lists. What making them takes grows with it.
+    /// About how many values the proxy's resources are made from, not counting what every proxy
+    /// has: the upstreams with their instances, the intentions with their permissions, and the
+    /// lists of the registration. The cost of making the resources grows with it.
     pub fn size(&self) -> usize {
         let implicit = self.implicit.iter().flat_map(|implicit| &implicit.0);
         let implicit = implicit.map(|one| &one.upstream);
@@ -130,8 +132,8 @@ impl Snapshot {
             }
     }
 
-    /// Takes over the parts of the last snapshot of the proxy that make no difference, so that they are
-    /// the same `Arc`s: who makes something of a snapshot sees what has changed without a comparison.
+    /// Replaces parts that have not changed by those of the proxy's last snapshot, so that they are
+    /// the same `Arc`s and later stages detect changes by comparing addresses.
     pub(crate) fn adopt(&mut self, last: &Self, by: Compare) {
         let (instance, now) = (&last.instance, &self.instance);
         if Arc::ptr_eq(instance, now) || same::registration(instance, now) {

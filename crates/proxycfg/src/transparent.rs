@@ -1,8 +1,8 @@
-//! What a proxy is given whose service's outbound traffic is captured: the services that it may call
-//! without having been registered with them, and the addresses by which applications dial those.
+//! Implicit upstreams of a proxy in transparent mode: the services that it may call without
+//! registering them, and the addresses by which applications dial them.
 //!
-//! The same for all proxies of a service. A service is the same `Arc` for every caller without
-//! settings for upstreams.
+//! The same for all proxies of a service. All callers without upstream settings share one `Arc` per
+//! service.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,37 +25,38 @@ use crate::upstream::{self, UpstreamSnapshot};
 /// A service that the proxy's service may call by its virtual IPs.
 #[derive(Clone, Debug)]
 pub struct ImplicitUpstream {
-    /// What an explicit upstream of this service would be, without a local port.
+    /// The same as an explicit upstream of this service, without a local port.
     pub upstream: UpstreamSnapshot,
-    /// What an application may dial.
+    /// The addresses that an application may dial.
     pub addresses: BTreeSet<Dialled>,
 }
 
-/// An address by which applications dial a service. Where two services have the same one, the lower
-/// of the two values counts.
+/// An address by which applications dial a service. If two services have the same address, the
+/// lower value takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dialled {
-    /// What kind of an address it is.
+    /// The kind of the address.
     pub kind: DialledKind,
-    /// Of an instance's address: how new the instance is, the newest first. An address that an
-    /// instance lost may be another one's before the catalog hears of it.
+    /// For an instance's address: the age of the instance, lower for newer ones. An address that an
+    /// instance lost may belong to another one before the catalog is updated.
     pub age: u64,
-    /// The address, whatever the port.
+    /// The IP address, for any port.
     pub ip: IpAddr,
 }
 
-/// What an address stands for.
+/// The meaning of a dialled address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DialledKind {
-    /// The service, by an address that the catalog gave it or that was assigned to it.
+    /// A virtual IP of the service, allocated by the catalog or assigned manually.
     Service,
-    /// The service, by what its instances say: the ClusterIP of its Kubernetes Service.
+    /// An address of the service from the registration of its instances: the ClusterIP of its
+    /// Kubernetes Service.
     Tagged,
-    /// One instance, which is dialled directly.
+    /// The address of one instance, which is dialled directly.
     Instance,
 }
 
-/// The services that one service may call by virtual IPs, in the order of their names.
+/// The services that one service may call by virtual IPs, ordered by name.
 #[derive(Clone, Debug, Default)]
 pub struct ImplicitUpstreams(pub Vec<Arc<ImplicitUpstream>>);
 
@@ -72,9 +73,9 @@ impl PartialEq for ImplicitUpstream {
     }
 }
 
-/// The services that `source`, of the tenancy that is read, may call by their virtual IPs: those that
-/// have one, of its own partition or exported to it, and that intentions, or else the default, let it
-/// call. `local` is the datacenter whose catalog this is. Consul's.
+/// The services that `source`, of the current tenancy, may call by their virtual IPs. They have a
+/// virtual IP, are in the same partition or exported to it, and are allowed by intentions or else
+/// by the default. `local` is the datacenter of this catalog. As in Consul.
 pub(crate) fn implicit_upstreams(
     txn: &ReadTxn<'_>,
     source: &str,
@@ -94,7 +95,7 @@ pub(crate) fn implicit_upstreams(
         let tenancies: BTreeSet<&Tenancy> = services.iter().map(|one| &one.tenancy).collect();
         let mut entries = Vec::new();
         for tenancy in tenancies {
-            // Intentions for a place outside the mesh give nobody a service in it.
+            // Intentions for a destination outside the mesh allow no service in the mesh.
             let outside = txn.in_tenancy(tenancy, egress::only_outside);
             let mut found = queries::intention_entries(txn, tenancy);
             found
@@ -120,7 +121,7 @@ pub(crate) fn implicit_upstreams(
     })
 }
 
-/// A service as an upstream of those who have no settings for it.
+/// A service as an upstream of callers without settings for it.
 fn implicit_upstream(
     txn: &ReadTxn<'_>,
     service: &ServiceName,
@@ -133,7 +134,7 @@ fn implicit_upstream(
     })
 }
 
-/// A service as an upstream of one whose `service-defaults` have settings for upstreams.
+/// A service as an upstream of a caller whose `service-defaults` have upstream settings.
 fn configured_upstream(
     txn: &ReadTxn<'_>,
     source: &str,
@@ -141,7 +142,7 @@ fn configured_upstream(
     local: &str,
     trust_domain: &TrustDomain,
 ) -> Arc<ImplicitUpstream> {
-    // No name of a service has a slash in it.
+    // Service names contain no slash.
     let argument = format!("{source}/{service}");
     txn.shared("implicit upstream with settings", &argument, |txn| {
         let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
@@ -154,8 +155,8 @@ fn configured_upstream(
     })
 }
 
-/// The service of an upstream that nobody registered. `local` is the datacenter whose catalog this
-/// is. The service's own instances say by which addresses it is dialled, wherever its chain leads.
+/// An implicit upstream. `local` is the datacenter of this catalog. The addresses come from the
+/// service's own instances, whatever the targets of its chain are.
 fn resolve(
     txn: &ReadTxn<'_>,
     upstream: Upstream,
@@ -176,8 +177,8 @@ fn resolve(
     }
 }
 
-/// `is_near`: it is of the callers' partition. What is assigned in another one, a ClusterIP for example,
-/// may be somebody else's address here.
+/// `is_near`: the service is in the callers' partition. Addresses that were assigned in another
+/// partition, such as a ClusterIP, may belong to a different service here.
 fn addresses(txn: &ReadTxn<'_>, service: &str, is_near: bool) -> BTreeSet<Dialled> {
     let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
     let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
@@ -200,7 +201,8 @@ fn addresses(txn: &ReadTxn<'_>, service: &str, is_near: bool) -> BTreeSet<Dialle
     owned.chain(of_instances).collect()
 }
 
-/// What an instance adds to the addresses of its service. What is not an IP address adds nothing.
+/// The addresses that an instance adds to those of its service. Values that are not IP addresses
+/// are ignored.
 fn of_instance(
     instance: &CheckServiceNode,
     dialled_directly: bool,

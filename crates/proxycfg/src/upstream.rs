@@ -1,5 +1,5 @@
-//! One upstream of a proxy, and what becomes of what is sent to it: the chain of a service or of a prepared
-//! query, with the instances at its ends.
+//! One upstream of a proxy with its resolved chain: that of a service or a prepared query, with the
+//! instances of its targets.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::same::{self, Compare};
 /// One upstream of a proxy.
 #[derive(Clone, Debug)]
 pub struct UpstreamSnapshot {
-    /// The registration's upstream, its config filled up from `service-defaults`. Without a local
-    /// port or socket where nobody registered it.
+    /// The registration's upstream, merged with `service-defaults`. An implicit upstream has no
+    /// local port or socket.
     pub upstream: Arc<Upstream>,
-    /// What becomes of what is sent to it, shared by all who want nothing otherwise.
+    /// The resolved chain, shared by all callers without overrides.
     pub resolved: Arc<ResolvedChain>,
 }
 
 impl UpstreamSnapshot {
-    /// Whether the other one is registered in the same way, and what is sent to it becomes the same.
+    /// Whether both are registered in the same way and have the same resolved chain.
     pub(crate) fn is_same(&self, other: &Self, by: Compare) -> bool {
         same::shared(&self.upstream, &other.upstream) && by.same(&self.resolved, &other.resolved)
     }
 }
 
-/// What becomes of what is sent to an upstream. `local` is the datacenter whose catalog this is.
+/// The resolved chain of an upstream. `local` is the datacenter of this catalog.
 pub(crate) fn resolved(
     txn: &ReadTxn<'_>,
     upstream: &Upstream,

@@ -1,6 +1,6 @@
-//! The receiving end: the latest snapshot of one proxy, and why there are no more.
+//! The receiving end: the latest snapshot of one proxy, and the reason why a watch ended.
 //!
-//! It never queues. Who is slow misses what was overtaken in the meantime, and nothing else.
+//! Nothing is queued: a slow watcher skips superseded snapshots.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::Ended;
 use crate::lease::{Lease, Published};
 use crate::snapshot::{ProxyId, Snapshot};
 
-/// Watches one proxy's snapshots. The source runs for as long as somebody holds one of these.
+/// Watches one proxy's snapshots. The source runs while at least one watch exists.
 #[derive(Debug)]
 pub struct SnapshotWatch {
     receiver: watch::Receiver<Published>,
@@ -22,7 +22,7 @@ pub struct SnapshotWatch {
 impl SnapshotWatch {
     pub(crate) fn new(lease: Arc<Lease>) -> Self {
         let mut receiver = lease.receiver();
-        // What was published before this watch began is news to it.
+        // Snapshots that were published before this watch began are new to it.
         receiver.mark_changed();
         Self {
             receiver,
@@ -36,15 +36,15 @@ impl SnapshotWatch {
         self.lease.proxy()
     }
 
-    /// The share of a pool under which work for the proxy is done, whoever watches it.
+    /// The pool share for work on behalf of the proxy, common to all of its watches.
     pub fn share(&self) -> &Share {
         self.lease.share()
     }
 
-    /// Waits for a snapshot newer than the one given last, and gives the latest.
+    /// Waits for a snapshot newer than the last one returned, and returns the latest.
     ///
-    /// The first call gives what is there already. `None` means that the source is gone, and
-    /// [`SnapshotWatch::reason`] tells why. Dropping the future loses nothing.
+    /// The first call returns the current snapshot, if there is one. `None` means that the source
+    /// has ended, and [`SnapshotWatch::reason`] gives the reason. Cancel-safe.
     pub async fn next(&mut self) -> Option<Arc<Snapshot>> {
         loop {
             if self.receiver.changed().await.is_err() {
@@ -63,7 +63,7 @@ impl SnapshotWatch {
         }
     }
 
-    /// Why [`SnapshotWatch::next`] gave `None`.
+    /// Why [`SnapshotWatch::next`] returned `None`.
     pub fn reason(&self) -> Option<&Ended> {
         self.reason.as_ref()
     }

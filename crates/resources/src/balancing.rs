@@ -1,5 +1,4 @@
-//! How an instance is chosen: the policy of a cluster, and what of a request is hashed for it, which
-//! its routes say.
+//! Load balancing: the policy of a cluster, and the hash policies of its routes.
 
 use std::time::Duration;
 
@@ -13,17 +12,17 @@ use legate_model::{HashField, HashPolicy as Hashed, LoadBalancer, LoadBalancerPo
 
 use crate::duration::proto_duration;
 
-/// What a load balancer makes of a cluster.
+/// The load balancing policy of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Balancing {
-    /// Nothing is said: Envoy's round robin.
+    /// Not configured: Envoy's default, round robin.
     #[default]
     Default,
     Random,
     RoundRobin,
-    /// Of how many instances the one with the fewest requests; 0 leaves it to Envoy.
+    /// The number of instances to compare; 0 means Envoy's default.
     LeastRequest(u32),
-    /// The fewest and the most places on the ring; 0 leaves it to Envoy.
+    /// The minimum and maximum size of the ring; 0 means Envoy's default.
     RingHash(u64, u64),
     Maglev,
 }
@@ -82,24 +81,24 @@ impl Balancing {
     }
 }
 
-/// Whether connections are hashed by where they come from.
+/// Whether connections are hashed by their source address.
 pub(crate) fn hashes_source_ip(balancer: &LoadBalancer) -> bool {
     balancer.is_hash_based() && balancer.hash_policies.iter().any(|one| one.source_ip)
 }
 
-/// Whether something of requests is hashed, of which connections that are not HTTP have none.
+/// Whether properties of requests are hashed, which only HTTP has.
 pub(crate) fn hashes_requests(balancer: &LoadBalancer) -> bool {
     balancer.is_hash_based() && balancer.hash_policies.iter().any(|one| !one.source_ip)
 }
 
-/// What of a request is hashed. Nothing where instances are not chosen by a hash.
+/// The hash policies of requests, empty for a balancer that does not hash.
 pub(crate) fn hash_policies(balancer: Option<&LoadBalancer>) -> Vec<HashPolicy> {
     let hashing = balancer.filter(|balancer| balancer.is_hash_based());
     let policies = hashing.into_iter().flat_map(|one| &one.hash_policies);
     policies.filter_map(policy).collect()
 }
 
-/// `None` of one that names nothing; such are refused when they are written.
+/// `None` for a policy without a field; such entries are refused when they are written.
 fn policy(hashed: &Hashed) -> Option<HashPolicy> {
     use hash_policy::{ConnectionProperties, Cookie, Header, PolicySpecifier, QueryParameter};
     let name = hashed.field_value.clone();
@@ -115,7 +114,7 @@ fn policy(hashed: &Hashed) -> Option<HashPolicy> {
         HashField::QueryParameter => PolicySpecifier::QueryParameter(QueryParameter { name }),
         HashField::Cookie => {
             let config = hashed.cookie_config.clone().unwrap_or_default();
-            // A lifetime of zero is that of the client's session; without one none is set.
+            // A TTL of zero makes a session cookie; without a TTL Envoy sets no cookie.
             let lifetime = match (config.session, config.ttl) {
                 (true, _) => Some(Duration::ZERO),
                 (false, Duration::ZERO) => None,

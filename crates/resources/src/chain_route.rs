@@ -1,8 +1,8 @@
-//! The routes of an upstream whose chain is more than its service: what the router matches, what the
-//! splitter splits, and how each request goes on.
+//! The routes of an upstream with a router or a splitter: matches, weighted clusters and the
+//! settings of each route.
 //!
-//! Routes of which the router says nothing about repeats repeat what no application has seen, as
-//! those of every other upstream do.
+//! Routes without retry settings of their own use the default policy of all upstreams, which only
+//! retries requests that no application has seen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::memo::Memo;
 use crate::retry;
 use crate::upstream::cluster_name;
 
-/// The longest request where nothing is said: Envoy's.
+/// Envoy's default request timeout.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The routes of a chain, under the name of the upstream.
+/// The routes of a chain, named after the upstream.
 pub(crate) fn routes(
     memo: &Memo,
     name: &str,
@@ -61,7 +61,7 @@ fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfigurati
         domains: vec!["*".to_owned()],
         retry_policy: common_policy(&mut routes),
         routes,
-        // It is for the proxies: they have read it by then.
+        // The header is for the proxy itself, which has evaluated it by then.
         response_headers_to_remove: vec![retry::NOT_SENT.to_owned()],
         ..VirtualHost::default()
     };
@@ -73,11 +73,11 @@ fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfigurati
     }
 }
 
-/// The retry policy that the most routes have, which is left out of those: Envoy takes that of the
-/// virtual host for them. Most routers say nothing of retries, and the policy is longer than the rest
-/// of a route. `None` where each policy is that of one route.
+/// The most common retry policy of the routes. It is removed from them, because Envoy applies the
+/// virtual host's policy instead. Most routers have no retry settings, and the policy is longer
+/// than the rest of a route. `None` if all policies differ.
 fn common_policy(routes: &mut [Route]) -> Option<RetryPolicy> {
-    /// More different ones are not counted: one of these is common, or none is.
+    /// The number of distinct policies that are counted; further ones are ignored.
     const DIFFERENT: usize = 16;
     let mut counts: Vec<(usize, RetryPolicy)> = Vec::new();
     for policy in routes.iter_mut().filter_map(|one| policy(one)?.as_ref()) {
@@ -104,7 +104,7 @@ fn policy(route: &mut Route) -> Option<&mut Option<RetryPolicy>> {
     }
 }
 
-/// Everything to one node.
+/// A route for all requests to one node.
 fn to_node(chain: &Chain, node: Option<&Node>) -> Route {
     let mut action = action(chain, node);
     action.retry_policy = Some(retry::policy());
@@ -118,7 +118,7 @@ fn to_node(chain: &Chain, node: Option<&Node>) -> Route {
     }
 }
 
-/// What a route of a router matches, to where that leads.
+/// The route for one route of a router.
 fn routed(chain: &Chain, step: &RouteStep) -> Route {
     let matched = step.definition.matched.as_ref();
     let http = matched.and_then(|matched| matched.http.as_ref());
@@ -147,12 +147,12 @@ fn routed(chain: &Chain, step: &RouteStep) -> Route {
     route
 }
 
-/// What a destination says, over what the nodes after it say.
+/// Applies a route's destination over the settings of its node.
 fn direct(action: &mut RouteAction, destination: &RouteDestination) {
     action
         .prefix_rewrite
         .clone_from(&destination.prefix_rewrite);
-    // To Envoy, no time is no limit. That is what a negative one becomes here.
+    // Zero disables a timeout in Envoy. Negative durations become zero here.
     let limit = |given: GoDuration| (!given.is_zero()).then(|| proto_duration(given.to_duration()));
     if let Some(timeout) = limit(destination.request_timeout) {
         action.timeout = Some(timeout);
@@ -165,7 +165,7 @@ fn direct(action: &mut RouteAction, destination: &RouteDestination) {
     }
 }
 
-/// How requests are repeated, where the destination says so.
+/// The retry policy of a destination, if it has one.
 fn repeats(destination: &RouteDestination) -> Option<RetryPolicy> {
     const CONNECT_FAILURE: &str = "connect-failure";
     let codes = &destination.retry_on_status_codes;
@@ -179,7 +179,7 @@ fn repeats(destination: &RouteDestination) -> Option<RetryPolicy> {
     let count = destination.num_retries;
     let number = (count > 0).then_some(UInt32Value { value: count });
     if conditions.is_empty() {
-        // As often as it says, for the reasons for which every request is repeated.
+        // The configured number of retries, with the default conditions.
         return number.map(|number| RetryPolicy {
             num_retries: Some(number),
             ..retry::policy()
@@ -201,7 +201,7 @@ fn action(chain: &Chain, node: Option<&Node>) -> RouteAction {
         Some(NodeKind::Splitter(splits)) => {
             route_action::ClusterSpecifier::WeightedClusters(weighted(chain, splits))
         }
-        // A router is never the next node of another.
+        // A router is never the next node.
         Some(NodeKind::Router(_)) | None => return RouteAction::default(),
     };
     RouteAction {
@@ -212,7 +212,7 @@ fn action(chain: &Chain, node: Option<&Node>) -> RouteAction {
     }
 }
 
-/// The longest request to a node. Of several the longest: a split has one limit for all.
+/// The request timeout of a node. For a split the longest, because a split has a single timeout.
 fn timeout(chain: &Chain, node: Option<&Node>) -> Option<Duration> {
     let of = |resolver: &Resolver| resolver.request_timeout;
     let longest = match &node?.kind {
@@ -234,7 +234,7 @@ fn timeout(chain: &Chain, node: Option<&Node>) -> Option<Duration> {
 fn resolver<'a>(chain: &'a Chain, split: &SplitStep) -> Option<&'a Resolver> {
     match &chain.nodes.get(&split.next_node)?.kind {
         NodeKind::Resolver(resolver) => Some(resolver),
-        // Splits of splits have become one.
+        // Nested splits were flattened by the compiler.
         NodeKind::Splitter(_) | NodeKind::Router(_) => None,
     }
 }
@@ -248,7 +248,7 @@ fn weighted(chain: &Chain, splits: &[SplitStep]) -> WeightedCluster {
         let resolver = resolver(chain, split)?;
         Some(weighted_cluster::ClusterWeight {
             name: cluster_name(chain, resolver),
-            // In hundredths of a percent. Saturating: what is out of range is refused before.
+            // In hundredths of a percent. Weights out of range are refused when they are written.
             weight: Some(UInt32Value {
                 value: (split.weight * 100.0).round() as u32,
             }),
@@ -269,7 +269,7 @@ fn everything() -> route_match::PathSpecifier {
     route_match::PathSpecifier::Prefix("/".to_owned())
 }
 
-/// A condition on the path, of which the first that is set counts.
+/// A condition on the path: the first that is set.
 pub(crate) fn path(exact: &str, prefix: &str, regex: &str) -> Option<route_match::PathSpecifier> {
     use route_match::PathSpecifier;
     if !exact.is_empty() {
@@ -359,7 +359,7 @@ fn query(matched: &QueryParamMatch) -> QueryParameterMatcher {
     }
 }
 
-/// What is added, then what takes the place of what is there.
+/// Headers to append, then headers to overwrite.
 fn added(modifiers: Option<&HeaderModifiers>) -> Vec<HeaderValueOption> {
     let Some(modifiers) = modifiers else {
         return Vec::new();
@@ -372,7 +372,7 @@ fn added(modifiers: Option<&HeaderModifiers>) -> Vec<HeaderValueOption> {
                 ..HeaderValue::default()
             }),
             append_action: action.into(),
-            // An empty value is one too.
+            // Without it, Envoy would not add a header with an empty value.
             keep_empty_value: value.is_empty(),
             ..HeaderValueOption::default()
         };

@@ -1,4 +1,4 @@
-//! The clusters of the proxy's application, and of the upstreams that it calls.
+//! The clusters of the proxy's application and of its upstreams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::{GenerateError, MAX_SERVER_NAME};
 use crate::listener::Bind;
-use crate::listener::exposed::Asked;
+use crate::listener::exposed::PathHttp;
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::retry;
@@ -32,21 +32,21 @@ use crate::settings::{CLUSTER_JSON, LOCAL_CLUSTER_JSON, Limits, Outliers, ProxyS
 use crate::tls::{self, TlsSettings};
 use crate::upstream::{ClusterKind, ClusterPlan, UpstreamPlan};
 
-/// How long a connection to somewhere outside the mesh may take. Consul's.
+/// The connect timeout for destinations outside the mesh, as in Consul.
 const ORIGINAL_DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection to an instance that is dialled directly may take. Consul's.
+/// The connect timeout for instances that are dialled directly, as in Consul.
 const PASSTHROUGH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection to a gateway may take that leads outside the mesh. Consul's.
+/// The connect timeout for terminating gateways, as in Consul.
 const DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which HTTP Envoy speaks to the application.
+/// The HTTP version that Envoy uses with the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum LocalHttp {
     Http1,
     Http2,
-    /// What the caller speaks.
+    /// The version of the downstream request.
     AsCaller,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn local_app(
         return written(memo, text, warnings);
     }
     let port = snapshot.instance.proxy.local_service_port;
-    // Applications behind a gRPC listener may also be asked over HTTP/1, for health checks.
+    // Applications behind a gRPC listener may also serve HTTP/1 health checks.
     let http = match snapshot.protocol.is_http2() {
         true => LocalHttp::AsCaller,
         false => LocalHttp::Http1,
@@ -104,13 +104,13 @@ pub(crate) fn exposed(
     snapshot: &Snapshot,
     settings: &ProxySettings,
     local_path_port: u16,
-    asked: Asked,
+    paths: PathHttp,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let name = names::exposed_cluster(local_path_port);
-    let http = match asked {
-        Asked::Http1 => LocalHttp::Http1,
-        Asked::Http2 => LocalHttp::Http2,
-        Asked::Both => LocalHttp::AsCaller,
+    let http = match paths {
+        PathHttp::Http1 => LocalHttp::Http1,
+        PathHttp::Http2 => LocalHttp::Http2,
+        PathHttp::Both => LocalHttp::AsCaller,
     };
     local(memo, snapshot, settings, (&name, local_path_port), http)
 }
@@ -201,7 +201,7 @@ struct FailoverInput<'a> {
     connect_timeout: Duration,
 }
 
-/// A cluster of an upstream. Its endpoints come separately, under the same name.
+/// A cluster of an upstream. Its endpoints are a separate resource with the same name.
 pub(crate) fn upstream(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
@@ -234,8 +234,8 @@ pub(crate) fn upstream(
     })
 }
 
-/// The cluster of one address of a service outside the mesh: the gateways that lead there, which prove to
-/// be that service.
+/// The cluster of one address of a service outside the mesh. Its endpoints are the gateways, whose
+/// certificates have the identity of that service.
 pub(crate) fn destination(
     memo: &Memo,
     snapshot: &Snapshot,
@@ -269,7 +269,7 @@ pub(crate) fn destination(
     })
 }
 
-/// The cluster that prefers others in their order. See [`crate::upstream`].
+/// The cluster that fails over between others in order. See [`crate::upstream`].
 fn failover(
     memo: &Memo,
     cluster: &ClusterPlan<'_>,
@@ -300,7 +300,7 @@ fn build_failover(input: &FailoverInput<'_>) -> Cluster {
         )),
         lb_policy: cluster::LbPolicy::ClusterProvided.into(),
         connect_timeout: Some(proto_duration(input.connect_timeout)),
-        // How often requests are repeated counts here, and the other limits in the members.
+        // The retry limit applies here, the other limits in the members.
         circuit_breakers: Some(upstream_breakers(None)),
         ..Cluster::default()
     }
@@ -320,7 +320,7 @@ fn written_upstream(
         let written = crate::upstream::written(memo, &plan.upstream.upstream, text);
         let mut cluster = Cluster::clone((*written).as_ref().map_err(Clone::clone)?);
         cluster.transport_socket = Some(tls::upstream(tls, sni, identity));
-        // They would take the place of that one.
+        // Matches would take precedence over the socket set above.
         cluster.transport_socket_matches.clear();
         let name = cluster.name.clone();
         Ok(custom::resource(&name, &cluster, &[&name]))
@@ -333,7 +333,7 @@ fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
         ..cluster::EdsClusterConfig::default()
     };
     let balancing = cluster::CommonLbConfig {
-        // Never send requests to instances that are known to be down because many are.
+        // Never send requests to unhealthy instances, even if most are unhealthy.
         healthy_panic_threshold: Some(Percent { value: 0.0 }),
         ..cluster::CommonLbConfig::default()
     };
@@ -367,7 +367,7 @@ struct PassthroughInput<'a> {
     tls: &'a TlsSettings,
 }
 
-/// The cluster that leads to the instance of an upstream that a captured connection was sent to.
+/// The cluster for the instance to which a captured connection was sent.
 pub(crate) fn passthrough(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
@@ -396,7 +396,7 @@ pub(crate) fn passthrough(
     })
 }
 
-/// The cluster that leads a captured connection where it was sent to.
+/// The cluster for captured connections to destinations outside the mesh.
 pub(crate) fn original_destination(memo: &Memo) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = (ORIGINAL_DESTINATION, ORIGINAL_DESTINATION_TIMEOUT);
     memo.get(&input, |(name, timeout)| {
@@ -417,7 +417,7 @@ fn to_original_destination(name: &str, connect_timeout: Duration) -> Cluster {
     }
 }
 
-/// Whom instances must prove to be.
+/// The SPIFFE id that the certificates of instances must have.
 fn identity(snapshot: &Snapshot, service: &ServiceName, datacenter: &str) -> String {
     let identity = SpiffeId::Service {
         trust_domain: snapshot.trust_domain.clone(),
@@ -438,7 +438,7 @@ pub(crate) fn http2_only() -> http_protocol_options::UpstreamProtocolOptions {
     http_protocol_options::UpstreamProtocolOptions::ExplicitHttpConfig(explicit)
 }
 
-/// The only key of the map that is ever set, so that its order cannot matter.
+/// Sets the only key of the map, so that its order does not matter.
 pub(crate) fn set_http_options(
     cluster: &mut Cluster,
     protocol: http_protocol_options::UpstreamProtocolOptions,

@@ -1,4 +1,4 @@
-//! All units of one proxy, and the set that they become.
+//! Collects the units of one proxy into its resource set.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -42,7 +42,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Begins a unit. `before` is its place among the units of the previous set.
+    /// Begins a unit. `before` is its index in the units of the previous set.
     pub(crate) fn unit(&self, before: Option<usize>) -> UnitBuilder<'a> {
         let previous = self.previous.zip(before);
         let previous = previous.and_then(|(set, place)| set.units.get(place));
@@ -56,7 +56,7 @@ impl<'a> Composer<'a> {
         self.units.push(unit.finish());
     }
 
-    /// The set of all units; the previous one where each of them is as it was.
+    /// The set of all units; the previous set if no unit has changed.
     pub(crate) fn finish(mut self) -> ResourceSet {
         self.add_clusters_of_extensions();
         match self.previous {
@@ -65,14 +65,15 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// What extensions add is the last unit, where there are extensions.
+    /// The clusters that extensions add are the last unit, if there are extensions.
     fn add_clusters_of_extensions(&mut self) {
         let Some(extensions) = self.extensions.clone() else {
             return;
         };
         let before = self.previous.filter(|set| set.extensions.is_some());
         let mut unit = self.unit(before.and_then(|set| set.units.len().checked_sub(1)));
-        // They are made with the extensions that are for them; their number changes with those.
+        // `Extensions::cluster` applies the extensions itself. The number of parts changes only
+        // with them.
         unit.without_extensions();
         for (at, name) in extensions.with_cluster() {
             let name = || name.to_owned();

@@ -1,7 +1,7 @@
-//! Resources that users write themselves, as Envoy's own messages in JSON with their `@type`.
+//! Resources that users write as Envoy's messages in JSON with `@type`.
 //!
-//! Their bytes depend on their content only, however the maps in them are held. What they may do is
-//! decided where they are used.
+//! Their encoding depends only on their content, not on the order of maps. Their users restrict
+//! what they may contain.
 
 use envoy_types::pb::google::protobuf::Any;
 use prost::{Message, Name};
@@ -9,7 +9,7 @@ use prost::{Message, Name};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 
-/// Reads a message of one type. `setting` is what an error names.
+/// Parses a message of one type. `setting` is named in errors.
 pub(crate) fn read<M: Message + Name + Default>(
     setting: &str,
     text: &str,
@@ -30,13 +30,13 @@ pub(crate) fn read<M: Message + Name + Default>(
     M::decode(&*bytes).map_err(|reason| error(reason.to_string()))
 }
 
-/// Refuses a message that has this name anywhere in it.
+/// Refuses a message that contains this name anywhere.
 pub(crate) fn refuse_name(
     setting: &str,
     message: &impl Message,
     name: &str,
 ) -> Result<(), GenerateError> {
-    // However it is spelt in JSON: a text is its bytes here, in messages within messages, too.
+    // The check is on the encoding, which has every string verbatim, also in nested messages.
     let encoded = message.encode_to_vec();
     let mut texts = encoded.windows(name.len());
     match texts.any(|text| text == name.as_bytes()) {

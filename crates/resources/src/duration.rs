@@ -1,12 +1,12 @@
-//! Durations as Envoy's messages have them.
+//! Conversion of durations to Envoy's messages.
 
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::Duration as ProtoDuration;
 
-/// A duration as messages have it; what is longer than they can say becomes the longest.
+/// A duration as a protobuf message, capped at the maximum that protobuf allows.
 pub(crate) fn proto_duration(duration: Duration) -> ProtoDuration {
-    // The longest that protobuf allows: 10 000 years.
+    // The maximum of protobuf: 10 000 years.
     const MAX_SECONDS: u64 = 315_576_000_000;
     let seconds = duration.as_secs().min(MAX_SECONDS);
     ProtoDuration {

@@ -1,5 +1,5 @@
-//! Messages to bytes. The bytes of a message depend on its content only, because no message that
-//! is built here has a map with more than one key, save those that are sorted.
+//! Encodes messages. The bytes depend only on the content, because all maps in the messages are
+//! sorted or have at most one key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use envoy_types::pb::google::protobuf::Any;
 use prost::{Message, Name};
 use sha2::{Digest, Sha256};
 
-/// A resource ready to be sent, shared by every proxy that has it.
+/// An encoded resource, shared by all proxies that have it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EncodedResource {
     /// Its name, unique within its type.
@@ -18,13 +18,13 @@ pub struct EncodedResource {
     pub version: Arc<str>,
     /// The encoded `google.protobuf.Any`.
     pub body: Bytes,
-    /// What Envoy drops when it replaces this resource: for a cluster the names of its endpoints,
-    /// for a listener the names of its routes.
+    /// The resources that Envoy drops when it replaces this one: for a cluster the names of its
+    /// endpoints, for a listener the names of its routes.
     pub children: Box<[Arc<str>]>,
 }
 
 impl fmt::Debug for EncodedResource {
-    /// Leaves the body out: it may be a private key.
+    /// Omits the body, which may contain a private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EncodedResource")
             .field("name", &self.name)
@@ -35,7 +35,7 @@ impl fmt::Debug for EncodedResource {
     }
 }
 
-/// Encodes a resource with its children.
+/// Encodes a resource. `children` as in [`EncodedResource::children`].
 pub(crate) fn resource<M: Message + Name>(
     name: &str,
     message: &M,
@@ -46,13 +46,13 @@ pub(crate) fn resource<M: Message + Name>(
     from_body(name.into(), body, children)
 }
 
-/// A resource that is encoded already, with its children.
+/// A resource from a message that is encoded already.
 pub(crate) fn resource_of(name: &str, message: &Any, children: &[&str]) -> EncodedResource {
     let children = children.iter().map(|child| Arc::from(*child)).collect();
     from_body(name.into(), Bytes::from(message.encode_to_vec()), children)
 }
 
-/// A resource that was encoded already: `body` is a `google.protobuf.Any`.
+/// A resource from an encoded `google.protobuf.Any`.
 pub(crate) fn from_body(name: Arc<str>, body: Bytes, children: Box<[Arc<str>]>) -> EncodedResource {
     EncodedResource {
         name,
@@ -62,7 +62,7 @@ pub(crate) fn from_body(name: Arc<str>, body: Bytes, children: Box<[Arc<str>]>) 
     }
 }
 
-/// A message with its type.
+/// Packs a message.
 pub(crate) fn any<M: Message + Name>(message: &M) -> Any {
     Any {
         type_url: M::type_url(),

@@ -1,4 +1,4 @@
-//! Where the instances of an upstream are, and which of them may get traffic.
+//! Endpoints: the addresses of an upstream's instances, with weights and health.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,16 +20,16 @@ use crate::error::GenerateError;
 use crate::listener::Bind;
 use crate::memo::Memo;
 
-/// Envoy's load balancers get slow with larger weights.
+/// Envoy's load balancers are slow with larger weights.
 const MAX_WEIGHT: u32 = 128;
 
-/// In percent: as much as each group may take. Consul's.
+/// In percent. Effectively disables partial failover between groups, as in Consul.
 const OVERPROVISIONING: u32 = 100_000;
 
 #[derive(Hash)]
 struct Input<'a> {
     cluster: &'a str,
-    /// Those that are asked first, then those that are when none of these can answer, and so on.
+    /// The groups in order of priority.
     groups: Vec<Vec<Target>>,
 }
 
@@ -41,7 +41,8 @@ struct Target {
     weight: u32,
 }
 
-/// The assignment of a cluster. Without instances it is empty, and Envoy does not wait.
+/// The endpoints of a cluster. Without instances the assignment is empty, so that Envoy does not
+/// wait for it.
 pub(crate) fn assignment(
     memo: &Memo,
     cluster: &str,
@@ -54,7 +55,8 @@ pub(crate) fn assignment(
     })
 }
 
-/// The place whose instances a caller prefers among those of a target, where it does.
+/// The locality that a caller prefers among the instances of a target, if the target prioritizes by
+/// locality.
 pub(crate) fn near<'a>(
     caller: &'a ServiceInstance,
     target: &legate_discovery_chain::Target,
@@ -109,7 +111,7 @@ fn target(instance: &CheckServiceNode, only_passing: bool) -> Option<Target> {
     Some(Target {
         address,
         port,
-        // No share of the traffic is the same as being down; Envoy has no weight for it.
+        // Envoy has no weight of zero, so that such an instance counts as unhealthy.
         healthy: weight > 0 && !has(CheckStatus::Critical) && !(warns && only_passing),
         weight: weight.clamp(1, MAX_WEIGHT),
     })
@@ -117,7 +119,7 @@ fn target(instance: &CheckServiceNode, only_passing: bool) -> Option<Target> {
 
 fn build(input: &Input<'_>) -> ClusterLoadAssignment {
     let mut groups: Vec<_> = input.groups.iter().map(|group| endpoints(group)).collect();
-    // With an empty one Envoy does not wait.
+    // Without an empty group Envoy would wait.
     if groups.is_empty() {
         groups.push(Vec::new());
     }
@@ -147,7 +149,7 @@ fn endpoints(targets: &[Target]) -> Vec<LbEndpoint> {
     endpoints.collect()
 }
 
-/// An assignment with a single endpoint, whose health is not known.
+/// An assignment with a single endpoint of unknown health.
 pub(crate) fn single(cluster: &str, bind: &Bind) -> ClusterLoadAssignment {
     let endpoint = LbEndpoint {
         host_identifier: Some(lb_endpoint::HostIdentifier::Endpoint(at(bind))),
@@ -156,8 +158,9 @@ pub(crate) fn single(cluster: &str, bind: &Bind) -> ClusterLoadAssignment {
     assigned(cluster, vec![vec![endpoint]])
 }
 
-/// One group after the other. The next one gets traffic only when none in those before can answer:
-/// Envoy would share it with the next one as soon as some cannot.
+/// Groups in order of priority. A group receives traffic only if all groups before it are
+/// unavailable; by default Envoy would shift part of the traffic as soon as some instances are
+/// unhealthy.
 fn assigned(cluster: &str, groups: Vec<Vec<LbEndpoint>>) -> ClusterLoadAssignment {
     let policy = (groups.len() > 1).then(|| cluster_load_assignment::Policy {
         overprovisioning_factor: Some(UInt32Value {

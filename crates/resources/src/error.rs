@@ -1,13 +1,13 @@
-//! Which resource cannot be made from a snapshot, and why.
+//! Errors and failures in making resources.
 
 use legate_discovery_chain::ChainError;
 
 use crate::resource_type::Type;
 
-/// The longest server name that Envoy takes, in bytes: `UpstreamTlsContext.sni` in its API.
+/// The maximum length of a server name in Envoy, in bytes: `UpstreamTlsContext.sni` in its API.
 pub(crate) const MAX_SERVER_NAME: usize = 255;
 
-/// The resource was not made: without this it would be wrong or unsafe.
+/// Why a resource was not made: it would be wrong or unsafe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
     /// An address to listen on is not an IP address.
@@ -15,14 +15,14 @@ pub enum GenerateError {
         "{setting} is {value:?}, which is not an IP address that Envoy can listen on; set it to one"
     )]
     BindAddress {
-        /// The setting, as people write it.
+        /// The setting's name.
         setting: String,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
-    /// A provider of JSON Web Tokens has no keys that tokens could be verified with.
+    /// The keys of a JWT provider cannot be parsed.
     #[error(
-        "the keys of the jwt-provider {0:?} cannot be read, so no token of it could be verified; correct its JSONWebKeySet"
+        "the keys of the jwt-provider {0:?} cannot be parsed, so none of its tokens can be verified; correct its JSONWebKeySet"
     )]
     JwtKeys(String),
     /// The public listener has no port.
@@ -30,14 +30,14 @@ pub enum GenerateError {
         "the proxy has no port for the mesh to connect to; set Port in its registration, or bind_port in its Proxy.Config"
     )]
     NoPort,
-    /// The permissions of a unix socket cannot be read.
+    /// The permissions of a Unix socket cannot be parsed.
     #[error(
         "LocalBindSocketMode of upstream {upstream:?} is {value:?}; set it to octal permissions like \"0600\", or leave it out"
     )]
     SocketMode {
         /// The upstream.
         upstream: String,
-        /// What it holds.
+        /// The value.
         value: String,
     },
     /// The mesh entry names a TLS version that does not exist.
@@ -47,54 +47,54 @@ pub enum GenerateError {
     TlsVersion {
         /// The setting.
         setting: String,
-        /// What it holds.
+        /// The value.
         value: String,
     },
-    /// The mesh entry names a cipher suite that Envoy does not have.
+    /// The mesh entry names a cipher suite that Envoy does not support.
     #[error(
         "{setting} of the mesh config entry names {value:?}, which Envoy does not have; remove it"
     )]
     CipherSuite {
         /// The setting.
         setting: String,
-        /// What it names.
+        /// The name of the suite.
         value: String,
     },
-    /// There is nothing to verify peers against.
+    /// No root certificate to verify peers against.
     #[error("the CA has no root certificate, so no peer could be verified; initialise the CA")]
     NoRoots,
-    /// There is nothing to show to peers.
+    /// No certificate to authenticate with.
     #[error(
         "service {0:?} has no certificate or no key, so it could not identify itself; see the CA's log"
     )]
     NoLeaf(String),
-    /// The mesh entry asks for a treatment of requests that does not exist.
+    /// The mesh entry has an unknown value for request normalization.
     #[error(
         "{setting} of the mesh config entry is {value:?}, which does not exist; correct it or leave it out"
     )]
     Normalization {
         /// The setting.
         setting: &'static str,
-        /// What it holds.
+        /// The value.
         value: String,
     },
-    /// The server name of a service outside the mesh is longer than Envoy takes.
+    /// The server name of a service outside the mesh is too long for Envoy.
     #[error(
         "the server name {0:?} of a destination is {len} bytes long, and Envoy takes at most {MAX_SERVER_NAME}; give the service a shorter name, or a shorter address",
         len = .0.len()
     )]
     LongServerName(String),
-    /// A resource that a user wrote is not what Envoy takes.
+    /// A resource that a user wrote cannot be used.
     #[error("{setting} cannot be used: {reason}")]
     Custom {
         /// The setting.
         setting: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// An intention has a condition on a header that says nothing.
+    /// A header condition of an intention has no operator.
     #[error(
-        "the intention of source {source_name:?} has a condition on header {header:?} that says nothing; give it one of Present, Exact, Prefix, Suffix, Contains, Regex"
+        "the intention of source {source_name:?} has a condition on header {header:?} without an operator; set one of Present, Exact, Prefix, Suffix, Contains, Regex"
     )]
     EmptyHeaderCondition {
         /// The source of the intention.
@@ -102,23 +102,23 @@ pub enum GenerateError {
         /// The header.
         header: String,
     },
-    /// The entries that decide where an upstream leads do not fit together.
+    /// The config entries of an upstream's chain conflict.
     #[error("{0}; correct the config entries that it names")]
     Chain(ChainError),
-    /// An extension without which the resource must not be served cannot be applied to it.
+    /// A required extension cannot be applied.
     #[error(
         "EnvoyExtensions: {name} is required and cannot be applied: {reason}; correct it, or leave Required out to go without it"
     )]
     Extension {
         /// The extension.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
 impl GenerateError {
-    /// Whether it is the access rules themselves that cannot be made.
+    /// Whether the access rules themselves are the cause.
     pub(crate) fn is_about_access(&self) -> bool {
         matches!(self, Self::EmptyHeaderCondition { .. } | Self::JwtKeys(_))
     }
@@ -128,11 +128,11 @@ impl GenerateError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     kind: Type,
-    /// The resource's name; of a listener the part of the name that stands before its address.
+    /// The resource's name; for a listener the part of the name before its address.
     pub resource: String,
-    /// What is wrong.
+    /// The cause.
     pub reason: GenerateError,
-    /// The proxy keeps the last good version. Otherwise it never had one.
+    /// Whether the proxy keeps the last good version. If false, there never was one.
     pub kept: bool,
 }
 
@@ -155,7 +155,7 @@ impl Failure {
         self.kind
     }
 
-    /// Whether it is about the resource of this type and name.
+    /// Whether the failure is about the resource of this type and name.
     pub(crate) fn is_about(&self, kind: Type, name: &str) -> bool {
         let rest = name.strip_prefix(self.resource.as_str());
         let named = rest

@@ -1,4 +1,4 @@
-//! From a snapshot to everything that its proxy should have.
+//! Generates all resources of a proxy from its snapshot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,24 +10,24 @@ use crate::kinds;
 use crate::memo::Memo;
 use crate::set::ResourceSet;
 
-/// Makes resources, and remembers those that proxies hold. Shared by all streams.
+/// Makes resources and memoises those that proxies hold. Shared by all streams.
 #[derive(Debug)]
 pub struct Generator {
     memo: Memo,
     computed: AtomicU64,
 }
 
-/// How much a [`Generator`] has done since it was made.
+/// Counters of a [`Generator`] since its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Parts of proxies that were looked at because something that they are made from was changed.
+    /// Parts that were computed because one of their inputs had changed.
     pub computed: u64,
-    /// Resources that were encoded, because nobody had them yet.
+    /// Resources that were encoded because they were not in the memo.
     pub encoded: u64,
 }
 
 impl Generator {
-    /// One that remembers nothing yet.
+    /// A generator with an empty memo.
     pub fn new() -> Self {
         Self {
             memo: Memo::new(),
@@ -35,12 +35,11 @@ impl Generator {
         }
     }
 
-    /// Everything that the proxy of this snapshot should have.
+    /// All resources of the proxy of this snapshot.
     ///
-    /// `previous` is the snapshot before this one of the same proxy, with what was made from it:
-    /// parts that are made from the same values (the same `Arc`s) are taken from there. What
-    /// cannot be made keeps the version that it has there, or is left out, and is one of
-    /// [`ResourceSet::failures`].
+    /// `previous` is the previous snapshot of the same proxy, with the set made from it. Parts with
+    /// the same inputs (the same `Arc`s) are reused from there. A resource that cannot be made
+    /// keeps its version from there, or is left out, and is reported in [`ResourceSet::failures`].
     pub fn generate(
         &self,
         snapshot: &Snapshot,
@@ -54,7 +53,7 @@ impl Generator {
         composer.finish()
     }
 
-    /// How much was done until now.
+    /// The counters.
     pub fn work(&self) -> Work {
         Work {
             computed: self.computed.load(Ordering::Relaxed),

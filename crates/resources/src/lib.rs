@@ -1,21 +1,21 @@
 //! Turns a proxy's snapshot into Envoy resources.
 //!
-//! Pure: a snapshot goes in, encoded resources come out, and the same snapshot always gives the
-//! same bytes. Resources are memoised by exactly what they are made from, so that what a thousand
-//! proxies have in common is encoded once and held once. Nothing here reads the store, and nothing
-//! knows which proxy has received what.
+//! Pure: the input is a snapshot, the output encoded resources, and the same snapshot always gives
+//! the same bytes. Resources are memoised by their inputs, so that a resource that a thousand
+//! proxies share is encoded and held once. This crate does not read the store, and does not track
+//! which proxy has received which resource.
 //!
 //! Certificates are resources of their own (`leaf` and `roots`): a renewed certificate changes one
 //! small secret, and neither the listeners nor the clusters that refer to it by name.
 //!
-//! So are the routes of an HTTP service with its intentions in them: a changed intention changes the
-//! routes, which hold for the next request, and not the listener, whose connections would have to
-//! be drained. The listener on its own allows nothing. A listener that a user wrote has the intentions
-//! in it.
+//! So are the routes of an HTTP service, which contain its intentions. A changed intention changes
+//! only the routes, which apply from the next request on. A changed listener would have to drain
+//! its connections. The listener alone allows nothing. A listener that a user wrote contains the
+//! intentions itself.
 //!
-//! Each resource is a part of its own: made again when something that it is made from has changed,
-//! and kept in its last good version when it cannot be made. A listener or cluster that cannot be
-//! given its TLS or its access rules is never made without them.
+//! Each resource is a separate part: it is made again when one of its inputs has changed, and keeps
+//! its last good version when it cannot be made. A listener or cluster is never made without its
+//! TLS or its access rules.
 
 mod balancing;
 mod chain_route;

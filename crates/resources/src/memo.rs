@@ -1,8 +1,7 @@
-//! Remembers what was encoded from which input, for as long as a proxy holds it.
+//! Memoises encoded resources by their inputs while a proxy holds them.
 //!
-//! Two equal inputs give one and the same resource. Nothing is kept for its own sake: what no
-//! proxy has any more is gone, private keys with it, so that the memory used is bounded by what the
-//! streams hold.
+//! Equal inputs give the same resource. Entries are weak: a resource that no proxy holds any more
+//! is freed, including private keys, so that the memory is bounded by the resources of the streams.
 
 use std::any::type_name;
 use std::collections::HashMap;
@@ -19,10 +18,11 @@ use sha2::{Digest, Sha256};
 use crate::encode::EncodedResource;
 use crate::error::GenerateError;
 
-/// Dead entries are looked for when there are more entries than this, and than twice the live ones.
+/// Dead entries are swept when there are more than this many entries and more than twice the live
+/// ones.
 const SWEEP_FROM: usize = 1024;
 
-/// Resources by the hash of their input, and by what they were made of.
+/// Resources by the hash of their input, and by their source.
 #[derive(Debug)]
 pub(crate) struct Memo {
     inner: Mutex<Inner>,
@@ -38,22 +38,22 @@ struct Inner {
     sweep_at: usize,
 }
 
-/// The cluster that a user wrote for an upstream, or what is wrong with it.
+/// The cluster that a user wrote for an upstream, or the error in it.
 pub(crate) type WrittenCluster = Result<Cluster, GenerateError>;
 
-/// What was made of lists of instances, of chains or of upstreams, found by the source itself. Hashing
-/// one takes as long as it is, and all proxies that call a service have the same one.
+/// Results by source (a list of instances, a chain or an upstream), found by its address. Hashing a
+/// source takes time proportional to its size, and all callers of a service share one.
 #[derive(Debug)]
 struct BySource<S, M> {
-    /// By the source's address, which the reference keeps from being used again.
+    /// By the address of the source. The weak reference prevents reuse of the address.
     known: HashMap<usize, (Weak<S>, M)>,
     sweep_at: usize,
 }
 
-/// What was made of a source, and what was left out of it.
+/// A resource made from a source, with its warnings.
 #[derive(Clone, Debug)]
 struct MadeOf {
-    /// Apart from the source, all that it is made of.
+    /// All inputs besides the source.
     key: Box<str>,
     resource: Weak<EncodedResource>,
     warnings: Arc<[String]>,
@@ -98,8 +98,8 @@ impl Memo {
         }
     }
 
-    /// The assignment of a cluster to this very list, as callers at `near` prefer its instances, by `make`
-    /// when nobody holds it.
+    /// The assignment of a cluster with this list of instances for callers at `near`; calls `make`
+    /// if it is not held.
     pub(crate) fn assignment(
         &self,
         list: &Arc<Instances>,
@@ -107,7 +107,8 @@ impl Memo {
         warnings: &mut Vec<String>,
         make: impl FnOnce(&mut Vec<String>) -> Result<Arc<EncodedResource>, GenerateError>,
     ) -> Result<Arc<EncodedResource>, GenerateError> {
-        // A user's name of a cluster may be anything: it is the last part, and the first ones are quoted.
+        // A cluster name from a user may contain anything: it comes last, and the other parts are
+        // quoted.
         let key = match near {
             None => format!(" {cluster}"),
             Some(near) => format!("{:?} {:?} {cluster}", near.region, near.zone),
@@ -115,7 +116,7 @@ impl Memo {
         of_source(&self.by_list, list, &key, warnings, make)
     }
 
-    /// The routes of this name of this very chain, by `make` when nobody holds them.
+    /// The routes of this name for this chain; calls `make` if they are not held.
     pub(crate) fn routes(
         &self,
         chain: &Arc<Chain>,
@@ -127,7 +128,7 @@ impl Memo {
         of_source(&self.by_chain, chain, &key, &mut warnings, |_| make())
     }
 
-    /// The cluster that a user wrote for this very upstream, by `read` when it was not read yet.
+    /// The cluster that a user wrote for this upstream; calls `read` once.
     pub(crate) fn written(
         &self,
         upstream: &Arc<Upstream>,
@@ -142,8 +143,8 @@ impl Memo {
         written
     }
 
-    /// The resource made from `input`, by `build` when nobody holds it. `build` must depend on
-    /// nothing but the input.
+    /// The resource made from `input`; calls `build` if it is not held. `build` must depend only on
+    /// the input.
     pub(crate) fn get<I: Hash>(
         &self,
         input: &I,
@@ -152,11 +153,11 @@ impl Memo {
         if let Some(held) = self.find(input) {
             return Ok(held);
         }
-        // Built without the lock: others need not wait for a long one.
+        // Built without the lock, so that other calls do not wait.
         Ok(self.keep(input, build(input)?))
     }
 
-    /// The resource made from `input`, when somebody holds it.
+    /// The resource made from `input`, if it is held.
     pub(crate) fn find<I: Hash>(&self, input: &I) -> Option<Arc<EncodedResource>> {
         self.lock()
             .known
@@ -164,7 +165,8 @@ impl Memo {
             .and_then(Weak::upgrade)
     }
 
-    /// Remembers what was built from `input`. Returns what others hold, when they were faster.
+    /// Stores the resource built from `input`. Returns the existing one if a concurrent call was
+    /// faster.
     pub(crate) fn keep<I: Hash>(&self, input: &I, built: EncodedResource) -> Arc<EncodedResource> {
         let (key, built) = (digest(input), Arc::new(built));
         self.encoded.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +182,7 @@ impl Memo {
         built
     }
 
-    /// How many resources were built.
+    /// The number of resources that were built.
     pub(crate) fn encoded(&self) -> u64 {
         self.encoded.load(Ordering::Relaxed)
     }
@@ -225,12 +227,12 @@ fn of_source<S>(
     Ok(resource)
 }
 
-/// Every change of what is locked is complete before anything can panic.
+/// Safe to ignore poisoning: no operation under the lock leaves partial changes when it panics.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A hash on which no two inputs collide: access rules must never be mistaken for others.
+/// A collision-resistant hash: access rules must never be mistaken for others.
 fn digest<I: Hash>(input: &I) -> [u8; 32] {
     let mut hasher = Collect(Sha256::new());
     type_name::<I>().hash(&mut hasher);
@@ -238,7 +240,7 @@ fn digest<I: Hash>(input: &I) -> [u8; 32] {
     hasher.0.finalize().into()
 }
 
-/// Feeds a value's own idea of what identifies it into SHA-256.
+/// Feeds a value's `Hash` implementation into SHA-256.
 struct Collect(Sha256);
 
 impl Hasher for Collect {
@@ -246,7 +248,7 @@ impl Hasher for Collect {
         self.0.update(bytes);
     }
 
-    /// The 64-bit result is not used; the whole digest is.
+    /// Unused: the whole digest is taken instead.
     fn finish(&self) -> u64 {
         0
     }
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_of_different_types_are_told_apart() {
+    fn inputs_of_different_types_do_not_collide() {
         let memo = Memo::new();
         let first = memo.get(&"a", build).unwrap();
         let other = memo.get(&("a", ()), |(text, ())| build(text)).unwrap();
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_is_forgotten() {
+    fn unheld_resources_are_dropped() {
         let memo = Memo::new();
         for n in 0..5 * SWEEP_FROM {
             let text = n.to_string();
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_looked_through_once_for_each_cluster() {
+    fn a_list_is_encoded_once_for_each_cluster() {
         let memo = Memo::new();
         let get = |list: &Arc<Instances>, cluster: &'static str, made: bool| {
             let mut warnings = Vec::new();
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_nobody_holds_are_forgotten() {
+    fn unheld_lists_are_dropped() {
         let memo = Memo::new();
         for n in 0..5 * SWEEP_FROM {
             let text = n.to_string();
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_wrote_for_an_upstream_is_read_once() {
+    fn a_written_cluster_is_parsed_once() {
         let memo = Memo::new();
         let (one, other) = (Arc::<Upstream>::default(), Arc::default());
         let named = |upstream: &Arc<Upstream>, name: &str| {

@@ -1,4 +1,4 @@
-//! The names of resources and filters, in one place because others refer to them by name.
+//! Names of resources and filters that are referred to from several places.
 
 use legate_model::{Destination, ServiceName, Tenancy, Upstream, UpstreamId, UpstreamType, sni};
 use legate_proxycfg::Snapshot;
@@ -12,16 +12,16 @@ pub const ROOTS: &str = "roots";
 /// The cluster of the proxy's application.
 pub(crate) const LOCAL_APP: &str = "local_app";
 
-/// The listener for the mesh, whose address follows in its full name, and its routes.
+/// The listener for the mesh and its routes. The listener's full name has its address appended.
 pub(crate) const PUBLIC_LISTENER: &str = "public_listener";
 
-/// What the names of the listeners of exposed paths begin with.
+/// The prefix of the names of exposed paths' listeners.
 pub(crate) const EXPOSED_LISTENER: &str = "exposed_path_";
 
-/// The listener for what the application sends, whose address follows in its full name.
+/// The listener for outbound traffic of the application. Its full name has its address appended.
 pub(crate) const OUTBOUND_LISTENER: &str = "outbound_listener";
 
-/// The cluster that leads where a captured connection was sent to, outside the mesh.
+/// The cluster for captured connections to their original destination outside the mesh.
 pub(crate) const ORIGINAL_DESTINATION: &str = "original-destination";
 
 pub(crate) const ORIGINAL_DST_FILTER: &str = "envoy.filters.listener.original_dst";
@@ -39,16 +39,16 @@ pub(crate) const HEADER_TO_METADATA: &str = "envoy.filters.http.header_to_metada
 pub(crate) const ROUTER: &str = "envoy.filters.http.router";
 pub(crate) const TLS_SOCKET: &str = "tls";
 
-/// The key under which Envoy looks for a cluster's HTTP options.
+/// The key of a cluster's HTTP options in Envoy.
 pub(crate) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-/// The listener of an exposed path, without its address. Consul's name: what is no letter or digit is
-/// left out of the path.
+/// The listener of an exposed path, without its address. As in Consul, only the letters and digits
+/// of the path are used.
 pub(crate) fn exposed_listener(path: &str) -> String {
     format!("{EXPOSED_LISTENER}{}", letters_and_digits(path))
 }
 
-/// An exposed path in statistics. Consul's name.
+/// The name of an exposed path in statistics, as in Consul.
 pub(crate) fn exposed_filter(path: &str, listener_port: u16) -> String {
     let path = letters_and_digits(path);
     format!("exposed_path_filter_{path}_{listener_port}")
@@ -63,12 +63,12 @@ pub(crate) fn exposed_cluster(local_path_port: u16) -> String {
     format!("exposed_cluster_{local_path_port}")
 }
 
-/// The cluster of the server with the keys of a `jwt-provider`. Consul's name.
+/// The cluster of the server with the keys of a `jwt-provider`, named as in Consul.
 pub(crate) fn jwks_cluster(provider: &str) -> String {
     format!("jwks_cluster_{provider}")
 }
 
-/// The datacenter that an upstream is in.
+/// The datacenter of an upstream.
 pub(crate) fn datacenter<'a>(snapshot: &'a Snapshot, upstream: &'a Upstream) -> &'a str {
     match upstream.datacenter.as_str() {
         "" => &snapshot.datacenter,
@@ -76,19 +76,19 @@ pub(crate) fn datacenter<'a>(snapshot: &'a Snapshot, upstream: &'a Upstream) -> 
     }
 }
 
-/// The service that an upstream is.
+/// The service of an upstream.
 pub(crate) fn service(snapshot: &Snapshot, upstream: &Upstream) -> ServiceName {
     let tenancy = upstream.tenancy(&snapshot.proxy.tenancy);
     ServiceName::new(&tenancy, &upstream.destination_name)
 }
 
-/// The name by which extensions know an upstream that is a service: that of the service, behind those of
-/// its partition and namespace where they are not the proxy's own.
+/// The name of an upstream's service in extensions. Its partition and namespace precede it if they
+/// differ from those of the proxy.
 pub(crate) fn extended(snapshot: &Snapshot, upstream: &Upstream) -> String {
     seen_from(&snapshot.proxy.tenancy, &service(snapshot, upstream))
 }
 
-/// The same for a service that an extension of a proxy of this tenancy names.
+/// The same for a service that an extension of a proxy in this tenancy names.
 pub(crate) fn seen_from(own: &Tenancy, service: &ServiceName) -> String {
     let (partition, namespace) = service.tenancy.named_from(own);
     let id = UpstreamId {
@@ -101,7 +101,7 @@ pub(crate) fn seen_from(own: &Tenancy, service: &ServiceName) -> String {
     id.to_string()
 }
 
-/// The server name by which an upstream is dialled.
+/// The server name (SNI) of an upstream.
 pub(crate) fn upstream_sni(snapshot: &Snapshot, upstream: &Upstream) -> String {
     let datacenter = datacenter(snapshot, upstream);
     sni::service(
@@ -111,25 +111,25 @@ pub(crate) fn upstream_sni(snapshot: &Snapshot, upstream: &Upstream) -> String {
     )
 }
 
-/// One of those that a cluster takes instances from. Consul's name.
+/// The name of one member of a failover cluster, as in Consul.
 pub(crate) fn failover_member(at: usize, cluster: &str) -> String {
     format!("failover-target~{at}~{cluster}")
 }
 
-/// Whether a cluster is for one of the targets of the other one.
+/// Whether a cluster is a member of a failover cluster.
 pub(crate) fn is_failover_member(member: &str, cluster: &str) -> bool {
     let rest = member.strip_prefix("failover-target~");
     rest.and_then(|rest| rest.split_once('~'))
         .is_some_and(|(_, of)| of == cluster)
 }
 
-/// The cluster that leads to the instance of a service that a captured connection was sent to.
+/// The cluster for the instance to which a captured connection was sent.
 pub(crate) fn passthrough_cluster(sni: &str) -> String {
     format!("passthrough~{sni}")
 }
 
-/// The cluster of one address of a service outside the mesh, which is also the server name that
-/// gateways know it by. Consul's name.
+/// The cluster of one address of a service outside the mesh, also the server name (SNI) that
+/// gateways match. Named as in Consul.
 pub(crate) fn destination_cluster(snapshot: &Snapshot, service: &str, address: &str) -> String {
     let name = format!("{}.{service}", Destination::label(address));
     let name = ServiceName::new(&snapshot.proxy.tenancy, &name);
@@ -137,13 +137,13 @@ pub(crate) fn destination_cluster(snapshot: &Snapshot, service: &str, address: &
     format!("destination.{sni}")
 }
 
-/// The routes to services outside the mesh that speak HTTP on one port. Consul's name.
+/// The routes for services outside the mesh that speak HTTP on one port, named as in Consul.
 pub(crate) fn destination_routes(snapshot: &Snapshot, port: u16) -> String {
     destination_cluster(snapshot, "~http", &port.to_string())
 }
 
-/// An upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`; a prepared query has its
-/// name among the upstreams. Consul's.
+/// The name of an upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`, or the
+/// id of the upstream for a prepared query. As in Consul.
 pub(crate) fn upstream_filter(snapshot: &Snapshot, upstream: &Upstream) -> String {
     if upstream.destination_type == UpstreamType::PreparedQuery {
         return upstream.id().to_string();
@@ -156,7 +156,7 @@ pub(crate) fn upstream_filter(snapshot: &Snapshot, upstream: &Upstream) -> Strin
     )
 }
 
-/// A name in statistics. Envoy's own separator cannot be part of it.
+/// A name in statistics, without Envoy's separator.
 pub(crate) fn stat_prefix(prefix: &str, name: &str) -> String {
     format!("{prefix}{name}").replace(':', "_")
 }

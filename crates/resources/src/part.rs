@@ -1,8 +1,9 @@
-//! Parts: one resource each, made on its own, taken over while nothing that it is made from has
-//! changed, and kept in its last good version when it cannot be made.
+//! Parts: one resource each. A part is reused while its inputs are unchanged, and keeps its last
+//! good version when it cannot be made.
 //!
-//! A unit is the parts that refer to each other: a proxy's own side, one upstream. A part that is
-//! kept keeps what it refers to as well. Nothing here knows what a resource says.
+//! A unit is a set of parts that refer to each other: a proxy's own side, or one upstream. A kept
+//! part also keeps the resources that it refers to. This file is independent of the contents of
+//! resources.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +20,17 @@ use crate::names;
 use crate::resource_type::Type;
 use crate::upstream::Leads;
 
-/// A resource that could be made.
+/// A resource that was made.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) resource: Arc<EncodedResource>,
-    /// Where a listener listens, if no other one may listen there. Boxed, as what follows, because
-    /// every proxy has some twenty parts, hardly one of which fails.
+    /// The address of a listener, if no other listener may use it. Boxed, as `Part::failure` is,
+    /// because every proxy has some twenty parts and few have a value here.
     pub(crate) bind: Option<Box<Bind>>,
 }
 
 impl Made {
-    /// Whether it can be in the other one's place.
+    /// Whether it can replace the other one.
     fn replaces(&self, other: &Self) -> bool {
         self.resource.name == other.resource.name && self.bind == other.bind
     }
@@ -44,45 +45,44 @@ impl From<Arc<EncodedResource>> for Made {
     }
 }
 
-/// A resource alone, where it could be made.
+/// A resource without an address, if it was made.
 pub(crate) fn made(
     resource: Result<Arc<EncodedResource>, GenerateError>,
 ) -> Result<Option<Made>, GenerateError> {
     resource.map(|resource| Some(resource.into()))
 }
 
-/// What came of one part.
+/// The result of making one part.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) kind: Type,
-    /// A user wrote the resource and called it what they like.
+    /// Whether a user wrote the resource, which may then have any name.
     named_by_user: bool,
-    /// Access rules in the last version are not those that hold now.
+    /// Whether the access rules in the last version differ from the current ones.
     outdated: bool,
-    /// `None` where it failed, or where the proxy has no such resource.
+    /// `None` if it failed, or if the proxy has no such resource.
     pub(crate) made: Option<Made>,
     pub(crate) failure: Option<Box<Failure>>,
     pub(crate) warnings: Box<[String]>,
 }
 
-/// Parts that refer to each other, in an order that each kind of proxy fixes for itself.
+/// Parts that refer to each other, in an order that each kind of proxy defines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unit {
     pub(crate) parts: Vec<Part>,
-    /// Earlier versions that stay in use.
+    /// Earlier versions that remain in use.
     pub(crate) kept: Vec<Kept>,
-    /// Where its upstream led in the last good version, while that stays in use and what leads there is
-    /// in another unit.
+    /// The last good target of its upstream, while it remains in use by a part in another unit.
     led: Option<Box<Led>>,
 }
 
-/// Where an upstream leads, and what is spoken there.
+/// The target of an upstream, with its protocol.
 pub(crate) type Led = (Protocol, Leads);
 
 /// An earlier version of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
-    /// The place of its part when it was made.
+    /// The index of its part when it was made.
     at: usize,
     pub(crate) kind: Type,
     named_by_user: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Kept {
 }
 
 impl Unit {
-    /// The last version of everything that the unit has.
+    /// The last version of every resource of the unit.
     fn versions(&self) -> impl Iterator<Item = Kept> {
         let made = self.parts.iter().enumerate().filter_map(|(at, part)| {
             Some(Kept {
@@ -103,8 +103,8 @@ impl Unit {
         self.kept.iter().cloned().chain(made)
     }
 
-    /// The resources that are others than in the unit before, each with its type. `None` where more than
-    /// that is otherwise: names, places to listen on, warnings, or what cannot be made.
+    /// The resources that differ from those of the unit before, with their types. `None` if
+    /// anything else differs: names, addresses, warnings or failures.
     pub(crate) fn versions_after<'u>(
         &'u self,
         before: &Self,
@@ -137,7 +137,7 @@ impl Unit {
         self.versions().find(|one| one.is(kind, name))
     }
 
-    /// What leads where an upstream led.
+    /// The resource that an upstream's target refers to.
     fn version_of(&self, led: &Led) -> Option<Kept> {
         match &led.1 {
             Leads::Cluster(name) => self.version(Type::Cluster, name),
@@ -145,8 +145,8 @@ impl Unit {
         }
     }
 
-    /// The last good version of what failed at this place: the one that was at the same place, or
-    /// else has the same name. What a user called otherwise is found by its place alone.
+    /// The last good version of a failed part: the one at the same index, or else the one with the
+    /// same name. Resources that users named are found by index only.
     fn last_good(&self, at: usize, failure: &Failure) -> Option<Kept> {
         let versions = || {
             let is = |one: &Kept| failure.is_about(one.kind, &one.made.resource.name);
@@ -166,7 +166,7 @@ impl Kept {
         self.kind == kind && *self.made.resource.name == *name
     }
 
-    /// Whether it names the other one. What only looks like its name is kept for nothing.
+    /// Whether it names the other one. A false match keeps a resource needlessly, but does no harm.
     fn refers_to(&self, other: &Self) -> bool {
         if (self.kind, other.kind) == (Type::Cluster, Type::Cluster) {
             let (own, other) = (&self.made.resource.name, &other.made.resource.name);
@@ -183,7 +183,7 @@ pub(crate) struct UnitBuilder<'a> {
     computed: &'a AtomicU64,
     previous: Option<&'a Arc<Unit>>,
     parts: Vec<Part>,
-    /// The parts are those of the previous unit.
+    /// Whether the parts are those of the previous unit.
     taken_over: bool,
     changed: bool,
     memo: &'a Memo,
@@ -194,7 +194,7 @@ pub(crate) struct UnitBuilder<'a> {
 }
 
 impl<'a> UnitBuilder<'a> {
-    /// A unit without extensions. `previous` is what it was in the last set.
+    /// A unit without extensions. `previous` is the unit in the last set.
     pub(crate) fn new(
         memo: &'a Memo,
         computed: &'a AtomicU64,
@@ -214,13 +214,13 @@ impl<'a> UnitBuilder<'a> {
         }
     }
 
-    /// Says which extensions are applied to the parts, and whether they are those of before.
+    /// Sets the extensions of the parts, and whether they are the previous ones.
     pub(crate) fn extend_with(&mut self, extensions: Option<Arc<Extensions>>, same: bool) {
         self.extensions = extensions;
         self.same_extensions = same;
     }
 
-    /// Says that the parts come with what extensions change in them: none is applied to them again.
+    /// Disables extensions for the unit: its parts already include their changes.
     pub(crate) fn without_extensions(&mut self) {
         self.extensions = None;
         self.changed = !self.same_extensions;
@@ -233,15 +233,15 @@ impl<'a> UnitBuilder<'a> {
         }
     }
 
-    /// Says which upstream the parts are for: extensions may be for some of them only.
+    /// Sets the upstream of the parts, which extensions match.
     #[must_use]
     pub(crate) fn for_upstream(mut self, upstream: &str) -> Self {
         self.upstream = self.extensions.is_some().then(|| upstream.into());
         self
     }
 
-    /// Adds the next part. It is taken from the previous unit when `unchanged` says that it is made
-    /// from the same values, and made by `build` otherwise. `name` is how a failure names it.
+    /// Adds the next part. If `unchanged`, the part of the previous unit is reused, otherwise
+    /// `build` makes it. `name` is the name in a failure.
     pub(crate) fn part(
         &mut self,
         kind: Type,
@@ -280,23 +280,23 @@ impl<'a> UnitBuilder<'a> {
         });
     }
 
-    /// Says of the part that was added last whether a user wrote it and called it what they like.
+    /// Sets for the last part whether a user wrote it, so that it may have any name.
     pub(crate) fn named_by_user(&mut self, is: bool) {
         if let Some(part) = self.parts.last_mut() {
             part.named_by_user = is;
         }
     }
 
-    /// Says of the part that was added last whether access rules in its last version are not those
-    /// that hold now. If it fails for another reason than its rules, it goes: nobody gets round a new
-    /// rule by breaking something else.
+    /// Sets for the last part whether the access rules in its last version are outdated. If such a
+    /// part fails for a reason other than its rules, it is not kept: otherwise a user could bypass
+    /// a new rule by breaking another setting.
     pub(crate) fn outdated(&mut self, is: bool) {
         if let Some(part) = self.parts.last_mut() {
             part.outdated = is;
         }
     }
 
-    /// The same with what extensions change in it.
+    /// Applies the extensions to a part.
     fn extend(
         &self,
         kind: Type,
@@ -318,12 +318,12 @@ impl<'a> UnitBuilder<'a> {
         Ok(Some(Made { resource, bind }))
     }
 
-    /// The place of the part that is added next.
+    /// The index of the next part.
     pub(crate) fn next_place(&self) -> usize {
         self.parts().len()
     }
 
-    /// Why the part at this place cannot be had in any version of this name, when that is so.
+    /// Why the part at this index has no version of this name; `None` if it has one.
     pub(crate) fn missing(&self, at: usize, name: &str) -> Option<&GenerateError> {
         let part = &self.parts()[at];
         let failure = part.failure.as_ref()?;
@@ -331,14 +331,14 @@ impl<'a> UnitBuilder<'a> {
         before.is_none().then_some(&failure.reason)
     }
 
-    /// Why some resource of this type cannot be had in any version, when that is so.
+    /// Why a resource of this type has no version; `None` if all have one.
     pub(crate) fn lacking(&self, kind: Type) -> Option<&GenerateError> {
         let mut failures = self.failures(kind);
         let lacking = failures.find(|failure| !self.has_version(failure));
         lacking.map(|failure| &failure.reason)
     }
 
-    /// Whether the resource of this type and name cannot be had in any version.
+    /// Whether the resource of this type and name has no version.
     pub(crate) fn lacks(&self, kind: Type, name: &str) -> bool {
         self.failures(kind)
             .any(|failure| failure.is_about(kind, name) && !self.has_version(failure))
@@ -349,14 +349,14 @@ impl<'a> UnitBuilder<'a> {
         parts.filter_map(|part| part.failure.as_deref())
     }
 
-    /// Whether there is an earlier version of what fails.
+    /// Whether there is an earlier version of a failed resource.
     fn has_version(&self, failure: &Failure) -> bool {
         let mut versions = self.previous.into_iter().flat_map(|unit| unit.versions());
         versions.any(|one| failure.is_about(one.kind, &one.made.resource.name))
     }
 
-    /// Keeps where the upstream led when it could be made, with all that is there: `last` says where it
-    /// led in the last snapshot. `None` where it was never made.
+    /// Keeps the last good target of the upstream, with its resources. `last` returns the target in
+    /// the last snapshot. `None` if there never was one.
     pub(crate) fn keep_led(&mut self, last: impl FnOnce() -> Option<Led>) -> Option<&Led> {
         let previous = self.previous?;
         self.led = previous.led.clone().or_else(|| {
@@ -366,26 +366,26 @@ impl<'a> UnitBuilder<'a> {
         self.led.as_deref()
     }
 
-    /// Takes over all parts of the previous unit, where there is one. No part is added after that.
+    /// Reuses all parts of the previous unit, if there is one. No part may be added after that.
     pub(crate) fn take_over(&mut self) -> bool {
         self.taken_over = self.previous.is_some() && self.same_extensions;
         self.taken_over
     }
 
-    /// Whether all of the previous unit could be made.
+    /// Whether all parts of the previous unit were made.
     pub(crate) fn is_sound(&self) -> bool {
         let failed = |unit: &Arc<Unit>| unit.parts.iter().any(|part| part.failure.is_some());
         self.previous.is_some_and(|unit| !failed(unit))
     }
 
-    /// Whether a part of this type fails, or did in the previous unit.
+    /// Whether a part of this type fails, or failed in the previous unit.
     pub(crate) fn has_trouble(&self, kind: Type) -> bool {
         let before = self.previous.into_iter().flat_map(|unit| &unit.parts);
         let mut parts = self.parts().iter().chain(before);
         parts.any(|part| part.kind == kind && part.failure.is_some())
     }
 
-    /// Whether the part at this place fails, or did in the previous unit.
+    /// Whether the part at this index fails, or failed in the previous unit.
     pub(crate) fn troubled(&self, at: usize) -> bool {
         let before = self.previous.and_then(|unit| unit.parts.get(at));
         let parts = self.parts().get(at).into_iter().chain(before);
@@ -399,7 +399,7 @@ impl<'a> UnitBuilder<'a> {
         {
             return Arc::clone(previous);
         }
-        // It lives as long as the proxy is as it is.
+        // The unit is long-lived.
         self.parts.shrink_to_fit();
         let kept = self.keep();
         Arc::new(Unit {
@@ -409,7 +409,7 @@ impl<'a> UnitBuilder<'a> {
         })
     }
 
-    /// The last good versions of what failed, and of what those refer to.
+    /// The last good versions of failed parts, and of the resources that those refer to.
     fn keep(&mut self) -> Vec<Kept> {
         let Some(previous) = self.previous else {
             return Vec::new();

@@ -1,8 +1,8 @@
-//! How many requests the proxy lets through to its application: a filter of the public listener with the
-//! limit for all requests, and routes with those for single paths.
+//! Rate limits for requests to the application: a filter of the public listener with the limit for
+//! all requests, and routes with the limits of single paths.
 //!
-//! A request that is refused by the access rules counts for no limit. What is over a limit is answered
-//! with 429, over gRPC with RESOURCE_EXHAUSTED. All of Envoy's threads have the limit together.
+//! Requests that the access rules deny do not count. Requests over a limit are answered with 429,
+//! or RESOURCE_EXHAUSTED for gRPC. Limits are shared by all threads of Envoy.
 
 use std::time::Duration;
 
@@ -23,26 +23,26 @@ use crate::listener;
 use crate::names::LOCAL_RATE_LIMIT;
 use crate::settings::ProxySettings;
 
-/// What the limits count under.
+/// The statistics prefix.
 const STATS: &str = "rate_limit";
 
-/// Why the limits of a proxy have no effect, where they have none.
+/// The warning if the limits of a proxy have no effect.
 pub(crate) fn warning(snapshot: &Snapshot, settings: &ProxySettings) -> Option<String> {
     snapshot.instance.proxy.rate_limits.as_ref()?;
     let why = if !snapshot.protocol.is_http() {
         "the protocol is tcp, which has no requests"
     } else if settings.public_listener.is_some() {
-        "envoy_public_listener_json has taken the place of the listener"
+        "envoy_public_listener_json replaces the listener"
     } else {
         return None;
     };
     Some(format!("RateLimits have no effect: {why}"))
 }
 
-/// The filter, with the limit for all requests where there is one.
+/// The filter, with the limit for all requests if there is one.
 pub(crate) fn filter(limits: &InstanceRateLimits) -> HttpFilter {
     let config = match limits.requests_per_second {
-        // It does nothing where no route says more.
+        // A no-op unless a route has a limit.
         0 => LocalRateLimit {
             stat_prefix: STATS.to_owned(),
             ..LocalRateLimit::default()
@@ -52,10 +52,10 @@ pub(crate) fn filter(limits: &InstanceRateLimits) -> HttpFilter {
     listener::http_filter(LOCAL_RATE_LIMIT, encode::any(&config))
 }
 
-/// The paths that have limits of their own, in their order, with what replaces the filter's.
+/// The paths with limits of their own, in order, with the config that overrides the filter's.
 pub(crate) fn routes(limits: &InstanceRateLimits) -> impl Iterator<Item = (PathSpecifier, Any)> {
     limits.routes.iter().filter_map(|route| {
-        // Exactly one is set: others are refused when they are written.
+        // Exactly one is set; other entries are refused when they are written.
         let path = chain_route::path(&route.path_exact, &route.path_prefix, &route.path_regex)?;
         let limit = limit(route.requests_per_second, route.requests_max_burst);
         Some((path, encode::any(&limit)))

@@ -1,12 +1,12 @@
-//! Intentions as the rules of Envoy's access filters: for connections where the service speaks
-//! bytes, for requests where it speaks HTTP.
+//! Intentions as rules of Envoy's RBAC filters: for connections of TCP services, and for requests
+//! of HTTP services.
 //!
-//! Rules without policies are never left out: Envoy takes absent rules for permission.
+//! Rules without policies are never omitted, because Envoy allows everything without rules.
 //!
-//! What a rule asks of a token is a condition on what the filter of [`crate::jwt`] has found.
+//! Token requirements are conditions on the claims that the filter of [`crate::jwt`] stores.
 //!
-//! The messages with the map of policies are declared here and not taken from Envoy's, because
-//! their map has no order and two encodings of it could differ.
+//! The messages that contain the map of policies are declared here, because the map in Envoy's
+//! generated types has no order, so that two encodings could differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,15 +37,15 @@ use string_matcher::MatchPattern;
 use crate::error::GenerateError;
 use crate::jwt::claims;
 
-/// All rules about connections are one policy.
+/// The policy with all rules for connections.
 const LAYER4: &str = "consul-intentions-layer4";
-/// Every rule about requests is one policy, its place in the rules at the end.
+/// The prefix of policies for requests, one for each rule, followed by the index of the rule.
 const LAYER7: &str = "consul-intentions-layer7-";
-/// The policy of the listener of an HTTP service, whose rules are in its routes.
+/// The policy in the listener of an HTTP service, whose rules are in the routes.
 const IN_ROUTES: &str = "intentions-are-in-the-routes";
 const STAT_PREFIX: &str = "connect_authz";
 
-/// `envoy.config.rbac.v3.RBAC` with its policies in order.
+/// `envoy.config.rbac.v3.RBAC` with sorted policies.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Rules {
     #[prost(enumeration = "rbac::Action", tag = "1")]
@@ -77,7 +77,7 @@ pub(crate) struct NetworkRbac {
     pub(crate) stat_prefix: String,
 }
 
-/// The filter for connections, with the intentions in it. Rules about requests refuse the connection.
+/// The network filter with the intentions. Rules for requests deny the connection.
 pub(crate) fn connections(
     snapshot: &Snapshot,
     warnings: &mut Vec<String>,
@@ -97,7 +97,7 @@ pub(crate) fn connections(
     Ok(message::<EnvoyNetworkRbac>(&filter))
 }
 
-/// The intentions for requests, to replace what the filter says where it stands.
+/// The intentions for requests, as the routes' override of the filter's config.
 pub(crate) fn requests(
     snapshot: &Snapshot,
     warnings: &mut Vec<String>,
@@ -110,7 +110,7 @@ pub(crate) fn requests(
     Ok(message::<EnvoyHttpRbacPerRoute>(&route))
 }
 
-/// The filter for requests with the intentions in it, for listeners whose routes are not ours.
+/// The HTTP filter with the intentions, for user-written listeners.
 pub(crate) fn filter(
     snapshot: &Snapshot,
     warnings: &mut Vec<String>,
@@ -120,8 +120,8 @@ pub(crate) fn filter(
     Ok(message::<EnvoyHttpRbac>(&HttpRbac { rules }))
 }
 
-/// The filter for requests, which refuses them all. Its only policy fits none; it shows people who read
-/// Envoy's configuration, and programs that count policies, that there are rules, and where.
+/// The HTTP filter that denies all requests. Its only policy matches nothing. It documents in
+/// Envoy's configuration that there are rules, and where.
 pub(crate) fn no_requests() -> Any {
     let nobody = Policy {
         permissions: vec![everything()],
@@ -137,13 +137,13 @@ pub(crate) fn no_requests() -> Any {
     message::<EnvoyHttpRbac>(&HttpRbac { rules })
 }
 
-/// Which intentions ask for tokens of providers that do not exist.
+/// Warnings about intentions that require tokens of providers that do not exist.
 fn without_provider(snapshot: &Snapshot) -> BTreeSet<String> {
     let providers = &snapshot.jwt_providers;
     let report = |intention: &Intention, name: &str| {
         format!(
-            "the intention of source {:?} takes no token of {name:?}: there is no jwt-provider of \
-             that name, so what needs its token is refused; write it",
+            "the intention of source {:?} accepts no token of {name:?}: there is no jwt-provider of \
+             that name, so requests that need its token are refused; create it",
             intention.source().to_string()
         )
     };
@@ -156,7 +156,7 @@ fn without_provider(snapshot: &Snapshot) -> BTreeSet<String> {
     snapshot.intentions.iter().flat_map(of_intention).collect()
 }
 
-/// One of the messages above, under the type that Envoy knows it by.
+/// Encodes one of the messages above with Envoy's type.
 fn message<Known: Name>(message: &impl Message) -> Any {
     Any {
         type_url: Known::type_url(),
@@ -217,7 +217,7 @@ fn rules(
     })
 }
 
-/// Who calls, by the identity in the certificate.
+/// Matches callers by the identity in their certificate.
 fn caller(source: &SourceMatch, trust_domain: &TrustDomain) -> Principal {
     let certificate = principal::Authenticated {
         principal_name: Some(regex(identity(source, trust_domain))),
@@ -234,7 +234,7 @@ fn caller(source: &SourceMatch, trust_domain: &TrustDomain) -> Principal {
     identified(principal::Identifier::AndIds(principal::Set { ids }))
 }
 
-/// The caller where its token is as the rule asks.
+/// Matches the caller with the rule's token requirement.
 fn with_token(caller: Principal, token: &Token, providers: &JwtProviders) -> Principal {
     let has = |jwt: &JwtRequirement| claims::principal(jwt, providers);
     let token = match token {
@@ -252,7 +252,7 @@ fn identified(identifier: principal::Identifier) -> Principal {
     }
 }
 
-/// The identities of a service in every datacenter, or of every service of a namespace or a partition.
+/// The identities of a service in every datacenter, or of all services of a namespace or partition.
 fn identity(source: &SourceMatch, trust_domain: &TrustDomain) -> String {
     const ANY: &str = "[^/]+";
     let service = source.name.as_deref().map_or_else(
@@ -269,7 +269,7 @@ fn identity(source: &SourceMatch, trust_domain: &TrustDomain) -> String {
     format!("^spiffe://{mesh}/{partition}ns/{namespace}/dc/{ANY}/svc/{service}$")
 }
 
-/// A service's name as identities spell it, where some characters are encoded.
+/// A service's name as encoded in SPIFFE ids.
 fn encoded(service: &str, trust_domain: &TrustDomain) -> String {
     let id = SpiffeId::Service {
         trust_domain: trust_domain.clone(),
@@ -284,12 +284,12 @@ fn encoded(service: &str, trust_domain: &TrustDomain) -> String {
     }
 }
 
-/// A text in a regular expression: matches itself and nothing else.
+/// Quotes a text for a regular expression.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        // RE2 takes a backslash before any ASCII punctuation as that character. The dash needs none
-        // outside of brackets, and names are full of it.
+        // RE2 accepts a backslash before any ASCII punctuation. The dash needs no escape outside
+        // brackets and is frequent in names.
         if c.is_ascii_punctuation() && c != '-' && c != '_' {
             out.push('\\');
         }
@@ -298,7 +298,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// What is asked for, less what another permission decides.
+/// Matches the requests of a permission, except those of other permissions.
 fn request(
     rule: &PermissionRule,
     source: &SourceMatch,
@@ -358,8 +358,8 @@ fn conditions(shape: &Shape, source: &SourceMatch) -> Result<Vec<Permission>, Ge
     Ok(all)
 }
 
-/// A condition on a header; `None` when it says nothing. To Envoy a header that is absent meets no
-/// condition on its value, an inverted one neither, unless the matcher says that it counts as empty.
+/// A condition on a header; `None` without an operator. In Envoy an absent header does not match
+/// any condition on its value, not even an inverted one, unless the matcher treats it as empty.
 fn header(condition: &HttpHeaderPermission, refused: bool) -> Option<HeaderMatcher> {
     let mut matcher = if condition.present {
         HeaderMatcher {
@@ -400,7 +400,7 @@ fn text_header(name: &str, text: StringMatcher) -> HeaderMatcher {
     }
 }
 
-/// Requests that meet all conditions; every request when there is none.
+/// Requests that meet all conditions; every request without conditions.
 fn both(mut conditions: Vec<Permission>) -> Permission {
     match conditions.len() {
         0 => everything(),

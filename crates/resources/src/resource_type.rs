@@ -1,6 +1,6 @@
-//! The types of resources, and which of them name which.
+//! The types of resources and the references between them.
 
-/// The types of resources that are made here.
+/// The generated resource types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     Cluster,
@@ -33,7 +33,7 @@ impl Type {
         Self::ALL.into_iter().find(|kind| kind.url() == url)
     }
 
-    /// Whether resources of this type name those of the other one.
+    /// Whether resources of this type may refer to resources of the other type.
     pub(crate) fn refers_to(self, other: Self) -> bool {
         use Type::{Cluster, Endpoints, Listener, Routes, Secret};
         match self {

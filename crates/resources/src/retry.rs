@@ -1,14 +1,14 @@
-//! Requests of which nothing was sent: callers try them again at another instance, at most twice. What
-//! an application may have seen a byte of is never sent again.
+//! Retries of requests that were not sent: callers retry them at another instance, at most twice.
+//! Requests of which an application may have seen a byte are never retried.
 //!
-//! A caller sees by itself that it cannot connect to a proxy, and that a proxy has refused a stream.
-//! That a proxy in turn could not connect to its application, which has ended before its pod is gone
-//! from the callers' endpoints, is said in the proxy's answer by a header. Neither the application's
-//! own answers nor those that the caller's application gets have that header.
+//! A caller detects by itself failed connections to a proxy, and streams that a proxy has refused.
+//! A proxy that cannot connect to its application (which may end before its pod leaves the callers'
+//! endpoints) reports this in its response by a header. The header is removed from the
+//! application's own responses, and from those to the caller's application.
 //!
-//! Envoy keeps up to 1 MiB of a request's body to send it again; a request whose body is longer by
-//! then fails. Connections that are not HTTP are made to another instance where a proxy cannot be
-//! connected to; what a proxy has accepted is not tried again.
+//! Envoy buffers up to 1 MiB of a request's body for retries; a request with a longer body fails at
+//! that point. TCP connections are tried at another instance if a proxy cannot be reached, but not
+//! after a proxy has accepted them.
 
 use envoy_types::pb::envoy::config::accesslog::v3::{
     AccessLogFilter, ResponseFlagFilter, access_log_filter,
@@ -25,20 +25,21 @@ use envoy_types::pb::google::protobuf::UInt32Value;
 
 use crate::encode;
 
-/// The header by which a proxy says that its application has seen nothing of the request.
+/// The response header of a proxy whose application has seen nothing of the request.
 pub(crate) const NOT_SENT: &str = "x-legate-not-sent";
 
-/// How many instances are tried at most.
+/// The maximum number of instances to try.
 pub(crate) const ATTEMPTS: u32 = 3;
 
-/// Requests to one service that may be tried again at a time. As many as Envoy sends at a time by
-/// default: with its default of 3, an instance that ends under load loses requests.
+/// The maximum number of concurrent retries to one service. Equals Envoy's default limit of
+/// concurrent requests: with its default of 3 retries, requests are lost when an instance ends
+/// under load.
 pub(crate) const AT_A_TIME: u32 = 1024;
 
-/// Envoy's name for "no connection to the upstream could be made".
+/// Envoy's response flag for a failed upstream connection.
 const CONNECTION_FAILURE: &str = "UF";
 
-/// What callers do.
+/// The retry policy of callers.
 pub(crate) fn policy() -> RetryPolicy {
     let said = HeaderMatcher {
         name: NOT_SENT.to_owned(),
@@ -58,13 +59,13 @@ pub(crate) fn policy() -> RetryPolicy {
         }),
         retriable_headers: vec![said],
         retry_host_predicate: vec![another],
-        // How often another instance is looked for; after that the same one is asked.
+        // The maximum number of attempts to select another instance; then the same one is used.
         host_selection_retry_max_attempts: 5,
         ..RetryPolicy::default()
     }
 }
 
-/// What a proxy says in its own answers.
+/// Adds the header to a proxy's own responses.
 pub(crate) fn replies() -> LocalReplyConfig {
     let filter = ResponseFlagFilter {
         flags: vec![CONNECTION_FAILURE.to_owned()],

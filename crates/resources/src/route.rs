@@ -1,10 +1,10 @@
-//! Routes: where a request goes and, for requests from the mesh, whether it may.
+//! Routes: the cluster of a request and, for requests from the mesh, its authorization.
 //!
-//! The public listener of an HTTP service has its routes as a resource of their own, and the
-//! intentions are part of them. Envoy looks routes up for every request, so that new ones hold for
-//! the next request on each open connection, and no connection is closed for their sake. Rules in
-//! the listener would do neither: a connection keeps the listener that accepted it until it is
-//! drained. What a request has started (a stream, a WebSocket) is not looked at again.
+//! The routes of an HTTP service's public listener are a separate resource that contains the
+//! intentions. Envoy evaluates routes for every request, so that new ones apply to the next request
+//! on each open connection, and no connection is closed. Rules in the listener would do neither,
+//! because a connection keeps its listener until it is drained. A started request (a stream, a
+//! WebSocket) is not evaluated again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ struct Input<'a> {
     idle_timeout: Option<Duration>,
 }
 
-/// The routes of the public listener of an HTTP service: what intentions allow goes to the
+/// The routes of the public listener of an HTTP service: requests that intentions allow, to the
 /// application.
 pub(crate) fn public(
     memo: &Memo,
@@ -69,27 +69,26 @@ fn build(input: &Input<'_>) -> RouteConfiguration {
     let limited: Vec<_> = limited.collect();
     let mut host = virtual_host(PUBLIC_LISTENER, action);
     host.routes.splice(0..0, limited);
-    // Replaces what the filter of this name says in the listener.
+    // Overrides the config of the listener's filter of this name.
     host.typed_per_filter_config = HashMap::from([(HTTP_RBAC.to_owned(), input.access.clone())]);
-    // The application's own answers never say that it has not seen the request.
+    // The application must not set the header itself.
     host.response_headers_to_remove = vec![retry::NOT_SENT.to_owned()];
     configuration(PUBLIC_LISTENER, host)
 }
 
-/// Routes that take every request to an upstream's cluster. `host` is the name of their virtual host.
+/// Routes for all requests to an upstream's cluster. `host` is the name of the virtual host.
 pub(crate) fn everything_to(cluster: &str, name: &str, host: &str) -> RouteConfiguration {
     let action = RouteAction {
         retry_policy: Some(retry::policy()),
         ..to_cluster(cluster)
     };
     let mut host = virtual_host(host, action);
-    // It is for the proxies: they have read it by then.
+    // The header is for the proxy itself, which has evaluated it by then.
     host.response_headers_to_remove = vec![retry::NOT_SENT.to_owned()];
     configuration(name, host)
 }
 
-/// Routes that take requests to clusters by the hosts that they are for: each the name of a cluster and
-/// its hosts.
+/// Routes by host: pairs of a cluster and its hosts.
 pub(crate) fn by_host(
     memo: &Memo,
     name: &str,
@@ -118,7 +117,7 @@ pub(crate) fn by_host(
     })
 }
 
-/// Routes that take requests for exactly this path to a cluster, and no other ones.
+/// A route for exactly this path to a cluster.
 pub(crate) fn path_to(path: &str, cluster: &str, name: &str) -> RouteConfiguration {
     let path = route_match::PathSpecifier::Path(path.to_owned());
     configuration(name, host_with(name, path, to_cluster(cluster)))

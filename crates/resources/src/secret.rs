@@ -1,4 +1,4 @@
-//! Certificates and roots as secrets of their own, so that a renewal touches nothing else.
+//! Certificates and roots as separate secrets, so that a renewal changes nothing else.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(crate) fn leaf(memo: &Memo, leaf: &Leaf) -> Result<Arc<EncodedResource>, Gen
     })
 }
 
-/// What peers' certificates are verified against.
+/// The roots that peers' certificates are verified against.
 pub(crate) fn roots(memo: &Memo, roots: &CaRoots) -> Result<Arc<EncodedResource>, GenerateError> {
     let certificates = roots.roots.iter().map(|root| root.root_cert.trim_end());
     let input = RootsInput {

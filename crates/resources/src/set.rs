@@ -1,4 +1,4 @@
-//! Everything that one proxy should have, by type and name, and what could not be made.
+//! All resources of one proxy by type and name, and the failures.
 
 use std::collections::HashSet;
 use std::ops::Index;
@@ -11,43 +11,43 @@ use crate::names::EXPOSED_LISTENER;
 use crate::part::{Kept, Made, Unit};
 use crate::resource_type::Type;
 
-/// The resources of one type, in the order of their names. A list, because every proxy has some
-/// twenty resources for as long as it is connected, and maps have much room that nothing is in.
+/// The resources of one type, sorted by name. A list, because every connected proxy holds some
+/// twenty resources, and maps have more overhead.
 #[derive(Clone, Debug, Default)]
 pub struct ByName(Vec<Arc<EncodedResource>>);
 
 impl ByName {
-    /// The resource of this name.
+    /// The resource with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<EncodedResource>> {
         self.find(name).ok().map(|at| &self.0[at])
     }
 
-    /// Whether there is a resource of this name.
+    /// Whether there is a resource with this name.
     pub fn contains_key(&self, name: &str) -> bool {
         self.find(name).is_ok()
     }
 
-    /// The names, in their order.
+    /// The names, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.iter().map(|one| &one.name)
     }
 
-    /// The resources with their names, in the order of those.
+    /// The resources with their names, sorted by name.
     pub fn iter(&self) -> <&Self as IntoIterator>::IntoIter {
         self.into_iter()
     }
 
-    /// The resources, in the order of their names.
+    /// The resources, sorted by name.
     pub fn values(&self) -> impl Iterator<Item = &Arc<EncodedResource>> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// The number of resources.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no resources.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -61,7 +61,7 @@ impl ByName {
         self.0.binary_search_by(|one| (*one.name).cmp(name))
     }
 
-    /// Adds a resource unless there is one of its name; returns the one that is in now.
+    /// Inserts a resource unless its name is taken. Returns the resource with that name.
     fn put(&mut self, resource: &Arc<EncodedResource>) -> &Arc<EncodedResource> {
         let at = self.find(&resource.name).unwrap_or_else(|at| {
             self.0.insert(at, Arc::clone(resource));
@@ -88,10 +88,10 @@ impl<'a> IntoIterator for &'a ByName {
 impl Index<&str> for ByName {
     type Output = Arc<EncodedResource>;
 
-    /// The resource of this name.
+    /// The resource with this name.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     fn index(&self, name: &str) -> &Self::Output {
         self.get(name).expect("there is a resource of this name")
     }
@@ -100,20 +100,20 @@ impl Index<&str> for ByName {
 /// The resources of one proxy.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceSet {
-    /// Where nothing of a type has changed, this is the same list as in the previous set.
+    /// For a type without changes, the same list as in the previous set.
     by_type: [Arc<ByName>; Type::ALL.len()],
-    /// The types of which several parts have a resource of the same name.
+    /// The types in which several parts have a resource of the same name.
     repeated: [bool; Type::ALL.len()],
     warnings: Vec<String>,
     failures: Vec<Failure>,
     pub(crate) units: Vec<Arc<Unit>>,
-    /// What was applied to all of them.
+    /// The extensions that were applied.
     pub(crate) extensions: Option<Arc<Extensions>>,
 }
 
 impl ResourceSet {
-    /// A set of resources that were encoded already, each with its type URL. Those of a type that
-    /// this crate does not make are left out.
+    /// A set of encoded resources, each with its type URL. Resources of other types than the
+    /// generated ones are dropped.
     pub fn from_resources<'a>(
         resources: impl IntoIterator<Item = (&'a str, EncodedResource)>,
     ) -> Self {
@@ -126,40 +126,40 @@ impl ResourceSet {
         set
     }
 
-    /// The resources of a type, by name. None of a type that this crate does not make.
+    /// The resources of a type, by name; empty for types that this crate does not generate.
     pub fn get(&self, type_url: &str) -> &ByName {
         static NONE: ByName = ByName(Vec::new());
         Type::from_url(type_url).map_or(&NONE, |kind| &*self.by_type[kind as usize])
     }
 
-    /// Whether the resources of a type, and what cannot be made, are known to be those of the set that
-    /// this one was made after.
+    /// Whether the resources of a type, and the failures, are known to be the same as in the
+    /// previous set.
     pub fn is_unchanged(&self, previous: &Self, type_url: &str) -> bool {
         let kind = Type::from_url(type_url).map(|kind| kind as usize);
         let same = |kind: usize| Arc::ptr_eq(&self.by_type[kind], &previous.by_type[kind]);
         kind.is_none_or(same) && self.failures == previous.failures
     }
 
-    /// What was left out or replaced by a default because it could not be used, for the log.
+    /// Inputs that were ignored or replaced by a default, for the log.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// What cannot be made, and whether an earlier version of it is in the set.
+    /// The resources that cannot be made, and whether an earlier version of each is in the set.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
 
-    /// Whether the set lacks this resource only because it cannot be made: a client that has it
-    /// from an earlier stream keeps it.
+    /// Whether this resource is missing only because it cannot be made: a client that has it from
+    /// an earlier stream keeps it.
     pub fn cannot_make(&self, type_url: &str, name: &str) -> bool {
         let mut lacking = self.failures.iter().filter(|failure| !failure.kept);
         let kind = Type::from_url(type_url);
         kind.is_some_and(|kind| lacking.any(|failure| failure.is_about(kind, name)))
     }
 
-    /// Why a proxy cannot do anything with the set: it has nothing to listen on, or no certificate
-    /// to show or to verify others with, because that cannot be made.
+    /// The reason why a proxy cannot use the set: no listener at all, or no certificate or roots,
+    /// because they cannot be made.
     pub fn unusable(&self) -> Option<&GenerateError> {
         let lacking = || self.failures.iter().filter(|failure| !failure.kept);
         let secret = lacking().find(|failure| failure.kind() == Type::Secret);
@@ -169,7 +169,7 @@ impl ResourceSet {
         first.map(|failure| &failure.reason)
     }
 
-    /// Everything that the units made, then what they keep where that has room.
+    /// The resources that the units made, then their kept versions if they do not conflict.
     pub(crate) fn of(
         units: Vec<Arc<Unit>>,
         extensions: Option<Arc<Extensions>>,
@@ -207,7 +207,7 @@ impl ResourceSet {
         set
     }
 
-    /// This set with other versions of its resources, where that is all by which the units differ.
+    /// This set with new versions of its resources, `None` if the units differ in anything else.
     fn with_versions_of(&self, units: &[Arc<Unit>]) -> Option<Self> {
         if units.len() != self.units.len() {
             return None;
@@ -241,13 +241,13 @@ impl ResourceSet {
                 continue;
             };
             let known = self.by_type[part.kind as usize].contains_key(&resource.name);
-            // Upstreams to one service have their endpoints in common.
+            // Upstreams of the same service share their endpoints.
             if !(known && part.kind == Type::Endpoints) {
                 self.warnings.extend_from_slice(&part.warnings);
             }
             let free = bind.as_ref().is_none_or(|bind| taken.insert(bind));
             if let Some(bind) = bind.as_ref().filter(|_| !free) {
-                // It may be that of another one's resource, which it cannot replace.
+                // It may have the name of another resource, which it cannot replace.
                 self.repeated[part.kind as usize] = true;
                 let listener = resource.name.strip_suffix(&format!(":{}", bind.suffix()));
                 let listener = listener.unwrap_or(&resource.name);
@@ -263,10 +263,10 @@ impl ResourceSet {
                 let name = &resource.name;
                 self.warnings.extend(match part.kind {
                     Type::Cluster => Some(format!(
-                        "two upstreams with different Config have the cluster {name}: the first one counts"
+                        "two upstreams with different Config have the cluster {name}: the first one is used"
                     )),
                     Type::Listener => Some(format!(
-                        "two different listeners are named {name}: the first one counts"
+                        "two different listeners are named {name}: the first one is used"
                     )),
                     Type::Endpoints | Type::Routes | Type::Secret => None,
                 });
@@ -274,7 +274,7 @@ impl ResourceSet {
         }
     }
 
-    /// Adds a resource unless there is another one of its name. Tells whether it is in now.
+    /// Inserts a resource unless its name is taken. Returns whether this version is in the set.
     fn put(&mut self, kind: Type, resource: &Arc<EncodedResource>) -> bool {
         let list = Arc::make_mut(&mut self.by_type[kind as usize]);
         let count = list.len();

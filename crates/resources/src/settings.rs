@@ -1,7 +1,7 @@
-//! What the opaque maps of a registration say about its resources.
+//! Settings from the opaque maps of a registration.
 //!
-//! The maps were never validated when they were stored. What cannot be used is replaced by its
-//! default and is a warning, as in Consul; nothing here fails.
+//! The maps are not validated when they are stored. As in Consul, invalid values are replaced by
+//! defaults with a warning. Nothing here fails.
 
 use std::cell::LazyCell;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::telemetry::Telemetry;
 
-/// How long a connection to the application may take when nothing says otherwise.
+/// The default connect timeout of the application.
 const LOCAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The key with a listener for the mesh, as Envoy's JSON.
@@ -43,32 +43,33 @@ fn is_written(config: &Opaque, key: &str) -> bool {
 /// Settings of the proxy's own side, from `Proxy.Config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProxySettings {
-    /// Where the public listener listens, instead of the registration's address.
+    /// The public listener's address, instead of the registration's.
     pub(crate) bind_address: Option<String>,
     /// The public listener's port, instead of the registration's.
     pub(crate) bind_port: Option<u16>,
     pub(crate) local_connect_timeout: Duration,
-    /// Longest request to the application; zero is no limit, `None` is Envoy's 15 s.
+    /// The request timeout of the application; zero disables it, `None` means Envoy's default of 15
+    /// s.
     pub(crate) local_request_timeout: Option<Duration>,
-    /// Longest silence on a request; zero is no limit, `None` is Envoy's 5 min.
+    /// The idle timeout of requests; zero disables it, `None` means Envoy's default of 5 min.
     pub(crate) local_idle_timeout: Option<Duration>,
-    /// Most connections from the mesh; 0 is no limit.
+    /// The maximum number of connections from the mesh; 0 means no limit.
     pub(crate) max_inbound_connections: u32,
-    /// Spread connections exactly evenly over Envoy's threads.
+    /// Whether connections are balanced exactly over Envoy's threads.
     pub(crate) balance_inbound: bool,
-    /// How long Envoy waits for endpoints and routes at first; `None` is Envoy's 15 s.
+    /// Envoy's initial fetch timeout for endpoints and routes; `None` means its default of 15 s.
     pub(crate) fetch_timeout: Option<Duration>,
-    /// The listener for the mesh as a user wrote it.
+    /// The public listener, if a user wrote it.
     pub(crate) public_listener: Option<String>,
-    /// The cluster of the application as a user wrote it.
+    /// The application's cluster, if a user wrote it.
     pub(crate) local_cluster: Option<String>,
-    /// What is reported of connections and requests.
+    /// Access logs and tracing.
     pub(crate) telemetry: Telemetry,
 }
 
 type ReadSettings = (ProxySettings, Vec<String>);
 
-/// The proxy's settings with what is wrong with them, read when a part needs them.
+/// The proxy's settings with their warnings, parsed on first use.
 pub(crate) type Settings<'a> = LazyCell<ReadSettings, Box<dyn FnOnce() -> ReadSettings + 'a>>;
 
 impl ProxySettings {
@@ -117,21 +118,21 @@ impl ProxySettings {
     }
 }
 
-/// Settings towards one upstream, from its own `Config`.
+/// Settings of one upstream, from its `Config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct UpstreamSettings {
-    /// Circuit breakers, where any is set.
+    /// Circuit breakers, if any is set.
     pub(crate) limits: Option<Limits>,
     pub(crate) outliers: Outliers,
-    /// Spread connections exactly evenly over Envoy's threads.
+    /// Whether connections are balanced exactly over Envoy's threads.
     pub(crate) balance_outbound: bool,
-    /// The listener as a user wrote it.
+    /// The listener, if a user wrote it.
     pub(crate) listener: Option<String>,
-    /// The cluster as a user wrote it.
+    /// The cluster, if a user wrote it.
     pub(crate) cluster: Option<String>,
 }
 
-/// Circuit breakers; zero lets nothing through, `None` is Envoy's default.
+/// Circuit breakers; zero allows nothing, `None` means Envoy's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Limits {
     pub(crate) max_connections: Option<u32>,
@@ -139,7 +140,7 @@ pub(crate) struct Limits {
     pub(crate) max_concurrent_requests: Option<u32>,
 }
 
-/// When an instance that fails is left out for a while; `None` is Envoy's default.
+/// Outlier detection; `None` means Envoy's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Outliers {
     pub(crate) interval: Option<Duration>,
@@ -179,7 +180,7 @@ impl UpstreamSettings {
     }
 }
 
-/// Reads keys and collects what is wrong with them.
+/// Parses values and collects warnings.
 struct Reader<'a> {
     at: String,
     warnings: &'a mut Vec<String>,
@@ -199,7 +200,7 @@ impl Reader<'_> {
         self.take(read)
     }
 
-    /// A resource as JSON.
+    /// A resource in JSON.
     fn written(&mut self, config: &Opaque, key: &str) -> Option<String> {
         self.text(config, key).filter(|text| !text.is_empty())
     }
@@ -220,13 +221,13 @@ impl Reader<'_> {
         self.take(read)
     }
 
-    /// Milliseconds. A negative number is ignored without a word, as Consul does.
+    /// Milliseconds. As in Consul, negative numbers are ignored silently.
     fn millis(&mut self, config: &Opaque, key: &str) -> Option<Duration> {
         let millis = self.take(opaque::integer(config, key))?;
         u64::try_from(millis).ok().map(Duration::from_millis)
     }
 
-    /// A duration in Go's notation, or in nanoseconds. Zero is no duration.
+    /// A duration in Go's notation, or in nanoseconds. Zero means unset.
     fn duration(&mut self, config: &Opaque, key: &str) -> Option<Duration> {
         let value = opaque::lookup(config, key)?;
         let read = match value {
@@ -259,7 +260,7 @@ impl Reader<'_> {
         for key in keys {
             if opaque::lookup(config, key).is_some() {
                 self.warnings.push(format!(
-                    "{}: {key} is not served and has no effect",
+                    "{}: {key} is not supported and has no effect",
                     self.at
                 ));
             }

@@ -1,8 +1,8 @@
-//! What Envoy reports of connections and requests: access logs, on every listener and in every filter
-//! that ends a chain, and traces of requests. The names and the filter of logs are Consul's.
+//! Envoy's telemetry: access logs of every listener and terminal filter, and tracing of requests.
+//! Names and filters of logs are Consul's.
 //!
-//! The messages around a log's JSON object are declared here and not taken from Envoy's, because
-//! their map has no order and two encodings of it could differ.
+//! The messages that contain a log's JSON object are declared here, because the map in Envoy's
+//! generated types has no order, so that two encodings could differ.
 
 use envoy_types::pb::envoy::config::accesslog::v3::{
     AccessLog, AccessLogFilter, ResponseFlagFilter, access_log, access_log_filter,
@@ -19,24 +19,24 @@ use prost_types::{ListValue, Struct, Value};
 
 use crate::custom;
 
-/// The log of connections that no filter chain takes.
+/// The log of connections that match no filter chain.
 const LISTENER_LOG: &str = "Consul Listener Log";
 /// The log of connections and requests that a filter handles.
 const FILTER_LOG: &str = "Consul Listener Filter Log";
-/// Envoy's flag of a connection or request that nothing is configured for.
+/// Envoy's response flag for connections and requests without a route.
 const NO_ROUTE: &str = "NR";
 
-/// The key of the proxy's config that says how requests are traced, as Envoy's JSON.
+/// The key of the proxy's config with the tracing settings, as Envoy's JSON.
 const TRACING_JSON: &str = "envoy_listener_tracing_json";
 
-/// What every listener of a proxy reports. The default reports nothing.
+/// The telemetry of a proxy's listeners. The default reports nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Telemetry {
-    /// Where access logs go and in which form.
+    /// The sink and format of access logs.
     logger: Option<Any>,
-    /// Whether connections are logged that no filter chain takes.
+    /// Whether connections that match no filter chain are logged.
     logs_refused_connections: bool,
-    /// How requests are traced, encoded, as a user wrote it.
+    /// The encoded tracing settings that a user wrote.
     tracing: Option<Vec<u8>>,
 }
 
@@ -50,10 +50,10 @@ impl Telemetry {
         }
     }
 
-    /// How requests are traced. Unless a user wrote something else, whoever calls decides it.
+    /// The tracing settings. By default callers decide whether a request is traced.
     pub(crate) fn tracing(&self) -> Tracing {
         let written = self.tracing.as_ref();
-        // Encoded by us, so that it can be decoded.
+        // Encoded above, so that decoding succeeds.
         let written = written.and_then(|bytes| Tracing::decode(bytes.as_slice()).ok());
         written.unwrap_or_else(|| Tracing {
             random_sampling: Some(Percent { value: 0.0 }),
@@ -61,7 +61,7 @@ impl Telemetry {
         })
     }
 
-    /// The same without what a user wrote about traces.
+    /// The same without the tracing settings that a user wrote.
     pub(crate) fn without_tracing(&self) -> Self {
         Self {
             tracing: None,
@@ -69,7 +69,7 @@ impl Telemetry {
         }
     }
 
-    /// Whether two registrations say the same about it.
+    /// Whether two registrations have the same telemetry settings.
     pub(crate) fn is_same(a: &ServiceInstance, b: &ServiceInstance) -> bool {
         let tracing =
             |one: &ServiceInstance| opaque::lookup(&one.proxy.config, TRACING_JSON).cloned();
@@ -91,7 +91,7 @@ impl Telemetry {
         log.into_iter().collect()
     }
 
-    /// The logs of a filter that ends a chain.
+    /// The logs of a terminal filter.
     pub(crate) fn filter_logs(&self) -> Vec<AccessLog> {
         let log = self.logger.iter();
         log.map(|logger| log_as(FILTER_LOG, logger, None)).collect()
@@ -139,7 +139,7 @@ struct FileLog {
     log_format: Option<Format>,
 }
 
-/// `envoy.config.core.v3.SubstitutionFormatString` with its keys in order.
+/// `envoy.config.core.v3.SubstitutionFormatString` with sorted keys.
 #[derive(Clone, PartialEq, Message)]
 struct Format {
     #[prost(message, optional, tag = "2")]
@@ -168,7 +168,7 @@ fn logger(logs: &AccessLogs, warnings: &mut Vec<String>) -> Any {
 fn format(logs: &AccessLogs, warnings: &mut Vec<String>) -> Format {
     let chosen = logs.format().unwrap_or_else(|error| {
         warnings.push(format!(
-            "AccessLogs.JSONFormat is no JSON object: {error}; the default is used"
+            "AccessLogs.JSONFormat is not a JSON object: {error}; the default is used"
         ));
         LogFormat::default()
     });

@@ -1,5 +1,5 @@
-//! Mutual TLS on both sides of a proxy: versions and ciphers from the mesh, certificates by the
-//! names of their secrets, the peer's identity by its SPIFFE URI.
+//! Mutual TLS on both sides of a proxy: versions and ciphers from the mesh entry, certificates by
+//! secret names, the peer's identity by its SPIFFE id.
 
 use envoy_types::pb::envoy::config::core::v3::{
     AggregatedConfigSource, ApiVersion, ConfigSource, TransportSocket, config_source,
@@ -18,7 +18,7 @@ use crate::encode;
 use crate::error::GenerateError;
 use crate::names::{LEAF, ROOTS, TLS_SOCKET};
 
-/// Versions and ciphers of one direction. The default leaves everything to Envoy.
+/// Versions and ciphers of one direction. The default leaves all of them to Envoy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct TlsSettings {
     min: i32,
@@ -51,7 +51,7 @@ impl TlsSettings {
         };
         let min = version("TLSMinVersion", &direction.tls_min_version)?;
         let max = version("TLSMaxVersion", &direction.tls_max_version)?;
-        // TLS 1.3 has its own suites, which cannot be chosen.
+        // The cipher suites of TLS 1.3 are not configurable.
         let chosen: &[String] = match min {
             tls_parameters::TlsProtocol::TlSv13 => &[],
             _ => &direction.cipher_suites,
@@ -91,7 +91,7 @@ fn version(name: &str) -> Option<tls_parameters::TlsProtocol> {
     })
 }
 
-/// The suite's name as Envoy's TLS library has it.
+/// The suite's name in Envoy's TLS library.
 fn cipher(name: &str) -> Option<&'static str> {
     Some(match name {
         "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256" => "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -112,7 +112,7 @@ fn cipher(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The socket of a listener for the mesh: callers must show a certificate of the mesh.
+/// The socket of the public listener: clients must present a certificate of the mesh.
 pub(crate) fn downstream(settings: &TlsSettings, alpn: &[&str]) -> TransportSocket {
     use common_tls_context::ValidationContextType;
     let context = DownstreamTlsContext {
@@ -129,7 +129,7 @@ pub(crate) fn downstream(settings: &TlsSettings, alpn: &[&str]) -> TransportSock
     socket(encode::any(&context))
 }
 
-/// The socket of a cluster in the mesh: whoever answers must be exactly `identity`.
+/// The socket of a cluster in the mesh: the server must have exactly this identity.
 pub(crate) fn upstream(settings: &TlsSettings, sni: &str, identity: &str) -> TransportSocket {
     use common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
     let exact = string_matcher::MatchPattern::Exact(identity.to_owned());
@@ -177,7 +177,7 @@ fn sds(name: &str) -> SdsSecretConfig {
     }
 }
 
-/// "From the stream that this came from."
+/// The config source that selects the current ADS stream.
 pub(crate) fn ads(fetch_timeout: Option<ProtoDuration>) -> ConfigSource {
     ConfigSource {
         initial_fetch_timeout: fetch_timeout,
@@ -189,7 +189,7 @@ pub(crate) fn ads(fetch_timeout: Option<ProtoDuration>) -> ConfigSource {
     }
 }
 
-/// The socket that speaks TLS.
+/// A TLS socket.
 pub(crate) fn socket(config: envoy_types::pb::google::protobuf::Any) -> TransportSocket {
     TransportSocket {
         name: TLS_SOCKET.to_owned(),

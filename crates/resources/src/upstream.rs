@@ -1,10 +1,9 @@
-//! What an upstream is made into: a cluster for each place where its chain ends, and what leads
-//! there.
+//! The plan of an upstream's resources: a cluster for each resolver of its chain, and its target.
 //!
-//! A resolver of the chain is one cluster. Where others answer when its target cannot, it is a
-//! cluster for each of these, and one that prefers them in their order. As in Consul, that is Envoy's
-//! aggregate with its usual overprovisioning of 1.4: once fewer than about 72 % of the instances of a
-//! target are healthy, a part of the traffic goes to the next one.
+//! A resolver of the chain becomes one cluster. A resolver with failover becomes a cluster for each
+//! target, and one that selects among them in order. As in Consul, that is Envoy's aggregate
+//! cluster with the default overprovisioning of 1.4: once fewer than about 72 % of the instances of
+//! a target are healthy, part of the traffic goes to the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +20,11 @@ use crate::memo::{Memo, WrittenCluster};
 use crate::names;
 use crate::settings::{CLUSTER_JSON, LISTENER_JSON, UpstreamSettings};
 
-/// One upstream with what its resources have in common.
+/// One upstream with the inputs that its resources share.
 pub(crate) struct UpstreamPlan<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) upstream: &'a UpstreamSnapshot,
-    /// Its name in the registration, by which its listener and routes are named.
+    /// Its id in the registration, the name of its listener and routes.
     pub(crate) id: String,
     pub(crate) settings: UpstreamSettings,
     pub(crate) warnings: Vec<String>,
@@ -41,21 +40,22 @@ pub(crate) struct ClusterPlan<'a> {
 pub(crate) enum ClusterKind<'a> {
     /// The instances of a target.
     Target(&'a Target, Option<&'a LoadBalancer>),
-    /// These clusters: as much to each as its healthy instances can take, the rest to the next.
+    /// The member clusters: each receives as much as its healthy instances can take, the rest goes
+    /// to the next one.
     Failover(Vec<String>),
 }
 
-/// Where what is sent to an upstream goes.
+/// The target of an upstream's traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Leads {
-    /// All to one cluster.
+    /// A single cluster.
     Cluster(String),
-    /// Wherever the routes of this name say.
+    /// The routes of this name.
     Routes(String),
 }
 
 impl Leads {
-    /// The names of its routes.
+    /// The name of its routes, if it has any.
     pub(crate) fn routes(&self) -> Option<&str> {
         match self {
             Self::Cluster(_) => None,
@@ -69,7 +69,7 @@ impl<'a> UpstreamPlan<'a> {
         let mut warnings = Vec::new();
         let mut settings = UpstreamSettings::read(&upstream.upstream, &mut warnings);
         let id = upstream.upstream.id().to_string();
-        // What is written for one cluster cannot stand for a router, or for others that take over.
+        // A user-written resource for one cluster cannot represent a router or a failover.
         if !chain(upstream).is_ok_and(|chain| chain.default) {
             for (key, written) in [
                 (LISTENER_JSON, settings.listener.take()),
@@ -77,8 +77,8 @@ impl<'a> UpstreamPlan<'a> {
             ] {
                 let warning = written.map(|_| {
                     format!(
-                        "Config of upstream {id}: {key} has no effect, because config entries say \
-                         where what is sent to it goes"
+                        "Config of upstream {id}: {key} has no effect, because config entries \
+                         route its traffic"
                     )
                 });
                 warnings.extend(warning);
@@ -99,14 +99,14 @@ impl<'a> UpstreamPlan<'a> {
         }
     }
 
-    /// Whether connections that are not HTTP go to one instance from one address. Consul has no such
-    /// hash for them, and sends them to any instance.
+    /// Whether TCP connections from one address use the same instance. Consul sets no such hash for
+    /// them and balances them over all instances.
     pub(crate) fn hashes_source_ip(&self) -> bool {
         balancer(self.upstream).is_some_and(balancing::hashes_source_ip)
     }
 
     /// # Errors
-    /// When the entries that are stored do not make a chain.
+    /// When the stored entries do not form a chain.
     pub(crate) fn chain(&self) -> Result<&'a Chain, GenerateError> {
         chain(self.upstream)
     }
@@ -127,7 +127,7 @@ impl<'a> UpstreamPlan<'a> {
 }
 
 /// # Errors
-/// When the entries that are stored do not make a chain.
+/// When the stored entries do not form a chain.
 pub(crate) fn chain(upstream: &UpstreamSnapshot) -> Result<&Chain, GenerateError> {
     match &upstream.resolved.chain {
         Ok(chain) => Ok(chain),
@@ -135,12 +135,12 @@ pub(crate) fn chain(upstream: &UpstreamSnapshot) -> Result<&Chain, GenerateError
     }
 }
 
-/// How the instances of an upstream are chosen whose requests all go to one target.
+/// The load balancer of an upstream whose traffic goes to one target.
 fn balancer(upstream: &UpstreamSnapshot) -> Option<&LoadBalancer> {
     chain(upstream).ok()?.start()?.load_balancer.as_ref()
 }
 
-/// The cluster that everything goes to which is sent to an upstream, where there is just one.
+/// The cluster of an upstream, if there is only one.
 pub(crate) fn only_cluster(memo: &Memo, upstream: &UpstreamSnapshot) -> Option<String> {
     let chain = chain(upstream).ok()?;
     let resolver = chain.start().and_then(resolver)?;
@@ -148,8 +148,8 @@ pub(crate) fn only_cluster(memo: &Memo, upstream: &UpstreamSnapshot) -> Option<S
     Some(written.unwrap_or_else(|| cluster_name(chain, resolver)))
 }
 
-/// The name of the cluster that a user wrote for an upstream. Where it cannot be read the cluster
-/// fails, which says why.
+/// The name of the cluster that a user wrote for an upstream. `None` if it cannot be parsed; the
+/// cluster's part reports the error.
 fn written_name(memo: &Memo, upstream: &UpstreamSnapshot, chain: &Chain) -> Option<String> {
     let config = &upstream.upstream.config;
     let text = opaque::text(config, CLUSTER_JSON).ok().flatten()?;
@@ -159,17 +159,17 @@ fn written_name(memo: &Memo, upstream: &UpstreamSnapshot, chain: &Chain) -> Opti
     (*written).as_ref().ok().map(name)
 }
 
-/// The cluster that a user wrote for an upstream, from its `Config`. It is read once.
+/// The cluster that a user wrote for an upstream, from its `Config`. Parsed once.
 pub(crate) fn written(memo: &Memo, upstream: &Arc<Upstream>, text: &str) -> Arc<WrittenCluster> {
     memo.written(upstream, || custom::read(CLUSTER_JSON, text))
 }
 
-/// Whether requests go where routes of their own say.
+/// Whether the upstream has separate routes.
 pub(crate) fn has_routes(chain: &Chain) -> bool {
     chain.protocol.is_http() && !chain.default
 }
 
-/// The resolver of a node that is one.
+/// The resolver of a node, if it is one.
 fn resolver(node: &Node) -> Option<&Resolver> {
     match &node.kind {
         NodeKind::Resolver(resolver) => Some(resolver),
@@ -177,8 +177,8 @@ fn resolver(node: &Node) -> Option<&Resolver> {
     }
 }
 
-/// The clusters of an upstream, each after those that it takes instances from. None where the entries
-/// that are stored do not make a chain.
+/// The clusters of an upstream, each after its members. Empty if the stored entries do not form a
+/// chain.
 pub(crate) fn clusters<'a>(memo: &Memo, upstream: &'a UpstreamSnapshot) -> Vec<ClusterPlan<'a>> {
     let mut clusters = Vec::new();
     let Ok(chain) = chain(upstream) else {
@@ -230,8 +230,7 @@ fn add_clusters<'a>(
     });
 }
 
-/// The name of the cluster that a resolver is: that of its target, kept apart where the proxy wants
-/// something otherwise than everybody else.
+/// The name of a resolver's cluster: that of its target, with a hash if the proxy has overrides.
 pub(crate) fn cluster_name(chain: &Chain, resolver: &Resolver) -> String {
     let target = chain.targets.get(&resolver.target);
     let name = target.map_or("", |target| target.name.as_str());

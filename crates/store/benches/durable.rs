@@ -1,7 +1,7 @@
-//! Acknowledged writes per second of a store on disk, and how long it takes to open one.
+//! Benchmarks acknowledged writes per second of a store on disk, and the time to open it.
 //!
 //! `cargo bench -p legate-store --bench durable [DIRECTORY]`: the directory (default: the current
-//! one) decides which disk is measured.
+//! one) selects the disk to measure.
 #![expect(clippy::print_stdout, reason = "its output is the result")]
 #![expect(clippy::unwrap_used, reason = "a measurement that fails ends")]
 
@@ -14,10 +14,10 @@ use legate_runtime::Scope;
 use legate_store::{Command, Registration, Store, StoreConfig};
 use tokio::time::Instant;
 
-/// How long each number of writers is measured.
+/// The duration of the measurement for each number of writers.
 const MEASURED: Duration = Duration::from_secs(5);
 
-/// How many rows the store has that is opened.
+/// The number of rows in the store that is opened.
 const ROWS: usize = 100_000;
 
 fn main() {
@@ -57,7 +57,7 @@ async fn stop(store: Store, scope: Scope) {
     scope.stop(Duration::from_secs(60)).await.unwrap();
 }
 
-/// A registration of the usual size.
+/// A registration of typical size.
 fn register(name: String, count: usize) -> Command {
     let node = Node {
         node: name,
@@ -94,14 +94,14 @@ async fn writes(directory: &Path, writers: usize) -> f64 {
     rate
 }
 
-/// How long a killed server takes to read its rows, and how large its file is.
+/// Measures the time to read the rows of a killed server, and the size of its file.
 async fn recovery(directory: &Path) -> (Duration, u64) {
     let (store, scope) = open(directory).await;
     for first in (0..ROWS).step_by(1000) {
         let nodes = (first..first + 1000).map(|n| register(format!("node-{n:06}"), n));
         store.apply(Command::All(nodes.collect())).await.unwrap();
     }
-    // A copy of the files, as a killed server leaves them.
+    // A copy of the files, as after a kill.
     let copy = directory.with_extension("killed");
     std::fs::create_dir(&copy).unwrap();
     for name in ["store.redb", "store.key"] {

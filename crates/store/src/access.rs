@@ -1,4 +1,4 @@
-//! Tokens, auth methods and binding rules. What they allow is decided elsewhere.
+//! Tokens, auth methods and binding rules. This file makes no access decisions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::rejected::Rejected;
 use crate::rows::ManagementRow;
 use crate::write::WriteTxn;
 
-/// How a token is named.
+/// Identifies a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenKey {
-    /// By the public half.
+    /// By its public accessor id.
     Accessor(String),
-    /// By the secret half.
+    /// By its secret.
     Secret(Secret),
 }
 
@@ -31,17 +31,17 @@ impl fmt::Display for TokenKey {
 }
 
 impl ReadTxn<'_> {
-    /// A token, by its public half.
+    /// A token by accessor id.
     pub fn token_by_accessor(&self, accessor: &str) -> Option<Arc<Token>> {
         self.get(&[accessor])
     }
 
-    /// A token of any tenancy, by its secret half, which is compared exactly.
+    /// A token of any tenancy by its secret. The comparison is case-sensitive.
     pub fn token_by_secret(&self, secret: &str) -> Option<Arc<Token>> {
         self.find(Key::exact(Table::TokensBySecret, &self.tenancy, secret))
     }
 
-    /// All tokens in the order of their accessor ids.
+    /// All tokens, ordered by accessor id.
     pub fn tokens(&self) -> Vec<Arc<Token>> {
         self.scan(&[])
     }
@@ -51,18 +51,18 @@ impl ReadTxn<'_> {
         self.find_all(Table::TokensBySecret, &[])
     }
 
-    /// The index of the write of the first token that could do everything. It stays when the token
-    /// goes: whoever takes the control plane over first, nobody does so a second time.
+    /// The index of the write of the first management token. It remains when the token is removed,
+    /// so that ACLs can be bootstrapped only once.
     pub fn managed_since(&self) -> Option<u64> {
         self.get::<ManagementRow>(&[]).map(|row| row.since)
     }
 
-    /// A way to log in.
+    /// An auth method.
     pub fn auth_method(&self, name: &str) -> Option<Arc<AuthMethod>> {
         self.get(&[name])
     }
 
-    /// All ways to log in, in the order of their names.
+    /// All auth methods, ordered by name.
     pub fn auth_methods(&self) -> Vec<Arc<AuthMethod>> {
         self.scan(&[])
     }
@@ -72,23 +72,23 @@ impl ReadTxn<'_> {
         self.get(&[id])
     }
 
-    /// The binding rules of one auth method in the order of their ids.
+    /// The binding rules of one auth method, ordered by id.
     pub fn binding_rules(&self, auth_method: &str) -> Vec<Arc<BindingRule>> {
         self.find_all(Table::BindingRulesByMethod, &[auth_method])
     }
 
-    /// All binding rules in the order of their ids.
+    /// All binding rules, ordered by id.
     pub fn all_binding_rules(&self) -> Vec<Arc<BindingRule>> {
         self.scan(&[])
     }
 }
 
 impl WriteTxn {
-    /// Adds or replaces a token, found by its accessor id.
+    /// Upserts a token by its accessor id.
     ///
     /// # Errors
-    /// [`Rejected::Missing`], [`Rejected::SecretTaken`] when another token has the secret, or
-    /// [`Rejected::MissingLink`] when a policy or role does not exist.
+    /// [`Rejected::Missing`], [`Rejected::SecretTaken`] if another token has the secret, or
+    /// [`Rejected::MissingLink`] if a policy or role does not exist.
     pub fn put_token(&mut self, token: Token) -> Result<(), Rejected> {
         let mut token = token.of(&self.tenancy);
         token.normalize();
@@ -125,13 +125,13 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Lets somebody take the control plane over anew: the index is that of this write.
+    /// Allows ACLs to be bootstrapped again: sets the reset index to that of this write.
     pub fn reset_management(&mut self) {
         let since = self.index();
         self.put(ManagementRow { since });
     }
 
-    /// Removes a token; by its secret one of any tenancy. A token that does not exist is no error.
+    /// Removes a token; by secret in any tenancy. A no-op if the token does not exist.
     pub fn remove_token(&mut self, key: &TokenKey) {
         match key {
             TokenKey::Accessor(accessor) => {
@@ -152,7 +152,7 @@ impl WriteTxn {
         });
     }
 
-    /// Adds or replaces a way to log in.
+    /// Upserts an auth method by its name.
     ///
     /// # Errors
     /// [`Rejected::Missing`] without a name.
@@ -175,8 +175,8 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Removes a way to log in with its binding rules and the tokens made through it, of whichever
-    /// namespace these are.
+    /// Removes an auth method with its binding rules and the tokens of its logins, in all
+    /// namespaces.
     pub fn remove_auth_method(&mut self, name: &str) {
         if !self.remove::<AuthMethod>(&[name]) {
             return;
@@ -190,7 +190,7 @@ impl WriteTxn {
         }
     }
 
-    /// Adds or replaces a binding rule, found by its id.
+    /// Upserts a binding rule by its id.
     ///
     /// # Errors
     /// [`Rejected::Missing`] without an id, [`Rejected::MissingAuthMethod`].

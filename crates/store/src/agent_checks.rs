@@ -1,5 +1,5 @@
-//! How the agents of nodes run their checks. The catalog has a row of each of these checks, which
-//! holds its results; this one goes with it.
+//! How the agents of nodes run their checks. Each such check also has a row in the catalog with its
+//! results; the two rows are removed together.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::rejected::Rejected;
 use crate::rows::{AgentCheckRow, FileServiceRow, Source};
 use crate::write::WriteTxn;
 
-/// How the agent of a node runs one check.
+/// How a node's agent runs one check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentCheck {
-    /// Where it is.
+    /// The tenancy of the check.
     pub tenancy: Tenancy,
     /// The id of the check on its node.
     pub check_id: String,
-    /// What it looks at, and how often.
+    /// The check's type, target and interval.
     pub definition: Arc<CheckType>,
-    /// Who defined it.
+    /// The source of the definition.
     pub source: Source,
 }
 
 impl ReadTxn<'_> {
-    /// The checks that the agent of a node runs, in the order of their ids.
+    /// The checks that a node's agent runs, ordered by id.
     pub fn agent_checks(&self, node: &str) -> Vec<AgentCheck> {
         let rows: Vec<Arc<AgentCheckRow>> = self.scan(&[node]);
         rows.iter()
@@ -33,8 +33,8 @@ impl ReadTxn<'_> {
             .collect()
     }
 
-    /// The ids of the instances that the configuration files of the node's agent define, also of
-    /// those that somebody has deregistered since.
+    /// The ids of the instances defined in the configuration files of the node's agent, including
+    /// deregistered ones.
     pub fn services_from_files(&self, node: &str) -> Vec<String> {
         let rows: Vec<Arc<FileServiceRow>> = self.scan(&[node]);
         rows.iter().map(|row| row.id.clone()).collect()
@@ -44,7 +44,7 @@ impl ReadTxn<'_> {
         self.get::<FileServiceRow>(&[node, id]).is_some()
     }
 
-    /// One check that the agent of a node runs.
+    /// One check that a node's agent runs.
     pub fn agent_check(&self, node: &str, check_id: &str) -> Option<AgentCheck> {
         let home = self.home_of_check(node, check_id);
         let row: Arc<AgentCheckRow> = self.in_tenancy(&home, |txn| txn.get(&[node, check_id]))?;
@@ -64,10 +64,10 @@ impl AgentCheck {
 }
 
 impl WriteTxn {
-    /// Adds or replaces a check that the agent of the node runs.
+    /// Upserts a check that the node's agent runs.
     ///
     /// # Errors
-    /// [`Rejected`] says what the check lacks. The transaction must be given up then.
+    /// [`Rejected`] names the problem. The transaction must be aborted then.
     pub fn put_agent_check(
         &mut self,
         node: &str,
@@ -100,7 +100,8 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Takes over what a check has found, when it is still the one that was run. Returns whether it is.
+    /// Stores the result of a check run, if the check is still the one that was run. Returns
+    /// whether it is.
     pub fn put_check_result(
         &mut self,
         node: &str,
@@ -127,9 +128,9 @@ impl WriteTxn {
         true
     }
 
-    /// Gives a check a port at the sidecar of its service, or takes it back (0), when it is still the
-    /// one that was looked at. The catalog then also has what the sidecar passes on: the URL or the
-    /// gRPC service.
+    /// Assigns a check a port at the sidecar of its service, or removes it (0), if the check is
+    /// unchanged since `run` was read. The catalog's check then also contains the sidecar's target:
+    /// the URL or the gRPC service.
     pub fn expose_check(&mut self, node: &str, run: &AgentCheck, port: u16) {
         let same = self.read().agent_check(node, &run.check_id).as_ref() == Some(run);
         let Some(check) = self.read().check(node, &run.check_id).filter(|_| same) else {
@@ -143,13 +144,13 @@ impl WriteTxn {
         }
     }
 
-    /// Replaces a check where it stands.
+    /// Replaces a check in its own tenancy.
     fn put_at_home(&mut self, check: HealthCheck) {
         let home = Tenancy::new(&check.partition, &check.namespace);
         self.in_tenancy(&home, |txn| txn.put(check));
     }
 
-    /// Removes an instance, and the sidecar that was registered with it.
+    /// Removes an instance and the sidecar that was registered with it.
     pub fn deregister_with_sidecar(&mut self, node: &str, id: &str) {
         let instance = |id: &str| Deregistration {
             node: node.to_owned(),
@@ -168,7 +169,7 @@ impl WriteTxn {
         }
     }
 
-    /// Notes where the definition of an instance comes from.
+    /// Records the source of an instance's definition.
     pub fn set_service_source(&mut self, node: &str, id: &str, source: Source) {
         let known = self.read().is_from_files(node, id);
         match source {

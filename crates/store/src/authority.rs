@@ -10,17 +10,17 @@ use crate::rows::CaRow;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// The CA's state with its signing key, once there is one.
+    /// The CA's state with its signing key, `None` until the CA is initialised.
     pub fn ca(&self) -> Option<Arc<CaState>> {
         self.get::<CaRow>(&[]).map(|row| Arc::clone(&row.ca))
     }
 
-    /// The CA's public certificates, once there are any.
+    /// The CA's public certificates, `None` until the CA is initialised.
     pub fn ca_roots(&self) -> Option<Arc<CaRoots>> {
         self.ca().map(|ca| Arc::clone(&ca.roots))
     }
 
-    /// The CA's configuration with its secrets, once there is one.
+    /// The CA's configuration with its secrets, `None` until it is set.
     pub fn ca_configuration(&self) -> Option<Arc<CaConfiguration>> {
         self.get::<CaConfiguration>(&[])
     }

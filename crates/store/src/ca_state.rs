@@ -1,4 +1,4 @@
-//! What is stored of the CA.
+//! The stored state of the CA.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::time::{Duration, SystemTime};
 use legate_model::{CaRoots, Secret};
 use serde::{Deserialize, Serialize};
 
-/// The CA's state: what is public, and the key that signs.
+/// The CA's public state and its signing key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaState {
     /// The root certificates, of which one is active. Their indexes are ignored.
     pub roots: Arc<CaRoots>,
     /// The PEM of the active root's private key.
     pub signing_key: Secret,
-    /// The UUID at the front of the trust domain, chosen once.
+    /// The UUID in the trust domain, generated once.
     pub cluster_id: String,
-    /// By id, what has to be known about roots until nobody needs them any more. A root that is not
-    /// here became active before this was kept.
+    /// Data of roots by id, until they are no longer needed. Roots that became active before this
+    /// field existed are missing.
     #[serde(default)]
     pub lives: BTreeMap<String, RootLife>,
 }
@@ -25,9 +25,9 @@ pub struct CaState {
 /// How long a root is needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RootLife {
-    /// When another root became active instead.
+    /// When another root replaced it as the active one.
     #[serde(default)]
     pub rotated_out: Option<SystemTime>,
-    /// The longest lifetime of any leaf that it may have signed.
+    /// The longest TTL of the leaves that it may have signed.
     pub longest_leaf: Duration,
 }

@@ -1,4 +1,4 @@
-//! Nodes, instances and checks. Knows nothing of who is allowed to see them.
+//! Nodes, instances and checks. This file makes no access decisions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,27 +15,27 @@ use crate::rejected::Rejected;
 use crate::rows::{AgentCheckRow, FileServiceRow, InstanceRow};
 use crate::write::WriteTxn;
 
-/// The check of a node that an agent keeps for as long as the node is there.
+/// The node check that an agent maintains while the node is registered.
 const AGENT_CHECK: &str = "serfHealth";
 
 impl ReadTxn<'_> {
-    /// A node, by its name.
+    /// A node by name.
     pub fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.get(&[name])
     }
 
-    /// A node, by its id.
+    /// A node by id.
     pub fn node_by_id(&self, id: &str) -> Option<Arc<Node>> {
         self.find(self.key(Table::NodeIds, &[id]))
     }
 
-    /// The first node, by name, that has an IP address and is accepted.
+    /// The first node, by name, with this IP address that `accept` accepts.
     pub fn node_at(&self, ip: IpAddr, accept: impl FnMut(&Node) -> bool) -> Option<Arc<Node>> {
         self.find_first(Table::NodesByAddress, &[&ip.to_string()], accept)
     }
 
-    /// The first instance, by node and id, that has an IP address of its own and is accepted. The
-    /// name of its node comes first.
+    /// The first instance, by node and id, with this IP address of its own that `accept` accepts.
+    /// `accept` also receives the node's name.
     pub fn instance_at(
         &self,
         ip: IpAddr,
@@ -46,33 +46,33 @@ impl ReadTxn<'_> {
         row.map(|row| Arc::clone(&row.instance))
     }
 
-    /// All nodes in the order of their names.
+    /// All nodes, ordered by name.
     pub fn nodes(&self) -> Vec<Arc<Node>> {
         self.scan(&[])
     }
 
-    /// One instance with its node and checks, by the node's name.
+    /// One instance with its node and checks.
     pub fn instance(&self, node: &str, id: &str) -> Option<CheckServiceNode> {
         let row: Arc<InstanceRow> = self.get(&[node, id])?;
         self.note(self.key(Table::ChecksByOwner, &[node, id]));
         self.assemble(&row)
     }
 
-    /// The instances on a node in the order of their ids.
+    /// The instances on a node, ordered by id.
     pub fn instances_on(&self, node: &str) -> Vec<Arc<ServiceInstance>> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[node]);
         rows.iter().map(|row| Arc::clone(&row.instance)).collect()
     }
 
-    /// All instances, each behind the name of its node, in the order of nodes and ids.
+    /// All instances with their node names, ordered by node and id.
     pub fn instances_with_nodes(&self) -> Vec<(String, Arc<ServiceInstance>)> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
         let named = |row: &Arc<InstanceRow>| (row.node.clone(), Arc::clone(&row.instance));
         rows.iter().map(named).collect()
     }
 
-    /// The checks of a node itself, without those of its instances. They are of no namespace: each
-    /// sees them.
+    /// The checks of a node itself, without those of its instances. They belong to no namespace and
+    /// are visible in all of them.
     pub fn node_checks(&self, node: &str) -> Vec<Arc<HealthCheck>> {
         let look = |txn: &ReadTxn<'_>| txn.find_all(Table::ChecksByOwner, &[node, ""]);
         match self.tenancy.is_default_namespace() {
@@ -81,7 +81,7 @@ impl ReadTxn<'_> {
         }
     }
 
-    /// The checks of a node and of the instances on it, in the order of their ids.
+    /// The checks of a node and of its instances, ordered by id.
     pub fn checks_on(&self, node: &str) -> Vec<Arc<HealthCheck>> {
         let mut all: Vec<Arc<HealthCheck>> = self.scan(&[node]);
         if !self.tenancy.is_default_namespace() {
@@ -91,12 +91,12 @@ impl ReadTxn<'_> {
         all
     }
 
-    /// All checks in the order of their nodes and ids; those of nodes are of the default namespace.
+    /// All checks, ordered by node and id; node checks are in the default namespace.
     pub fn checks(&self) -> Vec<Arc<HealthCheck>> {
         self.scan(&[])
     }
 
-    /// The same with all checks of nodes, which are seen from every namespace. These stand last.
+    /// The same with all node checks, which are visible in every namespace. Those are last.
     pub fn all_checks(&self) -> Vec<Arc<HealthCheck>> {
         let mut all = self.checks();
         if !self.tenancy.is_default_namespace() {
@@ -107,12 +107,12 @@ impl ReadTxn<'_> {
         all
     }
 
-    /// The checks of the instances of a service in the order of their nodes and ids.
+    /// The checks of a service's instances, ordered by node and id.
     pub fn checks_of_service(&self, name: &str) -> Vec<Arc<HealthCheck>> {
         self.find_all(Table::ChecksByService, &[name])
     }
 
-    /// One check, of the node or of an instance on it.
+    /// One check of the node or of an instance on it.
     pub fn check(&self, node: &str, check_id: &str) -> Option<Arc<HealthCheck>> {
         let own = self.get(&[node, check_id]);
         if own.is_some() || self.tenancy.is_default_namespace() {
@@ -125,7 +125,7 @@ impl ReadTxn<'_> {
         of_partition.filter(|check| check.service_id.is_empty())
     }
 
-    /// Where a check stands, or a new one would: those of nodes are of the default namespace.
+    /// The tenancy of a check, or of a new one: node checks are in the default namespace.
     pub(crate) fn home_of_check(&self, node: &str, check_id: &str) -> Tenancy {
         let found = self.check(node, check_id);
         match found.is_some_and(|check| check.service_id.is_empty()) {
@@ -134,19 +134,19 @@ impl ReadTxn<'_> {
         }
     }
 
-    /// The instances of a service in the order of their nodes and ids.
+    /// The instances of a service, ordered by node and id.
     pub fn service(&self, name: &str) -> Vec<CheckServiceNode> {
         self.instances_by(Table::InstancesByService, name)
     }
 
-    /// The instances through which a service is reached in the mesh, in the order of their nodes
-    /// and ids: its `connect-proxy` instances and those that speak the mesh protocol themselves.
+    /// The instances through which a service is reached in the mesh, ordered by node and id: its
+    /// `connect-proxy` instances and its native ones.
     pub fn connect(&self, destination: &str) -> Vec<CheckServiceNode> {
         self.instances_by(Table::InstancesByDestination, destination)
     }
 
-    /// All instances with their nodes and checks, in the order of their nodes and ids. Notes the
-    /// three tables, and not each of their rows.
+    /// All instances with their nodes and checks, ordered by node and id. Records reads of the
+    /// three tables, not of each row.
     pub fn instances(&self) -> Vec<CheckServiceNode> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
         let named = |node: Arc<Node>| (fold(&node.node).into_owned(), node);
@@ -189,27 +189,27 @@ impl ReadTxn<'_> {
             .collect()
     }
 
-    /// The names of the services that have an instance of a kind, in their order.
+    /// The names of the services with an instance of a kind, sorted.
     pub fn services_of_kind(&self, kind: ServiceKind) -> BTreeSet<String> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
         let of_kind = rows.iter().filter(|row| row.instance.kind == kind);
         of_kind.map(|row| row.instance.service.clone()).collect()
     }
 
-    /// Notes one prefix for all instances and one for the checks of each service among them, so
-    /// that a large service is not a long list of keys.
+    /// Records one prefix for all instances, and one for the checks of each of their services, to
+    /// keep the reads of a large service short.
     fn instances_by(&self, index: Table, name: &str) -> Vec<CheckServiceNode> {
         let rows: Vec<Arc<InstanceRow>> = self.find_all(index, &[name]);
         let services: BTreeSet<_> = rows.iter().map(|row| fold(&row.instance.service)).collect();
         for service in services {
-            // All of them are looked at: a check may have moved from one of these instances to
-            // another one of the service.
+            // All checks of the service are read: a check may have moved between its instances.
             self.find_all::<HealthCheck>(Table::ChecksByService, &[&service]);
         }
         rows.iter().filter_map(|row| self.assemble(row)).collect()
     }
 
-    /// The caller has noted the instance and its checks; the node's are noted here.
+    /// The caller has recorded reads of the instance and its checks; this records those of the
+    /// node.
     fn assemble(&self, row: &InstanceRow) -> Option<CheckServiceNode> {
         let mut checks = self.node_checks(&row.node);
         let own = self.key(Table::ChecksByOwner, &[&row.node, &row.instance.id]);
@@ -223,10 +223,10 @@ impl ReadTxn<'_> {
 }
 
 impl WriteTxn {
-    /// Adds or replaces a node, an instance on it, and checks.
+    /// Upserts a node, an instance on it, and checks.
     ///
     /// # Errors
-    /// [`Rejected`] says what the registration lacks. The transaction must be given up then.
+    /// [`Rejected`] names the problem. The transaction must be aborted then.
     pub fn register(&mut self, registration: Registration) -> Result<(), Rejected> {
         let Registration {
             node,
@@ -241,7 +241,7 @@ impl WriteTxn {
         for check in checks {
             self.put_check(&name, check)?;
         }
-        // Last, so that a service which is on both keeps its virtual IP.
+        // Last, so that a service on both nodes keeps its virtual IP.
         if let Some(old) = renamed {
             self.remove_all_on(&old);
         }
@@ -260,7 +260,7 @@ impl WriteTxn {
         }
     }
 
-    /// Returns the node's name as it is stored, and its old one where it had another.
+    /// Returns the node's stored name, and its previous name if it was renamed.
     fn put_node(
         &mut self,
         mut node: Node,
@@ -278,7 +278,7 @@ impl WriteTxn {
         {
             return Ok((existing.node.clone(), None));
         }
-        // Who comes before the node makes one without an address, which the node itself brings.
+        // A registration that precedes its node must include the node's address.
         if node.address.is_empty() && !skip_update {
             return Err(match existing {
                 None => Rejected::MissingNode { node: node.node },
@@ -308,8 +308,8 @@ impl WriteTxn {
         Ok((name, old_name))
     }
 
-    /// The node of the same id and another name, if there is one. It is removed here; what is on it is left
-    /// to the caller.
+    /// The node with the same id and another name, if there is one. Removed here; the caller
+    /// removes everything on it.
     fn renamed(
         &mut self,
         node: &Node,
@@ -339,7 +339,7 @@ impl WriteTxn {
         Ok(holder)
     }
 
-    /// Whether an agent watches over a node and has not given it up.
+    /// Whether an agent maintains the node's check, and it is not critical.
     fn is_alive(&self, node: &str) -> bool {
         let check = self.read().check(node, AGENT_CHECK);
         check.is_some_and(|check| check.status != CheckStatus::Critical)
@@ -385,7 +385,7 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// The services that an instance belonged to and stood for may be without one now.
+    /// Frees virtual IPs of the services of a changed or removed instance, if they are unused now.
     fn left_by(&mut self, instance: &ServiceInstance) {
         self.free_virtual_ip(&instance.service);
         if let Some(destination) = instance.destination() {
@@ -393,7 +393,7 @@ impl WriteTxn {
         }
     }
 
-    /// Checks carry the name and tags of their service.
+    /// Checks contain the name and tags of their service.
     fn rename_checks(&mut self, node: &str, of: &ServiceInstance) {
         for check in self.checks_of(node, &of.id) {
             self.put(HealthCheck {
@@ -450,7 +450,7 @@ impl WriteTxn {
             check.service_tags = owner.instance.tags.clone();
         }
         let existing: Option<Arc<HealthCheck>> = self.read().get(&[node, &check.check_id]);
-        // A check that moves to another owner is another check.
+        // A check that moves to another owner is a new check.
         let existing = existing.filter(|old| fold(&old.service_id) == fold(&check.service_id));
         let index = self.index();
         check.create_index = existing.as_ref().map_or(index, |c| c.create_index);
@@ -477,7 +477,7 @@ impl WriteTxn {
         self.left_by(&row.instance);
     }
 
-    /// Removes a check, and how it is run.
+    /// Removes a check and its definition.
     pub(crate) fn remove_check(&mut self, node: &str, check_id: &str) {
         let home = self.read().home_of_check(node, check_id);
         self.in_tenancy(&home, |txn| {
@@ -495,7 +495,7 @@ impl WriteTxn {
         }
     }
 
-    /// In all namespaces of the partition.
+    /// Removes everything on a node, in all namespaces of the partition.
     fn remove_all_on(&mut self, node: &str) {
         self.end_sessions_on(node);
         for tenancy in self.read().tenancies_here() {

@@ -1,4 +1,4 @@
-//! Between rows and the bytes that are stored: JSON, sealed where a table holds secrets.
+//! Encodes and decodes stored rows: JSON, sealed in tables with secrets.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::row::Stored;
 use crate::state::State;
 use crate::stored_tables::{BadRow, decode, is_secret};
 
-/// The format of everything that is stored. A server refuses a newer one than it knows, and rewrites
-/// an older one ([`crate::upgrade`]). It grows when a server that knows the number before would not
-/// understand what is stored: with a new table, for example.
+/// The storage format. A server refuses newer formats than its own, and rewrites older ones
+/// ([`crate::upgrade`]). It is incremented if servers with the previous number would not understand
+/// the stored data, for example with a new table.
 pub(crate) const FORMAT: u32 = 7;
 
-/// Where the proof of the key stands. No row has this key: no table has the number 0.
+/// The associated data of the key's proof. Not a row's key: no table has the number 0.
 const PROOF: &[u8] = b"\0proof of the key";
 
-/// What to know before rows can be read.
+/// The header, needed to decode the rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// The format of keys and rows.
     pub(crate) format: u32,
-    /// Something that was sealed with the key that seals the rows, to tell another key at once.
+    /// Data sealed with the key of the rows, to detect a wrong key at once.
     pub(crate) proof: Vec<u8>,
 }
 
@@ -36,16 +36,16 @@ impl Header {
         })
     }
 
-    /// Whether rows were sealed with this key.
+    /// Whether the rows are sealed with this key.
     pub(crate) fn is_sealed_with(&self, key: &SealingKey) -> bool {
         key.open(PROOF, &self.proof).is_ok()
     }
 }
 
-/// Key and value of a row as they are stored.
+/// Key and value of a row in stored form.
 pub(crate) type StoredRow = (Arc<[u8]>, Vec<u8>);
 
-/// Turns rows into what is stored, and back.
+/// Encodes and decodes rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Codec {
     pub(crate) key: SealingKey,

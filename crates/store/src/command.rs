@@ -1,4 +1,4 @@
-//! Changes as values, for those who pass them on.
+//! Changes as values that can be passed on.
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{ConfigEntry, ConfigKind, Intention, PreparedQuery, ServiceName};
@@ -9,81 +9,81 @@ use crate::registration::{Deregistration, Registration};
 use crate::rejected::Rejected;
 use crate::write::WriteTxn;
 
-/// One change of the tables. Applied completely or not at all.
+/// A change of the tables, applied atomically.
 #[derive(Debug, Clone)]
 pub enum Command {
-    /// Adds or replaces a node, an instance on it, and checks.
+    /// Upserts a node, an instance on it, and checks.
     Register(Box<Registration>),
     /// Removes an instance with its checks, a check, or a node with everything on it.
     Deregister(Deregistration),
-    /// Adds or replaces a config entry.
+    /// Upserts a config entry.
     UpsertConfigEntry {
-        /// The entry, valid and normalised.
+        /// The entry, validated and normalised.
         entry: Box<ConfigEntry>,
-        /// Only when the stored entry's modify index is this one; 0: only when there is none.
+        /// Applied only if this is the modify index of the stored entry; 0: only if there is none.
         cas: Option<u64>,
     },
-    /// Removes a config entry. An entry that does not exist is no error.
+    /// Removes a config entry. A no-op if it does not exist.
     DeleteConfigEntry {
         /// The kind, such as `service-defaults`.
         kind: ConfigKind,
         /// The entry's name.
         name: String,
-        /// Only when the stored entry's modify index is this one.
+        /// Applied only if this is the modify index of the stored entry.
         cas: Option<u64>,
     },
-    /// Adds or replaces one source in the `service-intentions` entry of its destination.
+    /// Upserts one source in the `service-intentions` entry of its destination.
     UpsertIntention(Box<Intention>),
-    /// Removes one source from the `service-intentions` entry of its destination, and the entry
-    /// with its last source.
+    /// Removes one source from the `service-intentions` entry of its destination, and with the last
+    /// source the entry.
     DeleteIntention {
-        /// The source service, or `*`, of the destination's tenancy.
+        /// The source service in the destination's tenancy, or `*`.
         source: String,
         /// The destination service, or `*`.
         destination: String,
     },
     /// Replaces the CA's roots and signing key.
     SetCa(Box<CaState>),
-    /// Adds or replaces a token, found by its accessor id.
+    /// Upserts a token by its accessor id.
     UpsertToken(Box<Token>),
-    /// Removes a token. A token that does not exist is no error.
+    /// Removes a token. A no-op if it does not exist.
     DeleteToken(TokenKey),
-    /// Adds or replaces a policy, found by its id.
+    /// Upserts a policy by its id.
     UpsertPolicy(Box<Policy>),
-    /// Removes a policy, and with it what it gave. A policy that does not exist is no error.
+    /// Removes a policy; links to it grant nothing any more. A no-op if it does not exist.
     DeletePolicy {
         /// Its id.
         id: String,
     },
-    /// Adds or replaces a role, found by its id.
+    /// Upserts a role by its id.
     UpsertRole(Box<Role>),
-    /// Removes a role, and with it what it gave. A role that does not exist is no error.
+    /// Removes a role; links to it grant nothing any more. A no-op if it does not exist.
     DeleteRole {
         /// Its id.
         id: String,
     },
-    /// Adds or replaces a way to log in.
+    /// Upserts an auth method.
     UpsertAuthMethod(Box<AuthMethod>),
-    /// Removes a way to log in with its binding rules and the tokens made through it.
+    /// Removes an auth method with its binding rules and the tokens of its logins.
     DeleteAuthMethod {
         /// Its name.
         name: String,
     },
-    /// Adds or replaces a binding rule, found by its id.
+    /// Upserts a binding rule by its id.
     UpsertBindingRule(Box<BindingRule>),
     /// Removes a binding rule.
     DeleteBindingRule {
         /// Its id.
         id: String,
     },
-    /// Adds or replaces a prepared query, found by its id.
+    /// Upserts a prepared query by its id.
     UpsertPreparedQuery(Box<PreparedQuery>),
-    /// Removes a prepared query. A query that does not exist is no error.
+    /// Removes a prepared query. A no-op if it does not exist.
     DeletePreparedQuery {
         /// Its id.
         id: String,
     },
-    /// Several commands as one change with one index: all of them, or none.
+    /// Several commands as one atomic change with one index.
     All(Vec<Command>),
 }
 
@@ -91,7 +91,7 @@ impl WriteTxn {
     /// Applies a command.
     ///
     /// # Errors
-    /// [`Rejected`] says what the command lacks. The transaction must be given up then.
+    /// [`Rejected`] names the problem. The transaction must be aborted then.
     pub fn apply(&mut self, command: Command) -> Result<(), Rejected> {
         match command {
             Command::Register(registration) => self.register(*registration)?,

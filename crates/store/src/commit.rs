@@ -1,10 +1,9 @@
-//! Group commit: transactions that arrive together are stored together, each at an index of its
-//! own.
+//! Group commit: transactions that arrive together are stored together, each with its own index.
 //!
-//! Each transaction runs on the state that the one before left; what all of them changed is stored
-//! in one step, and only then are they answered, those included that refused or that changed
-//! nothing: they have seen what the others changed. What cannot be stored has never happened.
-//! Storing is the business of [`crate::committer`].
+//! Each transaction runs on the state that the previous one left. Their changes are stored in one
+//! step, and only then are they answered. This includes transactions that were refused or changed
+//! nothing, because they have seen the others' changes. Changes that cannot be stored have no
+//! effect. [`crate::committer`] does the storing.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,31 +16,31 @@ use crate::snapshot::Snapshot;
 use crate::state::{Changes, State};
 use crate::write::WriteTxn;
 
-/// How many transactions wait at most; who comes later waits to be let in.
+/// The maximum number of waiting transactions; more wait for a place in the queue.
 const QUEUE: usize = 4096;
 
-/// How many transactions are stored in one step at most.
+/// The maximum number of transactions stored in one step.
 const GROUP: usize = 512;
 
-/// What waits for the committer.
+/// The committer's end of the queue.
 pub(crate) struct Waiting {
     jobs: mpsc::Receiver<Box<dyn Attempt>>,
     restores: mpsc::Receiver<Restore>,
 }
 
-/// The way to the committer.
+/// The senders' end of the queue to the committer.
 pub(crate) struct Queue {
     jobs: mpsc::Sender<Box<dyn Attempt>>,
     restores: mpsc::Sender<Restore>,
 }
 
-/// A snapshot that takes the place of everything, and where the answer goes to.
+/// A snapshot that replaces everything, and the channel for the result.
 pub(crate) struct Restore {
     pub(crate) snapshot: Snapshot,
     pub(crate) answer: oneshot::Sender<Result<Applied, Unavailable>>,
 }
 
-/// What to do next.
+/// The next work of the committer.
 pub(crate) enum Work {
     Write(Vec<Box<dyn Attempt>>),
     Restore(Restore),
@@ -72,8 +71,8 @@ impl Queue {
 }
 
 impl Waiting {
-    /// The next transactions, as many as wait now, or a restore. `None` when there will be none.
-    /// Cancel safe.
+    /// The next transactions, all that are waiting now, or a restore. `None` if all senders are
+    /// gone. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Work> {
         let mut jobs = Vec::new();
         tokio::select! {
@@ -84,7 +83,7 @@ impl Waiting {
         }
     }
 
-    /// Lets nobody in any more, and answers those who wait that the server stops.
+    /// Closes the queue, and answers waiting requests that the server is stopping.
     pub(crate) async fn refuse_all(mut self) {
         self.jobs.close();
         self.restores.close();
@@ -97,18 +96,18 @@ impl Waiting {
     }
 }
 
-/// A transaction that can be run until it has been stored once.
+/// A transaction that can be run again until it is stored.
 pub(crate) trait Attempt: Send {
-    /// Runs it. `false`: it refused, and its writes must be given up.
+    /// Runs it. `false` means that it was refused, and its writes must be discarded.
     fn run(&mut self, txn: &mut WriteTxn) -> bool;
-    /// Answers it with what the last run returned, when that counts.
+    /// Answers it with the value of the last run, if that was stored.
     fn done(&mut self, stored: Result<Applied, Unavailable>);
 }
 
-/// A transaction with the place that its answer goes to.
+/// A transaction with the channel for its result.
 pub(crate) struct Job<F, T, E> {
     transaction: F,
-    /// What the last run returned.
+    /// The result of the last run.
     outcome: Option<Result<T, E>>,
     answer: Option<oneshot::Sender<Result<(Applied, T), E>>>,
 }
@@ -145,13 +144,13 @@ where
             (Err(unavailable), _) => Err(unavailable.into()),
         };
         if let Some(answer) = self.answer.take() {
-            // Who has gone does not want the answer.
+            // The caller may be gone.
             drop(answer.send(result));
         }
     }
 }
 
-/// What some transactions made of a state.
+/// The combined changes of some transactions.
 pub(crate) struct Group {
     pub(crate) state: State,
     pub(crate) changes: Changes,
@@ -161,13 +160,14 @@ pub(crate) struct Group {
 struct Ran {
     job: Box<dyn Attempt>,
     applied: Applied,
-    /// Whether it ran on the state before the group: then it does not matter what becomes of it.
+    /// Whether it ran on the state before the group, so that its result does not depend on the
+    /// group.
     first: bool,
 }
 
 impl Group {
     /// Runs transactions one after the other on a state, until together they change more than
-    /// `rows` rows. Those that are left stay in `jobs`.
+    /// `rows` rows. The remaining ones stay in `jobs`.
     pub(crate) fn run(state: &State, jobs: &mut VecDeque<Box<dyn Attempt>>, rows: usize) -> Self {
         let mut group = Self {
             state: state.clone(),
@@ -207,7 +207,7 @@ impl Group {
         group
     }
 
-    /// Whether several transactions changed something: they can be stored in several steps.
+    /// Whether several transactions changed something, so that they can be stored in several steps.
     pub(crate) fn can_be_divided(&self) -> bool {
         self.ran.iter().filter(|ran| ran.applied.changed).count() > 1
     }
@@ -217,13 +217,13 @@ impl Group {
         self.ran.into_iter().map(|ran| ran.job)
     }
 
-    /// Answers the transactions, and shows the result to readers when it was stored.
+    /// Answers the transactions, and publishes the new state if it was stored.
     pub(crate) fn finish(self, tables: &Tables, stored: Result<(), Unavailable>) {
         if stored.is_ok() && !self.changes.is_empty() {
             tables.publish(self.state, &self.changes);
         }
         for mut ran in self.ran {
-            // What changed nothing and saw nothing new needed no storing.
+            // A transaction without changes that saw no unstored changes needs no storing.
             let result = if ran.first && !ran.applied.changed {
                 Ok(())
             } else {

@@ -1,7 +1,7 @@
-//! The committer: the one task that writes to a backend, and follows what others write there.
+//! The committer: the only task that writes to a backend. It also follows the commits of other
+//! servers.
 //!
-//! It decides in which order what happens; what transactions do is theirs, and how rows are stored
-//! is the backend's.
+//! It decides the order of operations. Transactions contain the logic, and the backend stores rows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use crate::stored_tables::BadRow;
 use crate::upgrade::upgraded;
 use crate::write::replay;
 
-/// How often a group runs again because others were faster, each time on what they left.
+/// The maximum number of attempts of a group after conflicts, each on the new state.
 const ATTEMPTS: usize = 100;
 
-/// What the task works with.
+/// The state of the task.
 pub(crate) struct Committer<B> {
     pub(crate) backend: B,
     pub(crate) codec: Codec,
-    /// What the rows must be from.
+    /// The source of the rows, with their key.
     pub(crate) origin: Origin,
-    /// What the backend keeps with the rows.
+    /// The header that is stored with the rows.
     pub(crate) header: Vec<u8>,
     pub(crate) tables: Arc<Tables>,
 }
 
-/// Another server wrote what this one cannot read: it must not go on with a part of the state.
+/// Another server wrote data that this one cannot read: it must not continue with a partial state.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreadable {
     /// One row.
@@ -69,7 +69,7 @@ impl<B: Backend> Committer<B> {
                     self.header.clone_from(&contents.header);
                     self.tables.publish(next, &changes);
                 }
-                // Another server wrote meanwhile, or rewrote the store itself.
+                // Another server has written in the meantime, or has rewritten the store itself.
                 Err(NotCommitted::Lost) if attempts < ATTEMPTS => {
                     attempts += 1;
                     let change = self.backend.changed().await;
@@ -82,7 +82,7 @@ impl<B: Backend> Committer<B> {
         Ok(())
     }
 
-    /// Commits until the token is cancelled or no handle of the store is left.
+    /// Commits until the token is cancelled or all handles of the store are dropped.
     pub(crate) async fn run(
         mut self,
         mut waiting: Waiting,
@@ -100,7 +100,7 @@ impl<B: Backend> Committer<B> {
         token: &CancellationToken,
     ) -> Result<(), Unreadable> {
         loop {
-            // What others wrote comes first: without it, a commit would be lost anyway.
+            // Commits of other servers come first: without them, a commit would conflict anyway.
             tokio::select! {
                 biased;
                 () = token.cancelled() => return Ok(()),
@@ -152,7 +152,7 @@ impl<B: Backend> Committer<B> {
         Ok(())
     }
 
-    /// The rows that a group changed, as they are stored.
+    /// The changed rows of a group in stored form.
     fn batch(&self, base: u64, group: &Group) -> Result<Option<Batch>, Unavailable> {
         if group.changes.is_empty() {
             return Ok(None);
@@ -211,7 +211,7 @@ impl<B: Backend> Committer<B> {
         Ok(())
     }
 
-    /// Applies what somebody else committed.
+    /// Applies a commit of another server.
     fn follow(&mut self, change: &Change) -> Result<(), Unreadable> {
         let state = self.tables.state();
         let (next, changes) = match change {
@@ -249,6 +249,8 @@ fn not_upgraded(unavailable: Unavailable) -> OpenError {
 fn why(not_committed: NotCommitted) -> Unavailable {
     match not_committed {
         NotCommitted::Unavailable(unavailable) | NotCommitted::TooLarge(unavailable) => unavailable,
-        NotCommitted::Lost => Unavailable::new("other servers were always faster; try again later"),
+        NotCommitted::Lost => {
+            Unavailable::new("other servers always committed first; try again later")
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Where nodes are in the network, as far as somebody wrote it. A coordinate goes with its node.
+//! Network coordinates of nodes. A coordinate is removed with its node.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::rows::CoordinateRow;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// All coordinates in the order of their nodes' names.
+    /// All coordinates, ordered by node name.
     pub fn coordinates(&self) -> Vec<Arc<NodeCoordinate>> {
         let rows: Vec<Arc<CoordinateRow>> = self.scan(&[]);
         rows.iter().map(|row| Arc::clone(&row.coordinate)).collect()
@@ -23,8 +23,8 @@ impl ReadTxn<'_> {
 }
 
 impl WriteTxn {
-    /// Says where a node is. One of a node that does not exist is dropped, as in Consul: agents write
-    /// them on and on, also while their node is removed.
+    /// Sets the coordinate of a node. As in Consul, it is ignored if the node does not exist:
+    /// agents update coordinates continuously, also while their node is being removed.
     pub fn put_coordinate(&mut self, mut coordinate: NodeCoordinate) {
         let Some(node) = self.read().node(&coordinate.node) else {
             return;

@@ -1,5 +1,5 @@
-//! Config entries, and the intentions that the `service-intentions` entries hold. There is no
-//! second place where intentions are kept.
+//! Config entries, and the intentions in `service-intentions` entries. Intentions are stored
+//! nowhere else.
 
 use std::sync::Arc;
 
@@ -21,28 +21,28 @@ impl ReadTxn<'_> {
         self.in_tenancy(&tenancy, |txn| txn.get(&[kind.as_str(), name]))
     }
 
-    /// All config entries of a kind in the order of their names.
+    /// All config entries of a kind, ordered by name.
     pub fn config_entries(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
         let tenancy = kind.tenancy(&self.tenancy);
         self.in_tenancy(&tenancy, |txn| txn.scan(&[kind.as_str()]))
     }
 
-    /// All config entries of a kind, whosever they are: those of the default namespaces first, in the order of
-    /// names within a namespace. Entries of other kinds are not looked at.
+    /// All config entries of a kind in all tenancies: those of the default namespaces first,
+    /// ordered by name within a namespace. Does not depend on entries of other kinds.
     pub fn config_entries_of_all(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
         self.entries_within(&self.tenancies(), kind)
     }
 
-    /// The same of the partition that is read.
+    /// The same for the current partition.
     pub fn config_entries_here(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
         self.entries_within(&self.tenancies_here(), kind)
     }
 
     fn entries_within(&self, tenancies: &[Tenancy], kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
-        // What is for every namespace of a partition is in none of them.
+        // Entries for every namespace of a partition are in none of its namespaces.
         let every = tenancies.iter().filter(|one| **one == one.of_partition());
         let every = every.map(|one| self.in_tenancy(one, ReadTxn::every_namespace));
-        // What is of a partition is found in its default namespace.
+        // Entries of partition scope are in the default namespace.
         let holders = tenancies.iter().cloned().chain(every);
         let holders = holders.filter(|one| kind.tenancy(one) == *one);
         holders
@@ -50,28 +50,28 @@ impl ReadTxn<'_> {
             .collect()
     }
 
-    /// The entries of other services that may send requests to a service, whosever they are.
+    /// The entries of other services that may route requests to a service, in all tenancies.
     pub fn config_entries_leading_to(&self, service: &str) -> Vec<Arc<ConfigEntry>> {
         self.find_all(Table::ConfigEntriesByDestination, &[service])
     }
 
-    /// All intentions, the one that decides first before the others.
+    /// All intentions, ordered by precedence.
     pub fn intentions(&self) -> Vec<Arc<Intention>> {
         sorted(&self.config_entries(ConfigKind::ServiceIntentions))
     }
 
-    /// All intentions, whosever the destinations are.
+    /// All intentions for destinations in all tenancies.
     pub fn intentions_everywhere(&self) -> Vec<Arc<Intention>> {
         sorted(&self.config_entries_of_all(ConfigKind::ServiceIntentions))
     }
 
-    /// All intentions whose destinations are of the partition that is read.
+    /// All intentions for destinations in the current partition.
     pub fn intentions_here(&self) -> Vec<Arc<Intention>> {
         sorted(&self.config_entries_here(ConfigKind::ServiceIntentions))
     }
 
-    /// The intentions that apply to a destination, those for `*` and for the namespace `*` included, the
-    /// one that decides first before the others.
+    /// The intentions that apply to a destination, including those for `*` and for the namespace
+    /// `*`, ordered by precedence.
     pub fn intentions_for(&self, destination: &str) -> Vec<Arc<Intention>> {
         let of = |name| self.config_entry(ConfigKind::ServiceIntentions, name);
         let any = (fold(destination) != WILDCARD).then(|| of(WILDCARD));
@@ -86,7 +86,7 @@ impl ReadTxn<'_> {
         sorted(&all)
     }
 
-    /// Where a partition keeps what is for each of its namespaces.
+    /// The tenancy of a partition's entries for all of its namespaces.
     pub(crate) fn every_namespace(&self) -> Tenancy {
         Tenancy {
             namespace: EVERY_TENANCY.into(),
@@ -94,16 +94,16 @@ impl ReadTxn<'_> {
         }
     }
 
-    /// The intention for exactly this pair. The name of the source is compared with regard to case, as it
-    /// is where the intention is enforced.
+    /// The intention for exactly this pair. The comparison of the source is case-sensitive, as in
+    /// enforcement.
     pub fn intention(&self, source: &ServiceName, destination: &str) -> Option<Arc<Intention>> {
         let entry = self.service_intentions(destination)?;
         let mut all = entry.intentions();
         all.find(|i| i.source() == *source).map(Arc::new)
     }
 
-    /// Whether proxies of a partition may reach a service: those of its own may, others where it is
-    /// exported to them.
+    /// Whether proxies of a partition may reach a service: in the same partition always, otherwise
+    /// only if it is exported to them.
     pub fn is_exported(&self, service: &ServiceName, to: &str) -> bool {
         let home = service.tenancy.of_partition();
         if *home.partition == *to {
@@ -135,14 +135,14 @@ impl ReadTxn<'_> {
         })
     }
 
-    /// The intention that the oldest endpoints made with this id, whosever it is.
+    /// The intention with this id of the legacy API, in any tenancy.
     pub fn intention_by_id(&self, id: &str) -> Option<Arc<Intention>> {
         let mut all = self.intentions_everywhere().into_iter();
         all.find(|intention| fold(&intention.id) == fold(id))
     }
 
-    /// Whether intentions of this destination were written otherwise than with the oldest endpoints,
-    /// which then cannot change them any more.
+    /// Whether the destination has intentions that were not written with the legacy API, which then
+    /// cannot change them.
     pub fn has_intentions_without_id(&self, destination: &str) -> bool {
         let entry = self.service_intentions(destination);
         entry.is_some_and(|entry| {
@@ -161,7 +161,7 @@ impl ReadTxn<'_> {
     }
 }
 
-/// The intentions of some entries, in the order in which they decide.
+/// The intentions of some entries, ordered by precedence.
 fn sorted(entries: &[Arc<ConfigEntry>]) -> Vec<Arc<Intention>> {
     let of = |entry: &Arc<ConfigEntry>| match &**entry {
         ConfigEntry::ServiceIntentions(entry) => entry.intentions().map(Arc::new).collect(),
@@ -180,8 +180,8 @@ fn sorted(entries: &[Arc<ConfigEntry>]) -> Vec<Arc<Intention>> {
 }
 
 impl WriteTxn {
-    /// Adds or replaces a config entry that is valid and normalised. `cas`: only when the stored
-    /// entry's modify index is this one; 0: only when there is none.
+    /// Upserts a config entry that is valid and normalised. `cas`: only if this is the modify index
+    /// of the stored entry; 0: only if there is none.
     ///
     /// # Errors
     /// [`Rejected::CasMismatch`], [`Rejected::NoVirtualIpLeft`].
@@ -198,7 +198,7 @@ impl WriteTxn {
         let existing = self.read().config_entry(entry.kind(), entry.name());
         refuse_stale(entry.kind(), entry.name(), existing.as_deref(), cas)?;
         if is_given_for(entry.kind(), entry.name()) {
-            self.give_virtual_ip(entry.name())?;
+            self.allocate_virtual_ip(entry.name())?;
         }
         let old = existing.as_deref();
         let index = self.index();
@@ -213,8 +213,8 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Removes a config entry. An entry that does not exist is no error. `cas`: only when the
-    /// stored entry's modify index is this one.
+    /// Removes a config entry. A no-op if it does not exist. `cas`: only if this is the modify
+    /// index of the stored entry.
     ///
     /// # Errors
     /// [`Rejected::CasMismatch`].
@@ -236,11 +236,11 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Adds or replaces one source in the `service-intentions` entry of its destination, which is in the
-    /// transaction's tenancy.
+    /// Upserts one source in the `service-intentions` entry of its destination, in the current
+    /// tenancy.
     ///
     /// # Errors
-    /// [`Rejected::InvalidEntry`] when the entry would not be valid;
+    /// [`Rejected::InvalidEntry`] if the entry would become invalid;
     /// [`Rejected::NoVirtualIpLeft`].
     pub fn put_intention(&mut self, intention: Intention) -> Result<(), Rejected> {
         let name = intention.destination_name.clone();
@@ -251,7 +251,7 @@ impl WriteTxn {
             namespace: self.tenancy.shown_namespace(),
             ..ServiceIntentions::default()
         });
-        // Exactly: proxies compare callers' certificates with the name as it is written here.
+        // Case-sensitive: proxies compare callers' certificates with the stored name.
         let source = intention.source();
         let is = |other: &SourceIntention| other.service(&self.tenancy) == source;
         let place = entry.sources.iter().position(is);
@@ -263,11 +263,11 @@ impl WriteTxn {
         self.replace_sources(entry)
     }
 
-    /// Replaces the intention with an id, whose source may be another one now. An id that no
-    /// intention of this destination has is no error.
+    /// Replaces the intention with this id, possibly with another source. A no-op if the
+    /// destination has no intention with this id.
     ///
     /// # Errors
-    /// [`Rejected::InvalidEntry`] when the entry would not be valid.
+    /// [`Rejected::InvalidEntry`] if the entry would become invalid.
     pub fn replace_intention(&mut self, intention: Intention) -> Result<(), Rejected> {
         let destination = &intention.destination_name;
         let Some(mut entry) = self.read().service_intentions(destination) else {
@@ -281,11 +281,11 @@ impl WriteTxn {
         self.replace_sources(entry)
     }
 
-    /// Removes one source from the `service-intentions` entry of its destination, and the entry
-    /// with its last source. What does not exist is no error.
+    /// Removes one source from the `service-intentions` entry of its destination, and with the last
+    /// source the entry. A no-op if it does not exist.
     ///
     /// # Errors
-    /// [`Rejected::InvalidEntry`] when the entry would not be valid.
+    /// [`Rejected::InvalidEntry`] if the entry would become invalid.
     pub fn remove_intention(
         &mut self,
         source: &ServiceName,

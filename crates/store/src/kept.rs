@@ -1,7 +1,7 @@
-//! Values that one reader reads again and again. It keeps each of them until something that it was
-//! read from has changed, and reads nothing else again.
+//! Values that one reader needs repeatedly. Each is cached until one of its inputs has changed, and
+//! only then read again.
 //!
-//! What many readers need alike is a shared result, see [`ReadTxn::shared`].
+//! For values that many readers share, see [`ReadTxn::shared`].
 
 use std::fmt;
 use std::pin::pin;
@@ -12,25 +12,26 @@ use tokio::sync::Notify;
 use crate::read::ReadTxn;
 use crate::watch::{Mark, Place};
 
-/// Waits for changes of the values that are kept for it.
+/// Waits for changes of the cached values of one reader.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl Follower {
-    /// Returns when a kept value has to be read again, once for all of them. Cancel safe.
+    /// Returns when a cached value has become stale, once for all of them. Cancel-safe.
     pub async fn changed(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
-    /// Forgets changes until now, for who is about to read a state that has them all.
+    /// Discards earlier notifications. To be called before a state is read that includes those
+    /// changes.
     pub fn forget(&self) {
-        pin!(self.bell.notified()).enable();
+        pin!(self.notify.notified()).enable();
     }
 }
 
-/// A value that is kept. Dropping it gives up its place on the waiting list.
+/// A cached value. Dropping it ends its watch.
 pub struct Kept<T> {
     held: Option<Held<T>>,
 }
@@ -54,9 +55,9 @@ impl<T> fmt::Debug for Kept<T> {
 }
 
 impl<T: Clone> Kept<T> {
-    /// The value, by `read` when there is none yet or something that it was read from has changed.
-    /// `read` must depend on nothing but the store. Without a follower, and in a transaction that
-    /// others do not see, nothing is kept, and the reads are those of the transaction.
+    /// The cached value, or that of `read` if there is none or it is stale. `read` must depend only
+    /// on the store. Without a follower, and in a transaction that is not committed, nothing is
+    /// cached, and the reads are recorded in `txn`.
     pub fn get<'s>(
         &mut self,
         txn: &ReadTxn<'s>,
@@ -72,10 +73,10 @@ impl<T: Clone> Kept<T> {
         }
         let inner = txn.apart();
         let value = read(&inner);
-        let mark = Arc::new(Mark::new(&follower.bell));
+        let mark = Arc::new(Mark::new(&follower.notify));
         let registry = &txn.state.queries.registry;
-        // The new place is taken before the old one is given up: nobody else sees a result without
-        // anyone who holds it.
+        // The new watch starts before the old one is dropped, so that shared results are held
+        // throughout.
         let place = registry.watch_kept(&inner.into_reads(), &mark);
         self.held = Some(Held {
             value: value.clone(),

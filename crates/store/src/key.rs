@@ -1,9 +1,9 @@
-//! Keys of rows and of index entries: one ordered space of bytes, in which everything that is read
-//! together stands together.
+//! Keys of rows and of index entries, in one ordered byte space in which related entries are
+//! adjacent.
 //!
-//! A key is a table and a list of parts, the tenancy first. Parts end with a zero byte, so that a
-//! key that is cut off after a part is the prefix of everything below it: such a prefix is what
-//! readers note and what commits wake. The bytes are stored; they never change their meaning.
+//! A key consists of a table and a list of parts, beginning with the tenancy. Each part ends with a
+//! zero byte, so that a key cut after a part is the prefix of everything below it. Readers record
+//! such prefixes, and commits wake them. Keys are stored: their encoding never changes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use legate_model::{DEFAULT_TENANCY, Tenancy};
 
-/// A table of rows, or an index over one. The number is the first byte of stored keys.
+/// A table of rows, or an index on one. The number is the first byte of stored keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(crate) enum Table {
@@ -47,7 +47,7 @@ pub(crate) enum Table {
     AgentChecks = 15,
     /// Id.
     PreparedQueries = 16,
-    /// Directories and name of a key of the KV store, compared exactly.
+    /// Directories and name of a key of the KV store, case-sensitive.
     Kv = 17,
     /// Id.
     Sessions = 18,
@@ -68,7 +68,7 @@ pub(crate) enum Table {
     /// One row.
     CaConfiguration = 22,
 
-    /// Node id. From here on: indexes, which are made from the rows and not stored.
+    /// Node id. From here on: indexes, which are derived from rows and not stored.
     NodeIds = 128,
     /// Service name, node name, instance id.
     InstancesByService = 129,
@@ -78,7 +78,7 @@ pub(crate) enum Table {
     ChecksByOwner = 131,
     /// Service name, node name, check id.
     ChecksByService = 132,
-    /// The secret half of a token.
+    /// The secret of a token.
     TokensBySecret = 133,
     /// Auth method, id.
     BindingRulesByMethod = 134,
@@ -94,11 +94,11 @@ pub(crate) enum Table {
     RolesByName = 139,
     /// IP address.
     ManualVirtualIps = 140,
-    /// The service that requests may be sent to, kind, name.
+    /// The service that may receive requests, kind, name.
     ConfigEntriesByDestination = 141,
     /// Name.
     PreparedQueriesByName = 142,
-    /// Name of a template, which may be empty.
+    /// Name of a template, may be empty.
     PreparedQueryTemplates = 143,
     /// Session id, directories and name of a key of the KV store.
     KvBySession = 144,
@@ -108,24 +108,23 @@ pub(crate) enum Table {
     SessionsByCheck = 146,
     /// Session id, query id.
     PreparedQueriesBySession = 147,
-    /// Results that readers share: name of the query, its argument.
+    /// Shared results: name of the query, its argument.
     Queries = 255,
 }
 
-/// What a row belongs to.
+/// The scope of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The mesh as a whole.
     Mesh,
-    /// A partition, whichever namespace is read.
+    /// A partition, the same for all of its namespaces.
     Partition,
     /// A namespace of a partition.
     Namespace,
 }
 
 impl Table {
-    /// What the rows of the table belong to. Of what is not of a namespace there is one row,
-    /// whichever namespace is read or written.
+    /// The scope of the table's rows. A row of a wider scope is the same row from every namespace.
     pub(crate) fn scope(self) -> Scope {
         match self {
             Self::Ca
@@ -139,7 +138,7 @@ impl Table {
             | Self::Autopilot
             | Self::CaConfiguration
             | Self::Partitions
-            // A secret is looked up before it is known whose it is.
+            // A secret is looked up before its tenancy is known.
             | Self::TokensBySecret => Scope::Mesh,
             Self::Nodes
             | Self::NodeIds
@@ -147,9 +146,9 @@ impl Table {
             | Self::Coordinates
             | Self::Peerings
             | Self::Namespaces
-            // Addresses of one cluster may be those of another.
+            // The networks of two partitions may use the same addresses.
             | Self::ManualVirtualIps
-            // Nodes are of the partition, and what ends with one is in all namespaces.
+            // Nodes belong to the partition, and their end affects all namespaces.
             | Self::SessionsByNode
             | Self::SessionsByCheck => Scope::Partition,
             Self::Instances
@@ -182,19 +181,19 @@ impl Table {
     }
 }
 
-/// How many directories of a path are parts of their own. Each costs those who write below it.
+/// The maximum number of directories of a path that are separate parts. Each adds cost to writes
+/// below it.
 const DIRECTORIES: usize = 16;
 
 const END: u8 = 0;
 const ESCAPE: u8 = 1;
 
-/// The key of a row or index entry, or the common beginning of several.
+/// The key of a row or index entry, or a prefix of several.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key(Arc<[u8]>);
 
 impl Key {
-    /// The table's part for one tenancy, followed by names that are compared without regard to
-    /// case.
+    /// A key in the table for one tenancy, with case-insensitive names.
     pub(crate) fn new(table: Table, tenancy: &Tenancy, names: &[&str]) -> Self {
         let mut bytes = Self::begin(table, tenancy);
         for name in names {
@@ -203,20 +202,20 @@ impl Key {
         Self(bytes.into())
     }
 
-    /// What the keys of a table start with, whosever the rows are.
+    /// The prefix of a table's keys in all tenancies.
     pub(crate) fn table_of(table: Table) -> Self {
         Self([table as u8].as_slice().into())
     }
 
-    /// The same with one name that is compared exactly, as secrets are.
+    /// The same with one case-sensitive name, such as a secret.
     pub(crate) fn exact(table: Table, tenancy: &Tenancy, name: &str) -> Self {
         let mut bytes = Self::begin(table, tenancy);
         push(&mut bytes, name);
         Self(bytes.into())
     }
 
-    /// A path such as `a/b/c`, compared exactly, behind names. Its first directories are parts, so that
-    /// what stands below one can be watched; the order is that of the paths.
+    /// A case-sensitive path such as `a/b/c`, after some names. Its first directories are parts, so
+    /// that they can be watched. Keys sort as the paths do.
     pub(crate) fn path(table: Table, tenancy: &Tenancy, names: &[&str], path: &str) -> Self {
         let mut bytes = Self::new(table, tenancy, names).0.to_vec();
         let (directories, rest) = split(path);
@@ -227,15 +226,15 @@ impl Key {
         Self(bytes.into())
     }
 
-    /// What the keys of all paths that start with a text start with, and no others. It may end within
-    /// a part: nobody is woken by it.
+    /// The common prefix of the keys of all paths that start with a text. It may end within a part,
+    /// so it cannot be watched.
     pub(crate) fn path_prefix(table: Table, tenancy: &Tenancy, prefix: &str) -> Self {
         let mut key = Self::path(table, tenancy, &[], prefix).0.to_vec();
         key.pop();
         Self(key.into())
     }
 
-    /// The nearest prefix of [`Self::path_prefix`] that is woken.
+    /// The longest prefix of [`Self::path_prefix`] that can be watched.
     pub(crate) fn path_directory(table: Table, tenancy: &Tenancy, prefix: &str) -> Self {
         let mut bytes = Self::begin(table, tenancy);
         for part in split(prefix).0 {
@@ -258,12 +257,12 @@ impl Key {
         bytes
     }
 
-    /// A key that was stored.
+    /// A key from its stored form.
     pub(crate) fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         Self(bytes.into())
     }
 
-    /// The key as it is stored.
+    /// The key in stored form.
     pub(crate) fn to_bytes(&self) -> Arc<[u8]> {
         Arc::clone(&self.0)
     }
@@ -273,7 +272,7 @@ impl Key {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// The tenancy and the names behind it. `None` for bytes that are no key.
+    /// The tenancy and the names after it. `None` for invalid bytes.
     pub(crate) fn parts(&self) -> Option<Vec<String>> {
         let mut parts = Vec::new();
         let mut part = Vec::new();
@@ -288,7 +287,7 @@ impl Key {
         part.is_empty().then_some(parts)
     }
 
-    /// The tenancy that the row belongs to. `None` for bytes that are no key.
+    /// The tenancy of the row. `None` for invalid bytes.
     pub(crate) fn tenancy(&self) -> Option<Tenancy> {
         let mut parts = self.parts()?.into_iter();
         Some(Tenancy {
@@ -298,12 +297,13 @@ impl Key {
         })
     }
 
-    /// Whether this key stands below a prefix, or is it.
+    /// Whether this key is the prefix or below it.
     pub(crate) fn is_below(&self, prefix: &Key) -> bool {
         self.0.starts_with(&prefix.0)
     }
 
-    /// The key itself and every prefix that ends behind a part, the longest first, and the table at last.
+    /// The key itself and every prefix that ends after a part, the longest first, down to the
+    /// table.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
         let ends = self.0.iter().enumerate().rev();
         ends.filter(|(at, byte)| **byte == END || *at == 0)
@@ -318,7 +318,7 @@ impl std::borrow::Borrow<[u8]> for Key {
 }
 
 impl fmt::Debug for Key {
-    /// Without the parts where they can be secrets.
+    /// Omits parts that may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.table() == Table::TokensBySecret as u8 {
             return write!(f, "{}:***", self.table());
@@ -330,7 +330,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A name as keys spell it: Consul compares names without regard to case.
+/// Folds a name for keys: names are case-insensitive in Consul.
 pub(crate) fn fold(name: &str) -> Cow<'_, str> {
     if name.chars().any(char::is_uppercase) {
         name.to_lowercase().into()
@@ -339,7 +339,7 @@ pub(crate) fn fold(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The first directories of a path, each with its slash, and the rest.
+/// Splits a path into its first directories, each with its slash, and the rest.
 fn split(path: &str) -> (Vec<&str>, &str) {
     let mut directories = Vec::new();
     let mut rest = path;
@@ -353,7 +353,7 @@ fn split(path: &str) -> (Vec<&str>, &str) {
     (directories, rest)
 }
 
-/// Zero ends a part, so zero and the escape itself are escaped; the order of parts stays.
+/// Zero ends a part, so zero and the escape byte are escaped. The order of parts is preserved.
 fn push(bytes: &mut Vec<u8>, part: &str) {
     for byte in part.bytes() {
         if byte <= ESCAPE {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_no_namespace_has_one_row_for_all() {
+    fn rows_of_wider_scope_are_shared_by_namespaces() {
         let name = |text: &str| text.parse().unwrap();
         let tenancy = Tenancy::new(&name("p"), &name("n"));
         let key = |table| Key::new(table, &tenancy, &["a"]).tenancy().unwrap();
@@ -404,7 +404,7 @@ mod tests {
         let full = key(&["a", "b"]);
         let found: Vec<Key> = full.prefixes().map(Key::from_bytes).collect();
         assert_eq!(found[..3], [full.clone(), key(&["a"]), key(&[])]);
-        // Namespace, partition and table, too.
+        // Including namespace, partition and table.
         assert_eq!(found.len(), 6);
         assert_eq!(found[5], Key::table_of(Table::Nodes));
     }

@@ -10,18 +10,18 @@ use legate_identity::SealingKey;
 use crate::backend::disk::sync_directory;
 use crate::open_error::OpenError;
 
-/// The name of the key file that is made in the store's folder when none is configured.
+/// The name of the key file that is generated in the data directory by default.
 const FILE: &str = "store.key";
 
-/// Key files are short; anything longer is another file.
+/// The maximum length: key files are short.
 const LONGEST: u64 = 4096;
 
-/// Where the key of a store in this directory is, when none is configured.
+/// The default path of the key file of a store in this directory.
 pub(crate) fn default_path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }
 
-/// Reads a key. It blocks.
+/// Reads a key. Blocks.
 pub(crate) fn read(path: &Path) -> Result<SealingKey, OpenError> {
     let failed = |reason: String| OpenError::KeyFile {
         path: path.to_owned(),
@@ -37,7 +37,7 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Makes a key that only this user can read. It never replaces one. It blocks.
+/// Generates a key file that only this user can read. Never replaces one. Blocks.
 pub(crate) fn create(path: &Path) -> Result<SealingKey, OpenError> {
     let failed = |reason: String| OpenError::KeyFile {
         path: path.to_owned(),
@@ -48,7 +48,7 @@ pub(crate) fn create(path: &Path) -> Result<SealingKey, OpenError> {
     Ok(key)
 }
 
-/// The key is complete and on the disk before the file has its name.
+/// Syncs the complete key to disk before the file gets its name.
 fn write(path: &Path, key: &SealingKey) -> io::Result<()> {
     let unfinished = path.with_extension("key.new");
     match std::fs::remove_file(&unfinished) {

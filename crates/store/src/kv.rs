@@ -1,4 +1,5 @@
-//! Keys, their values and their locks. Consul's rules; who may see or change what is decided elsewhere.
+//! The KV store: keys, values and locks, with Consul's semantics. This file makes no access
+//! decisions.
 
 use std::sync::Arc;
 
@@ -9,18 +10,18 @@ use crate::read::ReadTxn;
 use crate::rows::LockDelayRow;
 use crate::write::WriteTxn;
 
-/// What is to be written to a key.
+/// A write of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KvWrite {
     /// The key.
     pub key: String,
-    /// For applications.
+    /// An opaque number for applications.
     pub flags: u64,
     /// Any bytes.
     pub value: KvValue,
 }
 
-/// A lock that cannot be asked for. Consul's texts, which its clients look for.
+/// Why a lock request is invalid. The texts are Consul's, which its clients match.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
     /// No session is named.
@@ -37,24 +38,24 @@ impl ReadTxn<'_> {
         self.get_path(key)
     }
 
-    /// The keys that begin with a text, in order; all with an empty one.
+    /// The keys with this prefix, in order; all for an empty prefix.
     pub fn kv_below(&self, prefix: &str) -> Vec<Arc<KvEntry>> {
         self.scan_paths(prefix)
     }
 
-    /// Whether nobody may lock a key yet, because the session that held it was ended a moment ago.
+    /// Whether the key is within the lock delay of a session that has ended.
     pub fn is_lock_delayed(&self, key: &str) -> bool {
         self.get_path::<LockDelayRow>(key).is_some()
     }
 
-    /// The keys that a session has locked.
+    /// The keys that are locked by a session.
     pub(crate) fn kv_locked_by(&self, session: &str) -> Vec<Arc<KvEntry>> {
         self.find_all(Table::KvBySession, &[session])
     }
 }
 
 impl WriteTxn {
-    /// Writes a key. Its lock stays with who holds it.
+    /// Writes a key. Its lock is unchanged.
     pub fn kv_set(&mut self, write: KvWrite) -> Arc<KvEntry> {
         let existing = self.read().kv(&write.key);
         let held = existing.as_ref().map(|old| old.session.clone());
@@ -62,14 +63,14 @@ impl WriteTxn {
         self.put_kv(existing, write, locked, held.unwrap_or_default())
     }
 
-    /// Writes a key if its index is the one that the caller has seen; 0: if it does not exist.
+    /// Writes a key if its modify index is `index`; 0: if it does not exist.
     pub fn kv_cas(&mut self, write: KvWrite, index: u64) -> Option<Arc<KvEntry>> {
         let existing = self.read().kv(&write.key);
         let actual = existing.map_or(0, |old| old.modify_index);
         (actual == index).then(|| self.kv_set(write))
     }
 
-    /// Writes a key and locks it for a session, unless another one holds the lock.
+    /// Writes a key and locks it for a session, unless another session holds the lock.
     ///
     /// # Errors
     /// [`LockError`]
@@ -99,7 +100,7 @@ impl WriteTxn {
         )))
     }
 
-    /// Writes a key and gives its lock up, if the session holds it.
+    /// Writes a key and releases its lock, if the session holds it.
     ///
     /// # Errors
     /// [`LockError`]
@@ -120,12 +121,12 @@ impl WriteTxn {
         Ok(Some(self.put_kv(Some(held), write, locked, String::new())))
     }
 
-    /// Removes a key. One that does not exist is no error.
+    /// Removes a key. A no-op if it does not exist.
     pub fn kv_delete(&mut self, key: &str) {
         self.remove_path::<KvEntry>(key);
     }
 
-    /// Removes a key if its index is the one that the caller has seen. Says whether it is gone.
+    /// Removes a key if its modify index is `index`. Returns whether the key is gone.
     pub fn kv_delete_cas(&mut self, key: &str, index: u64) -> bool {
         let existing = self.read().kv(key);
         let gone = existing.is_none_or(|old| old.modify_index == index);
@@ -135,14 +136,14 @@ impl WriteTxn {
         gone
     }
 
-    /// Removes the keys that begin with a text; all with an empty one.
+    /// Removes the keys with this prefix; all for an empty prefix.
     pub fn kv_delete_tree(&mut self, prefix: &str) {
         for entry in self.read().kv_below(prefix) {
             self.kv_delete(&entry.key);
         }
     }
 
-    /// What is there already stays as it was.
+    /// Writing existing values is a no-op.
     fn put_kv(
         &mut self,
         existing: Option<Arc<KvEntry>>,
@@ -173,7 +174,7 @@ impl WriteTxn {
         entry
     }
 
-    /// Gives up the lock of a key whose session ends.
+    /// Releases the lock of a key whose session ends.
     pub(crate) fn release_kv(&mut self, held: &KvEntry) {
         self.put(KvEntry {
             session: String::new(),

@@ -1,36 +1,36 @@
-//! Which of several servers does what one must do.
+//! Leadership: which of several servers runs the tasks that only one of them should run.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Says whether this server is the one that does what only one must do at a time: removing what has
-/// expired, renewing what is shared.
+/// Whether this server is the leader, which runs the tasks that only one server should run at a
+/// time, such as removing expired data and renewing shared data.
 ///
-/// A store in memory or on disk has one server, which always is. Servers over etcd hold a lease;
-/// one that is gone is followed by another within ten seconds or so. It spares double work and is
-/// no lock: what has to hold is checked in transactions.
+/// A store in memory or on disk has a single server, which is always the leader. Servers with etcd
+/// compete for a lease; another server takes over about ten seconds after the leader is gone.
+/// Leadership avoids duplicate work, but is not a lock: invariants are checked in transactions.
 #[derive(Debug, Clone, Default)]
 pub struct Leadership {
-    /// Until when the lease is certainly held. `None`: there is nobody else.
+    /// The time until which the lease is certainly held. `None` if there is only one server.
     lease: Option<Arc<watch::Sender<Option<Instant>>>>,
 }
 
 impl Leadership {
-    /// Nobody else uses the store.
+    /// For a store with a single server.
     pub(crate) fn alone() -> Self {
         Self::default()
     }
 
-    /// Held for as long as somebody says so.
+    /// For a leader with a lease, see [`Self::hold_until`].
     pub(crate) fn leased() -> Self {
         Self {
             lease: Some(Arc::default()),
         }
     }
 
-    /// Whether it is this server, now.
+    /// Whether this server is the leader now.
     pub fn is_held(&self) -> bool {
         match &self.lease {
             Some(lease) => lasts(*lease.borrow()),
@@ -38,11 +38,11 @@ impl Leadership {
         }
     }
 
-    /// Waits until it is this server. Cancel safe.
+    /// Waits until this server is the leader. Cancel-safe.
     pub async fn held(&self) {
         if let Some(lease) = &self.lease {
             let mut lease = lease.subscribe();
-            // It fails only when the sender is gone, which this holds.
+            // Never fails, because `self` holds the sender.
             let _ = lease.wait_for(|until| lasts(*until)).await;
         }
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_wait_for_the_lease_ends_when_it_is_gained() {
+    async fn held_returns_when_the_lease_is_gained() {
         let leadership = Leadership::leased();
         let mut held = std::pin::pin!(leadership.held());
         assert_eq!(held.as_mut().now_or_never(), None);

@@ -1,14 +1,13 @@
-//! The control plane's tables: transactions over rows, recorded reads, and where rows are kept.
+//! The control plane's tables: transactions over rows, recorded reads, and backends.
 //!
-//! Everything that changes is a transaction ([`Store::write`]): a function of the state that it is
-//! applied to, with one index. Readers take a [`State`] that never changes under them; what a
-//! [`ReadTxn`] looks at is noted, and [`Store::watch`] wakes them when something of that has
-//! changed.
+//! Every change is a transaction ([`Store::write`]): a function of the current state, committed
+//! with one index. Readers take an immutable [`State`]. The reads of a [`ReadTxn`] are recorded,
+//! and [`Store::watch`] wakes its caller when a result of them may have changed.
 //!
-//! What survives the process is kept by a backend: [`Store::open`] starts the one task that writes
-//! to it, [`Store::save`] makes a backup of it.
+//! A backend stores the rows durably: [`Store::open`] starts the single task that writes to it, and
+//! [`Store::save`] makes a backup.
 //!
-//! This crate never reads a clock and never decides who may see what.
+//! This crate reads no clock and makes no access decisions.
 
 mod access;
 mod agent_checks;

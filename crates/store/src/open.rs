@@ -1,4 +1,4 @@
-//! Opening a store that keeps its rows.
+//! Opens a store with durable rows.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::origin::Origin;
 use crate::state::State;
 use crate::store::Store;
 
-/// Where a store keeps its rows.
+/// The backend of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreConfig {
-    /// In memory: they are gone when the process ends.
+    /// In memory: lost when the process ends.
     Memory,
-    /// In files of this machine, for one server.
+    /// In local files, for one server.
     Disk {
-        /// The directory. It is made when it does not exist; one server at a time uses it.
+        /// The directory. Created if it does not exist. Only one server may use it at a time.
         directory: PathBuf,
-        /// The file with the key that seals secrets: 32 bytes as hexadecimal digits or base64.
-        /// Without it, `store.key` in the directory, which is made for a new store.
+        /// The file with the key that seals secrets: 32 bytes in hexadecimal or base64. Default:
+        /// `store.key` in the directory, which is generated for a new store.
         key_file: Option<PathBuf>,
     },
     /// In etcd, for several servers.
@@ -38,11 +38,11 @@ pub enum StoreConfig {
 impl Store {
     /// Opens a store and starts the task that writes to it.
     ///
-    /// When the scope stops, what is being written is finished, and later writes are answered
-    /// with [`crate::Unavailable`]; reads go on.
+    /// When the scope stops, the write in flight is completed, and later writes fail with
+    /// [`crate::Unavailable`]; reads still work.
     ///
     /// # Errors
-    /// [`OpenError`]; what is stored is as it was.
+    /// [`OpenError`]; the stored data is unchanged.
     pub async fn open(config: StoreConfig, spawner: &Spawner) -> Result<Self, OpenError> {
         match config {
             StoreConfig::Memory => Ok(Self::new()),
@@ -60,7 +60,7 @@ impl Store {
                 let key = read.unwrap_or_else(|| Err(panicked()))?;
                 let (mut etcd, mut loaded) = Etcd::open(&config, spawner).await?;
                 if loaded.is_none() {
-                    // Following starts from a store that exists.
+                    // The follower starts from an existing store.
                     make_new(&mut etcd, &key).await?;
                     etcd.close().await;
                     (etcd, loaded) = Etcd::open(&config, spawner).await?;
@@ -77,7 +77,7 @@ impl Store {
         }
     }
 
-    /// Starts the committer over a backend that was opened.
+    /// Starts the committer with an open backend.
     pub(crate) async fn start(
         mut backend: impl Backend,
         loaded: Option<Loaded>,
@@ -161,7 +161,7 @@ async fn make_new(backend: &mut impl Backend, key: &SealingKey) -> Result<Loaded
     }
 }
 
-/// The state that was stored.
+/// The stored state.
 fn read_all(loaded: Loaded, origin: &Origin) -> Result<State, OpenError> {
     origin.check(&loaded.header)?;
     let codec = Codec {

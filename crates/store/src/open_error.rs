@@ -1,4 +1,4 @@
-//! Why a store cannot be opened, whatever keeps it.
+//! Why a store cannot be opened, for all backends.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 /// Why a store cannot be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory cannot be made or used.
+    /// The directory cannot be created or accessed.
     #[error("cannot use the data directory {path}: {source}", path = path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Another server has it.
+    /// Another server uses it.
     #[error(
         "the data directory {directory} is in use by {by}: stop that server, or give this one \
          another directory",
@@ -23,7 +23,7 @@ pub enum OpenError {
     InUse {
         /// The directory.
         directory: PathBuf,
-        /// Who has it.
+        /// The process that uses it.
         by: String,
     },
     /// The database file cannot be read or written.
@@ -31,29 +31,29 @@ pub enum OpenError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What is in the file is not what was written.
+    /// The stored data is corrupt.
     #[error(
-        "{store} is damaged ({reason}) and was left as it is: move it away, start the server with \
+        "{store} is damaged ({reason}) and was not changed: move it away, start the server with \
          an empty store and restore the last snapshot; check the disk"
     )]
     Damaged {
-        /// The file, or the place.
+        /// The file, or the description of the store.
         store: String,
-        /// What is wrong with it.
+        /// The kind of damage.
         reason: String,
     },
     /// A newer server wrote it.
     #[error(
-        "this store was written by a newer Legate: its format is {found}, and this server knows \
-         {known}: start the newer server again"
+        "this store was written by a newer Legate: its format is {found}, and this server supports \
+         up to {known}: start the newer server again"
     )]
     Newer {
         /// The format of the store.
         found: u32,
-        /// The newest format that this server knows.
+        /// The newest format that this server supports.
         known: u32,
     },
     /// The key file cannot be used.
@@ -61,56 +61,56 @@ pub enum OpenError {
     KeyFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The key that was made with the store is gone.
+    /// The key that was generated with the store is missing.
     #[error(
         "the key file {path} is missing, and the store has secrets that were encrypted with it: \
-         put it back from your backup, or name the file that has it",
+         restore it from your backup, or configure its path",
         path = path.display()
     )]
     MissingKey {
-        /// Where it was looked for.
+        /// The path where it was expected.
         path: PathBuf,
     },
-    /// Another key.
+    /// The store is sealed with another key.
     #[error(
-        "the store was encrypted with another key than the one in {path}: name the key file that \
-         it was made with",
+        "the store was encrypted with another key than the one in {path}: configure the key file \
+         that it was created with",
         path = path.display()
     )]
     WrongKey {
         /// The key file that was read.
         path: PathBuf,
     },
-    /// A setting of etcd cannot be used.
+    /// A setting of etcd is invalid.
     #[error("the settings of etcd cannot be used: {reason}")]
     EtcdSetting {
-        /// What is wrong, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// etcd cannot be read.
     #[error("cannot read the store in etcd ({members}): {reason}")]
     Etcd {
-        /// The members that were asked.
+        /// The configured members.
         members: String,
-        /// What the last one answered.
+        /// The error of the last one.
         reason: String,
     },
     /// The store has an older format and cannot be rewritten.
     #[error(
-        "the store was written by an older Legate and cannot be brought to the format of this \
+        "the store was written by an older Legate and cannot be upgraded to the format of this \
          server: {reason}"
     )]
     NotUpgraded {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A new store cannot be written, or the server failed at it.
-    #[error("the store cannot be made or opened: {reason}")]
+    /// A new store cannot be written, or opening it failed in the server.
+    #[error("the store cannot be created or opened: {reason}")]
     NotMade {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
 }

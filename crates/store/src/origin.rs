@@ -1,4 +1,4 @@
-//! Where rows come from: what errors call that, and whether a server with this key can read them.
+//! The source of rows: its name in errors, its key, and the check whether this server can read it.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,16 @@ use legate_identity::SealingKey;
 use crate::codec::{FORMAT, Header};
 use crate::open_error::OpenError;
 
-/// What errors name, and the key.
+/// The name of a store in errors, and its key.
 pub(crate) struct Origin {
-    /// The file, or the place, that keeps the rows.
+    /// The file or the description of the store.
     pub(crate) store: String,
     pub(crate) key: SealingKey,
     pub(crate) key_file: PathBuf,
 }
 
 impl Origin {
-    /// The format of rows with such a header, when this server can read them.
+    /// The format of rows with this header, if this server can read them.
     pub(crate) fn check(&self, header: &[u8]) -> Result<u32, OpenError> {
         let header: Header = serde_json::from_slice(header)
             .map_err(|error| self.damaged(format!("its header cannot be read: {error}")))?;
@@ -34,7 +34,7 @@ impl Origin {
         Ok(header.format)
     }
 
-    /// The error for rows that are not what was written.
+    /// The error for corrupt rows.
     pub(crate) fn damaged(&self, reason: String) -> OpenError {
         OpenError::Damaged {
             store: self.store.clone(),

@@ -1,16 +1,16 @@
-//! What comes of a write: it is applied, or the tables refuse it, or it cannot be stored.
+//! Outcomes of a write: applied, refused by the tables, or not stored.
 
 use std::sync::Arc;
 
 use crate::rejected::Rejected;
 
-/// What a transaction did.
+/// The result of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
     /// The index of the tables afterwards.
     pub index: u64,
-    /// Whether anything changed. A write of what is there already changes nothing, takes no index
-    /// and wakes nobody.
+    /// Whether anything changed. A write of existing values is a no-op: it uses no index and wakes
+    /// no reader.
     pub changed: bool,
 }
 
@@ -25,11 +25,11 @@ pub enum WriteError {
     Unavailable(#[from] Unavailable),
 }
 
-/// A write that could not be stored. Reads go on.
+/// A write could not be stored. Reads still work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the change could not be stored: {reason}")]
 pub struct Unavailable {
-    /// Why, and what to do.
+    /// The reason, and what to do.
     pub reason: Arc<str>,
 }
 
@@ -41,6 +41,6 @@ impl Unavailable {
     }
 
     pub(crate) fn gone() -> Self {
-        Self::new("the server is stopping; ask another one")
+        Self::new("the server is stopping; use another one")
     }
 }

@@ -1,8 +1,8 @@
-//! Policies and roles, and the links to them. What they allow is decided elsewhere.
+//! Policies and roles, and links to them. This file makes no access decisions.
 //!
-//! A link is stored as an id, because names change. What an id leads to is looked up by whoever
-//! reads: a policy or role that is removed gives nothing from then on. It is looked for in the tenancy
-//! of what is linked to it, and then in the namespace `default` of the same partition.
+//! Links are stored by id, because names change, and are resolved by readers: a removed policy or
+//! role grants nothing. They are resolved in the tenancy of the linking object first, and then in
+//! the namespace `default` of the same partition.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::rejected::Rejected;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// A policy. Those that exist from the start are of the default tenancy and need no row.
+    /// A policy by id. Built-in policies are in the default tenancy and need no row.
     pub fn policy(&self, id: &str) -> Option<Arc<Policy>> {
         let stored = self.get(&[id]);
         let builtin = || {
@@ -26,8 +26,7 @@ impl ReadTxn<'_> {
         stored.or_else(|| builtin().map(Arc::new))
     }
 
-    /// The policy that a link of this tenancy leads to: one by its id, or where that is empty by its
-    /// name.
+    /// Resolves a link in the current tenancy: by id, or if that is empty by name.
     pub fn linked_policy(&self, id: &str, name: &str) -> Option<Arc<Policy>> {
         self.linked(|txn| match id {
             "" => txn.policy_by_name(name),
@@ -35,7 +34,7 @@ impl ReadTxn<'_> {
         })
     }
 
-    /// The role that a link of this tenancy leads to, as [`Self::linked_policy`].
+    /// Resolves a link to a role, as [`Self::linked_policy`].
     pub fn linked_role(&self, id: &str, name: &str) -> Option<Arc<Role>> {
         self.linked(|txn| match id {
             "" => txn.role_by_name(name),
@@ -50,7 +49,7 @@ impl ReadTxn<'_> {
         })
     }
 
-    /// A policy, by its name.
+    /// A policy by name.
     pub fn policy_by_name(&self, name: &str) -> Option<Arc<Policy>> {
         if let Some(stored) = self.find(self.key(Table::PoliciesByName, &[name])) {
             return Some(stored);
@@ -58,13 +57,13 @@ impl ReadTxn<'_> {
         let here = self.tenancy.is_default();
         let builtin = Policy::builtin().into_iter().filter(|_| here);
         let mut named = builtin.filter(|policy| fold(&policy.name) == fold(name));
-        // One that was renamed has a row, and not this name any more.
+        // A renamed built-in policy has a row, and no longer this name.
         let named = named.next()?;
         self.policy(&named.id)
             .filter(|policy| fold(&policy.name) == fold(name))
     }
 
-    /// All policies in the order of their ids.
+    /// All policies, ordered by id.
     pub fn policies(&self) -> Vec<Arc<Policy>> {
         let mut all: Vec<Arc<Policy>> = self.scan(&[]);
         let here = self.tenancy.is_default();
@@ -77,23 +76,23 @@ impl ReadTxn<'_> {
         all
     }
 
-    /// A role. Its links are ids only: see [`ReadTxn::shown_role`].
+    /// A role by id. Its links are ids only: see [`ReadTxn::shown_role`].
     pub fn role(&self, id: &str) -> Option<Arc<Role>> {
         self.get(&[id])
     }
 
-    /// A role, by its name.
+    /// A role by name.
     pub fn role_by_name(&self, name: &str) -> Option<Arc<Role>> {
         self.find(self.key(Table::RolesByName, &[name]))
     }
 
-    /// All roles in the order of their ids.
+    /// All roles, ordered by id.
     pub fn roles(&self) -> Vec<Arc<Role>> {
         self.scan(&[])
     }
 
-    /// A role as people see it: links have names, those that lead nowhere are left out, and it has its
-    /// hash.
+    /// A role as returned to clients: its links have names, dangling links are removed, and it has
+    /// its hash.
     pub fn shown_role(&self, role: &Role) -> Role {
         let policies = |txn: &ReadTxn<'_>| txn.shown_policies(&role.policies);
         let shown = Role {
@@ -103,8 +102,8 @@ impl ReadTxn<'_> {
         shown.hashed()
     }
 
-    /// A token as people see it: links have names, those that lead nowhere are left out, and it has its
-    /// hash.
+    /// A token as returned to clients: its links have names, dangling links are removed, and it has
+    /// its hash.
     pub fn shown_token(&self, token: &Token) -> Token {
         let (policies, roles) = self.in_tenancy(&token.tenancy(), |txn| {
             let policies = txn.shown_policies(&token.policies);
@@ -138,10 +137,10 @@ impl ReadTxn<'_> {
 }
 
 impl WriteTxn {
-    /// Adds or replaces a policy, found by its id.
+    /// Upserts a policy by its id.
     ///
     /// # Errors
-    /// [`Rejected::Missing`], or [`Rejected::NameTaken`] when another policy has the name.
+    /// [`Rejected::Missing`], or [`Rejected::NameTaken`] if another policy has the name.
     pub fn put_policy(&mut self, policy: Policy) -> Result<(), Rejected> {
         let mut policy = policy.of(&self.tenancy);
         require(&policy.id, &policy.name)?;
@@ -162,16 +161,16 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Removes a policy, and with it what it gave.
+    /// Removes a policy. Links to it grant nothing any more.
     pub fn remove_policy(&mut self, id: &str) {
         self.remove::<Policy>(&[id]);
     }
 
-    /// Adds or replaces a role, found by its id.
+    /// Upserts a role by its id.
     ///
     /// # Errors
-    /// [`Rejected::Missing`], [`Rejected::NameTaken`] when another role has the name, or
-    /// [`Rejected::MissingLink`] when a policy does not exist.
+    /// [`Rejected::Missing`], [`Rejected::NameTaken`] if another role has the name, or
+    /// [`Rejected::MissingLink`] if a policy does not exist.
     pub fn put_role(&mut self, role: Role) -> Result<(), Rejected> {
         let mut role = role.of(&self.tenancy);
         require(&role.id, &role.name)?;
@@ -194,12 +193,12 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Removes a role, and with it what it gave.
+    /// Removes a role. Links to it grant nothing any more.
     pub fn remove_role(&mut self, id: &str) {
         self.remove::<Role>(&[id]);
     }
 
-    /// The links as they are stored: by id, each once.
+    /// Links in stored form: by id and unique.
     pub(crate) fn linked_policies(
         &self,
         links: Vec<PolicyLink>,
@@ -216,7 +215,7 @@ impl WriteTxn {
         Ok(linked)
     }
 
-    /// The links as they are stored: by id, each once.
+    /// Links in stored form: by id and unique.
     pub(crate) fn linked_roles(&self, links: Vec<RoleLink>) -> Result<Vec<RoleLink>, Rejected> {
         let mut linked: Vec<RoleLink> = Vec::new();
         for link in links {
@@ -230,7 +229,7 @@ impl WriteTxn {
         Ok(linked)
     }
 
-    /// Before there were others, the one policy was linked to by its name or its id.
+    /// Upgrades links of formats in which only one policy existed, by name or id.
     pub(crate) fn link_policies_by_id(&mut self) {
         for token in self.read().tokens() {
             let mut linked = Token::clone(&token);

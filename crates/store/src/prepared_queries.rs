@@ -1,5 +1,5 @@
-//! Prepared queries: by id, by name, and those that are for every name that begins like theirs. What
-//! they find is decided elsewhere.
+//! Prepared queries: by id, by name, and templates that match names by prefix. They are executed
+//! elsewhere.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::rejected::{MAX_QUERIES, MAX_TOTAL_MIB, QueryConflict, Rejected};
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// A query, by its id.
+    /// A query by id.
     pub fn prepared_query(&self, id: &str) -> Option<Arc<PreparedQuery>> {
         self.get(&[id])
     }
 
-    /// All queries in the order of their ids.
+    /// All queries, ordered by id.
     pub fn prepared_queries(&self) -> Vec<Arc<PreparedQuery>> {
         self.scan(&[])
     }
 
-    /// The query that an id or a name stands for: the one with this id, else the one with this name,
-    /// else the template whose name is the longest beginning of it, filled in.
+    /// The query for an id or a name: the one with this id, else the one with this name, else the
+    /// rendered template with the longest matching prefix.
     ///
     /// # Errors
     ///
-    /// [`UnusableQuery`] when there is one that cannot be executed.
+    /// [`UnusableQuery`] if the query cannot be executed.
     pub fn find_prepared_query(
         &self,
         id_or_name: &str,
@@ -59,14 +59,14 @@ impl ReadTxn<'_> {
         let ends = name.char_indices().map(|(at, _)| at).rev();
         let mut keys = ends.map(|end| self.key(Table::PreparedQueryTemplates, &[&name[..end]]));
         let found = keys.find(|key| self.state.found(key).is_some());
-        // Any template may come between.
+        // A better template may be added later.
         self.note(self.key(Table::PreparedQueryTemplates, &[]));
         self.find(found?)
     }
 }
 
 impl WriteTxn {
-    /// Adds or replaces a query, found by its id.
+    /// Upserts a query by its id.
     ///
     /// # Errors
     /// [`Rejected::Missing`] without an id, or [`Rejected::PreparedQuery`].
@@ -125,13 +125,13 @@ impl WriteTxn {
         }
     }
 
-    /// Removes a query. One that does not exist is no error.
+    /// Removes a query. A no-op if it does not exist.
     pub fn remove_prepared_query(&mut self, id: &str) {
         self.remove::<PreparedQuery>(&[id]);
     }
 }
 
-/// Goes through the rows without looking into them.
+/// Checks the limits by metadata of the rows only.
 fn check_bounds(read: &ReadTxn<'_>, query: &PreparedQuery) -> Result<(), QueryConflict> {
     let prefix = read.key(Table::PreparedQueries, &[]);
     let (mut count, mut total) = (0, 0);

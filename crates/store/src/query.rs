@@ -1,8 +1,8 @@
-//! Results that many readers share. Each is computed once for a state and again when something that
-//! it was computed from has changed.
+//! Shared results: each is computed once for all readers, and recomputed when one of its inputs has
+//! changed.
 //!
-//! A result belongs to those who hold it and to those who depend on it: when the last of them is gone,
-//! it is forgotten. Nothing here is computed ahead of a reader.
+//! A result is dropped when no reader holds it and nothing depends on it. Results are computed only
+//! on demand.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use crate::key::Key;
 use crate::reads::Reads;
 use crate::watch::{Place, Registry};
 
-/// Below this many results nothing is swept.
+/// The minimum number of results for a sweep.
 const SWEEP_FROM: usize = 64;
 
-/// The shared results of a store, and its waiting list.
+/// The shared results of a store, and its registry of watches.
 #[derive(Default)]
 pub(crate) struct Queries {
     pub(crate) registry: Arc<Registry>,
@@ -26,26 +26,26 @@ pub(crate) struct Queries {
 #[derive(Default)]
 struct Slots {
     by_key: HashMap<Key, Arc<Mutex<Option<Slot>>>>,
-    /// The number of results at which those that nobody holds are dropped next.
+    /// The number of results at which the next sweep drops unused ones.
     sweep_at: usize,
 }
 
 struct Slot {
     value: Weak<dyn Any + Send + Sync>,
-    /// The index of the state that it was computed from.
+    /// The index of the state that the result was computed from.
     at: u64,
-    /// The index of the last change of what it was computed from.
+    /// The index of the last change of its inputs.
     newest: u64,
-    /// Cleared by the first change of what it was computed from.
+    /// Cleared by the first change of an input.
     fresh: Arc<AtomicBool>,
     _place: Place,
 }
 
-/// What a reader of a result has to watch.
+/// The dependencies of a reader of a result.
 pub(crate) enum DependsOn {
-    /// The result, by its key. `newest` is the index of the last change of what it was computed from.
+    /// The result, by its key. `newest` is the index of the last change of its inputs.
     Result { newest: u64 },
-    /// What it was computed from: the result of this reader is not the one that others share.
+    /// The inputs of the result, because this reader's result is not the shared one.
     Reads(Reads),
 }
 
@@ -58,7 +58,7 @@ impl Queries {
         compute: impl FnOnce() -> (T, Reads),
     ) -> (Arc<T>, DependsOn) {
         let slot = self.slot(key);
-        // A panic leaves the slot as it was.
+        // A panic leaves the slot unchanged.
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let known = slot.as_ref().and_then(|slot| {
             let value = slot.value.upgrade()?.downcast::<T>().ok()?;
@@ -66,7 +66,7 @@ impl Queries {
         });
         if let Some((value, computed_at, newest, fresh)) = &known {
             if *computed_at > at {
-                // The reader is behind; what is newer stays for the others.
+                // The reader has an older state; the newer result stays for others.
                 let (value, reads) = compute();
                 return (Arc::new(value), DependsOn::Reads(reads));
             }
@@ -108,7 +108,7 @@ impl Queries {
         slot
     }
 
-    /// How many results are kept or were not swept yet.
+    /// The number of results that are not swept yet.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl Queries {
     }
 }
 
-/// Whether somebody holds the result, or computes it just now.
+/// Whether the result is held, or is being computed.
 fn is_held(slot: &Arc<Mutex<Option<Slot>>>) -> bool {
     if Arc::strong_count(slot) > 1 {
         return true;

@@ -1,7 +1,8 @@
-//! Reading: what a reader looks at is what it depends on.
+//! Reads: every read is recorded as a dependency.
 //!
-//! Every getter notes the key or the prefix of keys that it looked at, rows that do not exist
-//! included. [`crate::Store::watch`] takes these notes; nobody lists by hand what to wait for.
+//! Every getter records the key or key prefix that it read, including those of rows that do not
+//! exist. [`crate::Store::watch`] takes these records, so that dependencies are never listed by
+//! hand.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -15,18 +16,19 @@ use crate::reads::Reads;
 use crate::row::{Row, Stored};
 use crate::state::State;
 
-/// A look at one state. Names are compared without regard to case.
+/// A read transaction on one state. Names are case-insensitive.
 #[derive(Debug)]
 pub struct ReadTxn<'s> {
     pub(crate) state: &'s State,
     pub(crate) tenancy: Tenancy,
     reads: RefCell<Reads>,
-    /// Whether the state is one that all readers see; a transaction's own is not.
+    /// Whether the state is committed and visible to all readers, unlike that of a running
+    /// transaction.
     pub(crate) committed: bool,
 }
 
 impl State {
-    /// Reads this state; what is read is noted.
+    /// Starts a read transaction on this state.
     pub fn read(&self) -> ReadTxn<'_> {
         ReadTxn::new(self, true)
     }
@@ -45,19 +47,19 @@ impl<'s> ReadTxn<'s> {
         }
     }
 
-    /// The same look at another tenancy's rows.
+    /// Changes the current tenancy.
     #[must_use]
     pub fn within(mut self, tenancy: Tenancy) -> Self {
         self.tenancy = tenancy;
         self
     }
 
-    /// Whose rows are read.
+    /// The current tenancy.
     pub fn tenancy(&self) -> &Tenancy {
         &self.tenancy
     }
 
-    /// Looks at another tenancy's rows for a moment. What is read there is noted here.
+    /// Reads in another tenancy. Its reads are recorded here.
     pub fn in_tenancy<T>(&self, tenancy: &Tenancy, look: impl FnOnce(&ReadTxn<'s>) -> T) -> T {
         if *tenancy == self.tenancy {
             return look(self);
@@ -68,26 +70,26 @@ impl<'s> ReadTxn<'s> {
         value
     }
 
-    /// The same look, whose reads are noted apart.
+    /// The same transaction with separately recorded reads.
     pub(crate) fn apart(&self) -> Self {
         Self::new(self.state, self.committed).within(self.tenancy.clone())
     }
 
-    /// What has been looked at so far.
+    /// The reads so far.
     pub fn reads(&self) -> Reads {
         self.reads.borrow().clone()
     }
 
-    /// What was looked at.
+    /// The reads.
     pub fn into_reads(self) -> Reads {
         self.reads.into_inner()
     }
 
-    /// A result that readers share: computed once for all who ask with the same argument, until
-    /// something that it was computed from changes. Computed anew to an equal value it is the same
-    /// `Arc` as before. It is kept for as long as somebody holds it, or watches what was made of it.
+    /// A shared result: computed once for all readers with the same argument, until one of its
+    /// inputs changes. If a recomputed value is equal, it is the same `Arc` as before. The result
+    /// is stored while it is held, or while something that depends on it is watched.
     ///
-    /// `name` tells queries apart; one name always stands for the same computation and type.
+    /// `name` identifies the query: one name always stands for the same computation and type.
     pub fn shared<T: PartialEq + Any + Send + Sync>(
         &self,
         name: &'static str,
@@ -126,7 +128,7 @@ impl<'s> ReadTxn<'s> {
         reads.results.extend(other.results.iter().cloned());
     }
 
-    /// Notes a prefix: whatever is written below it changes what is read.
+    /// Records a prefix: every write below it affects the reader.
     pub(crate) fn note(&self, prefix: Key) {
         let removed = self.state.removed_below(&prefix);
         let mut reads = self.reads.borrow_mut();
@@ -150,7 +152,7 @@ impl<'s> ReadTxn<'s> {
         self.read_row(row?)
     }
 
-    /// Rows below a prefix, in the order of their keys.
+    /// Rows below a prefix, ordered by key.
     pub(crate) fn scan<R: Row>(&self, names: &[&str]) -> Vec<Arc<R>> {
         let prefix = self.key(R::TABLE, names);
         let rows = self.state.below(&prefix);
@@ -159,7 +161,7 @@ impl<'s> ReadTxn<'s> {
         rows
     }
 
-    /// The rows of a table, whosever they are.
+    /// The rows of a table in all tenancies.
     pub(crate) fn scan_everywhere<R: Row>(&self) -> Vec<Arc<R>> {
         let all = Key::table_of(R::TABLE);
         let rows = self.state.below(&all);
@@ -176,8 +178,8 @@ impl<'s> ReadTxn<'s> {
         self.read_row(row?)
     }
 
-    /// The rows whose paths start with a text, in the order of the paths. What else stands in the same
-    /// directory wakes the reader, too, and does not change the index.
+    /// The rows whose paths have this prefix, ordered by path. Other writes in the same directory
+    /// also wake the reader, but do not change the index.
     pub(crate) fn scan_paths<R: Row>(&self, prefix: &str) -> Vec<Arc<R>> {
         let below = Key::path_prefix(R::TABLE, &self.tenancy, prefix);
         let rows = self.state.below(&below);
@@ -191,14 +193,14 @@ impl<'s> ReadTxn<'s> {
         rows
     }
 
-    /// The row that an index entry leads to.
+    /// The row of an index entry.
     pub(crate) fn find<R: Row>(&self, entry: Key) -> Option<Arc<R>> {
         let row = self.state.found(&entry);
         self.note(entry);
         self.read_row(row?)
     }
 
-    /// The rows that the entries of an index below a prefix lead to, in the order of the entries.
+    /// The rows of the index entries below a prefix, ordered by entry.
     pub(crate) fn find_all<R: Row>(&self, index: Table, names: &[&str]) -> Vec<Arc<R>> {
         let prefix = self.key(index, names);
         let rows = self.peek_all(&prefix);
@@ -206,7 +208,7 @@ impl<'s> ReadTxn<'s> {
         rows
     }
 
-    /// The first of these rows that is accepted. The others behind it are not looked at.
+    /// The first of these rows that `accept` accepts. Later ones are not read.
     pub(crate) fn find_first<R: Row>(
         &self,
         index: Table,
@@ -222,7 +224,7 @@ impl<'s> ReadTxn<'s> {
         found
     }
 
-    /// As [`Self::find_all`], for rows whose changes are noted by a wider prefix.
+    /// As [`Self::find_all`], for rows whose changes are recorded by a wider prefix.
     pub(crate) fn peek_all<R: Row>(&self, prefix: &Key) -> Vec<Arc<R>> {
         let rows = self.state.found_below(prefix);
         rows.filter_map(|row| self.read_row(row)).collect()

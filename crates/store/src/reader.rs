@@ -1,4 +1,4 @@
-//! The tables for those who may only read them: states, watches and blocking queries.
+//! Read access to the tables: states, watches and blocking queries.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use crate::reads::Reads;
 use crate::state::{Changes, State};
 use crate::watch::Watch;
 
-/// No query waits longer than a day, so that adding the wait to the time cannot overflow.
+/// The maximum wait of a query. Prevents overflow when it is added to the current time.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Reads a store, and cannot change it. Clones read the same tables.
+/// Read access to a store. Clones read the same tables.
 #[derive(Clone)]
 pub struct Reader {
     tables: Arc<Tables>,
 }
 
-/// The state that readers see.
+/// The current state.
 pub(crate) struct Tables {
     state: ArcSwap<State>,
 }
 
-/// How long to wait for what.
+/// The parameters of a blocking query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockingQuery {
-    /// The index the caller has seen; the answer is newer if there is one in time. 0: answer now.
+    /// The index that the caller has seen; the query waits for a newer one. 0: answer at once.
     pub min_index: u64,
-    /// How long to wait for something newer. A random part, if wanted, is the caller's to add.
+    /// The maximum wait. Callers add jitter themselves.
     pub wait: Duration,
 }
 
-/// What a blocking query read.
+/// The result of a blocking query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<T> {
-    /// The index of what was read, at least 1: the next query's `min_index`.
+    /// The index of the result, at least 1: the next query's `min_index`.
     pub index: u64,
-    /// What was read.
+    /// The result.
     pub value: T,
 }
 
@@ -57,7 +57,7 @@ impl Tables {
         self.state.load_full()
     }
 
-    /// Makes a commit visible and wakes those whom it concerns.
+    /// Publishes a commit and wakes the readers that it affects.
     pub(crate) fn publish(&self, state: State, changes: &Changes) {
         let queries = Arc::clone(&state.queries);
         let index = state.index();
@@ -73,22 +73,22 @@ impl Reader {
         }
     }
 
-    /// The tables as they are now. They do not change under the caller.
+    /// The current state, which is immutable.
     pub fn state(&self) -> Arc<State> {
         self.tables.state()
     }
 
-    /// Watches what was read, from the moment of the read.
+    /// Watches everything that was read, from the state of the read on.
     pub fn watch(&self, reads: &Reads) -> Watch {
         self.state().queries.registry.watch(reads)
     }
 
-    /// Reads when there is something newer than what the caller has seen, or when the wait is over.
+    /// Reads once there is a newer result than the caller has seen, or the wait is over.
     ///
-    /// What is newer than `min_index` at the start is returned at once. Later, the result must
-    /// differ from the first one: a change that leaves it as it was does not end the waiting. A
-    /// `min_index` from the future (another life of the server) is answered at once, so that the
-    /// caller can start again. A waiting query holds a digest of what it read and not the result.
+    /// A result newer than `min_index` is returned at once. Later, the result must differ from the
+    /// first one: a change without an effect on it does not end the wait. A `min_index` from the
+    /// future (of an earlier life of the server) is answered at once, so that the caller can start
+    /// again. A waiting query holds a digest of the result, not the result.
     pub async fn blocking<T: Serialize>(
         &self,
         query: BlockingQuery,
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Reader {
     }
 }
 
-/// Tells results apart without keeping them.
+/// Compares results without storing them.
 fn digest<T: Serialize>(value: &T) -> [u8; 32] {
     struct Digesting(Sha256);
     impl Write for Digesting {
@@ -145,7 +145,7 @@ fn digest<T: Serialize>(value: &T) -> [u8; 32] {
     let mut digesting = Digesting(Sha256::new());
     match serde_json::to_writer(&mut digesting, value) {
         Ok(()) => digesting.0.finalize().into(),
-        // What has no JSON form is answered with an error anyway.
+        // A value without a JSON form results in an error anyway.
         Err(_) => [0; 32],
     }
 }

@@ -1,4 +1,4 @@
-//! What a reader has looked at: what it waits for, and what its results depend on.
+//! Recorded reads: the dependencies of a reader and of its results.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use crate::key::Key;
 
-/// What was looked at, and when that changed last.
+/// Keys that were read, with the index of their last change.
 #[derive(Debug, Clone, Default)]
 pub struct Reads {
     pub(crate) keys: HashSet<Key>,
-    /// The shared results among it. A result is forgotten when nobody holds it, and then no change
-    /// reaches those who depend on it; so they hold it.
+    /// The shared results among the dependencies. They are held here, because a dropped result no
+    /// longer forwards changes.
     pub(crate) results: Vec<Arc<dyn Any + Send + Sync>>,
-    /// The index of the last change of anything that was looked at.
+    /// The index of the last change of anything that was read.
     pub(crate) newest: u64,
     /// The index of the state that was read.
     pub(crate) at: u64,
 }
 
 impl Reads {
-    /// The index of the last change of what was read, at least 1. It never goes back; after
-    /// removals it may move forward without a change.
+    /// The index of the last change of anything that was read, at least 1. It never decreases.
+    /// After removals it may increase without a change.
     pub fn index(&self) -> u64 {
         self.newest.max(1)
     }

@@ -1,8 +1,8 @@
-//! What is registered, and what is taken back, in one step.
+//! Registrations and deregistrations, each applied in one step.
 
 use legate_model::{HealthCheck, Node, ServiceInstance};
 
-/// A node, and what is registered on it in the same step.
+/// A node, and its instance and checks to register in the same step.
 #[derive(Debug, Clone)]
 pub struct Registration {
     /// The node. Its indexes are ignored.
@@ -12,12 +12,12 @@ pub struct Registration {
     /// Checks of the node (without a service id) or of an instance on it. An empty check id means
     /// the check's name.
     pub checks: Vec<HealthCheck>,
-    /// Leaves a node that exists as it is, and refuses one that does not exist.
+    /// Leaves an existing node unchanged, and refuses one that does not exist.
     pub skip_node_update: bool,
 }
 
-/// What to remove: the instance when it is named, else the check when it is named, else the node
-/// with everything on it. What does not exist is no error.
+/// What to remove: the instance if it is set, else the check if it is set, else the node with
+/// everything on it. A no-op if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deregistration {
     /// The node's name.

@@ -1,21 +1,21 @@
-//! Why the tables refuse a change. The texts are for people; those that Consul has are its own, which its
-//! clients look for. A bound stands with the refusal that names it.
+//! Why the tables refuse a change. Texts that Consul also has are the same, because its clients
+//! match them. Limits are declared next to the errors that name them.
 
 use legate_model::virtual_ip;
 
-/// How many prepared queries there may be.
+/// The maximum number of prepared queries.
 pub(crate) const MAX_QUERIES: usize = 10_000;
 
-/// How large all of them may be together, in MiB of their JSON.
+/// The maximum total size of prepared queries, in MiB of JSON.
 pub(crate) const MAX_TOTAL_MIB: usize = 64;
 
-/// How many partitions there may be, and how many namespaces in each.
+/// The maximum number of partitions, and of namespaces in each.
 pub(crate) const MAX_TENANTS: usize = 4096;
 
-/// Why a command was refused. The tables are as they were before.
+/// Why a command was refused. The tables are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// The registration names a node that does not exist and does not describe it.
+    /// The registration refers to a node that does not exist, without its address.
     #[error(
         "node {node:?} is not registered: register it first, or send its address with this \
          registration"
@@ -32,9 +32,9 @@ pub enum Rejected {
     MissingService {
         /// The check's id.
         check: String,
-        /// The id that was looked for.
+        /// The service id of the check.
         service_id: String,
-        /// The node that was looked at.
+        /// The node of the check.
         node: String,
     },
     /// The check is for another node than the one of the registration.
@@ -50,7 +50,7 @@ pub enum Rejected {
         /// The node of the registration.
         node: String,
     },
-    /// Another node has the name, and an agent watches over it. What stands first is Consul's.
+    /// Another node with a live agent has the name. The beginning of the text is Consul's.
     #[error(
         "Node name {node} is reserved by node {held} with name {node} ({address}), so that a node with \
          id {asked} cannot have it: choose another name, send that id or none, or deregister that \
@@ -59,30 +59,30 @@ pub enum Rejected {
     NodeNameTaken {
         /// The node's name.
         node: String,
-        /// The id it has.
+        /// The id of the existing node.
         held: String,
-        /// The address it has.
+        /// The address of the existing node.
         address: String,
         /// The id that was sent.
         asked: String,
     },
-    /// A value that must not be empty is empty.
+    /// A required value is empty.
     #[error("{field} is missing: {hint}")]
     Missing {
-        /// The field, as the API calls it.
+        /// The field's name in the API.
         field: &'static str,
-        /// What to send.
+        /// How to set it.
         hint: &'static str,
     },
-    /// The stored object is not the one the caller has seen.
+    /// Another write changed the object since the caller read it.
     #[error(
-        "{object} has modify index {actual} and not {expected}: somebody changed it in between; \
-         read it again and repeat"
+        "{object} has modify index {actual} and not {expected}: it was changed in between; \
+         read it again and retry"
     )]
     CasMismatch {
-        /// What was to be changed.
+        /// The object to change.
         object: String,
-        /// The index the caller sent; 0: it must not exist.
+        /// The index that the caller sent; 0: it must not exist.
         expected: u64,
         /// The index it has; 0: it does not exist.
         actual: u64,
@@ -92,13 +92,13 @@ pub enum Rejected {
     InvalidEntry {
         /// The entry, as `kind/name`.
         entry: String,
-        /// What is wrong, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A binding rule speaks of an auth method that does not exist.
+    /// A binding rule refers to an auth method that does not exist.
     #[error("auth method {name:?} does not exist: create it before its binding rules")]
     MissingAuthMethod {
-        /// The name that was looked for.
+        /// The name of the auth method.
         name: String,
     },
     /// All virtual IPs are in use.
@@ -111,10 +111,10 @@ pub enum Rejected {
         /// The service that needs one.
         service: String,
     },
-    /// Another policy or role has this name. Consul's text, which its clients look for.
+    /// Another policy or role has this name. Consul's text, which its clients match.
     #[error("Invalid {kind}: A {kind} with Name {name:?} already exists")]
     NameTaken {
-        /// What has the name: `Policy` or `Role`.
+        /// `Policy` or `Role`.
         kind: &'static str,
         /// The name.
         name: String,
@@ -122,17 +122,17 @@ pub enum Rejected {
     /// A token or role is linked to a policy or role that does not exist. Consul's text.
     #[error("No such ACL {kind} with {by} {value:?}")]
     MissingLink {
-        /// What is missing: `policy` or `role`.
+        /// `policy` or `role`.
         kind: &'static str,
-        /// What it was looked for by: `ID` or `name`.
+        /// The key of the lookup: `ID` or `name`.
         by: &'static str,
         /// The id or name.
         value: String,
     },
-    /// The prepared query conflicts with those that are stored, or is one too many.
+    /// The prepared query conflicts with stored ones, or exceeds a limit.
     #[error(transparent)]
     PreparedQuery(#[from] QueryConflict),
-    /// The namespace or partition does not permit it.
+    /// The namespace or partition does not exist or does not allow the change.
     #[error(transparent)]
     Tenant(#[from] TenantConflict),
     /// Another token has this secret.
@@ -140,7 +140,7 @@ pub enum Rejected {
     SecretTaken,
 }
 
-/// Why a query cannot be stored. Consul's texts, which its clients look for.
+/// Why a query cannot be stored. Consul's texts, which its clients match.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryConflict {
     /// Another query has the name.
@@ -149,25 +149,25 @@ pub enum QueryConflict {
         /// The name.
         name: String,
     },
-    /// The name is the id of a query, by which that one is found.
+    /// The name is the id of another query, which it would hide.
     #[error("name '{name}' aliases an existing query ID")]
     Id {
         /// The name.
         name: String,
     },
-    /// The session that it is bound to does not exist.
+    /// The session that the query is bound to does not exist.
     #[error("invalid session {id:?}")]
     Session {
-        /// The id that was given.
+        /// The id of the session.
         id: String,
     },
-    /// There is a template for every name already.
+    /// There is already a template that matches every name.
     #[error("a query template with an empty name already exists")]
     EmptyTemplate,
-    /// No more fit.
+    /// The maximum number of queries is reached.
     #[error("there are {MAX_QUERIES} prepared queries, and no more are allowed: delete some")]
     TooMany,
-    /// They are too large together.
+    /// The maximum total size is exceeded.
     #[error(
         "all prepared queries together would have more than {MAX_TOTAL_MIB} MiB: delete some, or make \
          them smaller"
@@ -175,7 +175,7 @@ pub enum QueryConflict {
     TooLarge,
 }
 
-/// Why something cannot be written for a tenant, or a tenant cannot be written.
+/// Why a write in a tenancy, or of a namespace or partition, is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TenantConflict {
     /// There is no such partition.
@@ -184,12 +184,12 @@ pub enum TenantConflict {
     /// There is no such namespace.
     #[error("Namespace {namespace:?} does not exist in partition {partition:?}: create it first")]
     NoNamespace {
-        /// What was asked for.
+        /// The name of the namespace.
         namespace: String,
-        /// Where it was looked for.
+        /// The partition of the namespace.
         partition: String,
     },
-    /// Nothing is added to what goes.
+    /// The tenant is being deleted, so that nothing can be added.
     #[error("{kind} {name:?} is being deleted: wait until it is gone")]
     Deleting {
         /// `Namespace` or `Partition`.
@@ -197,13 +197,13 @@ pub enum TenantConflict {
         /// Its name.
         name: String,
     },
-    /// It is always there.
+    /// The default namespace and partition cannot be deleted.
     #[error("{kind} \"default\" cannot be deleted")]
     Builtin {
         /// `Namespace` or `Partition`.
         kind: &'static str,
     },
-    /// No more fit.
+    /// The maximum number is reached.
     #[error("there are {MAX_TENANTS} {kind}s, and no more are allowed: delete some")]
     TooMany {
         /// `namespace` or `partition`.

@@ -1,4 +1,4 @@
-//! What a row is: its key, the index entries it is found by, and its stored form.
+//! Rows: their keys, their index entries and their stored form.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use serde::de::DeserializeOwned;
 
 use crate::key::{Key, Table};
 
-/// A value of one table.
+/// A row type of one table.
 pub(crate) trait Row: Any + Send + Sync + Serialize + DeserializeOwned {
-    /// Where it is kept.
+    /// The table of the row.
     const TABLE: Table;
-    /// Whether its stored form is sealed: it holds a key or a token.
+    /// Whether the stored form is sealed, because the row contains a key or token.
     const SECRET: bool = false;
 
     /// Its key in the table.
     fn key(&self, tenancy: &Tenancy) -> Key;
 
-    /// The index entries that lead to it.
+    /// Its index entries.
     fn indexes(&self, _tenancy: &Tenancy) -> Vec<Key> {
         Vec::new()
     }
 
-    /// How large it is, in bytes, where the sum of a table is bounded; 0 elsewhere.
+    /// Its size in bytes for tables with a limited total size, 0 for others.
     fn size(&self) -> usize {
         0
     }
 
-    /// The index of the write that changed it last.
+    /// The index of the last write that changed it.
     fn modify_index(&self) -> u64;
 }
 
-/// A row as the tables hold it, whatever its type.
+/// A type-erased row.
 #[derive(Clone)]
 pub(crate) struct Stored {
     row: Arc<dyn Any + Send + Sync>,
@@ -41,7 +41,7 @@ pub(crate) struct Stored {
     pub(crate) modify_index: u64,
     /// See [`Row::size`].
     pub(crate) size: usize,
-    /// The index entries that lead to it.
+    /// Its index entries.
     pub(crate) indexes: Arc<[Key]>,
 }
 
@@ -56,12 +56,12 @@ impl Stored {
         }
     }
 
-    /// The row, for those who know the table's type.
+    /// The row as its type. `None` if it has another type.
     pub(crate) fn get<R: Row>(&self) -> Option<Arc<R>> {
         Arc::clone(&self.row).downcast().ok()
     }
 
-    /// What is stored: JSON, so that people can read it and fields can be added.
+    /// The stored form: JSON, so that it is readable and fields can be added.
     pub(crate) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         (self.encode)(self)
     }

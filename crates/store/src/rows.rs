@@ -1,4 +1,4 @@
-//! The rows of every table: how each is named and found.
+//! The row types of all tables, with their keys and index entries.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,14 +18,14 @@ use crate::ca_state::CaState;
 use crate::key::{Key, Table};
 use crate::row::Row;
 
-/// An instance with the name of its node, which the instance itself does not carry.
+/// An instance with the name of its node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InstanceRow {
     pub(crate) node: String,
     pub(crate) instance: Arc<ServiceInstance>,
 }
 
-/// How the agent of a node runs a check.
+/// How a node's agent runs a check.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AgentCheckRow {
     pub(crate) node: String,
@@ -36,18 +36,18 @@ pub(crate) struct AgentCheckRow {
     pub(crate) modify_index: u64,
 }
 
-/// Where a definition of an agent comes from.
+/// The source of an agent's definition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The API: it stays until the API takes it back.
+    /// The API: it remains until it is removed by the API.
     #[default]
     Api,
-    /// The agent's configuration files: it goes with the file.
+    /// The agent's configuration files: it is removed with its file.
     Files,
 }
 
-/// An instance that the configuration files of its node's agent define.
+/// An instance that is defined in the configuration files of its node's agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FileServiceRow {
     pub(crate) node: String,
@@ -55,28 +55,28 @@ pub(crate) struct FileServiceRow {
     pub(crate) modify_index: u64,
 }
 
-/// The CA, and the index of the write that changed it last.
+/// The CA's state, and the index of its last change.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CaRow {
     pub(crate) ca: Arc<CaState>,
     pub(crate) modify_index: u64,
 }
 
-/// Says since when somebody manages the control plane. It stays when the first token goes.
+/// The index at which ACLs were bootstrapped. It remains when the first token is removed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ManagementRow {
     pub(crate) since: u64,
 }
 
-/// The virtual IPs that a service has.
+/// The virtual IPs of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct VirtualIpRow {
     pub(crate) service: String,
     pub(crate) ip: VirtualIp,
-    /// Those that were assigned by hand. No two services have the same one.
+    /// Manually assigned ones. No two services share one.
     #[serde(default)]
     pub(crate) manual: BTreeSet<Ipv4Addr>,
-    /// Where the service is, for who finds the row by an address.
+    /// The tenancy of the service, for lookups by address.
     #[serde(default, skip_serializing_if = "TenancyName::is_empty")]
     pub(crate) namespace: TenancyName,
     #[serde(default, skip_serializing_if = "TenancyName::is_empty")]
@@ -84,7 +84,7 @@ pub(crate) struct VirtualIpRow {
     pub(crate) modify_index: u64,
 }
 
-/// A virtual IP that a service had and that is free again.
+/// A virtual IP that was freed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FreedVirtualIpRow {
     pub(crate) ip: VirtualIp,
@@ -92,27 +92,27 @@ pub(crate) struct FreedVirtualIpRow {
 }
 
 impl FreedVirtualIpRow {
-    /// Its number in its key, where numbers are in their order.
+    /// Its number in its key, padded so that keys sort by number.
     pub(crate) fn name(ip: VirtualIp) -> String {
         format!("{:010}", ip.number())
     }
 }
 
-/// The highest virtual IP that any service has or had.
+/// The highest virtual IP that was ever allocated.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LastVirtualIpRow {
     pub(crate) ip: VirtualIp,
     pub(crate) modify_index: u64,
 }
 
-/// A session, and how often it was renewed. Being renewed is no change of the session.
+/// A session, with the number of its renewals. A renewal does not change the modify index.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SessionRow {
     pub(crate) session: Arc<Session>,
     pub(crate) renewals: u64,
 }
 
-/// Says that nobody may lock a key for some time from when the row was written.
+/// A lock delay, which starts when the row is written.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LockDelayRow {
     pub(crate) key: String,
@@ -168,7 +168,7 @@ impl Row for InstanceRow {
     }
 }
 
-/// An IP address as index entries spell it. `None` for the name of a host.
+/// An IP address in the form of index entries. `None` for a host name.
 fn ip(address: &str) -> Option<String> {
     let ip: IpAddr = address.parse().ok()?;
     Some(ip.to_string())
@@ -202,7 +202,7 @@ impl Row for HealthCheck {
 
 impl Row for AgentCheckRow {
     const TABLE: Table = Table::AgentChecks;
-    // The headers of a request may hold a password or a token.
+    // The headers of a request may contain a password or token.
     const SECRET: bool = true;
 
     fn key(&self, tenancy: &Tenancy) -> Key {
@@ -234,7 +234,7 @@ impl Row for ConfigEntry {
         Key::new(Self::TABLE, tenancy, &names)
     }
 
-    /// Each stands among those of the destination's tenancy, and says whose the entry is.
+    /// Each entry is in the destination's tenancy, and contains that of the config entry.
     fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
         let key = |to: ServiceName| {
             let (kind, name) = (self.kind().as_str(), self.name());
@@ -267,7 +267,7 @@ impl Row for Token {
         let secret = self.secret_id.expose();
         let mut keys = vec![Key::exact(Table::TokensBySecret, tenancy, secret)];
         if !self.auth_method.is_empty() {
-            // Where the auth method is: it may make tokens of other namespaces.
+            // In the tenancy of the auth method, which may create tokens in other namespaces.
             let of_method = self.method_tenancy();
             let names = [&*self.auth_method, &*tenancy.namespace, &*self.accessor_id];
             keys.push(Key::new(Table::TokensByMethod, &of_method, &names));
@@ -314,7 +314,7 @@ impl Row for Role {
 
 impl Row for AuthMethod {
     const TABLE: Table = Table::AuthMethods;
-    // The settings of some types hold a password or a token.
+    // The settings of some types contain a password or token.
     const SECRET: bool = true;
 
     fn key(&self, tenancy: &Tenancy) -> Key {
@@ -370,7 +370,7 @@ impl Row for Peering {
 
 impl Row for PreparedQuery {
     const TABLE: Table = Table::PreparedQueries;
-    // It may have a token that it is executed with.
+    // It may contain the token for its execution.
     const SECRET: bool = true;
 
     fn key(&self, tenancy: &Tenancy) -> Key {
@@ -472,7 +472,7 @@ impl Row for LastVirtualIpRow {
 
 impl Row for KvEntry {
     const TABLE: Table = Table::Kv;
-    // Applications keep their passwords there.
+    // Values may contain applications' passwords.
     const SECRET: bool = true;
 
     fn key(&self, tenancy: &Tenancy) -> Key {
@@ -506,7 +506,7 @@ impl Row for SessionRow {
         let mut keys = vec![Key::new(Table::SessionsByNode, tenancy, &[node, id])];
         for check in self.session.checks.iter().chain(&self.session.node_checks) {
             keys.push(by_check(&tenancy.namespace, check));
-            // It may be the node's, which is in no namespace but the default one.
+            // It may be a node check, which is in the default namespace.
             keys.push(by_check(&tenancy.of_partition().namespace, check));
         }
         for check in self.session.service_checks.iter().flatten() {
@@ -534,7 +534,7 @@ impl Row for LockDelayRow {
     }
 }
 
-/// Where a node is in the network.
+/// The network coordinate of a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CoordinateRow {
     pub(crate) coordinate: Arc<NodeCoordinate>,
@@ -555,7 +555,7 @@ impl Row for CoordinateRow {
 
 impl Row for CaConfiguration {
     const TABLE: Table = Table::CaConfiguration;
-    // It may have a private key, or a token for whoever signs.
+    // It may contain a private key, or a token for an external CA.
     const SECRET: bool = true;
 
     fn key(&self, tenancy: &Tenancy) -> Key {

@@ -1,4 +1,4 @@
-//! What operators set for servers, and the clusters that are known.
+//! Settings of operators for servers, and peerings with other clusters.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::rejected::Rejected;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// How servers look after each other, if anybody has said so.
+    /// The autopilot configuration, `None` until it is set.
     pub fn autopilot(&self) -> Option<Arc<AutopilotConfiguration>> {
         self.get(&[])
     }
 
-    /// Another cluster, by what it is called here.
+    /// The peering with another cluster, by its local name.
     pub fn peering(&self, name: &str) -> Option<Arc<Peering>> {
         self.get(&[name])
     }
 
-    /// All other clusters in the order of their names.
+    /// All peerings, ordered by name.
     pub fn peerings(&self) -> Vec<Arc<Peering>> {
         self.scan(&[])
     }
 }
 
 impl WriteTxn {
-    /// Replaces how servers look after each other. `cas`: only when the stored modify index is this one;
-    /// 0: only when there is none.
+    /// Replaces the autopilot configuration. `cas`: only if this is the stored modify index; 0:
+    /// only if there is none.
     ///
     /// # Errors
     /// [`Rejected::CasMismatch`].
@@ -54,7 +54,7 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Adds or replaces what is known of another cluster, found by its name.
+    /// Upserts a peering by its name.
     pub fn put_peering(&mut self, mut peering: Peering) {
         let existing = self.read().peering(&peering.name);
         let index = self.index();
@@ -63,7 +63,7 @@ impl WriteTxn {
         self.put(peering);
     }
 
-    /// Forgets another cluster. One that does not exist is no error.
+    /// Removes a peering. A no-op if it does not exist.
     pub fn remove_peering(&mut self, name: &str) {
         self.remove::<Peering>(&[name]);
     }

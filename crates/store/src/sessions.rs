@@ -1,7 +1,7 @@
-//! Sessions: made, renewed and ended, and what becomes of their locks. Consul's rules.
+//! Sessions: creation, renewal, expiry, and their locks, with Consul's semantics.
 //!
-//! Time is not looked at here. Whoever watches the time reads [`ReadTxn::expiring_sessions`] and
-//! [`ReadTxn::lock_delays`], measures how long each has stayed as it is, and ends it.
+//! No clock is read here. A task of the server reads [`ReadTxn::expiring_sessions`] and
+//! [`ReadTxn::lock_delays`], measures how long each has been unchanged, and ends it.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -16,33 +16,33 @@ use crate::row::Stored;
 use crate::rows::{LockDelayRow, SessionRow};
 use crate::write::WriteTxn;
 
-/// A session that ends when nobody renews it for some time.
+/// A session with a TTL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Expiring {
-    /// Where it is.
+    /// The tenancy of the session.
     pub tenancy: Tenancy,
     /// Its id.
     pub id: String,
-    /// How long it lives without being renewed.
+    /// Its TTL.
     pub time_to_live: Duration,
-    /// How often it was renewed.
+    /// The number of renewals.
     pub renewals: u64,
 }
 
-/// A key that nobody may lock for some time.
+/// A key within its lock delay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LockDelay {
-    /// Where it is.
+    /// The tenancy of the key.
     pub tenancy: Tenancy,
     /// The key.
     pub key: String,
-    /// For how long.
+    /// The duration of the delay.
     pub delay: Duration,
-    /// The index of the write that the time is counted from.
+    /// The index of the write at which the delay started.
     pub since: u64,
 }
 
-/// Why a session cannot be made. Consul's texts.
+/// Why a session cannot be created. Consul's texts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionConflict {
     /// Its node does not exist.
@@ -51,24 +51,24 @@ pub enum SessionConflict {
     /// One of its checks does not exist.
     #[error("Missing check '{0}' registration")]
     MissingCheck(String),
-    /// One of its checks fails.
+    /// One of its checks is critical.
     #[error("Check '{0}' is in critical state")]
     CriticalCheck(String),
 }
 
 impl ReadTxn<'_> {
-    /// A session, by its id.
+    /// A session by id.
     pub fn session(&self, id: &str) -> Option<Arc<Session>> {
         let row: Arc<SessionRow> = self.get(&[id])?;
         Some(Arc::clone(&row.session))
     }
 
-    /// All sessions in the order of their ids.
+    /// All sessions, ordered by id.
     pub fn sessions(&self) -> Vec<Arc<Session>> {
         sessions_of(&self.scan(&[]))
     }
 
-    /// The sessions of a node in the order of their ids.
+    /// The sessions of a node, ordered by id.
     pub fn sessions_on(&self, node: &str) -> Vec<Arc<Session>> {
         let mut found = sessions_of(&self.find_all(Table::SessionsByNode, &[node]));
         let own = self.tenancy.shown_namespace();
@@ -76,13 +76,13 @@ impl ReadTxn<'_> {
         found
     }
 
-    /// The sessions that end when nobody renews them.
+    /// The sessions with a TTL, in all tenancies.
     pub fn expiring_sessions(&self) -> Vec<Expiring> {
         let rows: Vec<Arc<SessionRow>> = self.scan_everywhere();
         rows.iter().filter_map(|row| expiring(row)).collect()
     }
 
-    /// The keys that nobody may lock yet.
+    /// The keys within a lock delay, in all tenancies.
     pub fn lock_delays(&self) -> Vec<LockDelay> {
         let all = Key::table_of(Table::LockDelays);
         let delay = |(key, stored): (&Key, &Stored)| {
@@ -95,7 +95,7 @@ impl ReadTxn<'_> {
     }
 }
 
-/// The checks of a session, each with the namespace that it names.
+/// The checks of a session, each with its namespace.
 fn checks_of(session: &Session) -> impl Iterator<Item = (&TenancyName, &str)> {
     static OWN: LazyLock<TenancyName> = LazyLock::new(TenancyName::default);
     let plain = session.checks.iter().chain(&session.node_checks);
@@ -128,7 +128,7 @@ fn lock_delay(row: &LockDelayRow, tenancy: &Tenancy) -> LockDelay {
 }
 
 impl WriteTxn {
-    /// Makes a session, which has its id already.
+    /// Creates a session, whose id is already set.
     ///
     /// # Errors
     /// [`SessionConflict`]
@@ -167,8 +167,7 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Lets the time of a session begin anew. One that does not exist is no error, and one that never
-    /// ends by itself is left as it is.
+    /// Restarts the TTL of a session. A no-op if it does not exist or has no TTL.
     pub fn renew_session(&mut self, id: &str) {
         let row: Option<Arc<SessionRow>> = self.read().get(&[id]);
         if let Some(row) = row.filter(|row| row.session.time_to_live().is_some()) {
@@ -179,8 +178,8 @@ impl WriteTxn {
         }
     }
 
-    /// Ends a session and the queries that are bound to it; what it has locked is released or deleted and
-    /// stays closed for the lock delay. One that does not exist is no error.
+    /// Ends a session and removes the queries that are bound to it. Its locked keys are released or
+    /// deleted, and cannot be locked during the lock delay. A no-op if it does not exist.
     pub fn end_session(&mut self, id: &str) {
         let Some(session) = self.read().session(id) else {
             return;
@@ -205,7 +204,7 @@ impl WriteTxn {
         }
     }
 
-    /// Ends a session whose time is over, if nobody has renewed it since.
+    /// Ends a session whose TTL is over, unless it was renewed in the meantime.
     pub fn expire_session(&mut self, expired: &Expiring) {
         self.in_tenancy(&expired.tenancy, |txn| {
             let row: Option<Arc<SessionRow>> = txn.read().get(&[&expired.id]);
@@ -215,7 +214,7 @@ impl WriteTxn {
         });
     }
 
-    /// Lets a key be locked again, if its delay is still the one that was looked at.
+    /// Ends a lock delay, unless it was replaced in the meantime.
     pub fn end_lock_delay(&mut self, over: &LockDelay) {
         self.in_tenancy(&over.tenancy, |txn| {
             let row: Option<Arc<LockDelayRow>> = txn.read().get_path(&over.key);
@@ -225,14 +224,15 @@ impl WriteTxn {
         });
     }
 
-    /// Ends the sessions that depend on a check which is critical or gone.
+    /// Ends the sessions that depend on a check that is critical or removed.
     pub(crate) fn end_sessions_of_check(&mut self, check: &HealthCheck) {
         let home = Tenancy::new(&check.partition, &check.namespace);
         let names = [&*check.node, &*home.namespace, &*check.check_id];
         let rows = self.read().find_all(Table::SessionsByCheck, &names);
         for session in sessions_of(&rows) {
             let own = Tenancy::new(&self.tenancy.shown_partition(), &session.namespace);
-            // A check of its own namespace may have the name of one of the default namespace.
+            // A check in the session's namespace may have the same id as one in the default
+            // namespace.
             let by_service = session.service_checks.iter().flatten().any(|one| {
                 one.id.eq_ignore_ascii_case(&check.check_id)
                     && own.in_namespace(&one.namespace) == home

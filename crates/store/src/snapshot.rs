@@ -1,7 +1,7 @@
-//! Snapshots: everything that a store holds at one index, to be kept elsewhere.
+//! Snapshots: backups of all rows of a store at one index.
 //!
-//! Secrets stay sealed with the store's key. So a snapshot gives none away, and whoever restores
-//! it on another machine needs the key file as well: keep the two apart.
+//! Secrets remain sealed with the store's key. So a snapshot discloses none, but restoring it on
+//! another machine also requires the key file. Store the two separately.
 //!
 //! ```text
 //! "legate snapshot\n"
@@ -25,7 +25,7 @@ use crate::upgrade::upgraded;
 
 const MAGIC: &[u8; 16] = b"legate snapshot\n";
 
-/// Longer keys and values are not written by anybody.
+/// The maximum length of a key or value. Servers write no longer ones.
 const LONGEST: u32 = 64 * 1024 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,11 +36,11 @@ struct About {
     rows: u64,
 }
 
-/// A snapshot that was read and can be restored.
+/// A snapshot that was read completely and can be restored.
 pub struct Snapshot {
-    /// The index of the state that was saved.
+    /// The index of the saved state.
     pub(crate) index: u64,
-    /// The rows as they are stored.
+    /// The rows in stored form.
     pub(crate) stored: Vec<StoredRow>,
     pub(crate) rows: Vec<(Key, Stored)>,
 }
@@ -51,19 +51,19 @@ pub enum SnapshotError {
     /// Writing or reading failed.
     #[error("the snapshot could not be transferred: {0}")]
     Io(#[from] io::Error),
-    /// A store in memory has no key for the secrets.
+    /// A store in memory has no key for secrets.
     #[error(
-        "a store in memory saves and restores no snapshots: it has no key to encrypt secrets \
+        "a store in memory cannot save or restore snapshots: it has no key to encrypt secrets \
          with; start the server with a data directory"
     )]
     InMemory,
-    /// It is no snapshot, or only a part of one.
-    #[error("this is no complete snapshot: {0}")]
+    /// Not a complete snapshot.
+    #[error("this is not a complete snapshot: {0}")]
     Damaged(String),
     /// A newer server made it.
     #[error(
-        "this snapshot was made by a newer Legate: its format is {found}, and this server knows \
-         {FORMAT}"
+        "this snapshot was created by a newer Legate: its format is {found}, and this server supports \
+         up to {FORMAT}"
     )]
     Newer {
         /// The format of the snapshot.
@@ -71,13 +71,13 @@ pub enum SnapshotError {
     },
     /// Its secrets are sealed with another key.
     #[error(
-        "this snapshot was made with another key: start the server with the key file of the \
-         store that it was made from"
+        "this snapshot was created with another key: start the server with the key file of the \
+         store that it was created from"
     )]
     WrongKey,
 }
 
-/// Writes a state.
+/// Writes a snapshot of a state.
 pub(crate) fn save(state: &State, codec: &Codec, to: impl Write) -> Result<(), SnapshotError> {
     let mut to = Digesting::new(to);
     let header = Header::new(&codec.key).map_err(io::Error::other)?;
@@ -101,7 +101,7 @@ pub(crate) fn save(state: &State, codec: &Codec, to: impl Write) -> Result<(), S
 }
 
 impl Snapshot {
-    /// Reads a snapshot that was sealed with the key of this codec.
+    /// Reads a snapshot, which must be sealed with the key of the codec.
     pub(crate) fn read(from: impl Read, codec: &Codec) -> Result<Self, SnapshotError> {
         let mut stored: Vec<StoredRow> = Vec::new();
         let is_ours = |about: &About| {
@@ -122,12 +122,12 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The index of the state that was saved.
+    /// The index of the saved state.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// How many rows it holds.
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
@@ -142,17 +142,17 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-/// What a snapshot says about itself.
+/// Metadata of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotAbout {
     /// The format of keys and rows.
     pub format: u32,
-    /// The index of the state that was saved.
+    /// The index of the saved state.
     pub index: u64,
 }
 
-/// Reads a snapshot from the outside, without its key: `row` is given the number of the table and the bytes of
-/// each row. Says whether the snapshot is whole, and not whether a server can restore it.
+/// Reads a snapshot without its key: `row` is called with the table number and the size of each
+/// row. Checks that the snapshot is complete, but not that a server can restore it.
 ///
 /// # Errors
 /// [`SnapshotError::Io`] and [`SnapshotError::Damaged`].
@@ -174,7 +174,8 @@ pub fn survey_snapshot(
     })
 }
 
-/// Reads a whole snapshot: its header, which is judged before any row, and its rows as they are stored.
+/// Reads a whole snapshot: its header, which `judge` checks before any row, and its rows in stored
+/// form.
 fn walk(
     from: impl Read,
     judge: impl FnOnce(&About) -> Result<(), SnapshotError>,
@@ -184,7 +185,7 @@ fn walk(
     let mut magic = [0; MAGIC.len()];
     read_exact(&mut from, &mut magic)?;
     if magic != *MAGIC {
-        return Err(damaged("it does not begin like one"));
+        return Err(damaged("it has no snapshot header"));
     }
     let about: About = serde_json::from_slice(&read_part(&mut from)?)
         .map_err(|error| damaged(format!("its header cannot be read: {error}")))?;
@@ -197,7 +198,7 @@ fn walk(
     let mut expected = [0; 32];
     read_exact(&mut from, &mut expected)?;
     if digest != expected {
-        return Err(damaged("its checksum is another one"));
+        return Err(damaged("its checksum does not match"));
     }
     Ok(about)
 }
@@ -246,7 +247,7 @@ fn read_part(from: &mut impl Read) -> Result<Vec<u8>, SnapshotError> {
     if length > LONGEST {
         return Err(damaged("a row is too long"));
     }
-    // Grows with what really comes, and not with what is announced.
+    // Allocates for the bytes received, not for the announced length.
     let mut part = Vec::new();
     from.take(length.into()).read_to_end(&mut part)?;
     if part.len() < length as usize {
@@ -262,7 +263,7 @@ fn read_exact(from: &mut impl Read, buffer: &mut [u8]) -> Result<(), SnapshotErr
     })
 }
 
-/// Passes bytes on and computes their digest.
+/// Forwards bytes and computes their digest.
 struct Digesting<I> {
     inner: I,
     digest: Sha256,

@@ -1,7 +1,7 @@
-//! The tables at one moment. A state never changes; the next one shares with it what stayed.
+//! The tables at one index. A state is immutable; the next one shares its unchanged parts.
 //!
-//! It knows rows, index entries and when something below a prefix changed. What rows mean is the
-//! business of [`crate::ReadTxn`] and [`crate::WriteTxn`].
+//! Contains rows, index entries and the indexes of removals. [`crate::ReadTxn`] and
+//! [`crate::WriteTxn`] interpret the rows.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -13,40 +13,40 @@ use crate::key::Key;
 use crate::query::Queries;
 use crate::row::Stored;
 
-/// The index of the empty tables. The first write must be newer than what a client has seen, and
-/// clients never see an index below 1.
+/// The index of the empty tables. Clients never see an index below 1, and the first write must be
+/// newer.
 const FIRST_INDEX: u64 = 1;
 
-/// How many removals are remembered one by one.
-const GRAVES: usize = 16 * 1024;
+/// The maximum number of removals that are remembered individually.
+const MAX_TOMBSTONES: usize = 16 * 1024;
 
-/// The tables at one moment. Names are compared without regard to case.
+/// The tables at one index. Names are case-insensitive.
 #[derive(Clone)]
 pub struct State {
     index: u64,
     rows: OrdMap<Key, Stored>,
     /// Index entries, each with the key of its row.
     entries: OrdMap<Key, Key>,
-    graves: Graves,
+    tombstones: Tombstones,
     /// Results that readers of this store share.
     pub(crate) queries: Arc<Queries>,
 }
 
-/// Which rows and index entries were removed when, so that an index never goes back.
+/// When rows and index entries were removed, so that the index of a read never decreases.
 #[derive(Clone)]
-struct Graves {
+struct Tombstones {
     by_key: OrdMap<Key, u64>,
     by_age: OrdMap<(u64, Key), ()>,
-    /// Stands for every removal that is not remembered any more.
+    /// The index of the newest removal that is no longer remembered.
     floor: u64,
 }
 
-/// What transactions changed.
+/// The changes of transactions.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Keys of the rows that were put or deleted.
+    /// Keys of the rows that were written or removed.
     pub(crate) rows: BTreeMap<Key, ()>,
-    /// The same and the index entries that lead or led to them.
+    /// The same with their old and new index entries.
     pub(crate) touched: HashSet<Key>,
 }
 
@@ -55,7 +55,7 @@ impl Changes {
         self.rows.is_empty()
     }
 
-    /// Adds what a later transaction changed.
+    /// Adds the changes of a later transaction.
     pub(crate) fn extend(&mut self, later: Changes) {
         self.rows.extend(later.rows);
         self.touched.extend(later.touched);
@@ -68,7 +68,7 @@ impl State {
             index: FIRST_INDEX,
             rows: OrdMap::new(),
             entries: OrdMap::new(),
-            graves: Graves {
+            tombstones: Tombstones {
                 by_key: OrdMap::new(),
                 by_age: OrdMap::new(),
                 floor: FIRST_INDEX,
@@ -77,18 +77,18 @@ impl State {
         }
     }
 
-    /// A state from its rows. What was removed before is not known any more.
+    /// A state from its rows. Earlier removals are not known.
     pub(crate) fn restored(index: u64, rows: impl IntoIterator<Item = (Key, Stored)>) -> Self {
         let mut state = Self::empty();
         state.index = index.max(FIRST_INDEX);
-        state.graves.floor = state.index;
+        state.tombstones.floor = state.index;
         for (key, row) in rows {
             state.insert(key, row);
         }
         state
     }
 
-    /// A state with other rows for the readers of this one, and what that changes: everything.
+    /// A state with other rows for the readers of this one, and the changes: everything.
     pub(crate) fn replaced(
         &self,
         index: u64,
@@ -107,12 +107,12 @@ impl State {
         (next, changes)
     }
 
-    /// The index of the last change of anything, at least 1.
+    /// The index of the last change, at least 1.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
@@ -133,51 +133,51 @@ impl State {
         rows.take_while(|(key, _)| key.is_below(prefix))
     }
 
-    /// The row that an index entry leads to.
+    /// The row of an index entry.
     pub(crate) fn found(&self, entry: &Key) -> Option<&Stored> {
         self.rows.get(self.entries.get(entry)?)
     }
 
-    /// The rows that the index entries below a prefix lead to.
+    /// The rows of the index entries below a prefix.
     pub(crate) fn found_below<'a>(&'a self, prefix: &'a Key) -> impl Iterator<Item = &'a Stored> {
         let entries = self.entries.range(prefix.clone()..);
         let below = entries.take_while(|(entry, _)| entry.is_below(prefix));
         below.filter_map(|(_, key)| self.rows.get(key))
     }
 
-    /// When something below the prefix was removed last, as far as it is remembered.
+    /// The index of the last removal below the prefix, or that of the newest forgotten removal.
     pub(crate) fn removed_below(&self, prefix: &Key) -> u64 {
-        let graves = self.graves.by_key.range(prefix.clone()..);
-        let below = graves.take_while(|(key, _)| key.is_below(prefix));
+        let tombstones = self.tombstones.by_key.range(prefix.clone()..);
+        let below = tombstones.take_while(|(key, _)| key.is_below(prefix));
         let newest = below.map(|(_, index)| *index).max();
-        newest.unwrap_or_default().max(self.graves.floor)
+        newest.unwrap_or_default().max(self.tombstones.floor)
     }
 }
 
-// Changing: only while a transaction is put together.
+// Mutations, used only while a transaction is built.
 impl State {
     pub(crate) fn set_index(&mut self, index: u64) {
         self.index = index;
     }
 
-    /// Adds or replaces a row, and returns the index entries that lead to it or led to it before.
+    /// Upserts a row, and returns its old and new index entries.
     pub(crate) fn put(&mut self, key: Key, row: Stored, index: u64) -> Vec<Key> {
         let mut touched = self.unlink(&key, Some(&row), index);
         touched.extend(row.indexes.iter().cloned());
-        self.graves.forget(&key);
+        self.tombstones.remove(&key);
         for entry in row.indexes.iter() {
-            self.graves.forget(entry);
+            self.tombstones.remove(entry);
         }
         self.insert(key, row);
         touched
     }
 
-    /// Removes a row, and returns the index entries that led to it. `None`: there was no such row.
+    /// Removes a row, and returns its index entries. `None` if it does not exist.
     pub(crate) fn delete(&mut self, key: &Key, index: u64) -> Option<Vec<Key>> {
         self.rows.get(key)?;
         let touched = self.unlink(key, None, index);
         self.rows.remove(key);
-        self.graves.bury(key.clone(), index);
+        self.tombstones.add(key.clone(), index);
         Some(touched)
     }
 
@@ -197,29 +197,29 @@ impl State {
             if next.is_some_and(|next| next.indexes.contains(entry)) {
                 continue;
             }
-            // Another row may have taken the entry over within the same transaction.
+            // Another row may have taken the entry within the same transaction.
             if self.entries.get(entry) == Some(key) {
                 self.entries.remove(entry);
             }
-            self.graves.bury(entry.clone(), index);
+            self.tombstones.add(entry.clone(), index);
         }
         old.to_vec()
     }
 
-    /// How many removals are remembered.
+    /// The number of removals that are remembered.
     #[cfg(test)]
-    pub(crate) fn graves(&self) -> usize {
-        self.graves.by_key.len()
+    pub(crate) fn tombstones(&self) -> usize {
+        self.tombstones.by_key.len()
     }
 }
 
-impl Graves {
-    fn bury(&mut self, key: Key, index: u64) {
+impl Tombstones {
+    fn add(&mut self, key: Key, index: u64) {
         if let Some(older) = self.by_key.insert(key.clone(), index) {
             self.by_age.remove(&(older, key.clone()));
         }
         self.by_age.insert((index, key), ());
-        if self.by_key.len() > GRAVES
+        if self.by_key.len() > MAX_TOMBSTONES
             && let (Some(((oldest, key), ())), rest) = self.by_age.without_min_with_key()
         {
             self.by_age = rest;
@@ -228,8 +228,8 @@ impl Graves {
         }
     }
 
-    /// The row is there again; its own index says when that happened.
-    fn forget(&mut self, key: &Key) {
+    /// The row exists again; its own index now has the time of the change.
+    fn remove(&mut self, key: &Key) {
         if let Some(index) = self.by_key.remove(key) {
             self.by_age.remove(&(index, key.clone()));
         }

@@ -1,4 +1,4 @@
-//! The store as its owner has it, and the handle of those who may only run transactions.
+//! The store with full access, and a handle for transactions only.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,10 +15,9 @@ use crate::state::{Changes, State};
 use crate::watch::Watch;
 use crate::write::WriteTxn;
 
-/// The tables of a control plane, with all that can be done to them. Clones are handles to the same
-/// tables.
+/// Full access to the tables of a control plane. Clones are handles to the same tables.
 ///
-/// Whoever needs less gets less: a [`Reader`], or a [`Writer`].
+/// Components with fewer needs get a [`Reader`] or a [`Writer`].
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
@@ -34,20 +33,20 @@ pub struct Writer {
 pub(crate) struct Inner {
     pub(crate) tables: Arc<Tables>,
     commits: Commits,
-    /// How rows are stored. `None` in memory.
+    /// Encodes stored rows. `None` in memory.
     codec: Option<Codec>,
 }
 
-/// Who applies transactions.
+/// How transactions are applied.
 enum Commits {
-    /// Whoever asks: nothing has to be waited for.
+    /// By the caller, without waiting.
     Memory(Mutex<()>),
-    /// A task that commits many at once.
+    /// By a task that commits many at once.
     Committer(commit::Queue),
 }
 
 impl Store {
-    /// Makes an empty store that keeps nothing when it goes.
+    /// Creates an empty store in memory.
     pub fn new() -> Self {
         Self::with(State::empty(), Commits::Memory(Mutex::new(())), None)
     }
@@ -63,34 +62,34 @@ impl Store {
         }
     }
 
-    /// The same store, which several servers use.
+    /// The same store with a leader election among several servers.
     pub(crate) fn led_by(self, leadership: Leadership) -> Self {
         Self { leadership, ..self }
     }
 
-    /// Whether this server does what one must do.
+    /// Whether this server is the leader.
     pub fn leadership(&self) -> &Leadership {
         &self.leadership
     }
 
-    /// A store whose transactions are committed by whoever empties the queue.
+    /// A store whose transactions are committed by the receiver of the queue.
     pub(crate) fn committed_by(state: State, queue: commit::Queue, codec: Codec) -> Self {
         Self::with(state, Commits::Committer(queue), Some(codec))
     }
 
-    /// A handle that reads.
+    /// A handle for reads.
     pub fn reader(&self) -> Reader {
         Reader::of(&self.inner.tables)
     }
 
-    /// A handle that runs transactions.
+    /// A handle for transactions.
     pub fn writer(&self) -> Writer {
         Writer {
             inner: Arc::clone(&self.inner),
         }
     }
 
-    /// The tables as they are now. They do not change under the caller.
+    /// The current state, which is immutable.
     pub fn state(&self) -> Arc<State> {
         self.inner.tables.state()
     }
@@ -103,7 +102,7 @@ impl Store {
     /// See [`Writer::write`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Writer::write`].
     pub async fn write<T, E>(
         &self,
         transaction: impl FnMut(&mut WriteTxn) -> Result<T, E> + Send + 'static,
@@ -118,15 +117,15 @@ impl Store {
     /// See [`Writer::apply`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Writer::apply`].
     pub async fn apply(&self, command: Command) -> Result<Applied, WriteError> {
         self.inner.apply(command).await
     }
 
-    /// Writes everything at one index, and returns that index. The store goes on meanwhile.
+    /// Writes a snapshot at one index, and returns that index. The store stays in use.
     ///
-    /// It blocks as `to` does, and works for as long as there are rows: call it on a thread that
-    /// may be blocked.
+    /// Blocks on `to` and runs in proportion to the number of rows: call it on the blocking thread
+    /// pool.
     ///
     /// # Errors
     /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
@@ -137,10 +136,10 @@ impl Store {
         Ok(state.index())
     }
 
-    /// Reads a snapshot wholly, so that it can be restored ([`Store::restore`]). Nothing changes.
+    /// Reads a whole snapshot for [`Store::restore`]. Changes nothing.
     ///
-    /// It blocks as `from` does: call it on a thread that may be blocked. What is read is held in
-    /// memory: limit `from` where its length is not trusted.
+    /// Blocks on `from`: call it on the blocking thread pool. The contents are held in memory:
+    /// limit `from` if its length is not trusted.
     ///
     /// # Errors
     /// [`SnapshotError`].
@@ -149,11 +148,11 @@ impl Store {
         Snapshot::read(from, codec)
     }
 
-    /// Replaces everything with what a snapshot holds, in one step and at an index that is higher
-    /// than that of the store and that of the snapshot. Wakes all who read something.
+    /// Replaces everything with the contents of a snapshot, atomically, at an index higher than
+    /// those of the store and the snapshot. Wakes all watches.
     ///
     /// # Errors
-    /// [`Unavailable`] when the store cannot keep it.
+    /// [`Unavailable`] if the contents cannot be stored.
     pub async fn restore(&self, snapshot: Snapshot) -> Result<Applied, Unavailable> {
         let writer = match &self.inner.commits {
             Commits::Committer(queue) => return queue.restore(snapshot).await,
@@ -172,15 +171,15 @@ impl Store {
 }
 
 impl Writer {
-    /// Runs a transaction: all of its writes or none, at an index of its own, and durable where the
-    /// store is. Wakes those who read what it changed.
+    /// Runs a transaction atomically, with its own index, and durably if the backend is durable.
+    /// Wakes the watches of everything that it changed.
     ///
-    /// The transaction is a function of the state that it is applied to, and may be run again on a
-    /// newer one when somebody else was faster. It goes on when the future is dropped.
+    /// The transaction is a function of the state that it is applied to. It may be run again on a
+    /// newer state after a conflict. It continues if the future is dropped.
     ///
     /// # Errors
-    /// What the transaction returns: then it changed nothing. [`Unavailable`] when the store cannot
-    /// keep the change; where the store is on another machine, it may have been made all the same.
+    /// The error of the transaction, which then changed nothing. [`Unavailable`] if the change
+    /// could not be stored; with etcd it may have been made anyway.
     pub async fn write<T, E>(
         &self,
         transaction: impl FnMut(&mut WriteTxn) -> Result<T, E> + Send + 'static,
@@ -214,7 +213,7 @@ impl Inner {
         match &self.commits {
             Commits::Memory(writer) => {
                 self.write_in_memory(writer, &mut job);
-                // Not awaited: whoever has no runtime writes at once.
+                // Not awaited, so that no runtime is required.
                 let answer = done.try_recv();
                 answer.unwrap_or_else(|_| Err(Unavailable::gone().into()))
             }
@@ -227,7 +226,7 @@ impl Inner {
     }
 
     fn write_in_memory(&self, writer: &Mutex<()>, job: &mut dyn Attempt) {
-        // A panic in a transaction leaves the old state in place, which is whole.
+        // A panic in a transaction leaves the old state in place.
         let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.tables.state();
         let mut txn = WriteTxn::on(&state);

@@ -1,6 +1,6 @@
-//! Every table that is stored, and its rows from their stored form.
+//! The list of stored tables, and the decoding of their rows.
 //!
-//! A new kind of row is one `impl Row` and one line in `READERS`.
+//! A new row type is one `impl Row` and one line in `READERS`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::rows::{
     LastVirtualIpRow, LockDelayRow, ManagementRow, SessionRow, VirtualIpRow,
 };
 
-/// A stored row that cannot be read.
+/// A stored row that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadRow {
     #[error("its key is malformed")]
@@ -31,12 +31,12 @@ pub(crate) enum BadRow {
     Sealed(#[from] IdentityError),
 }
 
-/// The numbers of all tables that are stored, which are the first bytes of the keys in a snapshot.
+/// The numbers of all stored tables, the first bytes of keys in a snapshot.
 pub fn stored_tables() -> impl Iterator<Item = u8> {
     READERS.iter().map(|table| table.number)
 }
 
-/// The row behind a key, from its stored form.
+/// Decodes the row of a key.
 pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
     let tenancy = key.tenancy().ok_or(BadRow::Key)?;
     let table = key.table();
@@ -45,8 +45,8 @@ pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
     Ok((known.read)(bytes, &tenancy)?)
 }
 
-/// Whether a row is sealed when it is stored: all those of some tables, and certificates with their
-/// keys among the config entries.
+/// Whether a row is sealed in stored form: all rows of some tables, and `inline-certificate` config
+/// entries.
 pub(crate) fn is_secret(key: &Key) -> bool {
     let table = READERS.iter().find(|table| table.number == key.table());
     if table.is_some_and(|table| table.secret) {
@@ -59,10 +59,10 @@ pub(crate) fn is_secret(key: &Key) -> bool {
     key.table() == Table::ConfigEntries as u8 && is_key()
 }
 
-/// How many parts of a key are its tenancy; the names of the row stand after them.
+/// The number of parts of a key that are its tenancy, before the names.
 const TENANCY: usize = 3;
 
-/// A table that is stored.
+/// A stored table.
 struct StoredTable {
     table: Table,
     number: u8,
@@ -70,7 +70,7 @@ struct StoredTable {
     read: fn(&[u8], &Tenancy) -> serde_json::Result<Stored>,
 }
 
-/// Every table that is stored.
+/// All stored tables.
 const READERS: &[StoredTable] = &[
     stored::<Node>(),
     stored::<InstanceRow>(),
@@ -100,7 +100,7 @@ const READERS: &[StoredTable] = &[
     stored::<Partition>(),
 ];
 
-/// The stored tables whose rows are of a namespace, or of a partition.
+/// The stored tables of one scope.
 pub(crate) fn tables(scope: Scope) -> impl Iterator<Item = Table> {
     let tables = READERS.iter().map(|stored| stored.table);
     tables.filter(move |table| table.scope() == scope)

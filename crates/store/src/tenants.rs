@@ -1,8 +1,8 @@
-//! Namespaces and partitions: which there are, and how one goes with all that is in it. Who may make
-//! or remove one is decided elsewhere.
+//! Namespaces and partitions, and their removal with all of their rows. This file makes no access
+//! decisions.
 //!
-//! Partition and namespace `default` are always there. Removing another one is marked first; from then
-//! on nothing can be written to it, and its rows go in steps of a bounded size.
+//! The partition and namespace `default` always exist. Another one is first marked as deleted, so
+//! that nothing can be written to it any more. Its rows are then removed in steps of bounded size.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,13 +18,13 @@ use crate::stored_tables::tables;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// A partition. The default one is there also when nobody has written it.
+    /// A partition. The default one exists without a row.
     pub fn partition(&self, name: &TenancyName) -> Option<Arc<Partition>> {
         let stored = self.get(&[known(name)]);
         stored.or_else(|| name.is_default().then(|| Arc::new(Partition::builtin())))
     }
 
-    /// All partitions in the order of their names.
+    /// All partitions, ordered by name.
     pub fn partitions(&self) -> Vec<Arc<Partition>> {
         let mut all: Vec<Arc<Partition>> = self.scan(&[]);
         if !all.iter().any(|one| one.name.is_default()) {
@@ -34,14 +34,13 @@ impl ReadTxn<'_> {
         all
     }
 
-    /// A namespace of the partition that is read. The default one is there also when nobody has
-    /// written it.
+    /// A namespace of the current partition. The default one exists without a row.
     pub fn namespace(&self, name: &TenancyName) -> Option<Arc<Namespace>> {
         let stored = self.get(&[known(name)]);
         stored.or_else(|| name.is_default().then(|| self.builtin_namespace()))
     }
 
-    /// All namespaces of the partition that is read, in the order of their names.
+    /// All namespaces of the current partition, ordered by name.
     pub fn namespaces(&self) -> Vec<Arc<Namespace>> {
         let mut all: Vec<Arc<Namespace>> = self.scan(&[]);
         if !all.iter().any(|one| one.name.is_default()) {
@@ -58,7 +57,7 @@ impl ReadTxn<'_> {
         })
     }
 
-    /// Every namespace of every partition. The default ones come first among theirs.
+    /// All namespaces of all partitions, the default ones first.
     pub fn tenancies(&self) -> Vec<Tenancy> {
         let partitions = self.partitions();
         let mut all: Vec<Tenancy> = partitions
@@ -72,7 +71,7 @@ impl ReadTxn<'_> {
         all
     }
 
-    /// Looks at every namespace of every partition, and returns what was found in all.
+    /// Reads in every namespace of every partition, and concatenates the results.
     pub fn in_every_tenancy<T>(&self, look: impl Fn(&ReadTxn<'_>) -> Vec<T>) -> Vec<T> {
         let all = self.tenancies();
         all.iter()
@@ -80,17 +79,17 @@ impl ReadTxn<'_> {
             .collect()
     }
 
-    /// Every namespace of the partition that is read.
+    /// All namespaces of the current partition.
     pub fn tenancies_here(&self) -> Vec<Tenancy> {
         let namespaces = self.namespaces();
         let within = |one: &Arc<Namespace>| self.tenancy.in_namespace(&one.name);
         namespaces.iter().map(within).collect()
     }
 
-    /// Whether the partition and the namespace that are read exist, and are to stay.
+    /// Whether the current partition and namespace exist and are not being deleted.
     ///
     /// # Errors
-    /// [`TenantConflict`] says which does not.
+    /// [`TenantConflict`] names the one that does not.
     pub fn require_tenancy(&self) -> Result<(), TenantConflict> {
         let Tenancy {
             partition,
@@ -127,7 +126,7 @@ impl ReadTxn<'_> {
         Ok(())
     }
 
-    /// The namespaces and partitions that are to go, as what they are of.
+    /// The namespaces and partitions that are marked as deleted.
     pub fn tenants_to_remove(&self) -> Vec<Tenant> {
         let mut found = Vec::new();
         for partition in self.partitions() {
@@ -144,16 +143,16 @@ impl ReadTxn<'_> {
     }
 }
 
-/// A namespace or a partition that is to go.
+/// A namespace or a partition to be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tenant {
-    /// This one.
+    /// The namespace of this tenancy.
     Namespace(Tenancy),
-    /// The one of this name.
+    /// The partition of this name.
     Partition(TenancyName),
 }
 
-/// A name as keys have it.
+/// A name in the form of keys.
 fn known(name: &TenancyName) -> &str {
     match name.is_empty() {
         true => legate_model::DEFAULT_TENANCY,
@@ -162,11 +161,11 @@ fn known(name: &TenancyName) -> &str {
 }
 
 impl WriteTxn {
-    /// Adds or replaces a namespace of the partition that is written.
+    /// Upserts a namespace of the current partition.
     ///
     /// # Errors
-    /// [`Rejected::Tenant`] when its partition does not exist or one of them is being deleted, and
-    /// [`Rejected::MissingLink`] when a policy or role does not exist.
+    /// [`Rejected::Tenant`] if its partition does not exist or one of them is being deleted, and
+    /// [`Rejected::MissingLink`] if a policy or role does not exist.
     pub fn put_namespace(&mut self, mut namespace: Namespace) -> Result<Arc<Namespace>, Rejected> {
         let own = self.tenancy.of_partition();
         self.in_tenancy(&own, |txn| {
@@ -201,10 +200,10 @@ impl WriteTxn {
         })
     }
 
-    /// Adds or replaces a partition.
+    /// Upserts a partition.
     ///
     /// # Errors
-    /// [`Rejected::Tenant`] when it is being deleted or is one too many.
+    /// [`Rejected::Tenant`] if it is being deleted, or there are too many.
     pub fn put_partition(&mut self, mut partition: Partition) -> Result<Arc<Partition>, Rejected> {
         let existing: Option<Arc<Partition>> = self.read().get(&[known(&partition.name)]);
         if existing
@@ -230,10 +229,10 @@ impl WriteTxn {
         Ok(partition)
     }
 
-    /// Says of a namespace or partition that it is to go. One that does not exist is no error.
+    /// Marks a namespace or partition as deleted. A no-op if it does not exist.
     ///
     /// # Errors
-    /// [`Rejected::Tenant`] for those that are always there.
+    /// [`Rejected::Tenant`] for the default ones.
     pub fn mark_deleted(&mut self, tenant: &Tenant, now: SystemTime) -> Result<(), Rejected> {
         let modify_index = self.index();
         let deleted_at = Some(now);
@@ -268,8 +267,8 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Removes some rows of what is marked, and it itself with the last of them. Says whether it is
-    /// gone; it is also where it is not marked.
+    /// Removes up to `limit` rows of a tenant that is marked as deleted, and with the last row the
+    /// tenant. Returns whether it is done, which is also the case if the tenant is not marked.
     pub fn remove_tenant(&mut self, tenant: &Tenant, mut limit: usize) -> bool {
         match tenant {
             Tenant::Namespace(tenancy) => {
@@ -299,7 +298,7 @@ impl WriteTxn {
 
     fn empty_partition(&mut self, limit: &mut usize) -> bool {
         let mut tenancies = self.read().tenancies_here();
-        // What is for each of its namespaces goes with it, too.
+        // Including entries for all of its namespaces.
         tenancies.push(self.read().every_namespace());
         for tenancy in tenancies {
             if !self.in_tenancy(&tenancy, |txn| txn.empty_namespace(limit)) {
@@ -309,7 +308,7 @@ impl WriteTxn {
         self.remove_below(Scope::Partition, limit)
     }
 
-    /// Removes rows of the namespace that is written. Says whether none is left.
+    /// Removes rows of the current namespace. Returns whether none is left.
     fn empty_namespace(&mut self, limit: &mut usize) -> bool {
         let instances: Vec<Arc<InstanceRow>> = self.read().scan(&[]);
         for row in instances {
@@ -345,7 +344,7 @@ impl WriteTxn {
         self.remove_below(Scope::Namespace, limit)
     }
 
-    /// Removes rows that nothing depends on any more.
+    /// Removes rows without dependents.
     fn remove_below(&mut self, scope: Scope, limit: &mut usize) -> bool {
         for table in tables(scope) {
             for key in self.keys_below(&Key::new(table, &self.tenancy, &[]), *limit + 1) {
@@ -360,14 +359,14 @@ impl WriteTxn {
 }
 
 impl ReadTxn<'_> {
-    /// The policies and roles that the namespace which is read gives to all its tokens.
+    /// The policies and roles that the current namespace grants to all its tokens.
     pub fn namespace_defaults(&self) -> (Vec<PolicyLink>, Vec<RoleLink>) {
         let row = self.namespace(&self.tenancy.shown_namespace());
         let acls = row.and_then(|row| row.acls.clone()).unwrap_or_default();
         (acls.policy_defaults, acls.role_defaults)
     }
 
-    /// A namespace as it is shown: links have names, too.
+    /// A namespace as returned to clients: its links have names.
     pub fn named_defaults(&self, namespace: &Namespace) -> Namespace {
         let mut shown = namespace.clone();
         let Some(acls) = &mut shown.acls else {
@@ -384,7 +383,7 @@ impl ReadTxn<'_> {
                 let id = link.id.clone();
                 Some(RoleLink { id, name })
             };
-            // What was removed gives nothing, and is not shown.
+            // Dangling links are removed.
             acls.policy_defaults = acls.policy_defaults.iter().filter_map(policy).collect();
             acls.role_defaults = acls.role_defaults.iter().filter_map(role).collect();
         });
@@ -392,7 +391,7 @@ impl ReadTxn<'_> {
     }
 }
 
-/// Takes one of what may be removed in one step.
+/// Uses one removal of the step's limit. Returns whether there was one left.
 fn spend(limit: &mut usize) -> bool {
     match limit.checked_sub(1) {
         None => false,

@@ -1,11 +1,11 @@
-//! Brings what an older server stored to the format of this one.
+//! Upgrades stored data of older servers to the current format.
 //!
 //! | format | what is new in it |
 //! |---|---|
 //! | 1 | the first |
-//! | 2 | virtual IPs; in older rows nobody has one |
+//! | 2 | virtual IPs; older rows have none |
 //! | 3 | policies and roles: older tokens name their one policy, newer ones have its id; virtual IPs that were assigned by hand |
-//! | 4 | how agents run checks; nobody runs the checks of older rows |
+//! | 4 | how agents run checks; no agent runs the checks of older rows |
 //! | 5 | prepared queries; older rows have none |
 //! | 6 | keys and values, sessions, lock delays, coordinates of nodes, more kinds of config entries, the autopilot configuration, peerings; older rows have none, and services of older rows count as registered over the API, not by an agent's files; a server that starts makes the first configuration of the CA |
 //! | 7 | namespaces and partitions; older rows are of the default ones |
@@ -13,14 +13,13 @@
 use crate::state::{Changes, State};
 use crate::write::WriteTxn;
 
-/// What a store of an older format holds in the format of this server, one index later, and what
-/// that changes.
+/// Converts the state of a store with an older format to the current one, at the next index. Also
+/// returns the changes.
 pub(crate) fn upgraded(old: &State) -> (State, Changes) {
     let mut txn = WriteTxn::on(old);
     let index = txn.index();
-    // There are more virtual IPs than fit in memory with their services. Without one left, later
-    // registrations say so.
-    if txn.give_virtual_ips().is_err() {
+    // Without a free virtual IP this step is skipped; later registrations report the error.
+    if txn.allocate_virtual_ips().is_err() {
         txn = WriteTxn::on(old);
     }
     txn.link_policies_by_id();

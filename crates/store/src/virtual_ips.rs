@@ -1,10 +1,10 @@
-//! Virtual IPs of services: who has which, and which of the automatic ones are free again.
+//! Virtual IPs of services: allocation, manual assignment and release.
 //!
-//! A service gets one with its first instance in the mesh or its first config entry, in the same
-//! transaction, and keeps it while it has an instance, a proxy that stands for it or such an entry.
-//! Then the number is free and the next service gets it. Which number that is says
-//! [`VirtualIp::choose`]. A service that has one may be assigned others by hand, which it loses with
-//! it. These are the addresses of its partition's network: two partitions may assign the same ones.
+//! A service gets a virtual IP with its first instance in the mesh or its first config entry, in
+//! the same transaction. It keeps it while it has an instance, a proxy or such an entry. Then the
+//! number is freed for reuse. [`VirtualIp::choose`] selects numbers. Additional virtual IPs can be
+//! assigned manually to a service that has one, and are released with it. They are addresses in the
+//! partition's network: two partitions may assign the same ones.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -20,25 +20,24 @@ use crate::rows::{FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, VirtualIpRow
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// The virtual IP of a service. `None` for a name that has neither an instance in the mesh nor
-    /// a config entry that gives it one.
+    /// The virtual IP of a service. `None` for a name with neither an instance in the mesh nor a
+    /// config entry of a kind that allocates one.
     pub fn virtual_ip(&self, service: &str) -> Option<VirtualIp> {
         self.get::<VirtualIpRow>(&[service]).map(|row| row.ip)
     }
 
-    /// The virtual IPs that were assigned to a service by hand.
+    /// The manually assigned virtual IPs of a service.
     pub fn manual_virtual_ips(&self, service: &str) -> BTreeSet<Ipv4Addr> {
         let row = self.get::<VirtualIpRow>(&[service]);
         row.map(|row| row.manual.clone()).unwrap_or_default()
     }
 
-    /// The services that have a virtual IP, whosever they are, in the order of partitions, namespaces
-    /// and names.
+    /// The services with a virtual IP in all tenancies, ordered by partition, namespace and name.
     pub fn services_with_virtual_ips(&self) -> Vec<ServiceName> {
         let all = Key::table_of(Table::VirtualIps);
         let rows = self.state.below(&all);
         let mut services = Vec::new();
-        // Rows of one tenancy stand together.
+        // Rows of one tenancy are adjacent.
         let mut of: Option<(Key, Tenancy)> = None;
         for (key, stored) in rows {
             let Some(row) = stored.get::<VirtualIpRow>() else {
@@ -59,8 +58,8 @@ impl ReadTxn<'_> {
 }
 
 impl WriteTxn {
-    /// Writes into an instance in the mesh the virtual IP of the service that it stands for, which
-    /// gets one when it has none. What the client sent in its place is overwritten, as in Consul.
+    /// Sets the virtual IP of its service in an instance in the mesh, and allocates one if needed.
+    /// As in Consul, a value from the client is overwritten.
     ///
     /// # Errors
     /// [`Rejected::NoVirtualIpLeft`].
@@ -72,7 +71,7 @@ impl WriteTxn {
             return Ok(());
         };
         let tagged = ServiceAddress {
-            address: self.give_virtual_ip(&service)?.address().to_string(),
+            address: self.allocate_virtual_ip(&service)?.address().to_string(),
             port: instance.port,
         };
         let key = virtual_ip::TAGGED_ADDRESS.to_owned();
@@ -80,11 +79,11 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// The virtual IP of a service, which gets one when it has none.
+    /// The virtual IP of a service, allocated if needed.
     ///
     /// # Errors
     /// [`Rejected::NoVirtualIpLeft`].
-    pub(crate) fn give_virtual_ip(&mut self, service: &str) -> Result<VirtualIp, Rejected> {
+    pub(crate) fn allocate_virtual_ip(&mut self, service: &str) -> Result<VirtualIp, Rejected> {
         if let Some(ip) = self.read().virtual_ip(service) {
             return Ok(ip);
         }
@@ -111,10 +110,9 @@ impl WriteTxn {
         Ok(ip)
     }
 
-    /// Gives a service these virtual IPs besides its automatic one, in place of those that it was
-    /// assigned before, and takes them from the services of its partition that have them. Returns those
-    /// services, in the order of namespaces and names. `None`, and nothing changes, where the service has
-    /// no automatic one.
+    /// Replaces the manually assigned virtual IPs of a service, and removes the new ones from other
+    /// services in its partition. Returns those services, ordered by namespace and name. `None`,
+    /// without a change, if the service has no automatic virtual IP.
     pub fn assign_virtual_ips(
         &mut self,
         service: &str,
@@ -148,11 +146,10 @@ impl WriteTxn {
         self.in_tenancy(&home, |txn| txn.put(row));
     }
 
-    /// Takes back the virtual IP of a service that has no instance and no config entry any more.
+    /// Frees the virtual IP of a service without instances and config entries.
     ///
-    /// Consul does not count proxies that stand for the service: it takes the address back with
-    /// the last instance, while sidecars still show it, and keeps it where there were sidecars
-    /// only.
+    /// Consul does not count the proxies of the service: it frees the address with the last
+    /// instance, while sidecars still have it, and never frees it if there were only sidecars.
     pub(crate) fn free_virtual_ip(&mut self, service: &str) {
         let read = self.read();
         let Some(ip) = read.virtual_ip(service) else {
@@ -172,12 +169,12 @@ impl WriteTxn {
         self.put(FreedVirtualIpRow { ip, modify_index });
     }
 
-    /// Gives a virtual IP to everybody in the tables who should have one. For tables that were
-    /// filled by a server that gave out none.
+    /// Allocates virtual IPs for all services that should have one, in tables of a format without
+    /// virtual IPs.
     ///
     /// # Errors
     /// [`Rejected::NoVirtualIpLeft`].
-    pub(crate) fn give_virtual_ips(&mut self) -> Result<(), Rejected> {
+    pub(crate) fn allocate_virtual_ips(&mut self) -> Result<(), Rejected> {
         let rows: Vec<Arc<InstanceRow>> = self.read().scan(&[]);
         for row in rows {
             self.put_instance(&row.node, ServiceInstance::clone(&row.instance))?;
@@ -185,7 +182,7 @@ impl WriteTxn {
         for kind in ConfigKind::ALL {
             for entry in self.read().config_entries(kind) {
                 if is_given_for(kind, entry.name()) {
-                    self.give_virtual_ip(entry.name())?;
+                    self.allocate_virtual_ip(entry.name())?;
                 }
             }
         }
@@ -202,19 +199,19 @@ impl WriteTxn {
 }
 
 impl ReadTxn<'_> {
-    /// Whether an index has an entry below a prefix. It is not noted: for transactions only.
+    /// Whether an index has an entry below a prefix. Not recorded: for transactions only.
     fn leads(&self, index: Table, names: &[&str]) -> bool {
         let prefix = self.key(index, names);
         self.state.found_below(&prefix).next().is_some()
     }
 }
 
-/// Whose service has the row.
+/// The tenancy of the row's service.
 fn home_of(row: &VirtualIpRow) -> Tenancy {
     Tenancy::new(&row.partition, &row.namespace)
 }
 
-/// Whether two rows are of the same service.
+/// Whether two rows belong to the same service.
 fn is_of_same(a: &VirtualIpRow, b: &VirtualIpRow) -> bool {
     (&a.service, &a.namespace, &a.partition) == (&b.service, &b.namespace, &b.partition)
 }

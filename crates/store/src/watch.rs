@@ -1,8 +1,8 @@
-//! Who waits for what. Waking costs work in proportion to the keys that changed and to those who
-//! watch them; nobody else is looked at.
+//! The registry of watches. The cost of a commit is proportional to its changed keys and their
+//! watchers; other watches are not visited.
 //!
-//! Readers read first and watch afterwards. Commits in between are not missed, because the latest
-//! ones are remembered: a watch over something that changed since it was read wakes at once.
+//! Readers read first and watch afterwards. They miss no commits in between, because recent commits
+//! are remembered: a watch on something that has changed since the read wakes at once.
 
 use std::any::Any;
 use std::collections::hash_map::Entry;
@@ -15,10 +15,11 @@ use tokio::sync::Notify;
 use crate::key::Key;
 use crate::reads::Reads;
 
-/// How many keys of the latest commits are remembered. Whoever read before that wakes at once.
+/// The number of keys of recent commits that are remembered. A watch of an older read wakes at
+/// once.
 const REMEMBERED: usize = 16 * 1024;
 
-/// The waiting list of a store.
+/// The watches of a store.
 #[derive(Default)]
 pub(crate) struct Registry {
     waiting: Mutex<Waiting>,
@@ -28,20 +29,20 @@ pub(crate) struct Registry {
 struct Waiting {
     by_key: HashMap<Key, Waiters>,
     next_id: u64,
-    /// The latest commits, the oldest first.
+    /// Recent commits, the oldest first.
     recent: VecDeque<Commit>,
     remembered: usize,
-    /// The index of the newest commit that is not remembered any more.
+    /// The index of the newest commit that is no longer remembered.
     forgotten: u64,
 }
 
-/// A commit: its index, and everything that it touched with all prefixes.
+/// A commit: its index, and all changed keys with their prefixes.
 struct Commit {
     index: u64,
     touched: HashSet<Key>,
 }
 
-/// Those who watch one key. Most keys have one watcher, which then takes no map of its own.
+/// The watchers of one key. Most keys have one watcher, which needs no map.
 #[expect(
     clippy::box_collection,
     reason = "a map in place would make the room of one watcher twice as large"
@@ -58,56 +59,56 @@ enum Waiter {
     Kept(Arc<Mark>),
 }
 
-/// A shared result, which its readers watch under a key of its own.
+/// A shared result, which its readers watch by its own key.
 struct Query {
     key: Key,
     fresh: Arc<AtomicBool>,
 }
 
-/// Says that something has changed that a kept value was read from.
+/// A flag that an input of a cached value has changed.
 #[derive(Debug)]
 pub(crate) struct Mark {
     stale: AtomicBool,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl Mark {
-    /// Not set; setting it rings the bell.
-    pub(crate) fn new(bell: &Arc<Notify>) -> Self {
+    /// A clear mark; setting it notifies `notify`.
+    pub(crate) fn new(notify: &Arc<Notify>) -> Self {
         Self {
             stale: AtomicBool::new(false),
-            bell: Arc::clone(bell),
+            notify: Arc::clone(notify),
         }
     }
 
-    /// Whether something has changed.
+    /// Whether an input has changed.
     pub(crate) fn is_set(&self) -> bool {
         self.stale.load(Ordering::Acquire)
     }
 
     fn set(&self) {
         self.stale.store(true, Ordering::Release);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 }
 
 impl Registry {
-    /// Watches what was read.
+    /// Watches everything that was read.
     pub(crate) fn watch(self: &Arc<Self>, reads: &Reads) -> Watch {
-        let bell = Arc::new(Notify::new());
+        let notify = Arc::new(Notify::new());
         let mut waiting = self.lock();
         if waiting.changed_since(reads) {
-            bell.notify_one();
+            notify.notify_one();
         }
-        let id = waiting.add(&reads.keys, &Waiter::Task(Arc::clone(&bell)));
+        let id = waiting.add(&reads.keys, &Waiter::Task(Arc::clone(&notify)));
         drop(waiting);
         Watch {
-            bell,
+            notify,
             _place: self.place(id, reads),
         }
     }
 
-    /// Watches what a kept value was read from. The first change sets the mark.
+    /// Watches the inputs of a cached value. The first change sets the mark.
     pub(crate) fn watch_kept(self: &Arc<Self>, reads: &Reads, mark: &Arc<Mark>) -> Place {
         let mut waiting = self.lock();
         let id = waiting.add(&reads.keys, &Waiter::Kept(Arc::clone(mark)));
@@ -118,7 +119,7 @@ impl Registry {
         self.place(id, reads)
     }
 
-    /// Watches what a shared result was computed from. `fresh` is cleared by the first change.
+    /// Watches the inputs of a shared result. The first change clears `fresh`.
     pub(crate) fn watch_query(
         self: &Arc<Self>,
         key: &Key,
@@ -133,7 +134,7 @@ impl Registry {
         let id = waiting.add(&reads.keys, &Waiter::Query(Arc::new(query)));
         if waiting.changed_since(reads) {
             fresh.store(false, Ordering::Release);
-            // Who read the result a moment ago and watches it a moment later must hear of it.
+            // A reader that has read the result but does not watch it yet must notice the change.
             if let Some(last) = waiting.recent.back_mut() {
                 last.touched.insert(key.clone());
             }
@@ -143,8 +144,8 @@ impl Registry {
         self.place(id, reads)
     }
 
-    /// Marks everything that read what a commit touched, then makes the commit visible with
-    /// `publish`. Nobody sees the new state together with an old shared result.
+    /// Marks everything that depends on the keys of a commit, then makes the commit visible with
+    /// `publish`. So no reader sees the new state together with a stale shared result.
     pub(crate) fn commit(&self, index: u64, touched: &HashSet<Key>, publish: impl FnOnce()) {
         let mut prefixes = HashSet::new();
         for key in touched {
@@ -160,7 +161,7 @@ impl Registry {
         publish();
     }
 
-    /// How many watches there are below a key.
+    /// The number of watches.
     #[cfg(test)]
     pub(crate) fn watchers(&self) -> usize {
         self.lock().by_key.values().map(Waiters::count).sum()
@@ -176,7 +177,8 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Every change of the lists is complete before anything can panic.
+        // Safe to ignore poisoning: every change of the lists is complete before anything can
+        // panic.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,7 +206,7 @@ impl Waiting {
         newer
             .take_while(|commit| commit.index > reads.at)
             .any(|commit| {
-                // The smaller set is walked through.
+                // Iterates over the smaller set.
                 if reads.keys.len() < commit.touched.len() {
                     reads.keys.iter().any(|key| commit.touched.contains(key))
                 } else {
@@ -213,14 +215,14 @@ impl Waiting {
             })
     }
 
-    /// Wakes those who watch one of the keys, also through shared results; returns the keys with
+    /// Wakes the watchers of the keys, also through shared results. Returns the keys, including
     /// those of the results.
     fn wake(&self, mut keys: HashSet<Key>) -> HashSet<Key> {
         let mut left: Vec<Key> = keys.iter().cloned().collect();
         while let Some(key) = left.pop() {
             for waiter in self.by_key.get(&key).into_iter().flat_map(Waiters::iter) {
                 match waiter {
-                    Waiter::Task(bell) => bell.notify_one(),
+                    Waiter::Task(notify) => notify.notify_one(),
                     Waiter::Kept(mark) => mark.set(),
                     Waiter::Query(query) => {
                         query.fresh.store(false, Ordering::Release);
@@ -259,7 +261,7 @@ impl Waiters {
         }
     }
 
-    /// Takes a watcher off. Tells whether nobody is left.
+    /// Removes a watcher. Returns whether it was the last one.
     fn remove(&mut self, id: u64) -> bool {
         match self {
             Self::One(only, _) => *only == id,
@@ -284,12 +286,12 @@ impl Waiters {
     }
 }
 
-/// A place on the waiting list. Dropping it gives it up.
+/// A registered watch. Dropping it removes it.
 pub(crate) struct Place {
     registry: Arc<Registry>,
     id: u64,
     keys: Box<[Key]>,
-    /// Held, so that changes come through them.
+    /// Held, because dropped results forward no changes.
     _results: Box<[Arc<dyn Any + Send + Sync>]>,
 }
 
@@ -306,20 +308,19 @@ impl Drop for Place {
     }
 }
 
-/// Waits until something that was read has changed. Dropping it ends the waiting.
+/// Waits until something that was read has changed. Dropping it ends the watch.
 ///
-/// Changes since the read count, also those before the watch was made; changes while nobody waits
-/// are remembered as one.
+/// Includes changes between the read and the creation of the watch. Changes while no call waits are
+/// coalesced into one.
 pub struct Watch {
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
     _place: Place,
 }
 
 impl Watch {
-    /// Returns when something has changed since the read or since this returned last. Cancel safe:
-    /// a change is not lost when the future is dropped.
+    /// Returns when something has changed since the read or since the last return. Cancel-safe.
     pub async fn changed(&mut self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 }
 

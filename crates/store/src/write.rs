@@ -1,8 +1,8 @@
-//! Changing: a transaction sees its own writes, has one index, and is applied wholly or not at all.
+//! Write transactions: they see their own writes, have one index, and are applied atomically.
 //!
-//! A transaction is a function of the state that it is applied to. Where several servers write, it
-//! may run more than once, each time on a newer state; rules that span rows therefore hold for the
-//! state that is really changed.
+//! A transaction is a function of the state that it is applied to. If several servers write, it may
+//! run more than once, each time on a newer state. So invariants across rows hold for the state
+//! that is actually changed.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::read::ReadTxn;
 use crate::row::{Row, Stored};
 use crate::state::{Changes, State};
 
-/// A state that is being changed.
+/// A state with uncommitted changes.
 #[derive(Debug)]
 pub struct WriteTxn {
     state: State,
@@ -23,8 +23,8 @@ pub struct WriteTxn {
 }
 
 impl State {
-    /// The state as it would be after a transaction, for those who only look. Nothing is stored,
-    /// nobody hears of it, and results that readers of it share are shared with nobody else.
+    /// The state after a transaction, for previews. Nothing is stored or published, and shared
+    /// results of its readers are separate.
     ///
     /// # Errors
     ///
@@ -51,12 +51,12 @@ impl WriteTxn {
         }
     }
 
-    /// Whose rows are read and written from here on.
+    /// Sets the current tenancy.
     pub fn set_tenancy(&mut self, tenancy: Tenancy) {
         self.tenancy = tenancy;
     }
 
-    /// Writes another tenancy's rows for a moment.
+    /// Runs `write` with another tenancy.
     pub fn in_tenancy<T>(&mut self, tenancy: &Tenancy, write: impl FnOnce(&mut Self) -> T) -> T {
         let own = std::mem::replace(&mut self.tenancy, tenancy.clone());
         let value = write(self);
@@ -64,17 +64,17 @@ impl WriteTxn {
         value
     }
 
-    /// The index that the rows written by this transaction get.
+    /// The index of the rows that this transaction writes.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// Reads the state as it is after the writes so far.
+    /// Reads the state including the writes so far.
     pub fn read(&self) -> ReadTxn<'_> {
         ReadTxn::new(&self.state, false).within(self.tenancy.clone())
     }
 
-    /// The state with the writes, and what they changed. Without writes it is the state it was.
+    /// The new state with the changes. Without writes it is the old state.
     pub(crate) fn into_parts(mut self) -> (State, Changes) {
         if !self.changes.is_empty() {
             self.state.set_index(self.index);
@@ -82,7 +82,7 @@ impl WriteTxn {
         (self.state, self.changes)
     }
 
-    /// Adds or replaces a row.
+    /// Upserts a row.
     pub(crate) fn put<R: Row>(&mut self, row: impl Into<Arc<R>>) {
         let row = row.into();
         let key = row.key(&self.tenancy);
@@ -91,23 +91,23 @@ impl WriteTxn {
         self.changed(key, touched);
     }
 
-    /// Removes a row. Says whether there was one.
+    /// Removes a row. Returns whether it existed.
     pub(crate) fn remove<R: Row>(&mut self, names: &[&str]) -> bool {
         self.remove_key(Key::new(R::TABLE, &self.tenancy, names))
     }
 
-    /// Removes the row at a path. Says whether there was one.
+    /// Removes the row at a path. Returns whether it existed.
     pub(crate) fn remove_path<R: Row>(&mut self, path: &str) -> bool {
         self.remove_key(Key::path(R::TABLE, &self.tenancy, &[], path))
     }
 
-    /// Some keys of rows below a prefix.
+    /// Up to `limit` keys of rows below a prefix.
     pub(crate) fn keys_below(&self, prefix: &Key, limit: usize) -> Vec<Key> {
         let rows = self.state.below(prefix);
         rows.map(|(key, _)| key.clone()).take(limit).collect()
     }
 
-    /// Removes the row of a key. Says whether there was one.
+    /// Removes the row of a key. Returns whether it existed.
     pub(crate) fn remove_key(&mut self, key: Key) -> bool {
         let Some(touched) = self.state.delete(&key, self.index) else {
             return false;
@@ -123,7 +123,7 @@ impl WriteTxn {
     }
 }
 
-/// Applies rows that another server wrote.
+/// Applies rows that another server committed.
 pub(crate) fn replay(
     state: &State,
     index: u64,

@@ -1,12 +1,11 @@
-//! The certificate that a snapshot is made with, wherever it comes from: from the CA, or from the snapshot
-//! before.
+//! The source of the certificate in a snapshot: the CA, or an earlier snapshot.
 
 use std::sync::Arc;
 
 use legate_ca::Leaf;
 use legate_model::ServiceName;
 
-/// The certificate of a service, when there is one already.
+/// Provides the current certificate of a service, `None` until there is one.
 pub(crate) trait Leaves {
     fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>>;
 }

@@ -1,9 +1,8 @@
-//! What a proxy's snapshot is, by the kind of its registration: one pure function a kind, from a
-//! look at the store to the snapshot.
+//! Computes a proxy's snapshot by the kind of its registration, with one pure function per kind.
 //!
-//! A kind reads what it needs in the order in which it needs it. What it reads is what it is
-//! computed from again; nothing is listed a second time. A new kind is a file with its `check` and its
-//! `snapshot`, and a [`Kind`] that leads to them.
+//! A kind reads its inputs in the order in which it needs them. The reads themselves are recorded
+//! as the snapshot's dependencies, so there is no separate list of them. A new kind is a file with
+//! a `check` and a `snapshot` function, and a variant of [`Kind`] that calls them.
 
 pub(crate) mod leaves;
 mod sidecar;
@@ -19,17 +18,17 @@ use crate::config::ManagerConfig;
 use crate::error::WatchError;
 use crate::snapshot::{ProxyId, Snapshot};
 
-/// What can be said about a proxy now.
+/// The result of computing a proxy's snapshot.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Everything that its configuration depends on.
+    /// The complete snapshot.
     Ready(Box<Snapshot>),
-    /// Something is missing that will come: the registration of an agent that restarts, the first
-    /// certificate.
+    /// An input is missing that is expected to appear: the registration while an agent restarts, or
+    /// the first certificate.
     Pending,
 }
 
-/// What is kept from one snapshot of a proxy for the next one. Without a follower nothing is.
+/// Values cached from one snapshot of a proxy to the next. Without a follower nothing is cached.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     follower: Option<Follower>,
@@ -46,12 +45,12 @@ impl Parts {
     }
 }
 
-/// The kinds that are served.
+/// The supported kinds.
 enum Kind {
     Sidecar,
 }
 
-/// The kind of a proxy whose registration says enough to be served.
+/// The kind of a proxy, if its registration is complete enough to be served.
 fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<Kind, WatchError> {
     match instance.kind {
         ServiceKind::ConnectProxy => sidecar::check(proxy, instance).map(|()| Kind::Sidecar),
@@ -62,11 +61,11 @@ fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<Kind, WatchError>
     }
 }
 
-/// The snapshot of a proxy as of the state that is read, whosever rows the reader looks at.
+/// The snapshot of a proxy in the given state, whatever tenancy the reader is in.
 ///
 /// # Errors
 ///
-/// When the registration is not one that can be served.
+/// When the registration cannot be served.
 pub(crate) fn snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
@@ -79,7 +78,7 @@ pub(crate) fn snapshot(
     })
 }
 
-/// The same for a reader of the proxy's own tenancy.
+/// The same for a reader in the proxy's own tenancy.
 fn own_snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
@@ -114,13 +113,13 @@ impl Leaves for OneLeaf {
     }
 }
 
-/// The snapshot of a proxy as of the state that is read, with this certificate: what a
-/// [`crate::Manager`] publishes, for those who have a state and nothing that runs. `None` while
-/// something is missing: the registration, the roots, or a certificate of the proxy's service.
+/// Computes the snapshot of a proxy from a state and a certificate, as a [`crate::Manager`] does,
+/// for callers without a running manager. Returns `None` while the registration, the roots or a
+/// certificate of the proxy's service is missing.
 ///
 /// # Errors
 ///
-/// When the registration is not one that can be served.
+/// When the registration cannot be served.
 pub fn snapshot_of(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
@@ -134,7 +133,7 @@ pub fn snapshot_of(
     }
 }
 
-/// Whether a registration is that of a proxy that can be served.
+/// Whether a registration is a proxy's and can be served.
 pub(crate) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
     kind(proxy, instance).map(drop)
 }

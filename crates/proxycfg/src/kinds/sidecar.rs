@@ -1,5 +1,5 @@
-//! The sidecar of one service: its identity, who may call it, the upstreams it was registered with
-//! and, in transparent mode, those that intentions give it.
+//! The sidecar of one service: its identity, its callers, its registered upstreams and, in
+//! transparent mode, the upstreams that intentions allow.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,10 +20,10 @@ use crate::snapshot::{ProxyId, Snapshot};
 use crate::transparent::{self, ImplicitUpstreams};
 use crate::upstream::{self, UpstreamSnapshot};
 
-/// The same value for all, because snapshots of one store are compared by address.
+/// One `Arc` for all proxies, because snapshots of one store are compared by address.
 static NO_DESTINATIONS: LazyLock<Arc<Destinations>> = LazyLock::new(Arc::default);
 
-/// Whether the registration says enough to be served.
+/// Whether the registration is complete enough to be served.
 pub(super) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
     match instance.proxy.destination_service_name.is_empty() {
         true => Err(WatchError::NoDestination(proxy.clone())),
@@ -31,20 +31,20 @@ pub(super) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), W
     }
 }
 
-/// What is kept of a sidecar from one snapshot to the next.
+/// Values cached from one snapshot of a sidecar to the next.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// The registration that the next part was read with.
+    /// The registration that `own` was computed from.
     registered: Option<Arc<CheckServiceNode>>,
     own: Kept<Option<Arc<Own>>>,
-    /// The value of the last part, which those below were read with.
+    /// The last value of `own`, which the fields below were computed from.
     last: Option<Arc<Own>>,
     upstreams: Vec<Kept<Arc<ResolvedChain>>>,
     implicit: Kept<Arc<ImplicitUpstreams>>,
     destinations: Kept<Arc<Destinations>>,
 }
 
-/// All of a sidecar but the services that it calls.
+/// Everything in a sidecar's snapshot except the services that it calls.
 #[derive(Debug)]
 struct Own {
     node_address: Arc<str>,
@@ -57,7 +57,7 @@ struct Own {
     mesh: Arc<Option<Mesh>>,
 }
 
-/// The snapshot of a sidecar. `None` while there are no roots or no certificate yet.
+/// The snapshot of a sidecar, `None` while the roots or the certificate are missing.
 pub(super) fn snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
@@ -139,7 +139,7 @@ fn is_same<T>(last: Option<&Arc<T>>, now: &Arc<T>) -> bool {
     last.is_some_and(|last| Arc::ptr_eq(last, now))
 }
 
-/// `None` while there are no roots.
+/// `None` while the roots are missing.
 fn own(txn: &ReadTxn<'_>, proxy: &ProxyId, registered: &CheckServiceNode) -> Option<Arc<Own>> {
     let roots = queries::roots(txn);
     let (trust_domain, roots) = (*roots).clone()?;
@@ -171,8 +171,8 @@ fn own(txn: &ReadTxn<'_>, proxy: &ProxyId, registered: &CheckServiceNode) -> Opt
     }))
 }
 
-/// The paths of the checks of a service instance that have a port at its proxy, in the order of the
-/// checks' ids.
+/// The exposed paths of an instance's checks that have a port at its proxy, in the order of the
+/// check ids.
 fn exposed_checks(txn: &ReadTxn<'_>, node: &str, service_id: &str) -> Vec<ExposePath> {
     let instance = txn.instance(node, service_id);
     let checks = instance.iter().flat_map(|found| &found.checks);
@@ -180,7 +180,8 @@ fn exposed_checks(txn: &ReadTxn<'_>, node: &str, service_id: &str) -> Vec<Expose
     own.filter_map(|check| check.exposed_path()).collect()
 }
 
-/// Whether the upstream is one that the application dials, and not a default for others.
+/// Whether the application dials the upstream by a local port or socket. `*` has defaults for all
+/// upstreams.
 fn is_explicit(upstream: &Upstream) -> bool {
     upstream.destination_name != WILDCARD
         && (upstream.local_bind_port != 0 || upstream.has_local_socket())

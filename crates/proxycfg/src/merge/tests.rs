@@ -1,4 +1,4 @@
-//! Which source of a setting wins.
+//! The precedence of the sources of a setting.
 
 use serde_json::json;
 
@@ -66,7 +66,7 @@ fn limits_are_the_services() {
 }
 
 #[test]
-fn nothing_central_changes_nothing() {
+fn without_central_configuration_nothing_changes() {
     let instance = sidecar(json!({
         "DestinationServiceName": "web", "Config": {"protocol": "grpc"},
         "Upstreams": [{"DestinationName": "api", "LocalBindPort": 9191, "Config": {"x": 1}}],
@@ -108,7 +108,7 @@ fn upstreams_take_their_settings_from_the_callers_entry() {
 }
 
 #[test]
-fn what_an_upstream_wants_otherwise() {
+fn overrides_of_an_upstream() {
     let wanted = |config: Value| {
         overrides(&Upstream {
             config: map(config),
@@ -119,7 +119,7 @@ fn what_an_upstream_wants_otherwise() {
     let both = wanted(json!({"protocol": "GRPC", "connect_timeout_ms": "6000"}));
     assert_eq!(both.protocol, Some(Protocol::Grpc));
     assert_eq!(both.connect_timeout, Duration::from_secs(6));
-    // What cannot be read is as if it were not there.
+    // Values that cannot be parsed count as absent.
     let unreadable = wanted(json!({"protocol": "quic", "connect_timeout_ms": -1}));
     assert_eq!(unreadable, Overrides::default());
 }

@@ -1,4 +1,5 @@
-//! The manager over a real store and a real CA, with time that moves only when nobody works.
+//! The manager with a real store and a real CA. Time is paused and advances only when all tasks are
+//! idle.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What watchers see, and what is left when they are gone.
+//! Snapshots that watchers receive, and cleanup after the last watcher.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn the_first_snapshot_is_complete_and_comes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_matters_is_published_and_at_once_after_a_quiet_time() {
+async fn relevant_changes_are_published_at_once_after_a_quiet_time() {
     let mesh = Mesh::new();
     let (mut watch, _) = mesh.settled().await;
 
@@ -74,9 +74,9 @@ async fn what_matters_is_published_and_at_once_after_a_quiet_time() {
     quiet(&mut watch).await;
 }
 
-/// The same part is the same `Arc`, so that who makes something of it sees what has changed.
+/// Unchanged parts are the same `Arc`, so that later stages detect changes by address.
 #[tokio::test(start_paused = true)]
-async fn parts_that_have_not_changed_stay_the_same() {
+async fn unchanged_parts_are_the_same_arc() {
     let mesh = Mesh::new();
     mesh.register("n1", web(&["api", "db"]));
     let (mut watch, before) = mesh.settled().await;
@@ -106,7 +106,7 @@ async fn parts_that_have_not_changed_stay_the_same() {
     assert_eq!(same(&before, &after), [&[true; 5][..], &api, &db].concat());
     quiet(&mut watch).await;
 
-    // The registration is another one, and so is its first upstream; the rest is as it was.
+    // The registration and its first upstream changed; the rest is the same.
     mesh.register("n1", web(&["cache", "db"]));
     let last = at_once(&mut watch).await;
     let [instance, rest] = [[false; 1], [true; 1]];
@@ -115,7 +115,7 @@ async fn parts_that_have_not_changed_stay_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_matter_is_not() {
+async fn irrelevant_changes_are_not_published() {
     let mesh = Mesh::new();
     let check = |output: &str| {
         vec![HealthCheck {
@@ -170,7 +170,7 @@ async fn changes_soon_after_a_snapshot_are_folded_into_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_proxies_together_keep_to_the_rate() {
+async fn the_rate_limit_applies_to_all_proxies_together() {
     let mesh = Mesh::with(
         |config| config.max_updates_per_second = 10,
         CaConfig::default(),
@@ -218,7 +218,7 @@ async fn watches_of_one_proxy_share_one_source() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn proxies_share_what_they_have_in_common() {
+async fn proxies_share_common_parts() {
     let mesh = Mesh::new();
     mesh.register("n4", web(&["api"]));
     let other = ProxyId {
@@ -236,7 +236,7 @@ async fn proxies_share_what_they_have_in_common() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_watch_that_goes_takes_everything_with_it() {
+async fn dropping_the_last_watch_ends_the_source() {
     let mesh = Mesh::new();
     let (first, _) = mesh.settled().await;
     let second = mesh.watch();
@@ -271,7 +271,7 @@ async fn a_watch_during_the_teardown_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_is_deregistered_is_waited_for() {
+async fn a_watch_survives_a_deregistration() {
     let mesh = Mesh::new();
     let (mut watch, _) = mesh.settled().await;
     mesh.deregister("n1", "web-proxy");
@@ -352,7 +352,7 @@ async fn a_renewed_certificate_is_published() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_cannot_work_is_refused_with_the_reason() {
+async fn a_watch_without_a_usable_registration_is_refused() {
     let mesh = Mesh::new();
     mesh.register("n1", json!({"ID": "web", "Service": "web", "Port": 80}));
     mesh.register(
@@ -389,7 +389,7 @@ async fn a_watch_that_cannot_work_is_refused_with_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registration_that_becomes_something_else_ends_the_watch() {
+async fn a_registration_of_another_kind_ends_the_watch() {
     let mesh = Mesh::new();
     let (mut watch, _) = mesh.settled().await;
     mesh.register(
@@ -407,7 +407,7 @@ async fn a_registration_that_becomes_something_else_ends_the_watch() {
     );
     assert!(watch.next().await.is_none());
 
-    // Whoever watches next gets a new source, even while the old watch is held.
+    // The next watcher gets a new source, even while the old watch is held.
     mesh.register("n1", web(&["api"]));
     let mut again = mesh.watch();
     assert_eq!(ports(&next(&mut again).await), [20001]);
@@ -418,7 +418,7 @@ async fn a_registration_that_becomes_something_else_ends_the_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn watches_that_come_and_go_at_the_same_time_all_work() {
+async fn concurrent_watches_and_drops_work() {
     let edit = |config: &mut legate_proxycfg::ManagerConfig| config.max_updates_per_second = 0;
     let mesh = Mesh::with(edit, CaConfig::default());
     let scope = Scope::new("watchers");

@@ -1,4 +1,4 @@
-//! A small mesh and short words for what tests do with it.
+//! A small mesh, and shorthand functions for the tests.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,12 +13,12 @@ use legate_store::{Command, Deregistration, Registration, Store};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-/// No test waits longer for what must come.
+/// Timeout for snapshots that are expected.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What has not come by then will not come.
+/// How long to wait before concluding that no snapshot comes.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// A store in memory never makes anybody wait.
+/// Operations of a store in memory complete at once.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().unwrap()
 }
@@ -114,7 +114,7 @@ impl Mesh {
         self.manager.watch(web_proxy()).unwrap()
     }
 
-    /// A watch whose first snapshot was seen, after which the schedule has come to rest.
+    /// A watch whose first snapshot was received and whose schedule is idle.
     pub(crate) async fn settled(&self) -> (SnapshotWatch, Arc<Snapshot>) {
         let mut watch = self.watch();
         let first = next(&mut watch).await;
@@ -158,7 +158,7 @@ pub(crate) async fn next(watch: &mut SnapshotWatch) -> Arc<Snapshot> {
         .expect("a source that lives")
 }
 
-/// The next snapshot, which must come without any delay.
+/// The next snapshot, which must come without delay.
 pub(crate) async fn at_once(watch: &mut SnapshotWatch) -> Arc<Snapshot> {
     let start = Instant::now();
     let snapshot = next(watch).await;
@@ -166,7 +166,7 @@ pub(crate) async fn at_once(watch: &mut SnapshotWatch) -> Arc<Snapshot> {
     snapshot
 }
 
-/// Nothing comes.
+/// Checks that no snapshot comes.
 pub(crate) async fn quiet(watch: &mut SnapshotWatch) {
     if let Ok(snapshot) = timeout(SILENCE, watch.next()).await {
         panic!("something came: {snapshot:#?}");

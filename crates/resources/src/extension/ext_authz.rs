@@ -1,4 +1,4 @@
-//! `builtin/ext-authz`: another program decides about requests, or about connections without requests.
+//! `builtin/ext-authz`: an external service authorizes requests, or connections without HTTP.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ use crate::duration::proto_duration;
 use crate::encode;
 use crate::listener::{http_filter, network_filter};
 
-/// How long a decision over HTTP may take when nothing is said: what Envoy itself allows over gRPC.
+/// The default timeout of authorization over HTTP, the same as Envoy's over gRPC.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The metadata in which proxies note who called.
+/// The metadata namespace with the caller's identity.
 const CALLER: &str = "consul";
 
-/// Asks in every chain of the listener. Where the application speaks HTTP, a chain of the listener for
-/// the mesh without requests is one for plain text, which `permissive` lets pass.
+/// Adds the filter to every chain of the listener. If the application speaks HTTP, a chain without
+/// HTTP is the plain-text chain of permissive mode, which stays unchanged.
 pub(super) fn change(
     authz: &ExtAuthz,
     required: bool,
@@ -98,7 +98,7 @@ fn http(
         stat_prefix: stat_prefix(config),
         transport_api_version: ApiVersion::V3.into(),
         metadata_context_namespaces: namespaces.chain([CALLER.to_owned()]).collect(),
-        // Without the decision nothing passes a required extension.
+        // A required extension fails closed.
         failure_mode_allow: !required,
         clear_route_cache: config.clear_route_cache,
         include_peer_certificate: config.include_peer_certificate,
@@ -116,7 +116,7 @@ fn http(
     http_filter("envoy.filters.http.ext_authz", encode::any(&filter))
 }
 
-/// A service that is called by gRPC, at a cluster.
+/// A gRPC service in a cluster.
 pub(super) fn grpc(service: &GrpcService, cluster: &str) -> ProtoGrpcService {
     let to = grpc_service::EnvoyGrpc {
         cluster_name: cluster.to_owned(),
@@ -134,7 +134,7 @@ pub(super) fn grpc(service: &GrpcService, cluster: &str) -> ProtoGrpcService {
 fn http_service(service: &HttpService, cluster: &str) -> ProtoHttpService {
     ProtoHttpService {
         server_uri: Some(HttpUri {
-            // Envoy asks the cluster whatever stands here.
+            // Envoy ignores the host of the URI and uses the cluster.
             uri: cluster.to_owned(),
             http_upstream_type: Some(http_uri::HttpUpstreamType::Cluster(cluster.to_owned())),
             timeout: Some(proto_duration(service.target.timeout().unwrap_or(TIMEOUT))),
@@ -148,7 +148,7 @@ fn http_service(service: &HttpService, cluster: &str) -> ProtoHttpService {
 
 #[expect(
     deprecated,
-    reason = "every Envoy that Consul supports knows this field, older ones not its successor"
+    reason = "supported by all Envoy versions that Consul supports, unlike its successor"
 )]
 fn request(request: &AuthorizationRequest) -> Option<ProtoRequest> {
     let says = *request != AuthorizationRequest::default();
@@ -199,7 +199,7 @@ fn matcher(matcher: &StringMatcher) -> ProtoStringMatcher {
         .or_else(by_regex)
         .or_else(|| text(&matcher.suffix).map(MatchPattern::Suffix));
     ProtoStringMatcher {
-        // Envoy refuses it with an expression.
+        // Envoy refuses the flag for regular expressions.
         ignore_case: matcher.ignore_case && matcher.safe_regex.is_empty(),
         match_pattern: pattern,
     }

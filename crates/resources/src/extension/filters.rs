@@ -1,4 +1,4 @@
-//! Filters among those of a listener.
+//! Inserts and changes filters of listeners.
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter};
@@ -13,7 +13,7 @@ use crate::names::{HTTP_CONNECTION_MANAGER, ROUTER, TCP_PROXY};
 
 /// A filter with a name.
 pub(super) trait Named {
-    /// The filter that serves the request or the connection: Envoy takes none after it.
+    /// The terminal filter, which must be the last one in Envoy.
     const LAST: &'static str;
 
     fn name(&self) -> &str;
@@ -35,12 +35,12 @@ impl Named for HttpFilter {
     }
 }
 
-/// Puts a filter before the last one.
+/// Inserts a filter before the terminal one.
 pub(super) fn insert_last<F: Named>(filters: &mut Vec<F>, filter: F) -> Result<(), String> {
     insert(filters, filter, &InsertOptions::default())
 }
 
-/// Puts a filter where the options say.
+/// Inserts a filter at the configured position.
 pub(super) fn insert<F: Named>(
     filters: &mut Vec<F>,
     filter: F,
@@ -76,8 +76,8 @@ pub(super) fn insert<F: Named>(
     Ok(())
 }
 
-/// The chains of a listener that extensions are for. The default chain of one for what the application
-/// sends leads out of the mesh.
+/// The filter chains that extensions apply to. The default chain of an outbound listener is
+/// excluded: its traffic leaves the mesh.
 pub(super) fn chains(listener: &mut Listener) -> impl Iterator<Item = &mut FilterChain> {
     let inbound = listener.traffic_direction() == TrafficDirection::Inbound;
     let default = listener.default_filter_chain.as_mut().filter(|_| inbound);
@@ -93,7 +93,7 @@ fn is_manager(filter: &Filter) -> bool {
     }
 }
 
-/// Changes the connection managers of a listener. Returns in how many chains there was one.
+/// Changes the connection managers of a listener. Returns the number of chains with one.
 pub(super) fn each_manager(
     listener: &mut Listener,
     mut change: impl FnMut(&mut HttpConnectionManager) -> Result<(), String>,
@@ -113,7 +113,7 @@ pub(super) fn change_manager(
     change: &mut impl FnMut(&mut HttpConnectionManager) -> Result<(), String>,
 ) -> Result<bool, String> {
     let mut filters = chain.filters.iter_mut();
-    // By its type: in what users write it may have any name.
+    // By type: in listeners that users write it may have any name.
     let Some(filter) = filters.find(|filter| is_manager(filter)) else {
         return Ok(false);
     };
@@ -121,7 +121,7 @@ pub(super) fn change_manager(
         return Err("the connection manager has no configuration".to_owned());
     };
     let mut manager = HttpConnectionManager::decode(config.value.as_slice())
-        .map_err(|error| format!("the connection manager cannot be read: {error}"))?;
+        .map_err(|error| format!("the connection manager cannot be decoded: {error}"))?;
     change(&mut manager)?;
     *config = encode::any(&manager);
     Ok(true)

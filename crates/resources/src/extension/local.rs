@@ -1,4 +1,4 @@
-//! The cluster of a program on the proxy's own machine that an extension calls.
+//! The cluster of a program on the proxy's machine that an extension calls.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ struct To {
 }
 
 impl LocalCluster {
-    /// What an extension needs, where it calls no service of the mesh.
+    /// The cluster of an extension, `None` if it does not call a local program.
     pub(super) fn of(extension: &Extension) -> Option<Self> {
         match extension {
             Extension::ExtAuthz(authz) => {
@@ -104,8 +104,8 @@ impl LocalCluster {
     }
 }
 
-/// Gives each cluster a name of its own: the usual one, with a number from the second on. Extensions
-/// that call the same address in the same way share theirs.
+/// Gives each cluster a unique name, numbered from the second one on. Extensions that call the same
+/// address in the same way share a cluster.
 pub(super) fn name<'a>(clusters: impl Iterator<Item = &'a mut LocalCluster>) {
     let mut taken: Vec<(String, String, To)> = Vec::new();
     for cluster in clusters {

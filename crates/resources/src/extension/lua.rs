@@ -1,4 +1,4 @@
-//! `builtin/lua`: a script that sees requests and responses of the listeners of one direction.
+//! `builtin/lua`: a script for requests and responses of the listeners of one direction.
 
 use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
 use envoy_types::pb::envoy::config::listener::v3::Listener;
@@ -9,7 +9,7 @@ use super::filters;
 use crate::encode;
 use crate::listener::http_filter;
 
-/// Connections without requests are left as they are.
+/// Adds the filter to HTTP connection managers; other chains stay unchanged.
 pub(super) fn change(lua: &Lua, listener: &mut Listener) -> Result<(), String> {
     let filter = LuaFilter {
         default_source_code: Some(DataSource {

@@ -1,9 +1,9 @@
-//! Extensions of Envoy's configuration: what users have changed in resources after they were made.
+//! Envoy extensions: changes that users configure for generated resources.
 //!
-//! Each extension is a function on one encoded resource. It is applied to every part of a proxy that it
-//! is for, after the part was made from the snapshot, in the order of the extensions; what no
-//! extension is for is not decoded. What a required extension cannot be applied to is not served
-//! without it. Extensions add filters and change fields; none takes TLS or access rules away.
+//! Each extension is a function on one encoded resource. Extensions are applied in order to every
+//! matching part of a proxy, after the part was made from the snapshot. Resources without a
+//! matching extension are not decoded. A resource fails if a required extension cannot be applied
+//! to it. Extensions add filters and change fields; none removes TLS or access rules.
 
 mod ext_authz;
 mod filters;
@@ -43,9 +43,9 @@ use proxy::Proxy;
 struct Loaded {
     name: String,
     required: bool,
-    /// Its arguments, or what is wrong with them.
+    /// Its parsed arguments, or the error in them.
     extension: Result<Extension, String>,
-    /// The cluster of the program on the same machine that it calls.
+    /// The cluster of the local program that it calls.
     local: Option<LocalCluster>,
 }
 
@@ -54,13 +54,13 @@ struct Loaded {
 pub(crate) struct Extensions {
     all: Vec<Loaded>,
     proxy: Proxy,
-    /// Of all that resources depend on here.
+    /// Digest of all inputs of the extensions.
     digest: [u8; 32],
 }
 
 impl Extensions {
-    /// The extensions of a snapshot's proxy, the previous ones where they are the same. `None` where
-    /// it has none.
+    /// The extensions of a snapshot's proxy; the previous ones if they are the same. `None` without
+    /// extensions.
     pub(crate) fn of(
         memo: &Memo,
         snapshot: &Snapshot,
@@ -82,7 +82,7 @@ impl Extensions {
         }
     }
 
-    /// The resource with all changes of the extensions that are for it.
+    /// Applies all matching extensions to a resource.
     pub(crate) fn apply(
         &self,
         memo: &Memo,
@@ -138,12 +138,12 @@ impl Extensions {
         let resource = encode::from_body(Arc::clone(&base.name), body, base.children.clone());
         Ok(match warnings.len() == warned {
             true => memo.keep(&input, resource),
-            // A warning has to be given each time.
+            // Not memoised, because a warning has to be repeated each time.
             false => Arc::new(resource),
         })
     }
 
-    /// The extensions that add a cluster, with its name.
+    /// The extensions that add a cluster, by index, with the name of the cluster.
     pub(crate) fn with_cluster(&self) -> Vec<(usize, &str)> {
         let mut seen = BTreeSet::new();
         let all = self.all.iter().enumerate();
@@ -151,7 +151,7 @@ impl Extensions {
         own.filter(|(_, name)| seen.insert(*name)).collect()
     }
 
-    /// The cluster that an extension adds, with the changes that it and later ones make to it.
+    /// The cluster that an extension adds, changed by that extension and the ones after it.
     pub(crate) fn cluster(
         &self,
         at: usize,
@@ -173,7 +173,7 @@ impl Extensions {
 
 fn digest(list: &[EnvoyExtension], own: &Tenancy, proxy: &Proxy) -> [u8; 32] {
     let mut hash = Sha256::new();
-    // What is read from JSON can be written as JSON.
+    // Values that were parsed from JSON can always be serialized.
     hash.update(serde_json::to_vec(list).unwrap_or_default());
     hash.update(
         serde_json::to_vec(&(proxy.protocol.as_str(), &proxy.clusters)).unwrap_or_default(),
@@ -183,7 +183,8 @@ fn digest(list: &[EnvoyExtension], own: &Tenancy, proxy: &Proxy) -> [u8; 32] {
 }
 
 impl Loaded {
-    /// Reads an extension of a proxy of this tenancy: from here on services have the names of upstreams.
+    /// Parses an extension of a proxy in this tenancy. Services in it are renamed as upstreams are
+    /// named.
     fn read(extension: &EnvoyExtension, own: &Tenancy) -> Self {
         let mut read = Extension::read(extension).map_err(|error| error.to_string());
         let named = read
@@ -202,7 +203,7 @@ impl Loaded {
         }
     }
 
-    /// The upstream that it calls.
+    /// The upstream that the extension calls.
     fn service(&self) -> Option<&str> {
         let target = match self.extension.as_ref().ok()? {
             Extension::ExtAuthz(authz) => authz.config.target()?,
@@ -219,7 +220,8 @@ impl Loaded {
 
     fn concerns(&self, place: Place<'_>) -> bool {
         match &self.extension {
-            // What it would have been for is not known.
+            // The target of an invalid extension is unknown: a required one fails every part,
+            // another one only causes a warning on the public listener.
             Err(_) => self.required || place.is_listener(Direction::Inbound),
             Ok(Extension::Lua(lua)) => place.is_listener(lua.listener),
             Ok(Extension::ExtAuthz(authz)) => place.is_listener(authz.listener_type.or_inbound()),
@@ -231,14 +233,14 @@ impl Loaded {
         }
     }
 
-    /// The bytes of the message after the change, or why it cannot be changed.
+    /// The encoded message after the change, or the reason why it cannot be changed.
     fn change(&self, proxy: &Proxy, place: Place<'_>, message: &[u8]) -> Result<Vec<u8>, String> {
         let extension = self.extension.as_ref().map_err(Clone::clone)?;
         if let Extension::PropertyOverride(patches) = extension {
             return property_override::change(patches, place, message);
         }
         let mut listener = Listener::decode(message)
-            .map_err(|error| format!("the listener cannot be read: {error}"))?;
+            .map_err(|error| format!("the listener cannot be decoded: {error}"))?;
         let local = self.local.as_ref().map(|local| local.name.as_str());
         match extension {
             Extension::Lua(script) => lua::change(script, &mut listener),

@@ -1,4 +1,4 @@
-//! `builtin/otel-access-logging`: requests are logged at a service that speaks OpenTelemetry.
+//! `builtin/otel-access-logging`: sends access logs to an OpenTelemetry collector.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use super::{ext_authz, filters};
 use crate::duration::proto_duration;
 use crate::encode;
 
-/// Connections without requests are not logged.
+/// Adds the access log to HTTP connection managers; other connections are not logged.
 pub(super) fn change(
     log: &OtelAccessLogging,
     service: &GrpcService,
@@ -52,7 +52,7 @@ pub(super) fn change(
 
 #[expect(
     deprecated,
-    reason = "every Envoy that Consul supports knows this field, older ones not its successors"
+    reason = "supported by all Envoy versions that Consul supports, unlike its successors"
 )]
 fn config(
     log: &OtelAccessLog,

@@ -1,4 +1,4 @@
-//! One part of a proxy, as extensions look at it to know whether they are for it.
+//! Identifies one part of a proxy for the matching of extensions.
 
 use legate_model::extension::Direction;
 
@@ -9,15 +9,15 @@ use crate::resource_type::Type;
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) kind: Type,
-    /// The part's name; what a user wrote may be called otherwise.
+    /// The part's name; a resource that a user wrote may have another one.
     pub(crate) name: &'a str,
-    /// The upstream that it was made for, where it is one.
+    /// The upstream that the part is for, if any.
     pub(crate) upstream: Option<&'a str>,
 }
 
 impl Place<'_> {
-    /// As in Consul, only the application's cluster, the listener for the mesh and its routes are
-    /// inbound.
+    /// The direction of the part. As in Consul, only the application's cluster, the public listener
+    /// and its routes are inbound.
     pub(super) fn direction(&self) -> Direction {
         let own = match self.kind {
             Type::Cluster | Type::Endpoints => self.name == LOCAL_APP,

@@ -1,4 +1,4 @@
-//! `builtin/property-override`: fields of resources are set or removed by their path.
+//! `builtin/property-override`: sets or removes fields of resources by path.
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
@@ -10,8 +10,8 @@ use prost::Message;
 use super::place::Place;
 use crate::resource_type::Type;
 
-/// Compares the paths and values of a property-override with Envoy's messages: what no resource can
-/// have is refused when it is written. Nothing is said about other extensions.
+/// Validates the paths and values of a property-override against Envoy's messages, so that patches
+/// that can never apply are refused on write. Other extensions are not checked.
 ///
 /// # Errors
 ///
@@ -31,13 +31,13 @@ pub fn check(extension: &EnvoyExtension) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Whether a patch is for this resource.
+/// Whether a patch applies to this resource.
 pub(super) fn concerns(patches: &PropertyOverride, place: Place<'_>) -> bool {
     let mut all = patches.patches.iter();
     all.any(|patch| is_for(patch, place) || is_for_assignment_within(patch, place))
 }
 
-/// The message after all patches that are for it.
+/// Applies all matching patches to a message.
 pub(super) fn change(
     patches: &PropertyOverride,
     place: Place<'_>,
@@ -97,7 +97,7 @@ fn is_for(patch: &PropertyPatch, place: Place<'_>) -> bool {
     kind == place.kind && is_for_service(patch, place)
 }
 
-/// Clusters of a few fixed addresses have their assignments in them.
+/// Static clusters contain their load assignment.
 fn is_for_assignment_within(patch: &PropertyPatch, place: Place<'_>) -> bool {
     let kind = patch.resource_filter.resource_type;
     kind == PatchedResource::ClusterLoadAssignment

@@ -1,4 +1,4 @@
-//! What extensions need to know about their proxy.
+//! Properties of the proxy that extensions use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use crate::upstream;
 /// A proxy with extensions.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    /// What its application speaks.
+    /// The protocol of its application.
     pub(super) protocol: Protocol,
-    /// The clusters of the upstreams that extensions call, by service.
+    /// The clusters of upstreams that extensions call, by service name.
     pub(super) clusters: BTreeMap<String, String>,
 }
 
 impl Proxy {
-    /// The proxy of a snapshot whose extensions call these services.
+    /// `services` are the services that the extensions call.
     pub(super) fn of(memo: &Memo, snapshot: &Snapshot, services: BTreeSet<&str>) -> Self {
         let cluster =
             |service: &str| Some((service.to_owned(), cluster_of(memo, snapshot, service)?));
@@ -44,7 +44,7 @@ impl Proxy {
     }
 }
 
-/// The cluster of the upstream of this name, where all that is sent to it goes to one.
+/// The cluster of the upstream of a service, if all its traffic goes to a single cluster.
 fn cluster_of(memo: &Memo, snapshot: &Snapshot, service: &str) -> Option<String> {
     let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
     let upstreams = snapshot.upstreams.iter();

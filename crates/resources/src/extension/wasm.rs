@@ -1,4 +1,4 @@
-//! `builtin/wasm`: a filter in WebAssembly, for requests or for connections without requests.
+//! `builtin/wasm`: a WebAssembly filter, for HTTP requests or for TCP connections.
 
 use envoy_types::pb::envoy::config::core::v3::{
     AsyncDataSource, BackoffStrategy, DataSource, HttpUri, RemoteDataSource, RetryPolicy,
@@ -22,14 +22,14 @@ use crate::duration::proto_duration;
 use crate::encode;
 use crate::listener::{http_filter, network_filter};
 
-/// A filter for requests is for the chains that have some, one for connections for the others.
+/// An HTTP filter is added to chains with a connection manager, a network filter to the others.
 pub(super) fn change(
     wasm: &Wasm,
     required: bool,
     proxy: &Proxy,
     listener: &mut Listener,
 ) -> Result<(), String> {
-    // As in Consul, the filter is for services that speak what it is written for.
+    // As in Consul, the filter is skipped if the service has another protocol.
     if (wasm.protocol == WasmProtocol::Http) != proxy.protocol.is_http() {
         return Ok(());
     }
@@ -58,7 +58,7 @@ pub(super) fn change(
 
 #[expect(
     deprecated,
-    reason = "every Envoy that Consul supports knows these fields, older ones not their successors"
+    reason = "supported by all Envoy versions that Consul supports, unlike their successors"
 )]
 fn plugin(plugin: &WasmPlugin, required: bool, proxy: &Proxy) -> Result<PluginConfig, String> {
     Ok(PluginConfig {
@@ -119,7 +119,7 @@ fn remote(remote: &WasmRemote, proxy: &Proxy) -> Result<RemoteDataSource, String
             http_upstream_type: Some(http_uri::HttpUpstreamType::Cluster(cluster.to_owned())),
             timeout: Some(proto_duration(uri.timeout())),
         }),
-        // Envoy compares it with digits in lower case.
+        // Envoy compares lower-case digits.
         sha256: remote.sha256.to_ascii_lowercase(),
         retry_policy: retry(&remote.retry_policy),
     })

@@ -1,4 +1,4 @@
-//! What access rules ask of the claims that the filter has written down.
+//! Conditions of access rules on the claims that the filter has stored.
 
 use envoy_types::pb::envoy::config::rbac::v3::{Permission, Principal, permission, principal};
 use envoy_types::pb::envoy::r#type::matcher::v3::metadata_matcher::{PathSegment, path_segment};
@@ -12,12 +12,12 @@ use value_matcher::MatchPattern;
 
 use crate::names::JWT_AUTHN;
 
-/// Under which name the claims of a provider's tokens are written down. Consul's.
+/// The metadata key of the claims of a provider's tokens, as in Consul.
 pub(crate) fn payload(provider: &str) -> String {
     format!("jwt_payload_{provider}")
 }
 
-/// The names of providers that do not exist.
+/// The names of required providers that do not exist.
 pub(crate) fn missing<'a>(
     jwt: &'a JwtRequirement,
     providers: &'a JwtProviders,
@@ -26,11 +26,9 @@ pub(crate) fn missing<'a>(
     names.filter(|name| !providers.contains_key(*name))
 }
 
-/// Requests with a token that meets the requirement: none where no provider of it exists.
-#[expect(
-    deprecated,
-    reason = "what takes its place is not known to Envoys before 1.34"
-)]
+/// Matches requests with a token that meets the requirement. Matches nothing if none of its
+/// providers exists.
+#[expect(deprecated, reason = "its successor requires Envoy 1.34")]
 pub(crate) fn permission(jwt: &JwtRequirement, providers: &JwtProviders) -> Permission {
     use permission::{Rule, Set};
     let permitted = |rule| Permission { rule: Some(rule) };
@@ -47,11 +45,8 @@ pub(crate) fn permission(jwt: &JwtRequirement, providers: &JwtProviders) -> Perm
     }
 }
 
-/// The same about callers, for rules that say what every request of a caller needs.
-#[expect(
-    deprecated,
-    reason = "what takes its place is not known to Envoys before 1.34"
-)]
+/// The same as a principal, for requirements on all requests of a caller.
+#[expect(deprecated, reason = "its successor requires Envoy 1.34")]
 pub(crate) fn principal(jwt: &JwtRequirement, providers: &JwtProviders) -> Principal {
     use principal::{Identifier, Set};
     let identified = |identifier| Principal {
@@ -72,7 +67,7 @@ pub(crate) fn principal(jwt: &JwtRequirement, providers: &JwtProviders) -> Princ
     }
 }
 
-/// The only one, or what several are together.
+/// The only element, or all of them combined.
 fn one_or<T>(mut all: Vec<T>, together: impl FnOnce(Vec<T>) -> T) -> T {
     match all.len() {
         1 => all.remove(0),
@@ -80,7 +75,7 @@ fn one_or<T>(mut all: Vec<T>, together: impl FnOnce(Vec<T>) -> T) -> T {
     }
 }
 
-/// For each provider that exists all that its token has to say.
+/// For each existing provider, all conditions on its token.
 fn alternatives<'a>(
     jwt: &'a JwtRequirement,
     providers: &'a JwtProviders,
@@ -93,8 +88,8 @@ fn alternatives<'a>(
     })
 }
 
-/// There is a token of the provider. Who issued it is looked at once more, so that a changed issuer
-/// holds at once on every connection.
+/// A token of the provider is present. The issuer is checked again here, so that a changed issuer
+/// takes effect at once on every connection.
 fn issued(provider: &JwtProvider) -> MetadataMatcher {
     match provider.issuer.as_str() {
         "" => matcher(provider, &[], MatchPattern::PresentMatch(true)),

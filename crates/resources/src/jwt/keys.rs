@@ -1,4 +1,4 @@
-//! The clusters of the servers that proxies get keys from.
+//! Clusters of the servers from which proxies fetch keys.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -55,7 +55,8 @@ pub(crate) fn cluster(
 fn build(name: &str, remote: &RemoteJwks, server: &KeyServer) -> Cluster {
     use cluster::{DiscoveryType, DnsLookupFamily};
     let (discovery, family) = match remote.discovery_type() {
-        // Envoy takes an IP address there only, and Consul takes any name: one that has to be looked up is.
+        // Envoy accepts only IP addresses in STATIC clusters, but Consul any host: other hosts are
+        // resolved.
         "STATIC" if server.host.parse::<IpAddr>().is_ok() => {
             (DiscoveryType::Static, DnsLookupFamily::Auto)
         }
@@ -106,7 +107,7 @@ fn socket(remote: &RemoteJwks, server: &KeyServer) -> TransportSocket {
     let is_name = server.host.parse::<IpAddr>().is_err();
     let validation = CertificateValidationContext {
         trusted_ca: remote.trusted_ca().and_then(certificates),
-        // Without an authority nothing is verified, and Envoy takes no name to look for.
+        // Without a CA nothing is verified, and Envoy refuses a name to match.
         match_typed_subject_alt_names: remote
             .trusted_ca()
             .map(|_| subject(server, is_name))
@@ -128,7 +129,7 @@ fn socket(remote: &RemoteJwks, server: &KeyServer) -> TransportSocket {
     }))
 }
 
-/// The server's certificate has to be for the host in the URI.
+/// The server's certificate must be valid for the host in the URI.
 fn subject(server: &KeyServer, is_name: bool) -> SubjectAltNameMatcher {
     use subject_alt_name_matcher::SanType;
     let kind = match is_name {

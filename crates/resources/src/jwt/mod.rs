@@ -1,10 +1,10 @@
-//! JSON Web Tokens that intentions ask for.
+//! JSON Web Tokens that intentions require.
 //!
-//! The filter here verifies what a request carries and writes down the claims, by provider; it
-//! refuses nothing. The access rules, which are in the routes, look at the claims ([`claims`]) and
-//! refuse. So a changed requirement changes routes only, and no connection is closed for it; a
-//! changed provider changes the listener. Where claims are missing for any reason, be it that a
-//! connection still has the filter of before, the rules let nothing through.
+//! The filter here verifies the tokens of a request and stores their claims as metadata, by
+//! provider. It refuses nothing. The access rules in the routes check the claims ([`claims`]) and
+//! refuse requests. So a changed requirement changes only routes, and closes no connection, while a
+//! changed provider changes the listener. If claims are missing for any reason, such as a
+//! connection with the previous filter, the rules deny the request.
 
 pub(crate) mod claims;
 pub(crate) mod keys;
@@ -33,11 +33,11 @@ use crate::duration::proto_duration;
 use crate::error::GenerateError;
 use crate::names;
 
-/// How long a request for keys may take where nothing is said.
+/// The default timeout of requests for keys.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// `envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication` with its providers in order, so
-/// that the same ones are always the same bytes.
+/// `envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication` with sorted providers, so that
+/// its encoding is deterministic.
 #[derive(Clone, PartialEq, Message)]
 struct JwtAuthentication {
     #[prost(btree_map = "string, message", tag = "1")]
@@ -46,7 +46,7 @@ struct JwtAuthentication {
     rules: Vec<RequirementRule>,
 }
 
-/// The filter that verifies the tokens of these providers; `None` when there is none.
+/// The filter that verifies tokens of these providers; `None` without providers.
 pub(crate) fn filter(providers: &JwtProviders) -> Result<Option<Any>, GenerateError> {
     let mut built = BTreeMap::new();
     for provider in providers.values() {
@@ -76,7 +76,7 @@ pub(crate) fn filter(providers: &JwtProviders) -> Result<Option<Any>, GenerateEr
     }))
 }
 
-/// Looks for a token of the provider and lets the request go on in any case.
+/// Verifies a token of the provider if there is one, but never refuses the request.
 fn verified_if_there(provider: &str) -> JwtRequirement {
     let named = RequiresType::ProviderName(provider.to_owned());
     let anything = RequiresType::AllowMissingOrFailed(Empty {});

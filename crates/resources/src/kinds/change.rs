@@ -1,5 +1,4 @@
-//! What is the same in two snapshots of a proxy, one after the other, as far as its parts ask: values are
-//! the same where they are the same `Arc`s.
+//! Compares two consecutive snapshots of a proxy. Values are the same if they are the same `Arc`s.
 
 use std::sync::Arc;
 
@@ -8,18 +7,18 @@ use legate_proxycfg::{Snapshot, UpstreamSnapshot};
 
 use crate::telemetry::Telemetry;
 
-/// The parts of a snapshot that are the same as in the last one.
+/// The inputs that are the same as in the last snapshot.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Same {
     /// Trust domain and datacenter.
     pub(super) mesh_name: bool,
     pub(super) instance: bool,
-    /// Where the proxy is.
+    /// The locality of the proxy.
     pub(super) locality: bool,
     pub(super) node_address: bool,
     pub(super) protocol: bool,
     pub(super) mesh: bool,
-    /// What is reported of connections and requests.
+    /// Access logs and tracing.
     pub(super) telemetry: bool,
     pub(super) leaf: bool,
     pub(super) roots: bool,
@@ -45,7 +44,7 @@ impl Same {
         }
     }
 
-    /// Whether all of them are.
+    /// Whether all inputs are the same.
     pub(super) fn all(self) -> bool {
         let all = Self {
             mesh_name: true,
@@ -64,13 +63,13 @@ impl Same {
     }
 }
 
-/// Whether two upstreams of one proxy, or of one before and after a change, are of one tenancy.
+/// Whether two upstreams of one proxy are in the same tenancy.
 pub(super) fn is_of_same_tenancy(one: &Upstream, other: &Upstream) -> bool {
     one.destination_partition == other.destination_partition
         && one.destination_namespace == other.destination_namespace
 }
 
-/// Where an upstream was in the last snapshot.
+/// The index of an upstream in the last snapshot.
 pub(super) fn counterpart(
     last: &[UpstreamSnapshot],
     place: usize,
@@ -94,7 +93,7 @@ pub(super) fn counterpart(
         .or_else(|| last.iter().position(alike))
 }
 
-/// Whether the same settings hold for two upstreams, and the same chain.
+/// Whether two upstreams have the same settings and the same chain.
 pub(super) fn same_chain(last: &UpstreamSnapshot, now: &UpstreamSnapshot) -> bool {
     let chains = last
         .resolved

@@ -1,9 +1,9 @@
-//! What a sidecar in transparent mode has for services outside the mesh that a terminating gateway leads
-//! to: a cluster for each of their addresses, whose instances are the gateways, and routes by host for
-//! those that speak HTTP on one port.
+//! A sidecar's resources for services outside the mesh behind terminating gateways, in transparent
+//! mode: a cluster for each address, with the gateways as endpoints, and routes by host for
+//! services that speak HTTP on one port.
 //!
-//! Which service a connection or a request is for is decided by the address and port that were dialled, by the
-//! server name of the TLS handshake where a service is known by a host name, or by the host of the request.
+//! The service of a connection or request is selected by the dialled address and port, by the SNI
+//! of the TLS handshake for host names, or by the host of the request.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -26,14 +26,15 @@ use crate::settings::Settings;
 use crate::tls::TlsSettings;
 use crate::upstream::Leads;
 
-/// On how many ports services outside the mesh are reached at most. The chains of all services in the mesh
-/// are repeated for each of these ports in one listener, which a large mesh would make too large for Envoy.
+/// The maximum number of distinct ports of services outside the mesh. One listener repeats the
+/// chains of all services in the mesh for each of these ports, so that it could become too large
+/// for Envoy.
 const MAX_PORTS: usize = 64;
 
-/// How many that were left out a warning names.
+/// The maximum number of omitted services that a warning names.
 const MAX_NAMED: usize = 20;
 
-/// Services outside the mesh, and what they were in the last snapshot.
+/// Services outside the mesh, and their last state.
 pub(super) struct Egress<'a, 's> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) last: Option<&'a Destinations>,
@@ -41,12 +42,12 @@ pub(super) struct Egress<'a, 's> {
     pub(super) settings: &'a Settings<'s>,
 }
 
-/// The routes of one port: the clusters, and the hosts that lead there.
+/// The routes of one port: clusters with their hosts.
 type Hosts = Vec<(String, Vec<String>)>;
 
-/// What leads outside the mesh.
+/// The units for services outside the mesh.
 pub(super) struct Units<'a> {
-    /// One for each service.
+    /// One unit per service.
     services: Vec<UnitBuilder<'a>>,
     routes: UnitBuilder<'a>,
 }
@@ -72,7 +73,7 @@ impl<'a> Egress<'a, '_> {
         self.last.map_or(&[], |last| last)
     }
 
-    /// Whether the same services are reached in the same way, by whichever gateways.
+    /// Whether the same services are reached in the same way, not counting the gateways.
     pub(super) fn is_reached_alike(&self) -> bool {
         let last = self.last();
         last.len() == self.now().len()
@@ -80,7 +81,7 @@ impl<'a> Egress<'a, '_> {
                 .all(|(last, now)| Arc::ptr_eq(last, now) || last.is_reached_alike(now))
     }
 
-    /// The units. `first` is the place of the first one in the last set.
+    /// The units. `first` is the index of the first one in the last set.
     pub(super) fn units<'b>(&self, composer: &Composer<'b>, first: usize) -> Units<'b> {
         let last = self.last();
         let places: HashMap<_, _> = last.iter().map(|last| &*last.name).zip(0..).collect();
@@ -98,7 +99,7 @@ impl<'a> Egress<'a, '_> {
         Units { services, routes }
     }
 
-    /// A cluster and its endpoints for each address.
+    /// Adds a cluster and its endpoints for each address.
     fn add_clusters(
         &self,
         composer: &Composer<'_>,
@@ -140,7 +141,7 @@ impl<'a> Egress<'a, '_> {
         }
     }
 
-    /// The routes of each port on which some of them speak HTTP.
+    /// Adds the routes of each port on which a service speaks HTTP.
     fn add_routes(
         &self,
         composer: &Composer<'_>,
@@ -171,9 +172,9 @@ impl<'a> Egress<'a, '_> {
         }
     }
 
-    /// By the port: the clusters of those that speak HTTP, with the hosts of requests to them, with and
-    /// without the port. A host leads to one service, for Envoy refuses others. It has no route while there
-    /// is no cluster for it.
+    /// By port: the clusters of services that speak HTTP, with their hosts, each with and without
+    /// the port. A host belongs to only one service, because Envoy refuses duplicates. A host
+    /// without a cluster has no route.
     fn hosts(
         &self,
         services: &[UnitBuilder<'_>],
@@ -203,7 +204,7 @@ impl<'a> Egress<'a, '_> {
         ports
     }
 
-    /// The ports of the first services by name.
+    /// The ports of the services, in order of service names, up to the maximum.
     fn ports(&self) -> HashSet<u16> {
         let mut ports = HashSet::new();
         for service in self.now() {
@@ -215,7 +216,8 @@ impl<'a> Egress<'a, '_> {
         ports
     }
 
-    /// The addresses of some of the services that are reached, with the places of those.
+    /// The addresses of the matching services within the port limit, with the index of each
+    /// service.
     fn addresses(
         &self,
         which: impl Fn(&Destination) -> bool,
@@ -229,8 +231,8 @@ impl<'a> Egress<'a, '_> {
         })
     }
 
-    /// What leads there in the listener for captured traffic. `in_mesh` are the addresses of services in
-    /// the mesh, which stay with those.
+    /// The filter chains of the listener for captured traffic. Addresses in `in_mesh` belong to
+    /// services in the mesh and are skipped.
     pub(super) fn chains(
         &self,
         units: &Units<'_>,
@@ -273,7 +275,7 @@ impl<'a> Egress<'a, '_> {
         let (services, beyond): (Vec<_>, Vec<_>) =
             (self.now().iter()).partition(|one| reached.contains(&one.port));
         warnings.extend(left_out(&beyond));
-        // As in Consul, the first service on a port decides how all are spoken to there.
+        // As in Consul, the first service on a port determines the protocol of the port.
         let mut ports: BTreeMap<u16, Protocol> = BTreeMap::new();
         for service in services.into_iter().filter(|one| one.protocol.is_http()) {
             ports.entry(service.port).or_insert(service.protocol);
@@ -282,8 +284,8 @@ impl<'a> Egress<'a, '_> {
         chains.extend(ports.into_iter().map(|(port, protocol)| {
             let routes = names::destination_routes(self.snapshot, port);
             let (leads, protocol) = match lacking {
-                // Envoy closes connections to a cluster that it does not have, and no cluster has
-                // this name. Without a chain they would go around the gateway.
+                // There is no cluster of this name, so that Envoy closes the connections. Without a
+                // chain they would bypass the gateway.
                 true => (Leads::Cluster(routes.clone()), Protocol::Tcp),
                 false => (Leads::Routes(routes.clone()), protocol),
             };
@@ -301,13 +303,13 @@ impl<'a> Egress<'a, '_> {
     }
 }
 
-/// An address that is dialled, where it is one: IPv4 that is written as IPv6 is dialled as IPv4.
+/// A dialled IP address. IPv4-mapped IPv6 addresses are dialled as IPv4.
 fn ip(address: &str) -> Option<IpAddr> {
     let ip: IpAddr = address.parse().ok()?;
     Some(ip.to_canonical())
 }
 
-/// As the server names of handshakes and the hosts of requests are spelled.
+/// Normalized as server names and hosts are matched.
 fn host_name(address: &str) -> String {
     let name = address.strip_suffix('.').unwrap_or(address);
     name.to_ascii_lowercase()
@@ -322,7 +324,7 @@ fn shared(service: &Destination, address: &str) -> String {
 
 fn taken_in_mesh(service: &Destination, address: &str) -> String {
     format!(
-        "{address}:{} of the destination {} is an address of a service in the mesh, to which it leads",
+        "{address}:{} of the destination {} is also an address of a service in the mesh, which is used",
         service.port, service.name
     )
 }
@@ -334,7 +336,7 @@ fn without_cluster(service: &Destination, address: &str) -> String {
     )
 }
 
-/// What says that these are on too many ports.
+/// The warning about services beyond the port limit.
 fn left_out(beyond: &[&Arc<Destination>]) -> Option<String> {
     let named = beyond.iter().take(MAX_NAMED);
     let named = named.map(|one| format!("{} (port {})", one.name, one.port));
@@ -343,7 +345,7 @@ fn left_out(beyond: &[&Arc<Destination>]) -> Option<String> {
     let all: Vec<_> = named.chain(more).collect();
     (!all.is_empty()).then(|| {
         format!(
-            "destinations are on more than {MAX_PORTS} ports, and only the first {MAX_PORTS} are served: left out are {}",
+            "destinations use more than {MAX_PORTS} ports, and only the first {MAX_PORTS} are served; omitted: {}",
             all.join(", ")
         )
     })

@@ -1,4 +1,4 @@
-//! What each kind of proxy is made of: one function a kind, from its snapshot to its parts. A new
+//! Composes the parts of each kind of proxy from its snapshot, with one function per kind. A new
 //! kind is a file with such a function and a line in [`compose`].
 
 mod change;
@@ -17,7 +17,7 @@ use crate::composer::Composer;
 pub(crate) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Option<&Snapshot>) {
     match snapshot.instance.kind {
         ServiceKind::ConnectProxy => sidecar::compose(composer, snapshot, last),
-        // Nobody makes snapshots of these.
+        // These kinds have no snapshots.
         ServiceKind::Typical
         | ServiceKind::MeshGateway
         | ServiceKind::TerminatingGateway

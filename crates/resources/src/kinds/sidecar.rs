@@ -1,9 +1,9 @@
-//! The sidecar: its own side (certificates, the application, the listener for the mesh and its
-//! routes, exposed paths), and its explicit upstreams, whose parts `upstream` makes. What it has in transparent
-//! mode is made in `transparent` and `egress`.
+//! The sidecar: its own side (certificates, the application, the public listener and its routes,
+//! exposed paths), and its explicit upstreams, composed in `upstream`. `transparent` and `egress`
+//! compose the additional resources of transparent mode.
 //!
-//! The units of a set are in this order: the own side, the servers of the keys of JSON Web Tokens, the
-//! listener for captured traffic where there is one, the explicit upstreams, the implicit ones, the services
+//! The order of units in a set: the own side, the key servers of JWT providers, the listener for
+//! captured traffic if there is one, the explicit upstreams, the implicit ones, the services
 //! outside the mesh, and the routes to those.
 
 use std::cell::LazyCell;
@@ -28,19 +28,19 @@ use crate::route;
 use crate::secret;
 use crate::settings::{self, ProxySettings, Settings};
 
-/// The place of the routes among the parts of the proxy's own side.
+/// The index of the routes among the parts of the proxy's own side.
 const ROUTES: usize = 3;
 
-/// The place of the application's cluster among the parts of the proxy's own side.
+/// The index of the application's cluster among the parts of the proxy's own side.
 const APPLICATION: usize = 2;
 
-/// The place of the servers of keys among the units of a set.
+/// The index of the key servers among the units of a set.
 const KEY_SERVERS: usize = 1;
 
-/// The place of the listener for captured traffic among the units of a set, where there is one.
+/// The index of the listener for captured traffic among the units of a set, if there is one.
 const OUTBOUND: usize = 2;
 
-/// The place of the first explicit upstream among the units of a set.
+/// The index of the first explicit upstream among the units of a set.
 fn first_upstream(snapshot: &Snapshot) -> usize {
     OUTBOUND + usize::from(snapshot.implicit.is_some())
 }
@@ -98,7 +98,6 @@ fn explicit_upstreams<'a>(
         let change = UpstreamChange::new(snapshot, upstream, earlier, same);
         let place = last.zip(before).map(|(last, at)| first_upstream(last) + at);
         let mut unit = composer.unit(place);
-        // Extensions for an upstream are for a service.
         let definition = &upstream.upstream;
         unit = match definition.destination_type {
             UpstreamType::Unset | UpstreamType::Service => {
@@ -145,7 +144,7 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
     );
     let rules = same.intentions && same.mesh_name && same.jwt_providers;
     let name = || PUBLIC_LISTENER.to_owned();
-    // A listener that a user wrote has routes of its own, and the rules about requests in it.
+    // A listener that a user wrote contains its own routes and the rules for requests.
     let is_written = settings::has_public_listener(&snapshot.instance);
     let has_routes = is_http && !is_written;
     let same_routes = unchanged && (rules || !has_routes);
@@ -159,7 +158,8 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
     let access = rules || (has_routes && same.jwt_providers);
     let unchanged = unchanged && same.mesh && access && !unit.troubled(ROUTES);
     unit.part(Type::Listener, name, unchanged, |warnings| {
-        // Requests would be refused by it, for lack of routes, which the listener before may serve.
+        // The new listener would refuse all requests for lack of routes, while the previous one may
+        // have some.
         match unguarded {
             Some(reason) => Err(reason),
             None => {
@@ -174,8 +174,8 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
     composer.add(unit);
 }
 
-/// One part for every provider of tokens whose keys are on a server. A unit of their own, because
-/// their number changes.
+/// Adds one part for every JWT provider whose keys are on a server. They are a separate unit,
+/// because their number varies.
 fn key_servers(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same) {
     let memo = composer.memo;
     let mut unit = composer.unit(Some(KEY_SERVERS));
@@ -196,8 +196,8 @@ fn key_servers(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same) {
     composer.add(unit);
 }
 
-/// Two parts for every exposed path, the cluster and the listener, so that the type of a part follows
-/// from its place. They are the last ones of the own side, because their number changes.
+/// Adds two parts for every exposed path, the cluster and the listener, so that the type of a part
+/// follows from its index. They are the last parts of the own side, because their number varies.
 fn exposed_paths(
     unit: &mut UnitBuilder<'_>,
     memo: &Memo,
@@ -206,7 +206,7 @@ fn exposed_paths(
     settings: &Settings<'_>,
 ) {
     let unchanged = same.instance && same.protocol && same.node_address;
-    let asked = LazyCell::new(|| exposed::asked(snapshot));
+    let path_http = LazyCell::new(|| exposed::path_http(snapshot));
     let public = LazyCell::new(|| listener::public::listens_on(snapshot, &settings.0));
     for path in &snapshot.instance.proxy.expose.paths {
         let port = path.local_path_port;
@@ -214,9 +214,9 @@ fn exposed_paths(
         let place = unit.next_place();
         let name = || names::exposed_cluster(port);
         unit.part(Type::Cluster, name, unchanged, |_| {
-            let asked = own.as_ref().and_then(|_| asked.get(&port));
-            asked.map_or(Ok(None), |asked| {
-                made(cluster::exposed(memo, snapshot, &settings.0, port, *asked))
+            let http = own.as_ref().and_then(|_| path_http.get(&port));
+            http.map_or(Ok(None), |http| {
+                made(cluster::exposed(memo, snapshot, &settings.0, port, *http))
             })
         });
         let (place, cluster) = match &own {
@@ -224,7 +224,7 @@ fn exposed_paths(
             None => (APPLICATION, LOCAL_APP),
         };
         let unchanged = unchanged && !unit.troubled(place);
-        // Envoy refuses a listener whose routes lead to a cluster that it does not have.
+        // Envoy refuses a listener whose routes refer to an unknown cluster.
         let nowhere = match unchanged {
             true => None,
             false => unit.missing(place, cluster).cloned(),
@@ -234,7 +234,7 @@ fn exposed_paths(
             if let Some(reason) = nowhere {
                 return Err(reason);
             }
-            // Consul traces none of these requests either.
+            // As in Consul, these requests are not traced.
             let telemetry = &settings.0.telemetry.without_tracing();
             let bind = listener::public::bind_to(snapshot, &settings.0, path.listener_port)?;
             if public.as_ref() == Some(&bind) {

@@ -1,9 +1,9 @@
-//! What a sidecar in transparent mode has besides: a cluster and endpoints for every service that
-//! intentions let it call, one listener for all of them, and ways to single instances and to the
-//! world outside the mesh where those are open.
+//! Additional resources of a sidecar in transparent mode: a cluster and endpoints for every service
+//! that intentions allow, one listener for all of them, and passthrough to single instances and to
+//! destinations outside the mesh where allowed.
 //!
-//! A service that is an explicit upstream as well has the cluster of that one, whichever of the two
-//! the application dials.
+//! A service that is also an explicit upstream uses the cluster of the explicit one, whichever of
+//! the two the application dials.
 
 use std::cell::LazyCell;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ use crate::settings::Settings;
 use crate::tls::TlsSettings;
 use crate::upstream::{Leads, UpstreamPlan};
 
-/// A proxy in transparent mode, and what it was in the last snapshot.
+/// A proxy in transparent mode, and its last snapshot.
 pub(super) struct Transparent<'a, 's> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) last: Option<&'a Snapshot>,
@@ -44,7 +44,7 @@ impl<'a> Transparent<'a, '_> {
         self.last.and_then(|last| last.implicit.as_deref())
     }
 
-    /// The units of the implicit upstreams. `first` is the place of the first one in the last set.
+    /// The units of the implicit upstreams. `first` is the index of the first one in the last set.
     pub(super) fn upstreams<'b>(
         &self,
         composer: &Composer<'b>,
@@ -65,8 +65,8 @@ impl<'a> Transparent<'a, '_> {
         upstreams.map(unit).collect()
     }
 
-    /// The clusters and routes of a service, and the cluster that leads to its instances, where each
-    /// is needed.
+    /// Adds the clusters and routes of a service, and the passthrough cluster for its instances, as
+    /// needed.
     fn add_parts(
         &self,
         composer: &Composer<'_>,
@@ -98,7 +98,7 @@ impl<'a> Transparent<'a, '_> {
         };
         unit.part(Type::Cluster, name, unchanged, |warnings| {
             warnings.clone_from(&plan.warnings);
-            // What does not make a chain is reported here: nothing else is made of it.
+            // An invalid chain is reported here, because no other part is made from it.
             plan.chain()?;
             if !directly {
                 return Ok(None);
@@ -108,8 +108,8 @@ impl<'a> Transparent<'a, '_> {
         });
     }
 
-    /// The unit of the listener, from those of the explicit and the implicit upstreams, and of what is
-    /// outside the mesh. `place` is its place in the last set, where it was there.
+    /// The unit of the outbound listener, built from the units of all upstreams and of the services
+    /// outside the mesh. `place` is its index in the last set.
     pub(super) fn outbound<'b>(
         &self,
         composer: &Composer<'b>,
@@ -169,7 +169,7 @@ impl<'a> Transparent<'a, '_> {
         unit
     }
 
-    /// The implicit upstream in the last snapshot.
+    /// The same implicit upstream in the last snapshot.
     fn last_of(&self, implicit: &ImplicitUpstream) -> Option<&'a UpstreamSnapshot> {
         let now = full_name(&implicit.upstream.upstream);
         let mut last = self.last_implicit()?.0.iter().map(|one| &one.upstream);
@@ -185,7 +185,7 @@ impl<'a> Transparent<'a, '_> {
         self.to_service(memo, upstream, unit, last)
     }
 
-    /// What leads to a service. `last` is the upstream in the last snapshot.
+    /// The filter chain of a service. `last` is the upstream in the last snapshot.
     fn to_service(
         &self,
         memo: &Memo,
@@ -214,8 +214,8 @@ impl<'a> Transparent<'a, '_> {
                 hash_source_ip: plan.hashes_source_ip(),
                 ..named
             },
-            // Envoy closes connections to a cluster that it does not have, and no cluster has this
-            // name. Without a chain they would leave the mesh.
+            // There is no cluster of this name, so that Envoy closes the connections. Without a
+            // chain they would leave the mesh.
             None => Chain {
                 leads: Leads::Cluster(plan.id),
                 ..named
@@ -244,7 +244,7 @@ impl<'a> Transparent<'a, '_> {
     }
 }
 
-/// A chain for these addresses, where there are any.
+/// A chain for these addresses, `None` if there are none.
 fn chain<'a>(addresses: &'a [IpAddr], to: impl FnOnce() -> Chain<'a>) -> Option<Chain<'a>> {
     (!addresses.is_empty()).then(|| Chain {
         dialled: Target::Service(addresses),
@@ -256,7 +256,7 @@ fn is_destinations_only(mesh: &Mesh) -> bool {
     mesh.transparent_proxy.mesh_destinations_only
 }
 
-/// What a service is found by among the implicit upstreams of a proxy.
+/// The key of a service among the implicit upstreams of a proxy.
 type FullName<'a> = (&'a str, &'a str, &'a str);
 
 fn full_name(upstream: &Upstream) -> FullName<'_> {
@@ -267,7 +267,7 @@ fn full_name(upstream: &Upstream) -> FullName<'_> {
     )
 }
 
-/// The first explicit upstream of the same service.
+/// The index of the first explicit upstream of the same service.
 fn explicit(snapshot: &Snapshot, upstream: &UpstreamSnapshot) -> Option<usize> {
     let implicit = &upstream.upstream;
     let mut all = snapshot.upstreams.iter().map(|one| &one.upstream);
@@ -283,7 +283,7 @@ fn explicit(snapshot: &Snapshot, upstream: &UpstreamSnapshot) -> Option<usize> {
     })
 }
 
-/// Whether the same addresses lead to the same services.
+/// Whether the same addresses are routed to the same services.
 fn same_chains(last: &ImplicitUpstreams, now: &ImplicitUpstreams) -> bool {
     std::ptr::eq(last, now)
         || last.0.len() == now.0.len()
@@ -298,9 +298,9 @@ fn same_explicit(last: &Snapshot, now: &Snapshot) -> bool {
     last.upstreams.len() == now.upstreams.len() && pairs().all(|(a, b)| same_chain(a, b))
 }
 
-/// Where implicit upstreams were in the last snapshot.
+/// The indexes of implicit upstreams in the last snapshot.
 enum Places<'a> {
-    /// Where they are now.
+    /// The same as in the current one.
     Same,
     ByName(HashMap<FullName<'a>, usize>),
 }

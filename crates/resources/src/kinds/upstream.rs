@@ -1,5 +1,5 @@
-//! The parts of one upstream: a cluster with endpoints for each end of its chain, the routes where it has
-//! some, and the listener of an explicit one.
+//! The parts of one upstream: a cluster with endpoints for each resolver of its chain, its routes
+//! if there are any, and the listener of an explicit upstream.
 
 use std::cell::{LazyCell, OnceCell};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::settings::{self, Settings};
 use crate::tls::TlsSettings;
 use crate::upstream::{self, ClusterKind, Leads, UpstreamPlan};
 
-/// One upstream, and what it was in the last snapshot.
+/// One upstream, and its last state.
 pub(super) struct UpstreamChange<'a> {
     snapshot: &'a Snapshot,
     upstream: &'a UpstreamSnapshot,
@@ -27,11 +27,12 @@ pub(super) struct UpstreamChange<'a> {
     compared_ends: OnceCell<bool>,
 }
 
-/// What the parts of one upstream have in common, found out when a part needs it.
+/// The inputs that the parts of one upstream share, computed on first use.
 type Plan<'a, F> = LazyCell<UpstreamPlan<'a>, F>;
 
 impl<'a> UpstreamChange<'a> {
-    /// `same` is what of the proxy is as it was in the last snapshot, and `earlier` the upstream there.
+    /// `same` are the unchanged inputs of the proxy, and `earlier` is the upstream in the last
+    /// snapshot.
     pub(super) fn new(
         snapshot: &'a Snapshot,
         upstream: &'a UpstreamSnapshot,
@@ -51,12 +52,12 @@ impl<'a> UpstreamChange<'a> {
         self.earlier.is_some_and(equal)
     }
 
-    /// Whether its names and settings are as they were, and what its chain makes of them.
+    /// Whether its names, its settings and its chain are unchanged.
     fn leads_alike(&self) -> bool {
         self.same.mesh_name && self.is(|last| same_chain(last, self.upstream))
     }
 
-    /// Whether its names and settings are as they were, and where its chain ends.
+    /// Whether its names, its settings and the resolvers of its chain are unchanged.
     fn ends_alike(&self) -> bool {
         let ends = |last: &UpstreamSnapshot| {
             let chains = (&last.resolved.chain, &self.upstream.resolved.chain);
@@ -68,7 +69,7 @@ impl<'a> UpstreamChange<'a> {
         *self.compared_ends.get_or_init(compare)
     }
 
-    /// Whether connections to it are made as they were, besides.
+    /// Whether, in addition, the settings of connections to it are unchanged.
     pub(super) fn is_dialled_alike(&self) -> bool {
         self.leads_alike() && self.same.mesh && self.same.instance
     }
@@ -79,7 +80,7 @@ impl<'a> UpstreamChange<'a> {
         self.is_dialled_alike() && self.is(|last| Arc::ptr_eq(&last.resolved, resolved))
     }
 
-    /// All that an explicit upstream has.
+    /// Adds all parts of an explicit upstream.
     pub(super) fn add_parts(
         &self,
         unit: &mut UnitBuilder<'_>,
@@ -95,8 +96,8 @@ impl<'a> UpstreamChange<'a> {
         self.add_listener(unit, memo, settings, &plan);
     }
 
-    /// A cluster for each end of the chain, each followed by its endpoints where it has some of its
-    /// own. None where the entries that are stored do not make a chain.
+    /// Adds a cluster for each resolver of the chain, followed by its endpoints if it has any. Adds
+    /// none if the stored entries do not form a chain.
     pub(super) fn add_clusters<F: FnOnce() -> UpstreamPlan<'a>>(
         &self,
         unit: &mut UnitBuilder<'_>,
@@ -137,7 +138,7 @@ impl<'a> UpstreamChange<'a> {
         }
     }
 
-    /// The routes, where the chain says more than that all goes to one cluster.
+    /// Adds the routes if the chain has more than one cluster or a route.
     pub(super) fn add_routes<F: FnOnce() -> UpstreamPlan<'a>>(
         &self,
         unit: &mut UnitBuilder<'_>,
@@ -162,7 +163,8 @@ impl<'a> UpstreamChange<'a> {
                 let Leads::Routes(name) = plan.leads(memo)? else {
                     return Ok(None);
                 };
-                // Envoy refuses requests to a cluster that it does not have, and routes if it is asked to.
+                // Envoy refuses requests to unknown clusters and, if configured to validate them,
+                // the routes, too.
                 if let Some(reason) = nowhere {
                     return Err(reason);
                 }
@@ -183,7 +185,7 @@ impl<'a> UpstreamChange<'a> {
         let upstream = self.upstream;
         let chain = upstream.resolved.chain.as_ref();
         let waits_for_routes = chain.is_ok_and(|chain| upstream::has_routes(chain));
-        // A listener without routes of its own says itself where requests go.
+        // A listener without separate routes contains the target itself.
         let leads_alike = match waits_for_routes {
             true => self.ends_alike(),
             false => self.leads_alike(),
@@ -193,8 +195,8 @@ impl<'a> UpstreamChange<'a> {
             && (self.same.instance || !waits_for_routes)
             && !unit.has_trouble(Type::Cluster)
             && !unit.has_trouble(Type::Routes);
-        // Envoy refuses a listener whose routes lead to a cluster that it does not have, and one
-        // whose routes do not come refuses requests.
+        // Envoy refuses a listener whose routes refer to an unknown cluster, and refuses requests
+        // while a listener's separate routes are missing.
         let nowhere = match unchanged {
             true => None,
             false => [Type::Cluster, Type::Routes]

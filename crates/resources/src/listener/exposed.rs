@@ -1,8 +1,8 @@
-//! Paths of the application that callers reach without the mesh's TLS: `Proxy.Expose.Paths`. Each
-//! has a listener of its own, and a request for any other path is answered with 404.
+//! Paths of the application that are reachable without the mesh's TLS: `Proxy.Expose.Paths`. Each
+//! has its own listener, which answers requests for other paths with 404.
 //!
-//! Kubernetes' probes come this way. Intentions do not apply here, as in Consul. Paths that come from the
-//! checks of an agent (`Proxy.Expose.Checks`) are there for the agent's machine only.
+//! Used by Kubernetes' probes. As in Consul, intentions do not apply. Paths of an agent's checks
+//! (`Proxy.Expose.Checks`) are reachable only from the agent's machine.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,28 +22,28 @@ use crate::names;
 use crate::route;
 use crate::telemetry::Telemetry;
 
-/// Which HTTP the paths of one port of the application are asked in.
+/// The HTTP versions used for the exposed paths of one application port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Asked {
+pub(crate) enum PathHttp {
     Http1,
     Http2,
-    /// Some paths in one, some in the other.
+    /// Some paths use one version, some the other.
     Both,
 }
 
-/// The HTTP of the paths that are exposed, by the application's port.
-pub(crate) fn asked(snapshot: &Snapshot) -> HashMap<u16, Asked> {
+/// The HTTP versions of the exposed paths, by application port.
+pub(crate) fn path_http(snapshot: &Snapshot) -> HashMap<u16, PathHttp> {
     let mut all = HashMap::new();
     let exposed = snapshot.instance.proxy.expose.paths.iter();
     for path in exposed.filter(|path| !goes_to_application(snapshot, path)) {
         let one = match protocol(path) {
-            Protocol::Http2 => Asked::Http2,
-            _ => Asked::Http1,
+            Protocol::Http2 => PathHttp::Http2,
+            _ => PathHttp::Http1,
         };
         all.entry(path.local_path_port)
-            .and_modify(|asked| {
-                if *asked != one {
-                    *asked = Asked::Both;
+            .and_modify(|known| {
+                if *known != one {
+                    *known = PathHttp::Both;
                 }
             })
             .or_insert(one);
@@ -51,7 +51,7 @@ pub(crate) fn asked(snapshot: &Snapshot) -> HashMap<u16, Asked> {
     all
 }
 
-/// Empty is HTTP/1. Anything but these two is refused when it is written.
+/// Empty means HTTP/1. Other values are refused when they are written.
 fn protocol(path: &ExposePath) -> Protocol {
     match path.protocol.as_str() {
         "http2" => Protocol::Http2,
@@ -59,15 +59,15 @@ fn protocol(path: &ExposePath) -> Protocol {
     }
 }
 
-/// Whether the cluster of the application serves a path: it is on the application's port, and is
-/// asked in what that cluster can speak. Consul sends HTTP/2 there also where the application is
-/// registered with another protocol, which fails for gRPC health checks.
+/// Whether a path uses the application's cluster: it is on the application's port, and the cluster
+/// supports its HTTP version. Consul also sends HTTP/2 there if the application is registered with
+/// another protocol, which fails for gRPC health checks.
 fn goes_to_application(snapshot: &Snapshot, path: &ExposePath) -> bool {
     path.local_path_port == snapshot.instance.proxy.local_service_port
         && (protocol(path) != Protocol::Http2 || snapshot.protocol.is_http2())
 }
 
-/// The cluster of a path, where it is not the application's own.
+/// The cluster of a path, `None` if it uses the application's.
 pub(crate) fn own_cluster(snapshot: &Snapshot, path: &ExposePath) -> Option<String> {
     let own = !goes_to_application(snapshot, path);
     own.then(|| names::exposed_cluster(path.local_path_port))
@@ -80,11 +80,11 @@ struct Input<'a> {
     cluster: &'a str,
     bind: &'a Bind,
     telemetry: &'a Telemetry,
-    /// Whose connections are taken; empty means everybody's.
+    /// The allowed source addresses; empty allows all.
     callers: Vec<CidrRange>,
 }
 
-/// The listener of one path.
+/// The listener of one exposed path.
 pub(crate) fn listener(
     memo: &Memo,
     path: &ExposePath,
@@ -113,8 +113,8 @@ pub(crate) fn listener(
     })
 }
 
-/// The addresses of the machine that an agent is on, the one that it is known by among them. Envoy
-/// refuses those of IPv6 on machines without it.
+/// The addresses of an agent's machine, including its registered address. Envoy refuses IPv6 ranges
+/// on machines without IPv6.
 fn machine(bind: &Bind, snapshot: &Snapshot) -> Vec<CidrRange> {
     let range = |address: IpAddr, length: u32| CidrRange {
         address_prefix: address.to_string(),
@@ -130,10 +130,10 @@ fn machine(bind: &Bind, snapshot: &Snapshot) -> Vec<CidrRange> {
     ranges
 }
 
-/// The warning about a path that has the port of the public listener.
+/// The warning about a path with the port of the public listener.
 pub(crate) fn on_the_public_listener(path: &ExposePath, bind: &Bind) -> String {
     format!(
-        "Proxy.Expose.Paths: {} has no listener, for {} is the public listener's; set another \
+        "Proxy.Expose.Paths: {} has no listener, because {} is the address of the public listener; set another \
          ListenerPort",
         path.path,
         bind.suffix()

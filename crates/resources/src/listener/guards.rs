@@ -1,4 +1,4 @@
-//! What is put into a listener for the mesh that a user wrote: nobody's is without TLS and access rules.
+//! Adds TLS and access rules to public listeners that users wrote; neither can be left out.
 
 use envoy_types::pb::envoy::config::core::v3::{
     TrafficDirection, TransportSocket, address, socket_address,
@@ -16,20 +16,20 @@ use crate::listener;
 use crate::listener::normalization::Normalization;
 use crate::names::NETWORK_RBAC;
 
-/// What guards a listener for the mesh.
+/// The guards of a public listener.
 pub(crate) struct Guards {
-    /// The socket that lets nobody in but the mesh.
+    /// The socket that accepts only clients of the mesh.
     pub(crate) tls: TransportSocket,
-    /// The rules about connections.
+    /// The network filter with the rules for connections.
     pub(crate) connections: Any,
-    /// What requests pass before everything else, where there are rules about requests.
+    /// The HTTP filters to run first, if there are rules for requests.
     pub(crate) requests: Option<Vec<HttpFilter>>,
-    /// How requests are brought into one form where the listener does not say.
+    /// The normalization of requests, unless the listener configures its own.
     pub(crate) normalization: Normalization,
 }
 
-/// Puts the guards into every filter chain. A chain whose requests cannot be looked into gets the rules
-/// about connections, which refuse whom rules about requests are for.
+/// Adds the guards to every filter chain. A chain without a connection manager gets the rules for
+/// connections, which deny the callers of rules for requests.
 pub(crate) fn guard(
     setting: &str,
     listener: &mut Listener,
@@ -72,7 +72,7 @@ fn is_udp(listener: &Listener) -> bool {
         })
 }
 
-/// Whether all routes are in the document, where they were looked at.
+/// Whether all routes are in the document, which has been checked.
 fn has_own_routes(manager: &HttpConnectionManager) -> bool {
     match &manager.route_specifier {
         Some(RouteSpecifier::RouteConfig(routes)) => routes.vhds.is_none(),
@@ -81,7 +81,7 @@ fn has_own_routes(manager: &HttpConnectionManager) -> bool {
     }
 }
 
-/// Whether there is a connection manager.
+/// Adds the filters to all connection managers of a chain. Returns whether there is one.
 fn guard_requests(
     setting: &str,
     chain: &mut FilterChain,
@@ -112,7 +112,7 @@ fn guard_requests(
         }
         manager.http_filters.splice(0..0, filters.iter().cloned());
         for upgrade in &mut manager.upgrade_configs {
-            // A list of its own takes the place of the others for requests that upgrade.
+            // For upgrades, a separate list replaces the other filters.
             if !upgrade.filters.is_empty() {
                 upgrade.filters.splice(0..0, filters.iter().cloned());
             }

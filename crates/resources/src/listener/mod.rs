@@ -1,5 +1,5 @@
-//! Listeners: one for the mesh, one for every explicit upstream and every exposed path, one for
-//! captured traffic. Here is what all are made of.
+//! Listeners: one for the mesh, one for each explicit upstream and exposed path, one for captured
+//! traffic. This file has the building blocks that they share.
 
 pub(crate) mod exposed;
 mod guards;
@@ -68,7 +68,7 @@ impl Bind {
         Ok(Self::Socket { address, port })
     }
 
-    /// A unix socket with the permissions it has.
+    /// A Unix socket with unchanged permissions.
     pub(crate) fn pipe(path: &str) -> Self {
         Self::Pipe {
             path: path.to_owned(),
@@ -76,7 +76,7 @@ impl Bind {
         }
     }
 
-    /// What a message says. `None` where it is neither an IP address nor a path.
+    /// Parses a message, `None` if it is neither an IP address with a port nor a path.
     pub(crate) fn of(address: &Address) -> Option<Self> {
         match address.address.as_ref()? {
             address::Address::SocketAddress(socket) => {
@@ -97,7 +97,7 @@ impl Bind {
         }
     }
 
-    /// As messages have it.
+    /// The address as a message.
     pub(crate) fn address(&self) -> Address {
         let address = match self {
             Self::Socket { address, port } => address::Address::SocketAddress(SocketAddress {
@@ -115,8 +115,8 @@ impl Bind {
         }
     }
 
-    /// The part of a listener's name that keeps it apart from one on another address: Envoy cannot
-    /// move a listener.
+    /// The suffix that makes a listener's name unique for its address, because Envoy cannot change
+    /// the address of a listener.
     pub(crate) fn suffix(&self) -> String {
         match self {
             Self::Socket { address, port } => format!("{address}:{port}"),
@@ -125,9 +125,9 @@ impl Bind {
     }
 }
 
-/// How long a connection waits for a handshake that [`server_name`] could look at; it goes on without one.
-/// On a port where a name decides, that is how long a server that speaks first is held up. An application
-/// that begins a handshake sends its first bytes at once.
+/// How long [`server_name`] waits for a TLS handshake before the connection continues without one.
+/// On ports where the server name is matched, a server that speaks first is delayed by this time. A
+/// client that starts a handshake sends its first bytes at once.
 pub(crate) const SERVER_NAME_WAIT: Duration = Duration::from_secs(1);
 
 /// A listener with filter chains.
@@ -154,7 +154,7 @@ pub(crate) fn listener(
     }
 }
 
-/// The filter that finds out where a captured connection was sent to.
+/// The filter that recovers the original destination of a captured connection.
 pub(crate) fn original_destination() -> ListenerFilter {
     ListenerFilter {
         name: ORIGINAL_DST_FILTER.to_owned(),
@@ -165,8 +165,8 @@ pub(crate) fn original_destination() -> ListenerFilter {
     }
 }
 
-/// The filter that looks at the server name of a TLS handshake, where a connection was made to one of these
-/// ports. On others it would keep those waiting whose servers speak first; see [`SERVER_NAME_WAIT`].
+/// The filter that extracts the server name of a TLS handshake, limited to these ports: it delays
+/// connections to servers that speak first, see [`SERVER_NAME_WAIT`]. `None` without ports.
 pub(crate) fn server_name(ports: &BTreeSet<u16>) -> Option<ListenerFilter> {
     use listener_filter_chain_match_predicate::{MatchSet, Rule};
     let predicate = |rule| ListenerFilterChainMatchPredicate { rule: Some(rule) };
@@ -207,8 +207,8 @@ pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
     }
 }
 
-/// The filter that hands every connection to one cluster, at most `attempts` of whose instances are
-/// dialled. `hash_source_ip`: where instances are chosen by a hash, it is that of the caller's address.
+/// The filter that proxies every connection to one cluster, trying at most `attempts` instances.
+/// `hash_source_ip`: hash-based balancing uses the caller's address.
 pub(crate) fn tcp_proxy(
     stats: &str,
     cluster: &str,
@@ -230,8 +230,8 @@ pub(crate) fn tcp_proxy(
     network_filter(TCP_PROXY, encode::any(&config))
 }
 
-/// A connection manager. `stats` is the prefix of its statistics; `between` are the filters that
-/// see requests before the router, after those that the protocol needs.
+/// A connection manager. `stats` is the prefix of its statistics. The filters in `between` run
+/// after those of the protocol and before the router.
 pub(crate) fn connection_manager(
     stats: &str,
     protocol: Protocol,
@@ -262,7 +262,7 @@ pub(crate) fn connection_manager(
     }
 }
 
-/// The filter for a connection manager.
+/// The network filter of a connection manager.
 pub(crate) fn http_connection(manager: &HttpConnectionManager) -> Filter {
     network_filter(HTTP_CONNECTION_MANAGER, encode::any(manager))
 }

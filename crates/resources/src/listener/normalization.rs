@@ -1,4 +1,4 @@
-//! How requests are brought into one form before access rules look at them, as the `mesh` entry says.
+//! The normalization of requests before access rules are evaluated, from the `mesh` entry.
 
 use envoy_types::pb::envoy::config::core::v3::{HttpProtocolOptions, http_protocol_options};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
@@ -9,7 +9,7 @@ use legate_model::Mesh;
 
 use crate::error::GenerateError;
 
-/// How requests are brought into one form before access rules look at them.
+/// The normalization of requests before access rules are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Normalization {
     normalize_path: bool,
@@ -59,8 +59,8 @@ impl Normalization {
         }
     }
 
-    /// Sets what the manager of a listener that a user wrote leaves open: rules of the mesh that no
-    /// trick with a path may pass hold there, too.
+    /// Sets the options that a user-written listener leaves unset, so that paths cannot be crafted
+    /// to bypass the rules of the mesh.
     pub(crate) fn fill(&self, manager: &mut HttpConnectionManager) {
         manager.normalize_path.get_or_insert(BoolValue {
             value: self.normalize_path,

@@ -1,13 +1,13 @@
-//! The listener of a proxy in transparent mode, at which all that the application sends arrives: to
-//! a service by its virtual IPs, to one of its instances, to a service outside the mesh that has a gateway, or
-//! to somewhere else outside.
+//! The outbound listener of a proxy in transparent mode. It receives all captured traffic of the
+//! application: to virtual IPs of services, to single instances, to services outside the mesh
+//! behind a gateway, and to other destinations outside.
 //!
-//! What the application dialled is what it was redirected from. Each service has a filter chain of
-//! its own, which its addresses choose; no two chains have the same one, for Envoy would refuse the
-//! listener.
+//! The original destination of a connection selects a filter chain. Each service has a chain with
+//! its addresses. No two chains have the same match, because Envoy would refuse the listener.
 //!
-//! Envoy looks at the port first, and once a chain is for that port, at no chain without one. So the chains
-//! of services, which are for all ports, are repeated for each port that a chain outside the mesh is for.
+//! Envoy matches the port first, and ignores chains without a port once one matches it. So the
+//! chains of services, which match all ports, are repeated for each port of a chain for services
+//! outside the mesh.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ use legate_proxycfg::{Dialled, DialledKind, ImplicitUpstream};
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
-use crate::listener::upstream::{self, Way};
+use crate::listener::upstream::{self, FilterSettings};
 use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names::{ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
@@ -31,36 +31,36 @@ use crate::settings::ProxySettings;
 use crate::telemetry::Telemetry;
 use crate::upstream::Leads;
 
-/// Where captured traffic arrives when nothing says otherwise. Consul's, and where whatever captures
-/// it sends it to by default.
+/// The default port for captured traffic, the same as in Consul and in the tools that set up
+/// redirection.
 const PORT: u16 = 15001;
 
-/// What leads to one service, its instances, or a service outside the mesh.
+/// The filter chain for a service, its instances, or a service outside the mesh.
 #[derive(Hash)]
 pub(crate) struct Chain<'a> {
-    /// As in statistics.
+    /// Its name in statistics.
     pub(crate) filter: String,
-    /// Of the upstream.
+    /// The upstream's id.
     pub(crate) id: String,
     pub(crate) leads: Leads,
     pub(crate) protocol: Protocol,
-    /// How many instances are dialled at most until one connection is made.
+    /// The maximum number of instances to try for a connection.
     pub(crate) attempts: u32,
-    /// Whether connections from one address go to one instance.
+    /// Whether connections from one address use the same instance.
     pub(crate) hash_source_ip: bool,
     pub(crate) dialled: Target<'a>,
 }
 
-/// What an application dials.
+/// The original destination that a chain matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target<'a> {
-    /// One of these addresses, on any port. They are in their order, and not empty.
+    /// One of these addresses on any port. Sorted and not empty.
     Service(&'a [IpAddr]),
     /// This address and port.
     Address(IpAddr, u16),
-    /// The server with this name, by TLS, on this port.
+    /// The TLS server name on this port.
     ServerName(String, u16),
-    /// Anything on this port.
+    /// Any address on this port.
     Port(u16),
 }
 
@@ -82,7 +82,7 @@ struct Input<'a> {
     fetch_timeout: Option<Duration>,
 }
 
-/// Where the listener listens.
+/// The listener's address.
 pub(crate) fn bind(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
     let port = match instance.proxy.transparent_proxy.outbound_listener_port {
         0 => PORT,
@@ -91,8 +91,8 @@ pub(crate) fn bind(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
     Bind::socket(OUTBOUND_LISTENER, "", port)
 }
 
-/// The listener. `leads_outside`: what no chain is for goes where it was sent to. `None` where
-/// there is nowhere to go.
+/// The listener. `leads_outside`: connections that match no chain continue to their original
+/// destination. `None` if there is nothing to route.
 pub(crate) fn listener(
     memo: &Memo,
     bind: &Bind,
@@ -158,8 +158,8 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
     }
 }
 
-/// What chooses a service by its addresses: on any port, then on each of these. No chain for one of the
-/// ports is for one of the addresses.
+/// Matches a service by its addresses: on any port, and on each of these ports. No chain of these
+/// ports matches one of the addresses.
 fn by_addresses(addresses: &[IpAddr], ports: &BTreeSet<u16>) -> Vec<FilterChainMatch> {
     let ranges: Vec<_> = addresses.iter().map(range).collect();
     let matches = [FilterChainMatch::default()].into_iter();
@@ -187,10 +187,10 @@ fn on_port(port: u16) -> FilterChainMatch {
     }
 }
 
-/// The filter chains of one.
-/// `ports` are those that services outside the mesh are dialled on.
+/// The filter chains of one destination, one for each match. `ports` are the ports of services
+/// outside the mesh.
 fn filter_chains(one: &Chain<'_>, input: &Input<'_>, ports: &BTreeSet<u16>) -> Vec<FilterChain> {
-    let filter = upstream::filter(&Way {
+    let filter = upstream::filter(&FilterSettings {
         id: &one.id,
         filter: &one.filter,
         leads: &one.leads,
@@ -220,12 +220,12 @@ fn filter_chains(one: &Chain<'_>, input: &Input<'_>, ports: &BTreeSet<u16>) -> V
     matches.into_iter().map(chain).collect()
 }
 
-/// The addresses of one service for which no other service counts.
+/// The addresses that select one service and no other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Own {
-    /// Those that stand for the service.
+    /// Addresses of the service itself.
     pub(crate) service: Vec<IpAddr>,
-    /// Those of its instances.
+    /// Addresses of its instances.
     pub(crate) instances: Vec<IpAddr>,
 }
 
@@ -235,8 +235,8 @@ impl Own {
     }
 }
 
-/// The addresses of each service, in the order of the services. Where several have the same one, one
-/// of them gets it, and a warning says so.
+/// The addresses of each service, in the order of the services. An address of several services is
+/// assigned to one of them, with a warning.
 pub(crate) fn owners(upstreams: &[Arc<ImplicitUpstream>], warnings: &mut Vec<String>) -> Vec<Own> {
     let mut taken: BTreeMap<IpAddr, (Dialled, usize)> = BTreeMap::new();
     let name = |at: usize| upstreams[at].upstream.upstream.id();
@@ -246,10 +246,10 @@ pub(crate) fn owners(upstreams: &[Arc<ImplicitUpstream>], warnings: &mut Vec<Str
             let held = *taken.entry(dialled.ip).or_insert(claim);
             let (wins, loses) = (held.min(claim), held.max(claim));
             taken.insert(dialled.ip, wins);
-            // Instances come and go: the catalog may show two at one address for a while.
+            // Instances come and go: the catalog may briefly have two with one address.
             if wins.1 != loses.1 && loses.0.kind != DialledKind::Instance {
                 warnings.push(format!(
-                    "services {} and {} both have the virtual IP {}: it leads to {}",
+                    "services {} and {} both have the virtual IP {}: it is routed to {}",
                     name(wins.1),
                     name(loses.1),
                     dialled.ip,

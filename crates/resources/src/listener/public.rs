@@ -1,14 +1,14 @@
-//! The listener for the mesh: who may connect, who may ask for what, and on to the application.
+//! The public listener, for the mesh: authenticates and authorizes callers, and proxies to the
+//! application.
 //!
-//! Callers without a certificate of the mesh never get past the handshake. Access rules stand before
-//! everything that speaks to the application. Those about requests are part of the routes, which
-//! Envoy gets apart from the listener: until it has them, and for requests that no route is for,
-//! everything is refused. Those about connections are part of the listener; Envoy applies them when
-//! the first bytes of the caller arrive, so what a server says before it was spoken to is not held
-//! back.
+//! Callers without a certificate of the mesh fail the TLS handshake. Access rules precede every
+//! filter that reaches the application. Rules for requests are part of the routes, which Envoy
+//! receives separately from the listener: until then, and for requests without a route, everything
+//! is denied. Rules for connections are part of the listener. Envoy evaluates them on the first
+//! bytes of the caller, so that data that a server sends first is not held back.
 //!
-//! In transparent mode, `MutualTLSMode` permissive lets in besides what was sent to the application's own
-//! port and captured, without TLS and without access rules.
+//! In transparent mode, permissive `MutualTLSMode` also admits captured connections to the
+//! application's own port, without TLS and without access rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,14 +49,14 @@ use crate::settings::{PUBLIC_LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls::{self, TlsSettings};
 
-/// The header in which proxies tell who called.
+/// The header with the identity of the caller.
 const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
 
-/// The caller's identity in that header, its parts as groups. The last proxy adds its entry at the
-/// end, which the leading wildcard skips to.
+/// Extracts the parts of the caller's identity from that header. Proxies append their entries, so
+/// that the leading wildcard skips to the last one.
 const CALLER: &str = ".*URI=spiffe://([^/]+)(?:/ap/([^/]+))?/ns/([^/]+)/dc/([^/]+)/svc/([^/;,]+).*";
 
-/// The metadata that other filters and logs see, by the group it is taken from.
+/// The metadata keys for other filters and logs, with the regex group of each.
 const CALLER_PARTS: [(&str, &str); 5] = [
     ("trust-domain", r"\1"),
     ("partition", r"\2"),
@@ -65,23 +65,23 @@ const CALLER_PARTS: [(&str, &str); 5] = [
     ("service", r"\5"),
 ];
 
-/// The filter with the rules about requests in a listener that a user wrote. Routes can replace what a
-/// filter says by its name: this one has a name that no document of a user may have in it.
+/// The filter with the rules for requests in a listener that a user wrote. Routes can override a
+/// filter's config by its name: documents of users must not contain this name.
 const INTENTIONS: &str = "legate.intentions";
 
-/// What the filter chain for plain connections counts under. Consul's.
+/// The statistics prefix of the filter chain for plain connections, as in Consul.
 const PERMISSIVE_STATS: &str = "permissive_public_listener";
 
-/// What the rules about callers look at.
+/// The level of the access rules.
 #[derive(Hash)]
 enum Access {
-    /// Connections, by these rules.
+    /// Rules for connections.
     Connections(Any),
-    /// Requests, by the rules in the routes.
+    /// Rules for requests, which are in the routes.
     Requests {
-        /// Envoy waits for the routes this long at first; `None` is its 15 s.
+        /// Envoy's initial fetch timeout for the routes; `None` means its default of 15 s.
         fetch_timeout: Option<Duration>,
-        /// What verifies the tokens that the rules ask for, where they ask for some.
+        /// The filter config that verifies tokens, if the rules require some.
         tokens: Option<Any>,
     },
 }
@@ -96,14 +96,14 @@ struct Input<'a> {
     exact_balance: bool,
     forward_caller: bool,
     normalization: Normalization,
-    /// The application's port, connections to which are let in as they are.
+    /// The application's port, if plain connections to it are admitted.
     open_port: Option<u16>,
     rate_limits: Option<&'a InstanceRateLimits>,
     telemetry: &'a Telemetry,
     name: &'a str,
 }
 
-/// The listener that the mesh connects to.
+/// The public listener.
 pub(crate) fn listener(
     memo: &Memo,
     snapshot: &Snapshot,
@@ -154,13 +154,13 @@ struct Written<'a> {
     text: &'a str,
     protocol: Protocol,
     connections: Any,
-    /// What requests pass first: what verifies their tokens, then the rules.
+    /// The filters that requests pass first: token verification, then the rules.
     requests: Option<Vec<(&'static str, Any)>>,
     normalization: Normalization,
     tls: TlsSettings,
 }
 
-/// The listener as a user wrote it, with TLS and the access rules.
+/// A listener that a user wrote, with TLS and the access rules added.
 fn written(
     memo: &Memo,
     snapshot: &Snapshot,
@@ -179,7 +179,7 @@ fn written(
     };
     let mut about_connections = Vec::new();
     let connections = rbac::connections(snapshot, &mut about_connections)?;
-    // Of requests they are only asked where a chain cannot look into these.
+    // With rules for requests these apply only to chains without a connection manager.
     if requests.is_none() {
         warnings.append(&mut about_connections);
     }
@@ -213,8 +213,8 @@ fn written(
     })
 }
 
-/// The port that `MutualTLSMode` permissive opens: only where connections to it are captured is it known
-/// what they were made to.
+/// The port that permissive `MutualTLSMode` opens. Only captured connections have a known original
+/// destination.
 fn open_port(proxy: &ConnectProxy) -> Option<u16> {
     let opens = proxy.mutual_tls_mode == MutualTlsMode::Permissive
         && proxy.mode == ProxyMode::Transparent
@@ -222,7 +222,7 @@ fn open_port(proxy: &ConnectProxy) -> Option<u16> {
     opens.then_some(proxy.local_service_port)
 }
 
-/// Where the listener for the mesh listens, whoever wrote it; `None` where that cannot be said.
+/// The public listener's address, whoever wrote the listener; `None` if it is unknown.
 pub(crate) fn listens_on(snapshot: &Snapshot, settings: &ProxySettings) -> Option<Bind> {
     let Some(text) = &settings.public_listener else {
         return bind(snapshot, settings).ok();
@@ -231,7 +231,7 @@ pub(crate) fn listens_on(snapshot: &Snapshot, settings: &ProxySettings) -> Optio
     Bind::of(listener.address.as_ref()?)
 }
 
-/// Where the listener for the mesh listens that no user wrote.
+/// The address of a public listener that no user wrote.
 fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateError> {
     let port = settings.bind_port.unwrap_or(snapshot.instance.port);
     if port == 0 {
@@ -240,7 +240,7 @@ fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateE
     bind_to(snapshot, settings, port)
 }
 
-/// The address that others reach the proxy at, with a port.
+/// The address at which others reach the proxy, with a port.
 pub(crate) fn bind_to(
     snapshot: &Snapshot,
     settings: &ProxySettings,
@@ -299,7 +299,7 @@ fn build(input: &Input<'_>) -> Listener {
     }
 }
 
-/// The filter chain for what was sent to the application's own port.
+/// The filter chain for plain connections to the application's port.
 fn plain(port: u16, telemetry: &Telemetry) -> FilterChain {
     FilterChain {
         filter_chain_match: Some(FilterChainMatch {
@@ -340,7 +340,7 @@ fn manager(
     tokens: Option<Any>,
 ) -> HttpConnectionManager {
     use http_connection_manager::{ForwardClientCertDetails, SetCurrentClientCertDetails};
-    // Before the rules, which look at what it finds.
+    // Before the rules, which check the claims that it stores.
     let tokens = tokens.map(|config| listener::http_filter(JWT_AUTHN, config));
     let access = listener::http_filter(HTTP_RBAC, rbac::no_requests());
     let mut filters: Vec<_> = tokens.into_iter().chain([access]).collect();
@@ -378,7 +378,7 @@ fn manager(
     manager
 }
 
-/// Takes the caller's identity apart.
+/// The filter that splits the caller's identity into metadata.
 fn caller_metadata() -> HeaderToMetadata {
     let rule = |(key, group): (&str, &str)| config::Rule {
         header: CLIENT_CERTIFICATE.to_owned(),

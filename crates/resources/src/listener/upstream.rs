@@ -1,4 +1,4 @@
-//! The listener on which the application reaches one upstream.
+//! The listener of an explicit upstream for the application.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::telemetry::Telemetry;
 use crate::tls;
 use crate::upstream::{Leads, UpstreamPlan};
 
-/// Statistics of upstreams stand under this.
+/// The prefix of upstreams in statistics.
 const STATS: &str = "upstream.";
 
 #[derive(Hash)]
@@ -68,7 +68,7 @@ pub(crate) fn listener(
     })
 }
 
-/// The listener of an upstream as a user wrote it, and where it listens.
+/// The listener of an upstream that a user wrote, and its address.
 pub(crate) fn written(
     memo: &Memo,
     text: &str,
@@ -80,7 +80,7 @@ pub(crate) fn written(
     Ok((resource, listener.address.as_ref().and_then(Bind::of)))
 }
 
-/// Where the application dials an upstream.
+/// The address on which the application dials an upstream.
 pub(crate) fn bind(upstream: &Upstream) -> Result<Bind, GenerateError> {
     if !upstream.has_local_socket() {
         let setting = format!("LocalBindAddress of upstream {}", upstream.id());
@@ -96,7 +96,7 @@ pub(crate) fn bind(upstream: &Upstream) -> Result<Bind, GenerateError> {
     })
 }
 
-/// Octal digits, with or without the usual prefixes. Empty leaves it to Envoy.
+/// Parses octal digits with an optional prefix. Empty leaves the mode to Envoy.
 fn socket_mode(upstream: &Upstream) -> Result<u32, GenerateError> {
     let text = upstream.local_bind_socket_mode.trim();
     let digits = text.strip_prefix("0o").unwrap_or(text);
@@ -113,7 +113,7 @@ fn socket_mode(upstream: &Upstream) -> Result<u32, GenerateError> {
 }
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
-    let filter = filter(&Way {
+    let filter = filter(&FilterSettings {
         id: input.id,
         filter: &input.filter,
         leads: &input.leads,
@@ -142,41 +142,52 @@ pub(crate) fn stats(filter: &str) -> String {
     names::stat_prefix(STATS, filter)
 }
 
-/// How what an application sends goes on.
+/// Settings of the filter that forwards outbound traffic to an upstream.
 #[derive(Clone, Copy)]
-pub(crate) struct Way<'a> {
-    /// Of the upstream.
+pub(crate) struct FilterSettings<'a> {
+    /// The upstream's id.
     pub(crate) id: &'a str,
-    /// As in statistics.
+    /// Its name in statistics.
     pub(crate) filter: &'a str,
     pub(crate) leads: &'a Leads,
     pub(crate) protocol: Protocol,
-    /// How many instances are dialled at most for a connection that is not HTTP.
+    /// The maximum number of instances to try for a TCP connection.
     pub(crate) attempts: u32,
-    /// Whether connections that are not HTTP go to one instance from one address.
+    /// Whether TCP connections from one address use the same instance.
     pub(crate) hash_source_ip: bool,
-    /// How long Envoy waits for routes at first.
+    /// Envoy's initial fetch timeout for routes.
     pub(crate) fetch_timeout: Option<Duration>,
     pub(crate) telemetry: &'a Telemetry,
 }
 
-/// The filter that hands what an application sends to an upstream.
-pub(crate) fn filter(way: &Way<'_>) -> Filter {
-    let stats = stats(way.filter);
-    let routes = match way.leads {
-        Leads::Cluster(cluster) if !way.protocol.is_http() => {
-            let hash = way.hash_source_ip;
-            return listener::tcp_proxy(&stats, cluster, way.attempts, hash, way.telemetry);
+/// The filter that forwards outbound traffic to an upstream.
+pub(crate) fn filter(settings: &FilterSettings<'_>) -> Filter {
+    let stats = stats(settings.filter);
+    let routes = match settings.leads {
+        Leads::Cluster(cluster) if !settings.protocol.is_http() => {
+            let hash = settings.hash_source_ip;
+            return listener::tcp_proxy(
+                &stats,
+                cluster,
+                settings.attempts,
+                hash,
+                settings.telemetry,
+            );
         }
         Leads::Cluster(cluster) => {
-            RouteSpecifier::RouteConfig(route::everything_to(cluster, way.id, way.filter))
+            RouteSpecifier::RouteConfig(route::everything_to(cluster, settings.id, settings.filter))
         }
         Leads::Routes(name) => RouteSpecifier::Rds(Rds {
-            config_source: Some(tls::ads(way.fetch_timeout.map(proto_duration))),
+            config_source: Some(tls::ads(settings.fetch_timeout.map(proto_duration))),
             route_config_name: name.clone(),
         }),
     };
-    let manager =
-        listener::connection_manager(&stats, way.protocol, routes, way.telemetry, Vec::new());
+    let manager = listener::connection_manager(
+        &stats,
+        settings.protocol,
+        routes,
+        settings.telemetry,
+        Vec::new(),
+    );
     listener::http_connection(&manager)
 }

@@ -1,5 +1,5 @@
-//! Whatever changes in whatever order: what is made of a snapshot and the one before is what is made
-//! of the snapshot alone.
+//! Property: resources made from a snapshot and its predecessor equal those made from the snapshot
+//! alone, for any sequence of changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::support::{
     set_instances, sidecar, upstream, web,
 };
 
-/// What may change. Numbers choose one of a few values, so that a value also comes back, as another
-/// `Arc`; all of them can be made into resources.
+/// A change. Numbers select one of a few values, so that a value can also return as another `Arc`.
+/// Resources can be made from all values.
 #[derive(Clone, Debug)]
 enum Change {
     Leaf(u8),
@@ -89,7 +89,7 @@ fn protocol(number: u8) -> Protocol {
     [Protocol::Tcp, Protocol::Http, Protocol::Grpc][usize::from(number)]
 }
 
-/// A service in transparent mode, the first three of which may be explicit upstreams, too.
+/// A service in transparent mode. The first three may also be explicit upstreams.
 fn implicit(name: u8, form: u8) -> Arc<ImplicitUpstream> {
     let mut upstream = upstream(
         json!({"DestinationName": format!("api-{name}")}),
@@ -107,7 +107,8 @@ fn implicit(name: u8, form: u8) -> Arc<ImplicitUpstream> {
     crate::transparent::implicit(upstream, &addresses)
 }
 
-/// A service outside the mesh. Some have an address that others have as well, or that of a service in it.
+/// A service outside the mesh. Some share an address with each other, or with a service in the
+/// mesh.
 fn destination(name: u8, form: u8) -> Arc<Destination> {
     let own = format!("{name}.example");
     let addresses = match form {
@@ -117,7 +118,7 @@ fn destination(name: u8, form: u8) -> Arc<Destination> {
         3 => vec!["same.example".to_owned(), "2001:db8::1".to_owned()],
         _ => vec![own],
     };
-    // The last one is nowhere, which is a warning.
+    // The last one has no address, which is a warning.
     let gateway = ["10.0.3.1", "10.0.3.2", "nowhere"][usize::from(form % 3)];
     Arc::new(Destination {
         name: format!("outside-{name}"),
@@ -128,7 +129,7 @@ fn destination(name: u8, form: u8) -> Arc<Destination> {
     })
 }
 
-/// One of three services, in one of four forms; two of those listen on one port.
+/// One of three services, in one of four forms. Two forms listen on the same port.
 fn defined(name: u8, form: u8) -> UpstreamSnapshot {
     let mut definition = json!({"DestinationName": format!("api-{name}"), "LocalBindPort": 9191});
     match form {
@@ -144,8 +145,8 @@ fn defined(name: u8, form: u8) -> UpstreamSnapshot {
     upstream(definition, Protocol::Tcp, Vec::new())
 }
 
-/// Paths: of another port, of what may be the application's port in HTTP/2, and where the public
-/// listener or an upstream is.
+/// Exposed paths: on another port, on the application's port with HTTP/2, and on the ports of the
+/// public listener and of an upstream.
 fn exposed(most: usize) -> Value {
     let paths = [
         json!({"Path": "/a", "ListenerPort": 20001, "LocalPathPort": 9000}),
@@ -264,7 +265,7 @@ fn apply_to(upstream: &mut UpstreamSnapshot, change: &UpstreamChange) {
     }
 }
 
-/// A service that answers itself, with others, or not at all.
+/// A service with its own instances, with others, or without any.
 fn entries(name: &str, form: u8) -> Vec<Value> {
     let defaults =
         |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
@@ -284,7 +285,7 @@ fn entries(name: &str, form: u8) -> Vec<Value> {
             "Kind": "service-splitter", "Name": name,
             "Splits": [{"Weight": 90}, {"Weight": 10, "Service": "b"}],
         }),
-        // With the ends of the one before, and of the last one.
+        // With the resolvers of the previous one and of the last one.
         4 => json!({
             "Kind": "service-splitter", "Name": name,
             "Splits": [{"Weight": 50, "Service": "b"}, {"Weight": 50}],
@@ -317,7 +318,7 @@ fn versions(set: &ResourceSet) -> Versions {
 
 proptest! {
     #[test]
-    fn made_from_what_changed_is_what_is_made_from_everything(
+    fn an_incremental_set_equals_a_full_one(
         history in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..12),
     ) {
         let mut snapshot = web();

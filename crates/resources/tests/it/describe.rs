@@ -1,5 +1,5 @@
-//! Resources as text that people can read: decoded, without fields at their defaults, messages
-//! within messages in their own sections.
+//! Resources as readable text: decoded, without fields at their defaults, nested messages in
+//! sections of their own.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
@@ -146,7 +146,7 @@ fn message(out: &mut String, any: Any) {
     }
 }
 
-/// The filter that verifies tokens, its providers in order.
+/// The filter that verifies tokens, with sorted providers.
 fn tokens(filter: JwtAuthentication) -> String {
     let mut out = String::new();
     let providers: BTreeMap<_, _> = filter.providers.iter().collect();
@@ -191,7 +191,7 @@ fn file_log(log: FileAccessLog) -> String {
     format!("path: {:?}\n{}", log.path, log_format(format))
 }
 
-/// A JSON object in the order of its keys.
+/// A JSON object with sorted keys.
 fn log_format(mut format: SubstitutionFormatString) -> String {
     let Some(substitution_format_string::Format::JsonFormat(object)) = &mut format.format else {
         return brief(&format);
@@ -227,7 +227,7 @@ fn decode<M: Message + Name + Default>(any: &Any) -> Option<M> {
     (any.type_url == M::type_url()).then(|| M::decode(&*any.value).unwrap())
 }
 
-/// Policies in the order of their names, which is the order in which Envoy looks at them.
+/// Policies sorted by name, the order in which Envoy evaluates them.
 fn rules(out: &mut String, rules: envoy_types::pb::envoy::config::rbac::v3::Rbac) {
     writeln!(out, "action: {:?}", Action::try_from(rules.action).unwrap()).unwrap();
     for (name, policy) in rules.policies.into_iter().collect::<BTreeMap<_, _>>() {
@@ -235,7 +235,7 @@ fn rules(out: &mut String, rules: envoy_types::pb::envoy::config::rbac::v3::Rbac
     }
 }
 
-/// The debugging form as an indented outline, without what says nothing.
+/// The debug form as an indented outline, without empty values.
 fn brief(message: &impl Debug) -> String {
     let text = format!("{message:#?}");
     let mut lines = text.lines().map(str::trim);
@@ -246,7 +246,7 @@ fn brief(message: &impl Debug) -> String {
     out
 }
 
-/// One line of the debugging form, with the lines inside its brackets.
+/// One line of the debug form, with the lines inside its brackets.
 struct Node {
     text: String,
     open: Option<char>,
@@ -274,7 +274,7 @@ impl Node {
     fn write(self, out: &mut String, depth: usize) {
         const NOTHING: [&str; 6] = [": None", ": []", ": {}", ": 0", ": false", ": \"\""];
         let mut node = self;
-        // What has one thing inside stands on one line with it.
+        // A value with one line inside is written on that line.
         while node.open == Some('(') && node.inside.len() == 1 {
             let inner = node.inside.remove(0);
             let outer = node.text.trim_end_matches("Some").trim_end();

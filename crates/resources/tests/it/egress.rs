@@ -1,4 +1,4 @@
-//! Services outside the mesh: what of them cannot be had, whose an address is, and how much they may add.
+//! Services outside the mesh: failures, conflicts of addresses, and limits.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn destination(name: &str, protocol: Protocol, addresses: &[&str], port: u16) ->
     })
 }
 
-/// A proxy that may call two services in the mesh, and these outside.
+/// A proxy that may call two services in the mesh and these services outside.
 fn outside(all: Vec<Arc<Destination>>) -> Snapshot {
     Snapshot {
         destinations: Arc::new(Destinations(all)),
@@ -42,8 +42,8 @@ fn routes(set: &ResourceSet) -> String {
 }
 
 #[test]
-fn addresses_of_services_in_the_mesh_stay_with_those() {
-    // A cluster IP, a virtual IP and an instance that is dialled directly.
+fn addresses_of_services_in_the_mesh_take_precedence() {
+    // A ClusterIP, a virtual IP and an instance that is dialled directly.
     let taken = ["10.96.0.5", "240.0.0.1", "10.0.2.1", "192.0.2.1"];
     let set = made(&outside(vec![destination(
         "out",
@@ -57,13 +57,13 @@ fn addresses_of_services_in_the_mesh_stay_with_those() {
         assert!(!listener.contains(&cluster(label, "out")), "{label}");
     }
     let expected = taken[..3].iter().map(|ip| {
-        format!("{ip}:443 of the destination out is an address of a service in the mesh, to which it leads")
+        format!("{ip}:443 of the destination out is also an address of a service in the mesh, which is used")
     });
     assert_eq!(set.warnings(), expected.collect::<Vec<_>>());
 }
 
 #[test]
-fn an_address_is_the_same_however_it_is_written() {
+fn addresses_are_compared_in_normal_form() {
     let mapped = destination("out", Protocol::Tcp, &["::ffff:203.0.113.7"], 443);
     let listener = outbound(&made(&outside(vec![mapped]))).unwrap();
     assert!(listener.contains("\"203.0.113.7\""), "{listener}");
@@ -86,7 +86,7 @@ fn one_address_of_tcp_and_http_is_a_warning() {
 }
 
 #[test]
-fn a_name_that_is_too_long_for_envoy_fails_alone() {
+fn a_name_too_long_for_envoy_fails_one_cluster() {
     let long = format!("{}.example", "a".repeat(63));
     let service = "b".repeat(150);
     for protocol in [Protocol::Tcp, Protocol::Http] {
@@ -109,7 +109,8 @@ fn a_name_that_is_too_long_for_envoy_fails_alone() {
         assert!(leads.contains(&own), "{leads}");
         assert!(!routes(&set).contains(&long));
         if protocol == Protocol::Tcp {
-            // What has no chain would go past the gateway. Envoy closes what leads to no cluster.
+            // Without a chain, traffic would bypass the gateway. Envoy closes connections to
+            // unknown clusters.
             assert!(leads.contains(&format!("\"{long}\"")), "{leads}");
         }
         if protocol == Protocol::Http {
@@ -124,7 +125,7 @@ fn a_name_that_is_too_long_for_envoy_fails_alone() {
 }
 
 #[test]
-fn what_tcp_lacks_holds_back_no_routes() {
+fn a_failed_tcp_cluster_does_not_affect_routes() {
     let long = format!("{}.example", "a".repeat(63));
     let set = Generator::new().generate(
         &outside(vec![
@@ -139,14 +140,14 @@ fn what_tcp_lacks_holds_back_no_routes() {
 }
 
 #[test]
-fn more_ports_than_a_proxy_can_have_are_left_out() {
+fn ports_beyond_the_limit_are_omitted() {
     let on = |at: u16| {
         let protocol = [Protocol::Tcp, Protocol::Http][usize::from(at % 2)];
         let host = format!("h{at}.example");
         destination(&format!("out-{at:03}"), protocol, &[&host], 1000 + at)
     };
     let mut all: Vec<_> = (0..66).map(on).collect();
-    // On a port that it has.
+    // On a port within the limit.
     all.push(destination("z", Protocol::Tcp, &["192.0.2.1"], 1000));
     let set = made(&outside(all));
     let listener = outbound(&set).unwrap();
@@ -157,14 +158,14 @@ fn more_ports_than_a_proxy_can_have_are_left_out() {
     assert_eq!(
         set.warnings(),
         [
-            "destinations are on more than 64 ports, and only the first 64 are served: \
-          left out are out-064 (port 1064), out-065 (port 1065)"
+            "destinations use more than 64 ports, and only the first 64 are served; \
+          omitted: out-064 (port 1064), out-065 (port 1065)"
         ]
     );
 }
 
 #[test]
-fn who_waits_for_a_server_name_waits_no_longer_than_a_second() {
+fn the_wait_for_a_server_name_is_at_most_a_second() {
     let by_name = destination("out", Protocol::Tcp, &["out.example"], 5432);
     let listener = outbound(&made(&outside(vec![by_name]))).unwrap();
     assert!(

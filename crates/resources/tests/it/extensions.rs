@@ -1,4 +1,4 @@
-//! What extensions change, as lines of the JSON form of resources; and what they cannot take away.
+//! The changes that extensions make, as lines of the resources' JSON, and what they cannot remove.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::describe::type_urls;
 use crate::support::{api, intentions, made, sidecar, upstream, web};
 
-/// `web`, which speaks `protocol`, with the upstreams `api` and `authz`, and these extensions.
+/// `web` with this protocol, the upstreams `api` and `authz`, and these extensions.
 fn with(protocol: Protocol, extensions: Value) -> Snapshot {
     let authz = json!({"DestinationName": "authz", "LocalBindPort": 9192});
     Snapshot {
@@ -50,7 +50,7 @@ fn lines(type_url: &str, body: &[u8]) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The lines that are only in one of the two, with what stands around them left out.
+/// The lines that are in only one of the two, without context.
 fn difference(before: &[String], after: &[String]) -> String {
     let mut longest = vec![vec![0; after.len() + 1]; before.len() + 1];
     for i in (0..before.len()).rev() {
@@ -104,7 +104,7 @@ fn changes(before: &ResourceSet, after: &ResourceSet) -> String {
     out
 }
 
-/// What the extensions change.
+/// The changes that the extensions make.
 fn changed(protocol: Protocol, extensions: Value) -> String {
     let without = made(&with(protocol, json!([])));
     let set = Generator::new().generate(&with(protocol, extensions), None);
@@ -358,7 +358,7 @@ fn a_patch_that_does_not_fit_leaves_the_resource_or_fails_it() {
 }
 
 #[test]
-fn what_no_extension_is_for_is_the_same_resource() {
+fn resources_without_a_matching_extension_are_unchanged() {
     let generator = Generator::new();
     let without = generator.generate(&with(Protocol::Http, json!([])), None);
     let set = generator.generate(&with(Protocol::Http, json!([lua("inbound")])), None);
@@ -371,7 +371,7 @@ fn what_no_extension_is_for_is_the_same_resource() {
 }
 
 #[test]
-fn proxies_share_what_extensions_made() {
+fn proxies_share_extended_resources() {
     let generator = Generator::new();
     let snapshot = || with(Protocol::Http, json!([lua("inbound"), lua("outbound")]));
     let first = generator.generate(&snapshot(), None);
@@ -386,13 +386,13 @@ fn proxies_share_what_extensions_made() {
     }
 }
 
-/// A snapshot after another one, as a stream makes them.
+/// Makes the next snapshot as a stream does.
 fn then(generator: &Generator, before: (&Snapshot, &ResourceSet), now: &Snapshot) -> ResourceSet {
     generator.generate(now, Some(before))
 }
 
 #[test]
-fn a_change_of_extensions_changes_all_that_they_are_for_and_back() {
+fn a_change_of_extensions_can_be_reverted() {
     let generator = Generator::new();
     let authz = extension("ext-authz", by_grpc(json!({"URI": "127.0.0.1:1"})));
     let steps = [
@@ -417,7 +417,7 @@ fn a_change_of_extensions_changes_all_that_they_are_for_and_back() {
 }
 
 #[test]
-fn what_cannot_be_extended_any_more_keeps_its_last_good_version() {
+fn a_failed_extension_keeps_the_last_good_version() {
     let generator = Generator::new();
     let good = with(Protocol::Http, json!([lua("inbound")]));
     let first = generator.generate(&good, None);
@@ -434,7 +434,7 @@ fn what_cannot_be_extended_any_more_keeps_its_last_good_version() {
     assert!(Arc::ptr_eq(&kept(&first), &kept(&second)));
 }
 
-/// The rules of a service that speaks bytes are in its listener, those of HTTP in its routes.
+/// A TCP service has its rules in the listener, an HTTP service in its routes.
 #[test]
 fn a_required_extension_that_fails_does_not_keep_old_rules() {
     let [_, _, listeners, routes, _] = type_urls();
@@ -470,7 +470,7 @@ fn a_required_extension_that_fails_does_not_keep_old_rules() {
 }
 
 #[test]
-fn the_cluster_that_is_called_is_followed() {
+fn the_called_cluster_is_tracked() {
     let generator = Generator::new();
     let arguments = by_grpc(json!({"Service": {"Name": "authz"}}));
     let with_upstream = with(Protocol::Http, json!([extension("ext-authz", arguments)]));

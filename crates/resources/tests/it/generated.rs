@@ -1,4 +1,4 @@
-//! Whatever a server accepts becomes resources, all of them, and Envoy takes them.
+//! Properties: all config entries that a server accepts become resources, and Envoy accepts those.
 
 use legate_resources::Generator;
 use proptest::prelude::*;
@@ -11,12 +11,12 @@ use crate::golden_cases::envoy::Envoy;
 use crate::golden_cases::written;
 use crate::strategies::entries;
 
-/// How many sets are generated. `PROPTEST_CASES` says otherwise.
+/// The number of generated cases, unless `PROPTEST_CASES` is set.
 const SETS: u32 = 2_000;
-/// How many of them a real Envoy gets.
+/// The number of cases that a real Envoy validates.
 const SAMPLE: usize = 30;
 
-/// The entries that are accepted one after the other, as a server would answer its users.
+/// Writes the entries one after the other as a server would. Returns the accepted ones.
 fn accepted(all: &[Value]) -> Vec<Value> {
     let mut accepted = Vec::new();
     for entry in all {
@@ -28,7 +28,7 @@ fn accepted(all: &[Value]) -> Vec<Value> {
     accepted
 }
 
-/// The resources of the proxy, or what cannot be made.
+/// The resources of the proxy, or the failures.
 fn resources(accepted: Vec<Value>) -> Result<Value, String> {
     let snapshot = Documents::of_entries(accepted).snapshot();
     let set = Generator::new().generate(&snapshot.map_err(|error| error.0)?, None);
@@ -51,7 +51,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn what_is_accepted_becomes_resources(all in entries()) {
+    fn accepted_entries_become_resources(all in entries()) {
         let accepted = accepted(&all);
         let made = resources(accepted.clone());
         prop_assert!(made.is_ok(), "{made:?}: {}", Value::from(accepted));
@@ -59,7 +59,7 @@ proptest! {
 }
 
 #[test]
-fn envoy_takes_what_is_made_of_accepted_entries() {
+fn envoy_accepts_the_resources_of_accepted_entries() {
     let mut runner = TestRunner::default();
     let sets = (0..SAMPLE).map(|at| {
         let all = entries().new_tree(&mut runner).unwrap().current();

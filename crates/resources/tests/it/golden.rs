@@ -1,4 +1,4 @@
-//! What is made of typical snapshots, in full. `cargo insta review` shows what a change did.
+//! Resources of typical snapshots in full. Review changes with `cargo insta review`.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn all(snapshot: &Snapshot) -> String {
     describe(&made(snapshot))
 }
 
-/// The public listener and its routes alone.
+/// Only the public listener and its routes.
 pub(crate) fn public_listener(snapshot: &Snapshot) -> String {
     let set = made(snapshot);
     let [_, _, listeners, routes, _] = type_urls();
@@ -33,7 +33,7 @@ pub(crate) fn public_listener(snapshot: &Snapshot) -> String {
     out
 }
 
-/// Everything about upstreams.
+/// All resources of upstreams.
 pub(crate) fn upstreams(snapshot: &Snapshot) -> String {
     let set = made(snapshot);
     let mut out = String::new();
@@ -209,7 +209,7 @@ fn health_and_weights() {
         weighted("10.0.2.3", 3, &[Warning, Critical], (10, 3)),
         weighted("10.0.2.4", 4, &[Warning], (10, 0)),
         weighted("fd00::5", 5, &[], (65535, 1)),
-        // The node's address stands in for one that is not given.
+        // The node's address is the default.
         weighted("", 6, &[], (1, 1)),
         weighted("api.internal", 7, &[], (1, 1)),
         weighted("10.0.2.8", 0, &[], (1, 1)),
@@ -265,9 +265,9 @@ fn the_mesh_sets_tls_and_http() {
     insta::assert_snapshot!(all(&snapshot));
 }
 
-/// Probes of a node reach these paths without a certificate: at the application's own port, which two
-/// ask for the same path and one in HTTP/2, that its cluster does not speak; at a second port in
-/// both, at a third in HTTP/2.
+/// Probes reach these paths without a certificate: on the application's own port (two with the same
+/// path, one of them with HTTP/2, which the application's cluster does not support), on a second
+/// port with both versions, and on a third with HTTP/2.
 #[test]
 fn exposed_paths() {
     let path = |listener: u16, path: &str, port: u16| json!({"ListenerPort": listener, "Path": path, "LocalPathPort": port});

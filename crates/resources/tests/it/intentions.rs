@@ -1,4 +1,5 @@
-//! Where intentions are: in the routes of HTTP services, in the listeners of others. Never nowhere.
+//! Intentions are enforced in the routes of HTTP services and in the listeners of others, and never
+//! omitted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ fn speaks(protocol: Protocol) -> Snapshot {
     }
 }
 
-/// What may become of intentions: none, either action, some requests only.
+/// Sets of intentions: none, each action, and one for some requests only.
 fn changes() -> Vec<Arc<Vec<Arc<Intention>>>> {
     let get = json!([{"Action": "allow", "HTTP": {"Methods": ["GET"]}}]);
     let of = |says: Value| intentions(&[("shop", says)]);
@@ -46,7 +47,7 @@ fn changes() -> Vec<Arc<Vec<Arc<Intention>>>> {
     ]
 }
 
-/// Type and name of every resource that one set has in another version than the other.
+/// Type and name of the resources whose versions differ between the sets.
 fn changed(before: &ResourceSet, after: &ResourceSet) -> BTreeSet<(String, Arc<str>)> {
     let mut changed = BTreeSet::new();
     for type_url in type_urls() {
@@ -176,10 +177,10 @@ fn a_listener_without_its_routes_allows_nothing() {
                 let Some(http_filter::ConfigType::TypedConfig(config)) = &filter.config_type else {
                     panic!("{filter:?}");
                 };
-                // Rules that are absent, and not empty, would allow everything.
+                // Absent rules would allow everything, unlike empty ones.
                 let rules = decode::<Rbac>(config).rules.unwrap();
                 assert_eq!(rules.action(), rbac::Action::Allow);
-                // The only policy is for nobody.
+                // The only policy matches no caller.
                 let [policy] = &rules.policies.values().collect::<Vec<_>>()[..] else {
                     panic!("{rules:?}");
                 };

@@ -1,5 +1,5 @@
-//! One bad value hurts one resource: the others are made, and what cannot be made keeps the version
-//! that the proxy had. One change costs the parts that it is about.
+//! An invalid value affects one resource: the others are made, and the failed one keeps its last
+//! version. A change recomputes only the affected parts.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn bad_incoming() -> Arc<Option<legate_model::Mesh>> {
     mesh(json!({"TLS": {"Incoming": {"CipherSuites": ["ROT13"]}}}))
 }
 
-/// An intention whose condition cannot be turned into a rule.
+/// An intention whose condition cannot become a rule.
 fn bad_intentions() -> Arc<Vec<Arc<Intention>>> {
     let list = intentions(&[(
         "shop",
@@ -69,7 +69,7 @@ fn bad_intentions() -> Arc<Vec<Arc<Intention>>> {
     Arc::new(vec![Arc::new(broken)])
 }
 
-/// An upstream `api` with these fields more.
+/// An upstream `api` with additional fields.
 fn odd_api(more: &Value) -> legate_proxycfg::UpstreamSnapshot {
     let mut definition = json!({"DestinationName": "api", "LocalBindPort": 9191});
     for (key, value) in more.as_object().unwrap() {
@@ -79,7 +79,7 @@ fn odd_api(more: &Value) -> legate_proxycfg::UpstreamSnapshot {
 }
 
 #[test]
-fn a_bad_value_hurts_one_resource_of_a_new_proxy() {
+fn an_invalid_value_affects_one_resource_of_a_new_proxy() {
     let generator = Generator::new();
     let all = names(&generator.generate(&with_api(Protocol::Http), None));
     let without = |missing: &str| -> Vec<String> {
@@ -122,7 +122,7 @@ fn a_bad_value_hurts_one_resource_of_a_new_proxy() {
 }
 
 #[test]
-fn what_cannot_be_made_keeps_its_last_good_version() {
+fn a_failed_resource_keeps_its_last_good_version() {
     let generator = Generator::new();
     let first = with_api(Protocol::Http);
     let before = generator.generate(&first, None);
@@ -136,7 +136,7 @@ fn what_cannot_be_made_keeps_its_last_good_version() {
     assert_ne!(get(&after, 4, "leaf"), get(&before, 4, "leaf"));
     assert!(after.failures()[0].kept);
     assert!(!after.cannot_make(after.failures()[0].type_url(), PUBLIC));
-    // Whatever changes next, the version stays, and a mended value brings the next one.
+    // The version stays through later changes until the value is corrected.
     let third = Snapshot {
         upstreams: Vec::new(),
         ..second.clone()
@@ -175,7 +175,7 @@ fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
     let good = with(&written("own"), &written("own_api"));
     let before = generator.generate(&good, None);
     assert_eq!(before.failures(), []);
-    // Neither the name nor anything else can be read.
+    // Neither the name nor anything else can be parsed.
     let typo = with("{\"name\": ", "{");
     let after = generator.generate(&typo, Some((&good, &before)));
     assert!(after.failures().iter().all(|failure| failure.kept));
@@ -184,7 +184,7 @@ fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
     let renamed = with(&written("renamed"), &written("renamed_api"));
     let mended = generator.generate(&renamed, Some((&typo, &after)));
     assert_eq!(names(&mended), names(&generator.generate(&renamed, None)));
-    // An upstream that is gone leaves nothing behind.
+    // A removed upstream leaves nothing behind.
     let gone = Snapshot {
         upstreams: Vec::new(),
         ..typo.clone()
@@ -194,9 +194,9 @@ fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
     assert!(listener(&last, "own").is_some());
 }
 
-/// Nobody gets round a new rule by breaking a setting of their own service.
+/// A user cannot bypass a new rule by breaking another setting of their service.
 #[test]
-fn a_listener_that_cannot_be_made_goes_when_its_access_rules_change() {
+fn a_failed_listener_is_dropped_when_its_access_rules_change() {
     let generator = Generator::new();
     let written = json!({"envoy_public_listener_json": "{"});
     for (config, protocol) in [
@@ -245,7 +245,7 @@ fn a_kept_listener_keeps_what_it_refers_to() {
     assert!(cluster(&after, &format!("12345678~{API}")).is_some());
     assert_eq!(listener(&after, PUBLIC), listener(&before, PUBLIC));
     assert_eq!(routes(&after), routes(&before));
-    // One earlier version is kept, however often the rest changes.
+    // Only one earlier version is kept, however often other inputs change.
     customise(&mut odd, Some("87654321"));
     let third = Snapshot {
         upstreams: vec![odd],
@@ -274,7 +274,7 @@ fn a_listener_is_not_made_without_its_cluster() {
     let after = generator.generate(&bad_outgoing(first.clone()), Some((&first, &before)));
     assert_eq!(after.failures().len(), 1);
     assert_eq!(names(&after), names(&before));
-    // Another cluster, which cannot be made either: the listener stays with the one that there is.
+    // Another cluster that cannot be made either: the listener stays with the existing cluster.
     let mut moved = bad_outgoing(first.clone());
     customise(&mut moved.upstreams[0], Some("12345678"));
     let after = generator.generate(&moved, Some((&first, &before)));
@@ -284,7 +284,7 @@ fn a_listener_is_not_made_without_its_cluster() {
 }
 
 #[test]
-fn access_rules_that_cannot_be_made_are_never_left_out() {
+fn failed_access_rules_are_never_omitted() {
     let generator = Generator::new();
     let bad = |protocol| Snapshot {
         intentions: bad_intentions(),
@@ -304,14 +304,15 @@ fn access_rules_that_cannot_be_made_are_never_left_out() {
     let stays = generator.generate(&bad(Protocol::Http), Some((&http, &spoke_http)));
     assert_eq!(routes(&stays), routes(&spoke_http));
 
-    // The routes can be made again: the listener follows, although nothing else has changed.
+    // The routes can be made again, so that the listener is made, although nothing else has
+    // changed.
     let next = generator.generate(&http, Some((&bad(Protocol::Http), &closed)));
     assert_eq!(next.failures(), []);
     assert!(listener(&next, PUBLIC).is_some() && routes(&next).is_some());
 }
 
 #[test]
-fn a_kept_listener_gives_way_to_one_that_can_be_made() {
+fn a_kept_listener_yields_its_address_to_a_new_one() {
     let generator = Generator::new();
     let first = with_api(Protocol::Http);
     let before = generator.generate(&first, None);
@@ -329,7 +330,7 @@ fn a_kept_listener_gives_way_to_one_that_can_be_made() {
 }
 
 #[test]
-fn a_proxy_that_can_do_nothing_is_unusable() {
+fn a_proxy_without_secrets_or_listeners_is_unusable() {
     let generator = Generator::new();
     let good = web();
     let snapshot = Snapshot {
@@ -355,7 +356,7 @@ fn a_proxy_that_can_do_nothing_is_unusable() {
 }
 
 #[test]
-fn a_change_computes_the_parts_that_it_is_about() {
+fn a_change_computes_only_affected_parts() {
     let first = Snapshot {
         protocol: Protocol::Http,
         upstreams: (0..50)
@@ -389,7 +390,7 @@ fn a_change_computes_the_parts_that_it_is_about() {
     assert_eq!(cost(&|s| set_instances(&mut s.upstreams[7], &flap)), (1, 1));
     let allow = intentions(&[("shop", json!("allow"))]);
     assert_eq!(cost(&|s| s.intentions = Arc::clone(&allow)), (1, 1));
-    // The public listener and each upstream's cluster have the mesh's TLS in them.
+    // The public listener and each upstream's cluster contain the mesh's TLS settings.
     let tls = mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));
     assert_eq!(cost(&|s| s.mesh = Arc::clone(&tls)), (51, 1));
     assert_eq!(
@@ -401,7 +402,7 @@ fn a_change_computes_the_parts_that_it_is_about() {
 }
 
 #[test]
-fn what_proxies_have_in_common_is_encoded_once_for_all() {
+fn common_resources_are_encoded_once() {
     let generator = Generator::new();
     let proxies: Vec<Snapshot> = (0..20).map(|_| with_api(Protocol::Http)).collect();
     let sets: Vec<ResourceSet> = proxies
@@ -429,7 +430,7 @@ fn what_proxies_have_in_common_is_encoded_once_for_all() {
     }
 }
 
-/// A sidecar with these exposed paths, by their listeners' ports, and the application's address.
+/// A sidecar with exposed paths on these listener ports, and with this application address.
 fn exposing(ports: &[u16], local_service_address: &str) -> Snapshot {
     let path = |port: &u16| json!({"Path": "/x", "ListenerPort": port, "LocalPathPort": port - 1});
     let paths: Vec<Value> = ports.iter().map(path).collect();
@@ -450,7 +451,7 @@ fn fewer_exposed_paths_while_something_fails() {
     let good = exposing(&[20300, 20301], "127.0.0.1");
     let first = generator.generate(&good, None);
     assert_eq!(first.failures(), []);
-    // Nothing that leads to the application can be made: what is wanted still stays as it was.
+    // No cluster of the application can be made: the current resources stay.
     let bad = exposing(&[20300], "localhost");
     let after = generator.generate(&bad, Some((&good, &first)));
     assert!(after.failures().iter().all(|failure| failure.kept));
@@ -495,6 +496,7 @@ fn exposed_paths_are_made_again_with_their_registration_only() {
         instance: exposing(&[20300, 20301, 20302], "127.0.0.1").instance,
         ..before.clone()
     };
-    // The application's cluster, routes and listener, two parts a path, and the upstream's cluster.
+    // The application's cluster, routes and listener, two parts for each path, and the upstream's
+    // cluster.
     assert_eq!(work(&registered), 3 + 6 + 1);
 }

@@ -1,4 +1,4 @@
-//! Upstreams whose chains do not compile any more keep all of their last good version.
+//! Upstreams whose chains no longer compile keep all resources of their last good version.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::describe::type_urls;
 use crate::support::{chained, edit_chain, instance, mesh, sidecar, upstream, web};
 use crate::transparent::{implicit, outbound};
 
-/// `api`, whose requests for `/beta` go to `canary`, and to `backup` when it has no instance.
+/// `api` with requests for `/beta` routed to `canary`, which fails over to `backup`.
 fn routed() -> UpstreamSnapshot {
     let http = |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
     let entries = [
@@ -41,7 +41,7 @@ fn plain() -> UpstreamSnapshot {
     )
 }
 
-/// The same upstream with entries that do not fit together.
+/// The same upstream with conflicting entries.
 fn broken(upstream: &UpstreamSnapshot) -> UpstreamSnapshot {
     let mut resolved = ResolvedChain::clone(&upstream.resolved);
     resolved.chain = Err(ChainError::Circle(vec!["api".to_owned()]));
@@ -81,7 +81,7 @@ fn implicitly(upstream: UpstreamSnapshot) -> Snapshot {
     captured(json!({}), vec![dialled(upstream, "240.0.0.1")])
 }
 
-/// Both ways at once.
+/// The upstream both explicitly and implicitly.
 fn both(upstream: UpstreamSnapshot) -> Snapshot {
     Snapshot {
         upstreams: vec![upstream.clone()],
@@ -101,7 +101,7 @@ fn everything(set: &ResourceSet) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_chain_that_does_not_compile_any_more_changes_nothing() {
+fn a_chain_that_no_longer_compiles_changes_nothing() {
     let ways: [fn(UpstreamSnapshot) -> Snapshot; 3] = [explicitly, implicitly, both];
     for (way, snapshot) in ways.iter().enumerate() {
         for upstream in [routed(), plain()] {
@@ -113,7 +113,7 @@ fn a_chain_that_does_not_compile_any_more_changes_nothing() {
             let second = generator.generate(&bad, Some((&good, &first)));
             assert_eq!(everything(&second), everything(&first), "{way}");
             assert!(second.failures().iter().any(|one| one.kept), "{way}");
-            // However often something else changes.
+            // However often other inputs change.
             let mut last = (bad, second);
             for policy in ["TLSv1_2", "TLSv1_3"] {
                 let next = Snapshot {
@@ -126,7 +126,7 @@ fn a_chain_that_does_not_compile_any_more_changes_nothing() {
             let back = snapshot(broken(&upstream));
             let third = generator.generate(&back, Some((&last.0, &last.1)));
             assert_eq!(everything(&third), everything(&first), "{way}");
-            // It is mended.
+            // The entries are corrected.
             let mended = generator.generate(&good, Some((&back, &third)));
             assert_eq!(mended.failures(), []);
             assert_eq!(everything(&mended), everything(&first), "{way}");
@@ -134,9 +134,9 @@ fn a_chain_that_does_not_compile_any_more_changes_nothing() {
     }
 }
 
-/// Others get on: an address that is new leads somewhere at once, and what nobody wants any more goes.
+/// Other services are not affected: new addresses are routed at once, and removed ones are dropped.
 #[test]
-fn what_is_kept_of_one_service_holds_back_no_other() {
+fn kept_resources_of_a_service_do_not_affect_others() {
     let generator = Generator::new();
     let good = implicitly(routed());
     let first = generator.generate(&good, None);
@@ -155,7 +155,7 @@ fn what_is_kept_of_one_service_holds_back_no_other() {
     assert_eq!(everything(&third), everything(&fresh));
 }
 
-/// A chain that compiles, and of which a cluster cannot be made that was never there.
+/// A chain that compiles, with a new cluster that cannot be made.
 #[test]
 fn a_new_chain_that_cannot_be_made_changes_nothing() {
     for snapshot in [explicitly, implicitly] {

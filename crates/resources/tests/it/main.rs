@@ -1,5 +1,5 @@
-//! Snapshots in, Envoy's messages out: golden files for what they say, and properties of how they
-//! are encoded and shared.
+//! Snapshots in, Envoy's messages out: golden files for their contents, and properties of their
+//! encoding and sharing.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What must fail does, with an error that names what to change; what may be ignored is a warning.
+//! Invalid values fail with an error that names the setting, or are ignored with a warning.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::describe::type_urls;
 use crate::support::{api, intentions, leaf, made, mesh, roots, sidecar, upstream, web};
 
-/// The one reason for everything that cannot be made.
+/// The common reason of all failures.
 fn error(snapshot: &Snapshot) -> GenerateError {
     let set = Generator::new().generate(snapshot, None);
     let mut failures = set.failures().iter();
@@ -150,7 +150,7 @@ fn socket_permissions_must_be_octal() {
 }
 
 #[test]
-fn what_has_no_effect_is_told() {
+fn settings_without_effect_are_warned_about() {
     let strange = json!({
         "DestinationName": "api", "LocalBindPort": 9191,
         "Config": {"limits": 7, "balance_outbound_connections": "fair"},
@@ -200,11 +200,11 @@ fn two_listeners_of_one_name_are_warned_about() {
         ..web()
     };
     let set = made(&snapshot);
-    let expected = ["two different listeners are named same: the first one counts"];
+    let expected = ["two different listeners are named same: the first one is used"];
     assert_eq!(set.warnings(), expected);
 }
 
-/// The usual place of the listener for the mesh is free then.
+/// The default address of the public listener is free then.
 #[test]
 fn an_exposed_path_keeps_off_a_written_listener() {
     let listener = json!({
@@ -236,7 +236,8 @@ fn an_exposed_path_keeps_off_a_written_listener() {
         .collect();
     assert_eq!(listeners, ["exposed_path_usual:0.0.0.0:20000", "own"]);
     let warnings = set.warnings().join("\n");
-    let expected = "/own has no listener, for 0.0.0.0:20300 is the public listener's";
+    let expected =
+        "/own has no listener, because 0.0.0.0:20300 is the address of the public listener";
     assert!(warnings.contains(expected), "{warnings}");
 }
 
@@ -260,7 +261,7 @@ fn two_listeners_on_one_port_are_warned_about() {
     let set = made(&snapshot);
     let warnings = set.warnings().join("\n");
     for part in [
-        "/public has no listener, for 0.0.0.0:20000 is the public listener's",
+        "/public has no listener, because 0.0.0.0:20000 is the address of the public listener",
         "listener exposed_path_b listens on 0.0.0.0:20300, as another one does",
         "upstream api listens on 0.0.0.0:20301, as another one does",
     ] {

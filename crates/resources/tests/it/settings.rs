@@ -1,4 +1,4 @@
-//! What central configuration says for every listener and cluster of a proxy, in full.
+//! The effects of central configuration on all listeners and clusters of a proxy, in full.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn an_own_json_format_goes_to_standard_error() {
     insta::assert_snapshot!(listeners(&snapshot));
 }
 
-/// The registration itself cannot say it: it comes from central configuration.
+/// From central configuration, because the registration itself has no such field.
 fn permissive(mode: &str, port: u16) -> Snapshot {
     let mut instance = sidecar(json!({"LocalServicePort": port, "Mode": mode}));
     Arc::make_mut(&mut instance).proxy.mutual_tls_mode = MutualTlsMode::Permissive;
@@ -101,7 +101,7 @@ fn permissive_opens_nothing_where_nothing_is_captured() {
     assert_eq!(listeners(&permissive("transparent", 0)), strict(0));
 }
 
-/// A listener with a chain for requests, one for bytes, and one for what neither takes.
+/// A listener with a chain for requests, one for TCP, and a default chain.
 fn written_listener() -> String {
     let manager = json!({
         "name": "any",
@@ -170,7 +170,7 @@ fn a_written_listener_of_bytes_has_tls_and_access_rules_in_every_chain() {
     insta::assert_snapshot!(listeners(&snapshot));
 }
 
-/// A list of filters of its own takes the place of the others where a request upgrades.
+/// For upgrades, a separate list of filters replaces the others.
 #[test]
 fn upgrades_pass_the_access_rules_of_a_written_listener() {
     let mut listener: Value = serde_json::from_str(&written_listener()).unwrap();
@@ -186,7 +186,7 @@ fn upgrades_pass_the_access_rules_of_a_written_listener() {
     assert_eq!(rules(&listener.to_string()), rules(&written_listener()) + 1);
 }
 
-/// Also of those about requests, which are part of it.
+/// Including rules for requests, which are part of the listener.
 #[test]
 fn a_written_listener_is_made_again_when_an_intention_changes() {
     let generator = Generator::new();
@@ -208,7 +208,7 @@ fn a_listener_that_cannot_be_guarded_is_not_served() {
     let no_listener = r#"{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"}"#;
     let broken = written_listener().replace("statPrefix", "statPrefixes");
     let udp = written_listener().replace("\"portValue\"", "\"protocol\":\"UDP\",\"portValue\"");
-    // Routes can turn off a filter by its name, however that is spelt.
+    // Routes can disable a filter by name, in any spelling.
     let off =
         r#"{"@type":"type.googleapis.com/envoy.config.route.v3.FilterConfig","disabled":true}"#;
     let host = format!(
@@ -396,7 +396,7 @@ fn requests_are_limited_by_path_alone() {
     assert!(set.warnings()[0].starts_with("RateLimits have no effect"));
 }
 
-/// As the proxy's snapshot has them: the agent that gave the checks their ports is on the node.
+/// As in the proxy's snapshot: the agent that assigned the ports to the checks is on the node.
 #[test]
 fn paths_of_checks_are_there_for_the_agents_machine() {
     let expose = json!({
@@ -436,9 +436,9 @@ fn paths_of_checks_are_there_for_the_agents_machine() {
     );
 }
 
-/// Zero is no limit; a negative number is as if it were not there.
+/// Zero disables the timeout; a negative number counts as absent.
 #[test]
-fn envoy_waits_for_endpoints_and_routes_as_long_as_it_is_told() {
+fn the_fetch_timeout_applies_to_endpoints_and_routes() {
     let snapshot = |millis: i64| Snapshot {
         protocol: Protocol::Http,
         instance: sidecar(json!({
@@ -458,7 +458,7 @@ fn envoy_waits_for_endpoints_and_routes_as_long_as_it_is_told() {
     assert_eq!(times(-1), (0, 0));
 }
 
-/// Of instances in the caller's zone, its region, another region, and one of which nobody knows where.
+/// Instances in the caller's zone, in its region, in another region, and without a locality.
 fn scattered() -> Vec<CheckServiceNode> {
     let at = |address: &str, port, region: &str, zone: &str| {
         let mut one = instance(address, port, &[]);

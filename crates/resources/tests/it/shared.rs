@@ -1,4 +1,4 @@
-//! The same input gives the same bytes, and one resource for everybody.
+//! Equal inputs give the same bytes, and one shared resource.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn changed(before: &ResourceSet, after: &ResourceSet) -> Vec<String> {
     names
 }
 
-/// Something of everything, with several access policies.
+/// A snapshot with every feature, and several access policies.
 fn rich() -> Snapshot {
     let get = json!([{"Action": "allow", "HTTP": {"Methods": ["GET"]}}]);
     let sources: Vec<String> = (0..12).map(|n| format!("caller-{n}")).collect();
@@ -86,7 +86,7 @@ fn the_version_is_the_hash_of_the_body() {
 }
 
 #[test]
-fn proxies_share_what_is_the_same() {
+fn proxies_share_equal_resources() {
     let generator = Generator::new();
     let web = Snapshot {
         upstreams: vec![api(Protocol::Http)],
@@ -126,7 +126,7 @@ fn the_same_again_is_the_same_resource() {
 }
 
 #[test]
-fn each_change_touches_only_what_depends_on_it() {
+fn a_change_affects_only_dependent_resources() {
     let generator = Generator::new();
     let before = generator.generate(&rich(), None);
     let after = |edit: &dyn Fn(&mut Snapshot)| {

@@ -1,5 +1,5 @@
-//! Generated config entries, as users could write them: names of few services, so that entries meet,
-//! and values of which most are right by themselves.
+//! Strategies for config entries as users could write them: few service names, so that entries
+//! interact, and mostly valid values.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
-/// A field with its value, or none.
+/// An optional field.
 type Field = (&'static str, BoxedStrategy<Option<Value>>);
 
 /// An object with some of the fields.
@@ -25,7 +25,7 @@ fn always(name: &'static str, value: impl Strategy<Value = Value> + 'static) -> 
     (name, value.prop_map(Some).boxed())
 }
 
-/// Not often given.
+/// A field that is rarely present.
 fn maybe(name: &'static str, value: impl Strategy<Value = Value> + 'static) -> Field {
     (name, option::weighted(0.3, value).boxed())
 }
@@ -50,12 +50,12 @@ fn duration() -> BoxedStrategy<Value> {
     one_of(&["0s", "1ns", "1ms", "1500ms", "7s", "90m", "2562047h"])
 }
 
-/// A duration where a negative one is no limit.
+/// A duration, of which negative values disable a limit.
 fn limit() -> BoxedStrategy<Value> {
     prop_oneof![4 => duration(), 1 => one_of(&["-1s", "-1ns"])].boxed()
 }
 
-/// What users write in places for a text.
+/// Values for text fields.
 fn text() -> BoxedStrategy<Value> {
     prop_oneof![
         4 => one_of(&["a", "v1", "x-one", "A-b_c.d", "100%", "%", "%%", "a b", " ", "ü", "a,b", "{\"a\": 1}"]),
@@ -105,7 +105,7 @@ fn methods() -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// Exactly one of the fields, by far most often.
+/// Almost always exactly one of the fields.
 fn one_field(
     fields: Vec<(&'static str, BoxedStrategy<Value>)>,
 ) -> BoxedStrategy<Map<String, Value>> {
@@ -150,7 +150,7 @@ fn header_changes() -> BoxedStrategy<Value> {
     ])
 }
 
-/// A condition on a value, which may also be one of these.
+/// A condition on a value, with additional operators.
 fn value(more: &[&'static str]) -> BoxedStrategy<Map<String, Value>> {
     let mut fields = vec![
         ("Present", Just(json!(true)).boxed()),

@@ -1,4 +1,4 @@
-//! Snapshots made by hand, with nothing in them that changes from run to run.
+//! Hand-made, deterministic snapshots.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,7 @@ use legate_proxycfg::{
 use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
 
-/// The sidecar of `web` without upstreams and intentions, where everything is refused by default.
+/// The sidecar of `web` without upstreams and intentions, with a default of deny.
 pub(crate) fn web() -> Snapshot {
     Snapshot {
         proxy: ProxyId {
@@ -42,7 +42,7 @@ pub(crate) fn web() -> Snapshot {
     }
 }
 
-/// What is made of a snapshot of which everything can be made.
+/// The resources of a snapshot without failures.
 pub(crate) fn made(snapshot: &Snapshot) -> ResourceSet {
     let set = Generator::new().generate(snapshot, None);
     assert_eq!(set.failures(), []);
@@ -95,7 +95,7 @@ pub(crate) fn roots(name: &str) -> Arc<CaRoots> {
     })
 }
 
-/// Intentions for `web`: each a source with an action, or with permissions.
+/// Intentions for `web`, each a source with an action or with permissions.
 pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<Vec<Arc<Intention>>> {
     let one = |(source, says): &(&str, Value)| {
         let mut intention = json!({"SourceName": source, "DestinationName": "web"});
@@ -113,7 +113,7 @@ pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<Vec<Arc<Intention>>> {
     Arc::new(list.iter().map(one).collect())
 }
 
-/// Providers of tokens, by their names.
+/// JWT providers by name.
 pub(crate) fn providers(list: &[Value]) -> Arc<JwtProviders> {
     let one = |entry: &Value| {
         let mut entry = entry.clone();
@@ -138,7 +138,7 @@ pub(crate) fn mesh(entry: Value) -> Arc<Option<Mesh>> {
     }
 }
 
-/// An upstream of which no entry says more than what it speaks.
+/// An upstream without config entries other than its protocol.
 pub(crate) fn upstream(
     definition: Value,
     protocol: Protocol,
@@ -150,7 +150,7 @@ pub(crate) fn upstream(
     chained(definition, &entries, |_| instances.clone())
 }
 
-/// An upstream with the chain that these entries make, and the instances of each target by its id.
+/// An upstream with the chain of these entries, and the instances of each target by id.
 pub(crate) fn chained(
     definition: Value,
     entries: &[Value],
@@ -186,10 +186,10 @@ pub(crate) fn chained(
     }
 }
 
-/// Entries as documents have them.
+/// Config entries as in documents.
 struct Written(Vec<ConfigEntry>);
 
-/// The entry of a kind with a name.
+/// The entry of this kind and name.
 macro_rules! written {
     ($entries:expr, $kind:ident, $name:expr) => {
         $entries.0.iter().find_map(|entry| match entry {
@@ -221,7 +221,7 @@ impl Entries for Written {
     }
 }
 
-/// Changes the chain of an upstream; the instances stay.
+/// Changes the chain of an upstream, but not its instances.
 pub(crate) fn edit_chain(upstream: &mut UpstreamSnapshot, edit: impl FnOnce(&mut Chain)) {
     let mut chain = Chain::clone(upstream.resolved.chain.as_ref().unwrap());
     let ids = chain.targets.keys();
@@ -231,7 +231,7 @@ pub(crate) fn edit_chain(upstream: &mut UpstreamSnapshot, edit: impl FnOnce(&mut
     upstream.resolved = Arc::new(ResolvedChain::new(Arc::new(chain), lists));
 }
 
-/// Gives clusters of an upstream names of their own.
+/// Sets the customization hash in the names of an upstream's clusters.
 pub(crate) fn customise(upstream: &mut UpstreamSnapshot, hash: Option<&str>) {
     edit_chain(upstream, |chain| {
         chain.customization_hash = hash.map(str::to_owned);

@@ -1,4 +1,5 @@
-//! Intentions that ask for tokens: what verifies them, what asks, and what changes with what.
+//! Intentions that require tokens: verification, requirements, and the resources that changes
+//! affect.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -113,7 +114,7 @@ fn providers_and_requirements_in_full() {
 }
 
 #[test]
-fn a_provider_that_does_not_exist_lets_nothing_through_and_is_reported() {
+fn a_missing_provider_denies_requests_and_is_reported() {
     for default_intention in [Action::Deny, Action::Allow] {
         for says in [
             json!("allow"),
@@ -136,7 +137,7 @@ fn a_provider_that_does_not_exist_lets_nothing_through_and_is_reported() {
                 warning.contains("\"lost\"") && warning.contains("\"shop\""),
                 "{warning}"
             );
-            // Whatever tokens say: nothing is asked of them, and the condition never holds.
+            // Independent of the tokens: the condition never matches.
             let routes = routes(&set);
             assert!(!routes.contains("jwt_payload"), "{routes}");
             assert!(!listener(&set).contains("jwt_authn"));
@@ -233,7 +234,7 @@ fn a_requirement_changes_routes_and_a_provider_the_listener() {
     );
     assert_eq!(differs(&moved), ["Listener public_listener"]);
 
-    // The last one whose keys are on a server: its cluster goes.
+    // The last provider with keys on a server: its cluster is removed.
     let without = of(required(&["okta"]), providers(&[local("okta")]));
     assert_eq!(
         differs(&without),
@@ -259,7 +260,7 @@ fn a_requirement_changes_routes_and_a_provider_the_listener() {
 }
 
 #[test]
-fn the_server_of_keys_is_verified_or_it_is_said_that_it_is_not() {
+fn an_unverified_key_server_is_warned_about() {
     let set = made(&Snapshot {
         intentions: with_jwt(json!("allow"), required(&["corp"])),
         jwt_providers: providers(&[remote("corp")]),

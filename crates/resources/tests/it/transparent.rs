@@ -1,4 +1,5 @@
-//! What a proxy in transparent mode has: golden files, whose an address is, and what a change costs.
+//! Resources of a proxy in transparent mode: golden files, conflicts of addresses, and the cost of
+//! changes.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ fn service(
     implicit(upstream, &addresses)
 }
 
-/// `web`, which may call these.
+/// `web`, which may call these services.
 pub(crate) fn captured(proxy: Value, implicit: Vec<Arc<ImplicitUpstream>>) -> Snapshot {
     let mut proxy = proxy;
     proxy["Mode"] = json!("transparent");
@@ -75,7 +76,7 @@ pub(crate) fn two() -> Vec<Arc<ImplicitUpstream>> {
     ]
 }
 
-/// What a proxy in any other mode does not have.
+/// Only the resources that a proxy in any other mode does not have.
 fn described(snapshot: &Snapshot) -> String {
     let (set, usual) = (made(snapshot), made(&web()));
     let mut out = String::new();
@@ -200,8 +201,8 @@ fn an_address_leads_to_one_service() {
     assert_eq!(
         set.warnings(),
         [
-            "services db and api both have the virtual IP 10.96.0.5: it leads to db",
-            "services zero and old both have the virtual IP 10.96.0.6: it leads to zero",
+            "services db and api both have the virtual IP 10.96.0.5: it is routed to db",
+            "services zero and old both have the virtual IP 10.96.0.6: it is routed to zero",
         ]
     );
     insta::assert_snapshot!(outbound(&set).unwrap());
@@ -223,18 +224,18 @@ fn a_service_whose_cluster_cannot_be_made_does_not_leave_the_mesh() {
     let listener = outbound(&first).unwrap();
     assert!(listener.contains("240.0.0.1") && !listener.contains("http_connection_manager"));
 
-    // As soon as it can be made, the listener has its routes.
+    // Once the cluster can be made, the listener gets its routes.
     let good = captured(json!({}), two());
     let after = generator.generate(&good, Some((&bad, &first)));
     assert_eq!(after.failures(), []);
     assert_eq!(outbound(&after), outbound(&made(&good)));
-    // The version before stays, and the listener with it.
+    // The previous version stays, and the listener with it.
     let again = generator.generate(&bad, Some((&good, &after)));
     assert!(again.failures().iter().all(|failure| failure.kept));
     assert_eq!(outbound(&again), outbound(&after));
 }
 
-/// What a change makes anew: parts that are looked at, and resources that are encoded.
+/// The cost of a change: recomputed parts and encoded resources.
 fn cost(change: impl FnOnce(&mut Snapshot)) -> (u64, u64) {
     let generator = Generator::new();
     let before = captured(json!({}), two());

@@ -1,18 +1,18 @@
-//! What keeps the rows: the contract between the committer and a place that survives the process.
+//! Backends store the rows: the contract between the committer and durable storage.
 //!
-//! A backend keeps a header, an index and rows. To it keys and values are bytes: what they mean,
-//! and that those of secret tables are sealed, is settled before they get here. It never decides
-//! what a transaction may do, and holds no copy of the rows in memory: that is the [`State`].
+//! A backend stores a header, an index and rows. Keys and values are opaque bytes: they are
+//! encoded, and secret tables are sealed, above this layer. A backend makes no decisions about
+//! transactions, and holds no copy of the rows in memory, unlike [`State`].
 //!
-//! Everything that a backend holds has one index, which grows with each commit. A commit names the
-//! index that it was made from, and is refused when the backend holds another one. So commits are
-//! serial, whoever makes them, and all servers over one backend pass through the same states at
-//! the same indexes.
+//! The contents of a backend have one index, which grows with each commit. A commit names its base
+//! index, and is refused if the backend is at another index. So commits are serialized across
+//! committers, and all servers that share a backend pass through the same states at the same
+//! indexes.
 //!
-//! A new backend is one module here that implements [`Backend`], a variant of
-//! `StoreConfig`, and the line in `Store::open` that opens it. Opening is not part of the
-//! trait, because every backend has settings of its own; it returns the backend and what it holds
-//! ([`Loaded`]), or `None` when nothing was ever stored there.
+//! A new backend is a module here that implements [`Backend`], a variant of `StoreConfig`, and a
+//! line in `Store::open` that opens it. Opening is not part of the trait, because every backend has
+//! its own settings; it returns the backend and its contents ([`Loaded`]), or `None` if nothing was
+//! ever stored.
 //!
 //! [`State`]: crate::State
 
@@ -25,97 +25,93 @@ use std::sync::Arc;
 
 use crate::outcome::Unavailable;
 
-/// Keys of rows in their stored form (`Key::to_bytes`).
+/// Keys of rows in stored form (`Key::to_bytes`).
 pub(crate) type KeyBytes = Arc<[u8]>;
 
-/// Everything that a backend holds, at one index.
+/// The contents of a backend at one index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loaded {
-    /// What to know before the rows can be read. It is written by [`Backend::replace`] only.
+    /// The header, needed to decode the rows. Only [`Backend::replace`] writes it.
     pub(crate) header: Vec<u8>,
     /// The index of the last commit.
     pub(crate) index: u64,
-    /// All rows, the keys in ascending order and each of them once.
+    /// All rows, by unique ascending keys.
     pub(crate) rows: Vec<(KeyBytes, Vec<u8>)>,
 }
 
-/// What some transactions changed. It is stored as a whole or not at all.
+/// The changes of some transactions, stored atomically.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// The index that the transactions were run on.
+    /// The index before the transactions.
     pub(crate) base: u64,
-    /// The index afterwards: greater than `base`, by one for each transaction that changed
-    /// something.
+    /// The index after them: `base` plus the number of transactions that changed something.
     pub(crate) index: u64,
-    /// The rows that change, with their new values; `None` removes a row. It is not empty, and not
-    /// longer than [`Backend::rows_at_once`] unless one transaction alone is.
+    /// The changed rows with their new values; `None` removes a row. Not empty, and at most
+    /// [`Backend::rows_at_once`] rows unless a single transaction changes more.
     pub(crate) rows: BTreeMap<KeyBytes, Option<Vec<u8>>>,
 }
 
-/// A commit that this committer did not make, or of which it was not known whether it was made.
+/// A commit that another committer made, or whose outcome was unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Some rows changed. `base` is the index of the commit before.
+    /// Some rows changed. `base` is the index of the previous commit.
     Batch(Arc<Batch>),
-    /// Everything was replaced, with a higher index. Also what a backend answers that cannot tell
-    /// what happened in between (a watch was lost, history was compacted): it reads everything
-    /// again.
+    /// Everything was replaced, with a higher index. Also returned if the backend has lost track of
+    /// changes (a watch was lost, or history was compacted) and has read everything again.
     Everything(Arc<Loaded>),
 }
 
 /// Why a commit was not made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NotCommitted {
-    /// The backend holds another index than the one that the commit was made from. Nothing was
-    /// written. [`Backend::changed`] gives what is missing; then the transactions run again.
+    /// Conflict: the backend is at another index than the base of the commit. Nothing was written.
+    /// [`Backend::changed`] returns the missing commits; then the transactions are retried.
     Lost,
-    /// The backend does not take so much at once. Nothing was written. The committer divides what
-    /// is more than one transaction.
+    /// The batch exceeds the limits of the backend. Nothing was written. The committer divides
+    /// batches of several transactions.
     TooLarge(Unavailable),
-    /// The commit could not be made. Nothing was written, or it is not known whether it was:
-    /// should it turn out that it was, [`Backend::changed`] gives it, or the next commit is
-    /// `Lost`. Later commits are tried all the same.
+    /// The commit failed, or its outcome is unknown. If it turns out to have been made,
+    /// [`Backend::changed`] returns it, or the next commit is `Lost`. Later commits are still
+    /// attempted.
     Unavailable(Unavailable),
 }
 
-/// A place that keeps rows. The committer owns it and makes one call at a time.
+/// Durable storage of rows. The committer owns it and makes one call at a time.
 ///
-/// No call blocks the thread it is polled on: input and output that does runs on threads for
-/// blocking work ([`blocking`]).
+/// No call blocks its thread: blocking IO runs on the blocking thread pool ([`blocking`]).
 pub(crate) trait Backend: Send + 'static {
-    /// How many rows one commit should change at most. Transactions that come together are divided
-    /// so; a single transaction that changes more is committed all the same or refused with
-    /// [`NotCommitted::TooLarge`] and what to do. etcd takes 4,032 rows and 1.5 MiB.
+    /// The maximum number of rows per commit for batches of several transactions. A single
+    /// transaction with more rows is committed anyway, or refused with [`NotCommitted::TooLarge`]
+    /// and advice. etcd accepts 4,032 rows and 1.5 MiB.
     fn rows_at_once(&self) -> usize;
 
-    /// Makes a batch durable: after `Ok` it survives the loss of power, and every other server that
-    /// reads sees it. It answers in bounded time.
+    /// Makes a batch durable: after `Ok` it survives a power failure, and is visible to all other
+    /// servers. Completes in bounded time.
     ///
-    /// The future is never dropped before it is ready, except when the process ends: then the batch
-    /// may have been stored or not, but never in part.
+    /// The future is polled to completion, except when the process ends: then the batch may have
+    /// been stored or not, but never in part.
     fn commit(
         &mut self,
         batch: Arc<Batch>,
     ) -> impl Future<Output = Result<(), NotCommitted>> + Send;
 
-    /// Replaces everything, the header included, when the backend holds the index `base` (0:
-    /// nothing was ever stored). The same promises as for [`Backend::commit`], without a limit on
-    /// the number of rows.
+    /// Replaces everything, including the header, if the backend is at index `base` (0: nothing was
+    /// ever stored). Same guarantees as [`Backend::commit`], without a limit on the number of rows.
     fn replace(
         &mut self,
         base: u64,
         contents: Arc<Loaded>,
     ) -> impl Future<Output = Result<(), NotCommitted>> + Send;
 
-    /// The next commit behind those that the committer knows, in order and without a gap: those
-    /// that it loaded, made itself (`Ok`) or got from here before. Its own are not given again.
+    /// The next commit that the committer does not have, in order and without gaps. The committer
+    /// has the commits that it loaded, made itself (`Ok`) or received from here; its own are not
+    /// returned.
     ///
-    /// Pending while there is none. Cancel safe: a change that was not returned is returned by the
-    /// next call. It never fails: a backend that cannot be reached is asked again, with growing
-    /// pauses, for as long as it takes.
+    /// Pending while there is none. Cancel-safe: a change that was not returned is returned by the
+    /// next call. Never fails: an unreachable backend is retried indefinitely, with backoff.
     fn changed(&mut self) -> impl Future<Output = Change> + Send;
 
-    /// Gives back what it holds (locks, leases, connections), in bounded time.
+    /// Releases resources (locks, leases, connections), in bounded time.
     fn close(self) -> impl Future<Output = ()> + Send;
 }
 
@@ -129,7 +125,7 @@ impl Change {
     }
 }
 
-/// Runs work that blocks (files, fsync) on a thread that may be blocked. `None`: it panicked.
+/// Runs blocking work (files, fsync) on the blocking thread pool. `None` if it panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

@@ -164,7 +164,7 @@ fn checks_of_node_and_instance_decide_together() {
 }
 
 #[test]
-fn removing_takes_along_what_hangs_on_it() {
+fn removals_cascade() {
     let store = Store::new();
     let checks = vec![check("c", "w"), check("serf", "")];
     apply(
@@ -194,7 +194,7 @@ fn removing_takes_along_what_hangs_on_it() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_values_are_named() {
     let store = Store::new();
     let nowhere = Node {
         address: String::new(),
@@ -290,10 +290,10 @@ fn a_node_is_known_by_its_id_and_may_change_its_name() {
     assert!(txn.node("a").is_none(), "the old name is gone");
     assert!(txn.service("web").is_empty(), "with what was on it");
 
-    // Nobody watches over it: a machine that was set up anew takes its name.
+    // No agent maintains it: a machine that was set up again takes its name.
     apply(&store, register(with_id("b", "2"), None, vec![]));
     assert!(store.state().read().node_by_id("1").is_none());
-    // Somebody does: neither a new node nor a renamed one gets it.
+    // With a live agent, neither a new node nor a renamed one gets the name.
     let alive = |status| HealthCheck {
         check_id: "serfHealth".to_owned(),
         status,
@@ -318,7 +318,7 @@ fn a_node_is_known_by_its_id_and_may_change_its_name() {
 }
 
 #[test]
-fn a_coordinate_goes_with_its_node() {
+fn a_coordinate_is_removed_with_its_node() {
     let store = Store::new();
     let put = |node: &str| {
         let coordinate = NodeCoordinate {
@@ -371,7 +371,7 @@ fn a_check_that_moves_to_an_instance_outside_the_mesh_moves_the_index() {
 }
 
 #[test]
-fn how_an_agent_runs_a_check_goes_with_the_check() {
+fn a_check_definition_is_removed_with_its_check() {
     let store = Store::new();
     let defined = |id: &str, service_id: &str| {
         let definition = legate_model::CheckType {
@@ -405,7 +405,7 @@ fn how_an_agent_runs_a_check_goes_with_the_check() {
     put("of-web", "web-1").unwrap();
     assert!(put("of-nobody", "web-2").is_err());
     assert_eq!(ids(), ["of-node", "of-web"]);
-    // The same again changes nothing.
+    // The same write again is a no-op.
     let (applied, ()) = put("of-web", "web-1").unwrap();
     assert!(!applied.changed);
     let state = store.state();

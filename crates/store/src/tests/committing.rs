@@ -1,4 +1,4 @@
-//! The committer over a backend that several servers share, that loses races and that fails.
+//! The committer with a shared backend that conflicts and fails.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::backend::{Backend, Batch, Change, KeyBytes, Loaded, NotCommitted};
 use crate::origin::Origin;
 use crate::{OpenError, Rejected, Store, Unavailable, WriteError, WriteTxn};
 
-/// What the servers share.
+/// The state that the servers share.
 #[derive(Clone)]
 struct Place(Arc<Shared>);
 
@@ -29,10 +29,10 @@ struct Held {
     fail: bool,
 }
 
-/// One server's access to it.
+/// A server's access to it.
 struct Access {
     place: Place,
-    /// How many of the commits this server knows.
+    /// The number of commits that this server has.
     known: usize,
 }
 
@@ -96,7 +96,7 @@ impl Place {
 
 impl Access {
     async fn store(&mut self, base: u64, change: Change) -> Result<(), NotCommitted> {
-        // Others come in between.
+        // Other tasks run in between.
         tokio::task::yield_now().await;
         let mut held = self.place.0.held.lock().unwrap();
         if held.fail {
@@ -150,7 +150,7 @@ impl Backend for Access {
     async fn close(self) {}
 }
 
-/// Adds one to the port of an instance.
+/// Increments the port of an instance.
 async fn count(store: &Store) {
     let add = |txn: &mut WriteTxn| -> Result<(), WriteError> {
         let found = txn.read().instance("n", "counter");
@@ -172,7 +172,7 @@ async fn two_servers_that_write_the_same_row_lose_nothing() {
     let late = place.open(&key).await;
     let newest = rows(&late.store);
     for server in servers.into_iter().chain([late]) {
-        // What another server wrote arrives by itself.
+        // The commits of the other server arrive without a write.
         while server.store.state().index() < newest.0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -210,7 +210,7 @@ async fn a_restore_reaches_all_servers() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_stored_was_never_seen() {
+async fn unstored_changes_are_never_visible() {
     let place = Place::new();
     let key = SealingKey::generate().unwrap();
     let opened = place.open(&key).await;
@@ -230,7 +230,7 @@ async fn what_could_not_be_stored_was_never_seen() {
         None,
         Vec::new(),
     ));
-    // The second changes nothing and the third is refused, both because of the first.
+    // The second is a no-op and the third is refused, both because of the first.
     let (first, same, taken) = tokio::join!(first, same, taken);
     for result in [first, same, taken] {
         assert!(
@@ -239,7 +239,7 @@ async fn what_could_not_be_stored_was_never_seen() {
         );
     }
     assert_eq!(rows(store), before);
-    // What can be said without the place is said.
+    // Errors that do not need the backend are still returned.
     let refused = store.apply(register(legate_model::Node::default(), None, Vec::new()));
     let refused = refused.await.unwrap_err();
     assert!(
@@ -278,7 +278,7 @@ async fn an_older_store_is_rewritten_by_one_of_those_that_start() {
     );
     assert_eq!(place.load().0.as_ref(), Some(&*old));
     place.fail(false);
-    // The second one loses, and goes on with what the first one wrote.
+    // The second one loses the race, and continues with the contents that the first one wrote.
     let (one, other) = tokio::join!(place.open(&key), place.open(&key));
     upgrade::assert_has_virtual_ips(&one.store);
     assert_eq!(rows(&one.store), rows(&other.store));

@@ -1,4 +1,4 @@
-//! A store on disk: what is written is there after a restart, and who may open it.
+//! A store on disk: durability across restarts, and keys.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{node, register, rows};
 use crate::codec::FORMAT;
 use crate::{Command, OpenError, Store, StoreConfig, WriteError};
 
-/// A store and the scope that its writer runs in.
+/// A store and the scope of its committer.
 pub(super) struct Opened {
     pub(super) store: Store,
     pub(super) scope: Scope,

@@ -110,7 +110,7 @@ fn intentions_live_in_the_entry_of_their_destination() {
 }
 
 #[test]
-fn an_intention_is_replaced_and_the_last_one_takes_the_entry_along() {
+fn removing_the_last_intention_removes_the_entry() {
     let store = Store::new();
     let action = |store: &Store| {
         let found = store.state().read().intention(&"web".into(), "api");
@@ -139,7 +139,7 @@ fn an_intention_is_replaced_and_the_last_one_takes_the_entry_along() {
 }
 
 #[test]
-fn sources_that_differ_in_case_are_two_as_they_are_for_the_proxies() {
+fn intention_sources_are_case_sensitive() {
     let store = Store::new();
     apply(&store, intention("web", "api", IntentionAction::Deny));
     apply(&store, intention("Web", "API", IntentionAction::Allow));

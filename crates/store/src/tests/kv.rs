@@ -1,5 +1,5 @@
-//! Keys, locks and sessions: any sequence of changes, compared with a naive model; whom a change wakes;
-//! what is there after a restart and in a snapshot.
+//! Keys, locks and sessions: sequences of random changes compared with a naive model, wake-ups,
+//! restarts and snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -81,7 +81,7 @@ fn with_checks(status: CheckStatus) -> crate::Command {
     register(node("n1"), Some(instance("web", "w")), vec![failing])
 }
 
-/// What there is, walked over for every question.
+/// A model without indexes.
 #[derive(Debug, Default, Clone)]
 struct Naive {
     keys: BTreeMap<String, KvEntry>,
@@ -166,7 +166,7 @@ impl Naive {
         self.keys.get(key).map_or(0, |entry| entry.modify_index)
     }
 
-    /// Does the same to the store and to the model, and compares what is answered.
+    /// Applies an action to the store and the model, and compares the results.
     fn act(&mut self, store: &Store, act: &Act) {
         let index = store.state().index() + 1;
         match act.clone() {
@@ -193,7 +193,7 @@ impl Naive {
                     |s| s.node == name && (whole || !s.node_checks.is_empty()),
                     index,
                 );
-                // Without its check nothing can depend on it.
+                // A session cannot depend on a check that does not exist.
                 self.failing.insert(name.to_owned());
                 if whole {
                     self.nodes.remove(name);
@@ -327,7 +327,7 @@ fn assert_same(store: &Store, naive: &Naive) {
     }
 }
 
-/// Does one thing; who reads what it changed wakes and sees a newer index.
+/// Applies one action. Readers of the changed keys wake and see a newer index.
 fn step(store: &Store, naive: &mut Naive, act: &Act) {
     let reads: Vec<_> = PREFIXES
         .into_iter()
@@ -366,7 +366,7 @@ proptest! {
 }
 
 #[test]
-fn a_prefix_is_newer_when_something_below_it_goes() {
+fn a_removal_below_a_prefix_raises_its_index() {
     let store = Store::new();
     for key in ["web/1", "web/2", "www"] {
         set(&store, key, "x");
@@ -386,7 +386,7 @@ fn a_prefix_is_newer_when_something_below_it_goes() {
     assert!(!woken(&mut others), "another directory");
 }
 
-/// What somebody writes deep below costs those who watch above a bounded number of prefixes.
+/// A write deep below a watched prefix wakes a bounded number of prefixes.
 #[test]
 fn deep_paths_are_watched_from_every_directory() {
     let store = Store::new();
@@ -404,7 +404,7 @@ fn deep_paths_are_watched_from_every_directory() {
 }
 
 #[test]
-fn ten_thousand_who_wait_are_woken_one_by_one() {
+fn ten_thousand_watches_are_woken_individually() {
     let store = Store::new();
     let mut waiting: Vec<_> = (0..10_000)
         .map(|i| watch(&store, move |txn| txn.kv_below(&format!("app/{i}/")).len()))
@@ -439,7 +439,7 @@ fn a_session_needs_its_node_and_checks() {
     };
     let missing = create(&store, on(&["x"], &[])).unwrap_err();
     assert_eq!(missing.to_string(), "Missing check 'x' registration");
-    // A default that the node lacks is left out.
+    // A default check that the node lacks is omitted.
     let default = NewSession {
         session: on(&["serfHealth"], &[]),
         default_check: true,
@@ -463,7 +463,7 @@ fn a_session_needs_its_node_and_checks() {
 }
 
 #[test]
-fn time_is_over_for_what_has_stayed_as_it_was() {
+fn only_unchanged_sessions_and_delays_expire() {
     let store = Store::new();
     apply(&store, register(node("n1"), None, Vec::new()));
     let brief = Session {

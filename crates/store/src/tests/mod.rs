@@ -1,4 +1,4 @@
-//! Builders that the tests share, and what they say about a store.
+//! Builders and queries that the tests share.
 
 mod access;
 mod catalog;
@@ -119,7 +119,7 @@ fn apply(store: &Store, command: Command) -> Applied {
     attempt(store, command).expect("the command is accepted")
 }
 
-/// A store in memory never makes anybody wait.
+/// Operations of a store in memory complete at once.
 fn attempt(store: &Store, command: Command) -> Result<Applied, Rejected> {
     let applied = store.apply(command).now_or_never();
     applied
@@ -130,7 +130,7 @@ fn attempt(store: &Store, command: Command) -> Result<Applied, Rejected> {
         })
 }
 
-/// Watches what a question looks at.
+/// Watches the reads of a question.
 fn watch<T>(store: &Store, question: impl Fn(&ReadTxn<'_>) -> T) -> Watch {
     let state = store.state();
     let txn = state.read();
@@ -138,7 +138,7 @@ fn watch<T>(store: &Store, question: impl Fn(&ReadTxn<'_>) -> T) -> Watch {
     store.watch(&txn.into_reads())
 }
 
-/// The index that the answer to a question has.
+/// The index of a question's reads.
 fn index_of<T>(store: &Store, question: impl Fn(&ReadTxn<'_>) -> T) -> u64 {
     let state = store.state();
     let txn = state.read();
@@ -154,7 +154,7 @@ fn refuse(store: &Store, command: Command) -> Rejected {
     rejected
 }
 
-/// The index and all rows, each with its text.
+/// The index and all rows as text.
 fn rows(store: &Store) -> (u64, Vec<(String, String)>) {
     let state = store.state();
     let rows = state.all().map(|(key, row)| {
@@ -164,7 +164,7 @@ fn rows(store: &Store) -> (u64, Vec<(String, String)>) {
     (state.index(), rows.collect())
 }
 
-/// Whether a change is waiting to be seen; seeing it takes it away.
+/// Whether a change is pending; consumes it.
 fn woken(watch: &mut Watch) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     pin!(watch.changed()).poll(&mut context).is_ready()

@@ -1,5 +1,5 @@
-//! Policies, roles and the links to them: by example, and any sequence of changes compared with a naive
-//! model.
+//! Policies, roles and the links to them: examples, and sequences of random changes compared with a
+//! naive model.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ fn token(id: &str, policies: Vec<PolicyLink>, roles: Vec<RoleLink>) -> Command {
 }
 
 #[test]
-fn policies_that_exist_from_the_start_need_no_row() {
+fn builtin_policies_need_no_row() {
     let store = Store::new();
     let state = store.state();
     let names: Vec<String> = state
@@ -107,7 +107,7 @@ fn a_name_belongs_to_one() {
 }
 
 #[test]
-fn links_follow_names_and_end_with_what_they_lead_to() {
+fn links_follow_renames_and_removals() {
     let store = Store::new();
     apply(&store, policy("p", "web", ""));
     apply(
@@ -210,7 +210,7 @@ fn any_change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Everything by its id; every question walks over everything.
+/// A model without indexes.
 #[derive(Default, Clone, Debug)]
 struct Naive {
     policies: BTreeMap<String, (String, bool)>,
@@ -241,7 +241,7 @@ impl Naive {
         self.roles.contains_key(&link.id).then(|| link.id.clone())
     }
 
-    /// `None` when the change must be refused.
+    /// `None` if the change must be refused.
     fn changed(&self, change: &Change) -> Option<Self> {
         let mut next = self.clone();
         let once = |ids: Vec<String>| {
@@ -333,7 +333,7 @@ fn assert_same(state: &State, naive: &Naive) {
     }
 }
 
-/// Everything that can be asked.
+/// The answers to all questions.
 fn answers(txn: &ReadTxn<'_>, of: usize) -> String {
     let id = IDS[of % 3];
     let name = NAMES[of % 3];

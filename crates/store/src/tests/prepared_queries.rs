@@ -1,5 +1,5 @@
-//! Prepared queries: how they are found, which names they may have, and what wakes those who read
-//! them; any sequence of changes, compared with a naive model.
+//! Prepared queries: lookup, names and wake-ups, and sequences of random changes compared with a
+//! naive model.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn template(id: &str, name: &str, service: &str) -> PreparedQuery {
     }
 }
 
-/// A store in memory never makes anybody wait.
+/// Operations of a store in memory complete at once.
 fn write(
     store: &Store,
     mut change: impl FnMut(&mut WriteTxn) -> Result<(), Rejected> + Send + 'static,
@@ -51,7 +51,7 @@ fn put(store: &Store, query: PreparedQuery) -> Result<(), Rejected> {
     write(store, move |txn| txn.put_prepared_query(query.clone()))
 }
 
-/// The service that a query asks for, found by an id or a name.
+/// The service of a query, found by an id or a name.
 fn found(txn: &ReadTxn<'_>, id_or_name: &str) -> Result<Option<String>, UnusableQuery> {
     let found = txn.find_prepared_query(id_or_name)?;
     Ok(found.map(|query| query.service.service.clone()))
@@ -92,7 +92,7 @@ fn a_query_is_found_by_id_then_name_then_the_longest_template() {
 }
 
 #[test]
-fn a_name_leads_to_one_query() {
+fn a_name_resolves_to_one_query() {
     let store = Store::new();
     put(&store, query("id-1", "web", "a")).unwrap();
     put(&store, template("id-2", "", "b")).unwrap();
@@ -115,7 +115,7 @@ fn a_name_leads_to_one_query() {
         assert_eq!(rejected.to_string(), expected);
         assert_eq!(store.state().index(), before);
     }
-    // Its own name is free for it, and without a change nothing is written.
+    // The query may keep its own name, and an unchanged query is not written.
     let before = store.state().index();
     put(&store, query("id-1", "web", "a")).unwrap();
     assert_eq!(store.state().index(), before);
@@ -133,7 +133,7 @@ fn the_number_of_queries_is_bounded() {
     let store = Store::new();
     write(&store, |txn| {
         (0..10_000).try_for_each(|n| {
-            // Each one counts those before; that would take long.
+            // `put_prepared_query` counts the existing ones, which would be slow.
             txn.put(query(&format!("id-{n}"), &format!("q{n}"), "web"));
             Ok(())
         })
@@ -158,7 +158,7 @@ fn the_size_of_all_queries_is_bounded() {
         let rest = query(id, &name, "").size();
         query(id, &name, &"s".repeat(bytes - rest))
     };
-    // 1,023 times 64 KiB, and all but a hundred bytes of the last.
+    // 1,023 times 64 KiB, and all but a hundred bytes of the last 64 KiB.
     write(&store, move |txn| {
         (0..1023).for_each(|n| txn.put(sized(&format!("id-{n}"), 64 * 1024)));
         txn.put(sized("last", 64 * 1024 - 1000));
@@ -217,7 +217,7 @@ async fn queries_survive_a_restart_with_their_tokens_sealed() {
 }
 
 #[test]
-fn only_what_may_change_an_answer_wakes() {
+fn only_changes_that_may_affect_a_lookup_wake() {
     let store = Store::new();
     put(&store, query("id-1", "web", "a")).unwrap();
     let mut by_name = watch(&store, |txn| found(txn, "web"));
@@ -244,7 +244,7 @@ proptest! {
                 1 => Some(query(&id, NAMES[name], &format!("plain-{id}"))),
                 _ => Some(template(&id, NAMES[name], &format!("template-{id}"))),
             };
-            // A plain query has a name; that is checked before.
+            // Names of plain queries are validated earlier.
             if changed.as_ref().is_some_and(|one| one.name.is_empty() && !one.is_template()) {
                 continue;
             }

@@ -1,7 +1,7 @@
-//! Servers in processes of their own: killed at any moment, and on a full disk.
+//! Servers in separate processes, killed at random and with a full disk.
 //!
-//! The test binary runs itself. What the children do stands in tests that do nothing unless a
-//! directory is written to their standard input.
+//! The test binary runs itself. The children's work is in tests that do nothing unless a directory
+//! is written to their standard input.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ const WRITERS: u64 = 8;
 /// How often a writing process is killed.
 const KILLS: u64 = 200;
 
-/// Starts a test of this binary as a process of its own. The program's output is what comes
-/// before each line's `@`.
+/// Starts a test of this binary as a process. The output of the test is the part of each line
+/// before `@`.
 fn start(test: &str, wrapper: &[&str], directory: &Path) -> Child {
     let this = std::env::current_exe().unwrap();
     let this = this.to_str().unwrap();
@@ -51,14 +51,14 @@ fn start(test: &str, wrapper: &[&str], directory: &Path) -> Child {
     child
 }
 
-/// The directory that a child works in.
+/// The directory of a child.
 fn given() -> Option<PathBuf> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     Some(PathBuf::from(line.trim())).filter(|path| !path.as_os_str().is_empty())
 }
 
-/// A node whose address is a number, and long enough to need room.
+/// A node with a number as address, padded so that it needs space.
 fn counted(writer: u64, count: u64) -> Node {
     Node {
         address: format!("{count}"),
@@ -85,15 +85,15 @@ async fn child_that_writes() {
     };
     let mut writes: FuturesUnordered<_> = (0..WRITERS).map(write).collect();
     while let Some((writer, next)) = writes.next().await {
-        // One system call, so that a line is whole or missing.
+        // One system call, so that a line is complete or missing.
         let line = format!("{writer} {next} @\n");
         std::io::stdout().write_all(line.as_bytes()).unwrap();
         writes.push(write(writer));
     }
 }
 
-/// Kills the child a while after its first acknowledged write; returns what it acknowledged last
-/// to each writer.
+/// Kills the child some time after its first acknowledged write. Returns the last acknowledged
+/// write of each writer.
 fn kill(mut child: Child, after: Duration) -> Vec<u64> {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut lines = String::new();
@@ -120,7 +120,7 @@ fn kill(mut child: Child, after: Duration) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_kill() {
+async fn acknowledged_writes_survive_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     let mut last = vec![0; WRITERS as usize];
     for round in 0..KILLS {
@@ -131,7 +131,7 @@ async fn what_was_acknowledged_survives_a_kill() {
         for (writer, last) in (0..).zip(&mut last) {
             let acknowledged = acknowledged[writer as usize].max(*last);
             let stored = count(&opened.store, writer);
-            // The write that was on its way may be there or not.
+            // The write in flight may be stored or not.
             assert!(
                 stored == acknowledged || stored == acknowledged + 1,
                 "round {round}: {acknowledged} acknowledged, {stored} stored"
@@ -144,11 +144,11 @@ async fn what_was_acknowledged_survives_a_kill() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_told_which_one_has_the_directory() {
+async fn a_second_process_learns_the_holder_of_the_directory() {
     let directory = tempfile::tempdir().unwrap();
     let child = start("tests::processes::child_that_writes", &[], directory.path());
     let holder = format!("process {}", child.id());
-    // Once it has acknowledged something, it has the directory.
+    // After its first acknowledgement the child has locked the directory.
     let mut child = child;
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut lines = String::new();
@@ -166,13 +166,13 @@ async fn a_second_process_is_told_which_one_has_the_directory() {
     assert!(error.to_string().contains(&holder), "{error}");
 }
 
-/// Limits how large a file this process may write.
+/// Limits the size of files that this process may write.
 fn limit_files(bytes: Option<u64>) {
     let (_, hard) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
     setrlimit(Resource::RLIMIT_FSIZE, bytes.unwrap_or(hard), hard).unwrap();
 }
 
-/// A node that takes a few pages.
+/// A node that needs several pages.
 fn large(number: u64) -> Node {
     let mut large = node(&format!("large-{number}"));
     large.meta.insert("text".to_owned(), "x".repeat(20_000));
@@ -221,7 +221,7 @@ async fn child_on_a_full_disk() {
 #[test]
 fn a_full_disk_refuses_writes_until_there_is_room() {
     let directory = tempfile::tempdir().unwrap();
-    // Without the trap, the kernel ends a process that writes more than it may.
+    // Without the trap, the kernel kills a process that exceeds its limit.
     let wrapper = ["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"];
     let test = "tests::processes::child_on_a_full_disk";
     let child = start(test, &wrapper, directory.path());

@@ -1,5 +1,5 @@
-//! Any sequence of commands: the tables say what a naive model without indexes says, indexes and
-//! wake-ups follow what changed, and what did not change sleeps on.
+//! Sequences of random commands: the tables agree with a naive model without indexes, changes wake
+//! their readers and raise indexes, and other readers are not woken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,7 +108,7 @@ pub(super) fn any_command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// The catalog without indexes: every question walks over everything.
+/// A model of the catalog without indexes.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Naive {
     nodes: BTreeMap<String, Node>,
@@ -117,7 +117,7 @@ pub(super) struct Naive {
 }
 
 impl Naive {
-    /// `None` when the command must be refused.
+    /// `None` if the command must be refused.
     fn register(&self, registration: &Registration) -> Option<Self> {
         let mut next = self.clone();
         let node = &registration.node;
@@ -131,8 +131,8 @@ impl Naive {
                 if node.id.is_empty() {
                     node.id = held;
                 }
-                // A node that has another name now goes with all that is on it. No agent watches
-                // over any, so that every name may be taken.
+                // A renamed node is removed with everything on it. No node has a live agent, so
+                // that every name may be taken.
                 let foreign = |other: &Node| other.id == node.id && other.node != node.node;
                 let renamed = self.nodes.values().find(|other| foreign(other));
                 if let Some(old) = renamed.filter(|_| !node.id.is_empty()) {
@@ -192,7 +192,7 @@ impl Naive {
         self.found(state, |instance| instance.destination() == Some(name))
     }
 
-    /// Which virtual IP a service has is the business of another model.
+    /// Virtual IPs are tested with another model.
     fn found(
         &self,
         state: &ReadTxn<'_>,
@@ -227,7 +227,7 @@ impl Naive {
     }
 }
 
-/// What a row says, apart from when it was written.
+/// A row without its indexes.
 fn describe(node: &Node, instance: &ServiceInstance, checks: Vec<HealthCheck>) -> String {
     let mut node = node.clone();
     let mut instance = instance.clone();
@@ -287,7 +287,7 @@ pub(super) fn assert_same(state: &State, naive: &Naive) {
 
 type Question = Box<dyn Fn(&ReadTxn<'_>) -> String>;
 
-/// Everything that can be asked and that the commands can change.
+/// All questions that the commands can affect.
 fn questions() -> Vec<(String, Question)> {
     let mut all: Vec<(String, Question)> = Vec::new();
     let mut add = |name: String, question: Question| all.push((name, question));
@@ -360,7 +360,7 @@ fn ask(state: &State, question: &Question) -> (String, Reads) {
 }
 
 impl Naive {
-    /// What a command must do: `None` when that is not modelled, `Some(None)` when it must be
+    /// The expected effect of a command: `None` if it is not modelled, `Some(None)` if it must be
     /// refused.
     pub(super) fn expected(&self, command: &Command) -> Option<Option<Self>> {
         match command {
@@ -375,7 +375,7 @@ impl Naive {
     }
 }
 
-/// One command: what it must do, and what it must leave alone.
+/// Applies one command, and checks what it changes and what it must not change.
 fn step(store: &Store, naive: &mut Naive, command: Command) {
     let expected = naive.expected(&command);
     let before = store.state();
@@ -405,8 +405,8 @@ fn step(store: &Store, naive: &mut Naive, command: Command) {
         let woke = woken(&mut watch);
         assert!(changed || !woke, "{name} woke without a change");
         assert!(woke || !differs, "{name} sleeps on");
-        // A list of all services is read from all instances, and the checks of a service are noted
-        // together, also those of its instances outside the mesh.
+        // A list of all services reads all instances, and reads of a service's checks are recorded
+        // together, including those of instances outside the mesh.
         let wide = name == "services" || name.contains("connect");
         assert!(differs || !woke || wide, "{name} woke for nothing");
         let (old, new) = (reads.index(), new_reads.index());

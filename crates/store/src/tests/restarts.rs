@@ -1,5 +1,5 @@
-//! Any sequence of commands, restarts and crashes: a store on disk, one in memory and a naive model
-//! agree.
+//! Sequences of random commands, restarts and crashes: a store on disk, one in memory and a naive
+//! model agree.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ use crate::{Command, Rejected, Store, TokenKey, WriteError};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Commands that come at the same time.
+    /// Concurrent commands.
     Apply(Vec<Command>),
-    /// The server is stopped and started.
+    /// Stops and starts the server.
     Restart,
-    /// The server is killed and started.
+    /// Kills and starts the server.
     Crash,
-    /// A snapshot is saved.
+    /// Saves a snapshot.
     Save,
-    /// The last snapshot is restored.
+    /// Restores the last snapshot.
     Restore,
 }
 
@@ -45,7 +45,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A store on disk, and the directories that it was in.
+/// A store on disk, and its directories so far.
 struct Server {
     opened: Option<Opened>,
     root: tempfile::TempDir,
@@ -86,7 +86,7 @@ impl Server {
         self.opened = Some(open(&self.directory()).await);
     }
 
-    /// Goes on with the files as they are while the server runs, as a killed one leaves them.
+    /// Continues with a copy of the files of the running server, as after a kill.
     async fn crash(&mut self) {
         let old = self.directory();
         self.lives += 1;

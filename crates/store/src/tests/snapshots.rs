@@ -1,4 +1,4 @@
-//! Saving and restoring a store that is in use.
+//! Saving and restoring a store in use.
 
 use super::access::{ca, token};
 use super::durable::{Opened, config, open, try_open};
@@ -43,7 +43,7 @@ async fn a_snapshot_replaces_everything_at_a_higher_index() {
     assert!(woken(&mut nodes) && woken(&mut gone));
     assert_eq!(rows(store), (8, before.clone()));
     assert_eq!(shared(&store.state().read()).len(), 2);
-    // A client that saw index 7 must see that this is newer.
+    // Newer than index 7, which a client may have seen.
     let state = store.state();
     let txn = state.read();
     assert!(txn.node("n3").is_none() && txn.into_reads().index() == 8);

@@ -1,4 +1,4 @@
-//! Tenants side by side: who has what, what ends across namespaces, and how one goes.
+//! Tenancies: isolation, effects across namespaces, and removal.
 
 use std::time::{Duration, SystemTime};
 
@@ -114,7 +114,7 @@ async fn each_tenant_reads_and_watches_its_own_rows() {
         })
     };
     assert_eq!(health(Tenancy::default()), [(2, CheckStatus::Passing)]);
-    // The check of the node counts in every namespace.
+    // The node check applies in every namespace.
     assert_eq!(health(team()), [(2, CheckStatus::Warning)]);
     assert_eq!(
         look(&store, team(), |txn| txn.instances()[0].checks.len()),
@@ -223,12 +223,12 @@ async fn virtual_ips_are_one_range_for_all_tenants() {
     }
     assert_eq!(taken_from, ["web"]);
     let held = |tenancy| look(&store, tenancy, |txn| txn.manual_virtual_ips("web").len());
-    // The services of a partition take them from each other, whichever namespaces they are in.
+    // Across the namespaces of a partition, services lose reassigned addresses.
     let all = [held(Tenancy::default()), held(team()), held(west())];
     assert_eq!(all, [0, 1, 1]);
 }
 
-/// An intention for every namespace of the partition: it is in none of them.
+/// An intention for all namespaces of the partition, which is in none of them.
 async fn allow_everybody_in_west(store: &Store) {
     let every = Tenancy {
         namespace: EVERY_TENANCY.into(),
@@ -251,7 +251,7 @@ async fn allow_everybody_in_west(store: &Store) {
 }
 
 #[tokio::test]
-async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
+async fn a_deleted_tenant_is_removed_in_steps_across_restarts() {
     let directory = tempfile::tempdir().unwrap();
     let opened = open(directory.path()).await;
     let store = opened.store.clone();
@@ -327,7 +327,7 @@ async fn a_deleted_tenant_goes_in_steps_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_is_always_there_cannot_be_deleted() {
+async fn the_default_tenancies_cannot_be_deleted() {
     let store = Store::new();
     for builtin in [
         Tenant::Namespace(Tenancy::default()),

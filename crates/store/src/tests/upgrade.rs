@@ -1,5 +1,5 @@
-//! Stores and snapshots of an older format: everybody gets a virtual IP, once, and tokens are linked
-//! to policies by id.
+//! Stores and snapshots of older formats: all services get a virtual IP, once, and tokens are
+//! linked to policies by id.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::codec::{FORMAT, Header, StoredRow};
 use crate::key::{Key, Table};
 use crate::{Command, Store};
 
-/// Contents as a server of format 1 would have written them.
+/// Contents as written by a server with format 1.
 pub(super) fn aged(contents: Loaded) -> Loaded {
     Loaded {
         header: with_format(&contents.header, 1),
@@ -128,7 +128,7 @@ async fn tokens_of_an_older_format_are_linked_by_id() {
             policies: vec![PolicyLink { id, name }],
             ..Token::default()
         };
-        // As it was written before links were looked up.
+        // As written before links were resolved.
         let put = move |txn: &mut crate::WriteTxn| {
             txn.put(token.clone());
             Ok::<_, crate::WriteError>(())
@@ -151,7 +151,7 @@ async fn tokens_of_an_older_format_are_linked_by_id() {
         let link = &token.policies[..];
         assert!(matches!(link, [link] if link.id == GLOBAL_MANAGEMENT_ID && link.name.is_empty()));
     }
-    // What is new in this format is there after a restart.
+    // Data of the current format survives a restart.
     let policy = Policy {
         id: "p".to_owned(),
         name: "p".to_owned(),

@@ -1,5 +1,4 @@
-//! Who has which virtual IP: no two services the same, nobody another one while it is needed, and
-//! free ones first.
+//! Allocation of virtual IPs: unique, stable while needed, and freed ones first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -59,7 +58,7 @@ fn a_service_gets_one_with_its_first_instance_in_the_mesh() {
 
     let mut own = native("api", "a");
     own.port = 9090;
-    // A client does not choose it.
+    // The client's value is overwritten.
     let wanted = address("240.0.0.1", 1);
     own.tagged_addresses
         .insert(TAGGED_ADDRESS.to_owned(), wanted);
@@ -127,7 +126,7 @@ fn it_is_kept_while_anything_needs_it_and_given_to_the_next() {
     apply(&store, mesh(native("new", "y")));
     assert_eq!(ip(&store, "new").as_deref(), Some("240.0.0.4"));
 
-    // The instance of another name leaves the old one without.
+    // A renamed instance leaves the old service without instances.
     apply(&store, mesh(native("renamed", "x")));
     assert_eq!(ip(&store, "next"), None);
     apply(&store, deregister("n", None, None));
@@ -140,7 +139,7 @@ fn it_is_kept_while_anything_needs_it_and_given_to_the_next() {
     }
 }
 
-/// Assigns addresses by hand. `None`: the service has no virtual IP.
+/// Assigns addresses manually. `None` if the service has no virtual IP.
 async fn assign(store: &Store, service: &'static str, last: &[u8]) -> Option<Vec<ServiceName>> {
     let ips: BTreeSet<Ipv4Addr> = last.iter().map(|n| Ipv4Addr::new(10, 0, 0, *n)).collect();
     let written =
@@ -179,10 +178,10 @@ async fn an_address_that_is_assigned_has_one_owner() {
         ["a", "b", "c"].map(ServiceName::from)
     );
 
-    // Nothing is taken from others for a service that does not exist.
+    // Assigning to a service that does not exist takes nothing from others.
     assert_eq!(assign(&store, "nobody", &[1]).await, None);
     assert_eq!(assigned(&store, "a"), [1]);
-    // They go with the service.
+    // Manual addresses are released with the service.
     apply(&store, deregister("n", Some("c"), None));
     assert_eq!(assigned(&store, "c"), [0; 0]);
     apply(&store, mesh(native("c", "c")));
@@ -193,7 +192,7 @@ async fn an_address_that_is_assigned_has_one_owner() {
 }
 
 #[test]
-fn who_waits_for_one_is_woken() {
+fn watches_of_a_virtual_ip_wake() {
     let store = Store::new();
     let mut waiting = watch(&store, |txn| txn.virtual_ip("web"));
     apply(&store, mesh(native("api", "a")));
@@ -271,7 +270,7 @@ async fn a_restarted_server_knows_them_all() {
     opened.stop().await;
 }
 
-/// Who has which number, without rows of its own: it looks at everything after every command.
+/// A model of the allocation without rows, which is recomputed after every command.
 #[derive(Debug, Default)]
 struct Numbers {
     given: BTreeMap<String, u32>,
@@ -294,7 +293,7 @@ impl Numbers {
         let mut keeping = wanting.clone();
         keeping.extend(instances.iter().map(|i| i.service.clone()));
 
-        // A command makes one service wanting at most, and asks before others give back.
+        // A command allocates for at most one service, and does so before others release theirs.
         for service in wanting {
             if !self.given.contains_key(&service) {
                 let number = self.free.pop_first().unwrap_or(self.last + 1);

@@ -1,4 +1,4 @@
-//! Watches, shared results and blocking queries. Time is paused: waiting costs none.
+//! Watches, shared results and blocking queries. Time is paused.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn index_of_web(store: &Store) -> u64 {
 }
 
 #[test]
-fn only_those_who_watch_what_changed_wake() {
+fn only_watches_of_changed_keys_wake() {
     let store = Store::new();
     apply(
         &store,
@@ -99,7 +99,7 @@ fn a_change_between_read_and_watch_is_not_missed() {
 }
 
 #[test]
-fn who_read_before_what_is_remembered_wakes() {
+fn reads_older_than_the_history_wake() {
     let store = Store::new();
     let state = store.state();
     let txn = state.read();
@@ -140,7 +140,7 @@ fn a_kept_value_is_read_again_after_a_change_alone() {
         register(node("n"), Some(instance("web", "w")), vec![]),
     );
     assert!(woken());
-    // Who reads a state that is old already is woken again.
+    // A reader of an old state is woken at once.
     assert_eq!((read(&before), reads.get(), woken()), (0, 2, true));
     assert_eq!((read(&store.state()), reads.get(), woken()), (1, 3, false));
 
@@ -204,7 +204,7 @@ fn indexes_move_forward_when_rows_vanish_and_do_not_pile_up() {
             Command::All(vec![there, deregister("n", Some(&name), None)]),
         );
     }
-    assert!(store.state().graves() <= 16 * 1024);
+    assert!(store.state().tombstones() <= 16 * 1024);
     assert!(index_of_web(&store) >= last, "what is forgotten counts too");
 }
 
@@ -227,7 +227,8 @@ fn a_shared_result_is_computed_once_and_again_after_a_change() {
     assert_eq!(computed.get(), 1);
     let mut watch = store.watch(&reads);
 
-    // Another service changes nothing, a check is looked at and gives an equal value.
+    // A change of another service does not affect the result; a change of a check recomputes an
+    // equal one.
     let web = || register(node("n"), Some(instance("web", "w")), vec![]);
     apply(
         &store,
@@ -282,7 +283,7 @@ fn a_shared_result_of_shared_results_wakes_its_readers() {
     assert_eq!((*held, *read(&store.state().read())), (1, 2));
 }
 
-/// Computes so many results that those which nobody holds are swept.
+/// Computes enough results for a sweep of the unused ones.
 fn sweep(store: &Store) {
     for i in 0..1000 {
         let name = i.to_string();
@@ -303,7 +304,7 @@ fn a_change_comes_through_a_result_that_only_other_results_need() {
                 computed.set(computed.get() + 1);
                 txn.service("web").len()
             });
-            // Nothing of the inner result is kept.
+            // The inner result is not retained.
             *inner + txn.service("api").len()
         })
     };
@@ -316,7 +317,7 @@ fn a_change_comes_through_a_result_that_only_other_results_need() {
     );
     assert!(woken(&mut watch));
     assert_eq!((*held, *read(&store.state().read())), (0, 1));
-    // What the inner result does not depend on does not compute it again.
+    // Changes of other inputs do not recompute the inner result.
     let held = read(&store.state().read());
     let before = computed.get();
     apply(
@@ -328,7 +329,7 @@ fn a_change_comes_through_a_result_that_only_other_results_need() {
 }
 
 #[test]
-fn a_watch_wakes_through_a_result_that_nobody_holds() {
+fn a_watch_wakes_through_an_unheld_result() {
     let store = Store::new();
     let count = |txn: &ReadTxn<'_>| *txn.shared("count", "web", |txn| txn.service("web").len());
     let mut watch = watch(&store, count);
@@ -357,7 +358,7 @@ fn a_reader_that_is_behind_watches_what_it_read_itself() {
 }
 
 #[test]
-fn shared_results_that_nobody_holds_are_swept() {
+fn unheld_shared_results_are_swept() {
     let store = Store::new();
     sweep(&store);
     assert!(store.state().queries.kept() < 200);
@@ -392,7 +393,7 @@ async fn without_an_index_the_answer_comes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_newer_comes_at_once_and_the_rest_is_waited_for() {
+async fn newer_results_return_at_once_and_others_wait() {
     let store = Store::new();
     let applied = apply(
         &store,
@@ -470,7 +471,7 @@ async fn a_change_that_leaves_the_result_as_it_was_does_not_end_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_there_is_waited_for() {
+async fn a_query_waits_for_missing_rows() {
     let store = Store::new();
     let mut waiting = std::pin::pin!(ports(&store, 1));
     let soon = Duration::from_secs(5);

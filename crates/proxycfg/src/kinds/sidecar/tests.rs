@@ -32,7 +32,7 @@ use crate::kinds::{self, Outcome, Parts};
 use crate::same::Compare;
 use crate::snapshot::{ProxyId, Snapshot};
 
-/// Gives every service a certificate, or none.
+/// Issues a certificate for every service, or for none.
 struct Issued(bool);
 
 impl Leaves for Issued {
@@ -179,7 +179,7 @@ fn compute_with(
     (outcome, txn.into_reads())
 }
 
-/// Without shared results: a transaction reads everything itself.
+/// Without shared results: a write transaction computes everything itself.
 fn anew(store: &Store) -> Result<Outcome, WatchError> {
     let read = |txn: &mut WriteTxn| -> Result<_, Unavailable> {
         let config = ManagerConfig::new("dc1", Action::Deny);
@@ -217,7 +217,7 @@ fn woken(watch: &mut Watch) -> bool {
 }
 
 #[test]
-fn roots_and_certificate_are_waited_for() {
+fn a_snapshot_needs_roots_and_a_certificate() {
     let store = Store::new();
     assert!(snapshot(&store).is_none());
     apply(&store, web("web", &["api"]));
@@ -281,7 +281,7 @@ fn paths_of_checks_are_exposed_where_the_checks_have_a_port() {
 }
 
 #[test]
-fn a_registration_that_is_gone_is_waited_for() {
+fn a_removed_registration_is_pending() {
     let store = mesh();
     let before = snapshot(&store).unwrap();
     let mut watch = store.watch(&compute(&store, true).1);
@@ -295,7 +295,7 @@ fn a_registration_that_is_gone_is_waited_for() {
 }
 
 #[test]
-fn what_two_states_agree_on_is_taken_over() {
+fn equal_parts_of_two_states_are_adopted() {
     let (before, mut after) = (snapshot(&mesh()).unwrap(), snapshot(&mesh()).unwrap());
     assert!(!is_same(&before, &after));
     after.adopt(&before, Compare::Values);
@@ -320,7 +320,7 @@ fn an_upstream_elsewhere_has_no_instances_and_is_not_watched() {
 }
 
 #[test]
-fn only_what_callers_see_of_an_instance_is_news() {
+fn only_changes_visible_to_callers_make_a_new_snapshot() {
     let store = mesh();
     let with = |checks| register("n2", instance("api", "api-proxy", 1), checks);
     apply(
@@ -344,7 +344,7 @@ fn only_what_callers_see_of_an_instance_is_news() {
 }
 
 #[test]
-fn a_subset_follows_what_callers_do_not_see() {
+fn a_subset_follows_fields_that_callers_do_not_see() {
     let store = mesh();
     let resolver = json!({
         "Kind": "service-resolver", "Name": "api", "DefaultSubset": "new",
@@ -365,7 +365,7 @@ fn a_subset_follows_what_callers_do_not_see() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused() {
+fn an_incomplete_registration_is_refused() {
     let store = mesh();
     apply(&store, web("", &[]));
     let refused = compute(&store, true).0.unwrap_err();
@@ -376,7 +376,7 @@ fn what_cannot_be_served_is_refused() {
     assert!(matches!(refused, WatchError::NotAProxy { .. }));
 }
 
-/// Entries that lead from `api` to itself, to others and back to nothing.
+/// Entries that route `api` to itself and to others, and entries that have no effect.
 fn chain_entries() -> Vec<Value> {
     let resolver = |more: Value| {
         let mut entry = json!({"Kind": "service-resolver", "Name": "api"});
@@ -455,16 +455,16 @@ fn any_change() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Of one store: what makes no difference is the same value.
+/// For snapshots of one store, where unchanged values are the same `Arc`.
 fn is_same(a: &Snapshot, b: &Snapshot) -> bool {
     a.is_same(b, Compare::Addresses)
 }
 
 proptest! {
-    /// A proxy that computes its snapshot again only when it is woken has at any time the snapshot
-    /// of the current state.
+    /// A proxy that recomputes its snapshot only when woken always has the snapshot of the current
+    /// state.
     #[test]
-    fn a_snapshot_is_computed_again_exactly_when_it_may_have_changed(
+    fn a_snapshot_is_recomputed_exactly_when_it_may_have_changed(
         changes in prop::collection::vec(any_change(), 1..40),
     ) {
         let store = mesh();

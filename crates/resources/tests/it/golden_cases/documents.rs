@@ -1,33 +1,32 @@
-//! Documents of a case: what users write. `state` makes the state of a server of them, and
+//! Documents of a case, as users write them. `state` builds a server's state from them, and
 //! `tests/interop` writes them to a real Consul.
 
 use serde_json::{Value, json};
 
-/// What is read from `documents.json`.
+/// The contents of `documents.json`.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub(crate) struct Documents {
-    /// What the case shows, in one sentence.
+    /// The subject of the case, in one sentence.
     #[serde(default)]
     pub(crate) about: String,
-    /// What holds between services that no intention names.
+    /// The default action without a matching intention.
     #[serde(default = "deny")]
     pub(crate) default_intention: String,
-    /// The registration that resources are made for, among `Registrations`. Left out, it is the
-    /// sidecar of `web`.
+    /// The registration of the proxy, among `Registrations`. Default: the sidecar of `web`.
     proxy: Option<Value>,
-    /// `Proxy` of the registration of the sidecar of `web`. Left out, it has the upstream `api`.
+    /// `Proxy` of the registration of the sidecar of `web`. Default: with the upstream `api`.
     #[serde(default = "sidecar")]
     sidecar: Value,
-    /// `Namespace` and `Partition` of that sidecar, and of the intentions' destinations. Left out, they
-    /// are `default`.
+    /// `Namespace` and `Partition` of that sidecar, and of the intentions' destinations. Default:
+    /// `default`.
     #[serde(default)]
     tenancy: Value,
-    /// Bodies of `PUT /v1/catalog/register`. Left out, they are two instances of `api`, one that
-    /// has version v1 and one that has v2, and one of `admin` and of `backup`.
+    /// Bodies of `PUT /v1/catalog/register`. Default: two instances of `api` with the versions v1
+    /// and v2, and one each of `admin` and `backup`.
     #[serde(default = "instances")]
     pub(crate) registrations: Vec<Value>,
-    /// Bodies of `PUT /v1/config`, in the order in which they are written.
+    /// Bodies of `PUT /v1/config`, in order.
     #[serde(default)]
     pub(crate) entries: Vec<Value>,
     /// Bodies of `PUT /v1/connect/intentions/exact`, with both names.
@@ -92,7 +91,7 @@ fn web(proxy: &Value, tenancy: &Value) -> Value {
 }
 
 impl Documents {
-    /// Documents of which only entries are given. The sidecar has all four services as upstreams.
+    /// Documents with only config entries. The sidecar has all four services as upstreams.
     pub(crate) fn of_entries(entries: Vec<Value>) -> Self {
         let upstreams = ["api", "admin", "backup", "other"].into_iter().zip(9191..);
         let upstreams: Vec<Value> = upstreams
@@ -112,7 +111,7 @@ impl Documents {
         }
     }
 
-    /// Bodies of `PUT /v1/catalog/register`, that of the sidecar of `web` included.
+    /// Bodies of `PUT /v1/catalog/register`, including that of the sidecar of `web`.
     pub(crate) fn all_registrations(&self) -> Vec<Value> {
         let own = self
             .proxy
@@ -121,13 +120,13 @@ impl Documents {
         own.into_iter().chain(self.registrations.clone()).collect()
     }
 
-    /// A field of the tenancy of the proxy that resources are made for; empty where it is `default`.
+    /// A field of the proxy's tenancy; empty for `default`.
     pub(crate) fn tenant(&self, field: &str) -> &str {
         let name = self.tenancy.get(field).and_then(Value::as_str);
         name.unwrap_or_default()
     }
 
-    /// Node and ID of the proxy that resources are made for.
+    /// Node and ID of the proxy.
     pub(crate) fn proxy_id(&self) -> (&str, &str) {
         let field = |field: &str| self.proxy.as_ref()?.get(field)?.as_str();
         (

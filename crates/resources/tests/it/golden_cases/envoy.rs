@@ -1,5 +1,5 @@
-//! What a real Envoy says about resources: they are put into a bootstrap document, which Envoy
-//! validates as it does everything that it is sent later.
+//! Validates resources with a real Envoy, in a bootstrap document, which Envoy validates like
+//! dynamic resources.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,14 +14,14 @@ use tempfile::TempDir;
 
 use super::cases;
 
-/// The folder that documents name, in whose place is the one that a test has made.
+/// The folder in documents that is replaced by a test's folder.
 const FOLDER: &str = "/golden/";
-/// How many Envoys run at a time.
+/// The number of concurrent Envoys.
 const AT_A_TIME: usize = 2;
-/// How many seconds one may take.
+/// The timeout of one Envoy, in seconds.
 const SECONDS: &str = "60";
 
-/// A real Envoy, with the files that documents name.
+/// A real Envoy, with the files that documents refer to.
 pub(crate) struct Envoy {
     folder: TempDir,
     certificate: String,
@@ -45,7 +45,7 @@ impl Envoy {
         }
     }
 
-    /// What Envoy has against the resources of each; the others are not in the answer.
+    /// Validates the resources of each case. Returns the errors.
     pub(crate) fn refusals(&self, all: &[(String, Value)]) -> Vec<String> {
         let next = AtomicUsize::new(0);
         let refused = Mutex::new(Vec::new());
@@ -75,8 +75,7 @@ impl Envoy {
         validate(&file)
     }
 
-    /// Everything that Envoy would be sent, in its bootstrap document: it reads nothing else when it
-    /// validates.
+    /// All resources in a bootstrap document, the only input that Envoy validates.
     fn bootstrap(&self, resources: &Value) -> Result<Value, String> {
         let of = |kind: &str| resources[kind].as_object().unwrap().clone();
         let (mut clusters, endpoints) = (of("Clusters"), of("Endpoints"));
@@ -142,7 +141,7 @@ fn control_plane() -> Value {
 }
 
 const KEYS: &str = r#"{"keys": [{"kty": "oct", "alg": "HS256", "kid": "one", "k": "c2VjcmV0"}]}"#;
-/// A filter that does nothing. The machine asks the module for memory and for its version.
+/// A no-op filter. The VM requires memory and an ABI version of the module.
 const MODULE: &str = r#"(module
   (memory (export "memory") 2)
   (func (export "proxy_abi_version_0_2_1"))
@@ -151,7 +150,7 @@ const MODULE: &str = r#"(module
   (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (i32.const 1))
   (func (export "proxy_on_configure") (param i32 i32) (result i32) (i32.const 1)))"#;
 
-/// Puts routes and secrets where a listener or a cluster names them.
+/// Inlines routes and secrets where a listener or a cluster refers to them.
 struct Inlined {
     routes: Map<String, Value>,
     used: BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! Cases as data: what users write in `tests/golden/<case>/documents.json`, and all resources that
-//! the proxy gets in `resources.json`. `UPDATE_GOLDEN=1` writes those again.
+//! Cases as data: documents of users in `tests/golden/<case>/documents.json`, and all resources of
+//! the proxy in `resources.json`. `UPDATE_GOLDEN=1` rewrites the latter.
 
 pub(crate) mod documents;
 pub(crate) mod envoy;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use documents::Documents;
 
-/// The fewest cases that there may be.
+/// The minimum number of cases.
 const CASES: usize = 290;
 
 /// A case.

@@ -1,4 +1,4 @@
-//! The state of a server in which documents were written, made as its API does.
+//! Builds the state of a server from documents, with the checks of its API.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::support::{leaf, roots};
 
 const DATACENTER: &str = "dc1";
 
-/// What a server answers to something that it does not take.
+/// Why a server refuses a document.
 #[derive(Debug)]
 pub(crate) struct Refused(pub(crate) String);
 
@@ -42,7 +42,7 @@ fn decode<T: DeserializeOwned>(what: &str, document: &Value) -> Result<T, Refuse
 }
 
 impl Documents {
-    /// The snapshot of the proxy once everything was written.
+    /// The snapshot of the proxy after all writes.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Refused> {
         let (node, service_id) = self.proxy_id();
         let proxy = ProxyId {
@@ -67,7 +67,7 @@ impl Documents {
         snapshot.ok_or_else(|| Refused("the proxy has to wait".to_owned()))
     }
 
-    /// Whether everything would be written.
+    /// Whether all writes succeed.
     pub(crate) fn are_accepted(&self) -> bool {
         self.state().is_ok()
     }
@@ -134,7 +134,7 @@ fn tenancy(partition: &str, namespace: &str) -> Result<Tenancy, Refused> {
     Ok(Tenancy::new(&name(partition)?, &name(namespace)?))
 }
 
-/// Takes out of a registration whose it is.
+/// Removes the tenancy from a registration.
 fn take_tenancy(document: &mut Value) -> Result<Tenancy, Refused> {
     let mut take = |pointer: &str, field: &str| {
         let fields = document.pointer_mut(pointer).and_then(Value::as_object_mut);
@@ -182,7 +182,7 @@ fn put_entry(txn: &mut WriteTxn, document: &Value) -> Result<ConfigEntry, Refuse
     Ok(entry)
 }
 
-/// An entry is written only where all chains of which it may be a part can be compiled after it.
+/// An entry is refused if a chain that it may be part of would no longer compile.
 fn refuse_broken_chains(txn: &WriteTxn, entry: &ConfigEntry) -> Result<(), Refused> {
     use ConfigKind::{ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter};
     let state = txn.read();

@@ -1,4 +1,4 @@
-//! Resources as JSON that people can read and compare.
+//! Resources as JSON for review and comparison.
 
 use legate_envoy_json::encode;
 use legate_resources::ResourceSet;
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use crate::describe::type_urls;
 
-/// What the types are called.
+/// Names of the types.
 pub(crate) const TYPES: [&str; 5] = ["Clusters", "Endpoints", "Listeners", "Routes", "Secrets"];
 
-/// How many characters a line may have.
+/// The maximum line length.
 const WIDTH: usize = 100;
 
-/// All resources of a proxy by type and name, what is warned of, and what cannot be made.
+/// All resources of a proxy by type and name, its warnings and its failures.
 pub(crate) fn document(set: &ResourceSet) -> Value {
     let mut out = Map::new();
     for (name, type_url) in TYPES.into_iter().zip(type_urls()) {
@@ -34,7 +34,7 @@ pub(crate) fn document(set: &ResourceSet) -> Value {
     Value::Object(out)
 }
 
-/// Takes out what certificates and keys are.
+/// Replaces certificates and keys.
 fn hide(document: &mut Value) {
     for contents in [
         "/tlsCertificate/certificateChain",
@@ -47,7 +47,7 @@ fn hide(document: &mut Value) {
     }
 }
 
-/// JSON in which what is short stands on one line.
+/// JSON with short values on one line.
 pub(crate) fn text(document: &Value) -> String {
     let mut out = String::new();
     write(&mut out, document, 0, 0);
@@ -55,7 +55,7 @@ pub(crate) fn text(document: &Value) -> String {
     out
 }
 
-/// `column` is where the value begins.
+/// `column` is the start of the value.
 fn write(out: &mut String, value: &Value, indent: usize, column: usize) {
     let short = value.to_string();
     let is_empty = matches!(short.as_str(), "{}" | "[]");

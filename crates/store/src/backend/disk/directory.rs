@@ -1,4 +1,4 @@
-//! The directory that a server keeps its state in, locked against other servers.
+//! The data directory of a server, locked against other servers.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::open_error::OpenError;
 
-/// The file that the lock is on. It holds the process id of the server that has it.
+/// The lock file. It contains the process id of the lock's holder.
 const LOCK: &str = "store.lock";
 
-/// A locked directory. The lock goes with the value, and with the process however it ends.
+/// A locked directory. Dropping the value releases the lock, and so does any end of the process.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
@@ -18,9 +18,9 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory where it does not exist, for this user only, and locks it.
+    /// Creates the directory if needed, accessible only to this user, and locks it.
     ///
-    /// It blocks.
+    /// Blocks.
     pub(crate) fn lock(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Directory {
             path: path.to_owned(),
@@ -42,7 +42,7 @@ impl Directory {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // Who cannot write this cannot write anything, or the disk is full: then reads go on.
+        // Ignored: the directory may be read-only or the disk full, but reads still work.
         let _ = name_holder(&mut lock);
         Ok(Self {
             path: path.to_owned(),
@@ -56,8 +56,8 @@ impl Directory {
 }
 
 impl Drop for Directory {
-    /// A process that is being started has a copy of every open file until it runs its program. The
-    /// lock does not wait for that.
+    /// Unlocks explicitly: a child process holds a copy of every open file between fork and exec,
+    /// which would otherwise keep the lock.
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
@@ -78,7 +78,7 @@ fn holder(lock: &File) -> String {
     )
 }
 
-/// Makes the name of a file survive the loss of power.
+/// Makes a directory entry survive a power failure.
 pub(crate) fn sync_directory(of: &Path) -> io::Result<()> {
     let directory = of.parent().unwrap_or(of);
     File::open(directory)?.sync_all()
@@ -89,10 +89,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lock_goes_although_another_process_has_a_copy_of_the_file() {
+    fn the_lock_is_released_despite_copies_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let first = Directory::lock(folder.path()).unwrap();
-        // As a process has it between its start and its program.
+        // As a child process has between fork and exec.
         let _copy = first.lock.try_clone().unwrap();
         Directory::lock(folder.path()).unwrap_err();
         drop(first);

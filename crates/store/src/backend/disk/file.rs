@@ -1,6 +1,6 @@
 //! The database file: rows, the index and the header in one redb database.
 //!
-//! Everything here blocks. Nothing here decides what is written, or when.
+//! Everything here blocks. The callers decide what is written, and when.
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,26 +36,26 @@ pub(super) struct File {
 /// Why a file cannot be opened.
 #[derive(Debug)]
 pub(super) enum Unopened {
-    /// It cannot be read or written.
+    /// An IO error.
     Io(io::Error),
-    /// What is in it is not what was written.
+    /// The contents are corrupt.
     Damaged(String),
 }
 
 impl File {
-    /// Opens a file and reads everything. A file that cannot be read wholly is not changed.
+    /// Opens a file and reads all rows. A file that cannot be read completely is not changed.
     ///
-    /// The file is an error where the rows could be read and nothing can be written, as on a full
-    /// disk after a crash.
+    /// The inner error means that the rows were read, but nothing can be written, for example on a
+    /// full disk after a crash.
     pub(super) fn open(path: &Path) -> Result<(Loaded, io::Result<Self>), Unopened> {
         let file = std::fs::File::options().read(true).write(true).open(path);
         let file = file.map_err(Unopened::Io)?;
         Self::read(FileBackend::new(file)?)
     }
 
-    /// The same for a file that is open already.
+    /// The same for an open file.
     pub(super) fn read(file: impl StorageBackend) -> Result<(Loaded, io::Result<Self>), Unopened> {
-        // An empty file would be taken for a new database.
+        // redb would take an empty file for a new database.
         if file.len().map_err(Unopened::Io)? == 0 {
             return Err(Unopened::Damaged("it is empty".to_owned()));
         }
@@ -64,7 +64,7 @@ impl File {
         let (mut database, mut loaded) = check(&guarded)?;
         if let Some(flags) = flags_for_newer(&*file) {
             let newer = Guarded::new(&file);
-            // What a killed process wrote may not be on the disk yet.
+            // Data of a killed process may not be on disk yet.
             let marked = newer
                 .sync_data()
                 .and_then(|()| newer.write(FLAGS, &[flags]));
@@ -79,7 +79,7 @@ impl File {
         Ok((loaded, writable))
     }
 
-    /// Makes a file with some contents, or replaces the one that is there.
+    /// Creates a file with contents, or replaces an existing one.
     pub(super) fn create(path: &Path, contents: &Loaded) -> Result<Self, redb::Error> {
         let unfinished = unfinished(path);
         let database = Self::write_new(&unfinished, contents);
@@ -89,7 +89,7 @@ impl File {
             Ok(database)
         });
         if renamed.is_err() {
-            // It takes room, which may be what is missing. The next attempt makes it anew.
+            // Frees its space, which may be what is missing. The next attempt creates it again.
             let _ = std::fs::remove_file(&unfinished);
         }
         let index = contents.index;
@@ -121,12 +121,12 @@ impl File {
         Ok(database)
     }
 
-    /// Stores a batch. After `Ok` it survives the loss of power.
+    /// Stores a batch. After `Ok` it survives a power failure.
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<(), redb::Error> {
         let mut txn = self.database.begin_write()?;
-        // The newest of two versions is then never taken for one that was being written when the
-        // power went: should it be damaged, the file is refused, and nothing acknowledged is lost
-        // without a word.
+        // With two phases, the newest version is never mistaken for one that was incomplete at a
+        // power failure. If it is damaged, opening fails, instead of silently losing acknowledged
+        // commits.
         txn.set_two_phase_commit(true);
         write(&txn, batch)?;
         txn.commit()?;
@@ -139,11 +139,11 @@ impl File {
     }
 }
 
-/// Opens a database and reads everything; whatever does not read as it was written is an error.
+/// Opens a database and reads all rows; any inconsistency is an error.
 fn check<B: StorageBackend>(file: &Guarded<B>) -> Result<(Database, Loaded), Unopened> {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE);
-    // Without it, only a file that was not closed is checked.
+    // Otherwise only files that were not closed cleanly are checked.
     builder.set_check_integrity_on_open(true);
     let database = builder.create_with_backend(file.clone())?;
     let loaded = load(&database)?;
@@ -182,7 +182,7 @@ fn load(database: &Database) -> Result<Loaded, Unopened> {
     })
 }
 
-/// Where a file is put together before it takes its place.
+/// The path of a new file until it replaces the old one.
 fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
@@ -190,12 +190,12 @@ fn unfinished(path: &Path) -> PathBuf {
 impl From<redb::Error> for Unopened {
     fn from(error: redb::Error) -> Self {
         match error {
-            // The reader asked for bytes behind the end of the file.
+            // A read beyond the end of the file.
             redb::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Self::Damaged("it is shorter than it was".to_owned())
+                Self::Damaged("it is truncated".to_owned())
             }
             redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Self::Damaged("it is no database of this kind".to_owned())
+                Self::Damaged("it is not a redb database".to_owned())
             }
             redb::Error::Io(error) => Self::Io(error),
             redb::Error::Corrupted(reason) => Self::Damaged(reason),

@@ -1,15 +1,16 @@
-//! The bytes of the database file, not written to before they have proved to be whole.
+//! Protects the database file from writes until it has been read completely.
 //!
-//! Opening a database writes to it: flags, and the repair after a crash. A damaged file must be
-//! left as it is, for those who want to save something of it. So what is written while a file is
-//! opened and read is held in memory, and reaches the file only when all of it could be read.
+//! Opening a database writes to it: flags, and the repair after a crash. A damaged file must stay
+//! unchanged, so that data can be recovered from it. So writes during opening are buffered in
+//! memory, and are applied only after the whole file was read.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
 
-/// A file whose writes are held until [`Guarded::release`]. Clones are handles to the same file.
+/// A file whose writes are buffered until [`Guarded::release`]. Clones are handles to the same
+/// file.
 #[derive(Debug)]
 pub(super) struct Guarded<B>(Arc<Inner<B>>);
 
@@ -21,10 +22,10 @@ struct Inner<B> {
 
 #[derive(Debug)]
 enum Mode {
-    /// Writes are held. There are few: a header, and some pages after a crash.
+    /// Writes are buffered. There are few: a header, and some pages after a crash.
     Held(Vec<Write>),
     Released,
-    /// Releasing failed in the middle. What is in the file is what a crash would have left.
+    /// The release failed halfway. The file is as after a crash.
     Broken,
 }
 
@@ -49,7 +50,7 @@ impl<B: StorageBackend> Guarded<B> {
         }))
     }
 
-    /// Writes what was held, in the order in which it came, and holds nothing from now on.
+    /// Applies the buffered writes in order, and stops buffering.
     pub(super) fn release(&self) -> io::Result<()> {
         let mut mode = self.mode();
         let Mode::Held(held) = std::mem::replace(&mut *mode, Mode::Broken) else {
@@ -67,11 +68,11 @@ impl<B: StorageBackend> Guarded<B> {
     }
 
     fn mode(&self) -> MutexGuard<'_, Mode> {
-        // Nothing panics between two steps that belong together.
+        // No code under the lock panics between dependent steps.
         self.0.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a change now or later.
+    /// Applies a change now, or buffers it.
     fn change(
         &self,
         now: impl FnOnce(&B) -> io::Result<()>,
@@ -109,8 +110,7 @@ impl<B: StorageBackend> Guarded<B> {
     }
 }
 
-/// Copies the part of `bytes`, which stand at `at`, that falls into `out`, which stands at
-/// `offset`.
+/// Copies the overlap of `bytes` (at offset `at`) into `out` (at offset `offset`).
 fn overlay(out: &mut [u8], offset: u64, bytes: &[u8], at: u64) {
     let start = offset.max(at);
     let end = (offset + out.len() as u64).min(at + bytes.len() as u64);

@@ -1,20 +1,19 @@
-//! The one byte of redb's header that no checksum covers: it says which of the two newest versions
-//! counts. Flipped, the version before would be taken for the newest, and a commit would be lost
-//! without a word.
+//! The only byte of redb's header without a checksum: it selects the newer of two versions. A bit
+//! flip would select the older version, and silently lose a commit.
 //!
-//! A file whose other version is newer comes from a crash at the end of a commit, or from such a
-//! flip. In both cases the newer version is the one to go on with, provided that all of it is
-//! there. The layout is that of redb's file format 3 (`docs/design.md` there).
+//! If the other version is newer, there was a crash at the end of a commit, or such a bit flip. In
+//! both cases the newer version is used, provided that it is complete. The layout is that of redb's
+//! file format 3 (`docs/design.md` there).
 
 use redb::StorageBackend;
 
-/// Where the byte is.
+/// The offset of the byte.
 pub(super) const FLAGS: u64 = 9;
 const OTHER_COUNTS: u8 = 1;
-/// The number of the transaction that wrote each of the two versions.
+/// The offsets of the transaction ids of the two versions.
 const TRANSACTIONS: [u64; 2] = [64 + 104, 192 + 104];
 
-/// The byte that makes the other version count, when that is newer.
+/// The byte that selects the other version, if that is newer.
 pub(super) fn flags_for_newer(file: &impl StorageBackend) -> Option<u8> {
     let mut flags = [0];
     file.read(FLAGS, &mut flags).ok()?;

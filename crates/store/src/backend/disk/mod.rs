@@ -1,8 +1,8 @@
-//! Rows in a file of this machine, for one server.
+//! Stores rows in a local file, for one server.
 //!
 //! A commit is one redb transaction in two phases, each with an fsync. After a failure (a full
-//! disk) the file is closed, because it is not known how much of the commit got there; the next
-//! commit opens it again and finds out.
+//! disk) the file is closed, because the outcome of the commit is unknown. The next commit opens it
+//! again to determine the outcome.
 
 mod directory;
 mod file;
@@ -22,36 +22,37 @@ use file::{File, Unopened};
 
 pub(crate) use directory::{Directory, sync_directory};
 
-/// The name of the database file in its directory.
+/// The name of the database file in the data directory.
 const FILE: &str = "store.redb";
 
-/// More rows cost no more than their own work.
+/// High, because the cost is proportional to the rows.
 const ROWS_AT_ONCE: usize = 16 * 1024;
 
-/// Rows in a file.
+/// The disk backend.
 pub(crate) struct Disk {
-    /// `None` while the file is being worked on, and for good when that panicked.
+    /// `None` while an operation runs, and forever after one panicked.
     inner: Option<Inner>,
-    /// What the file turned out to hold.
+    /// Commits found after a failure, to be returned by `changed`.
     found: VecDeque<Change>,
 }
 
 struct Inner {
     path: PathBuf,
-    /// `None` when there is none yet, and after a failure.
+    /// `None` before the first commit, and after a failure.
     file: Option<File>,
-    /// The index of the last commit that the committer knows. 0: there is no file.
+    /// The index of the last commit that the committer has. 0 if there is no file.
     index: u64,
-    /// The first commit that failed. It may be in the file all the same.
+    /// The first commit that failed, whose outcome is unknown.
     unsettled: Option<Change>,
-    /// Held until nothing is written any more.
+    /// Keeps the directory locked until the file is closed.
     _directory: Directory,
 }
 
 impl Disk {
-    /// Opens the file in a directory and reads all of it. `None`: there is none yet.
+    /// Opens the file in a directory and reads all rows. The contents are `None` if there is no
+    /// file yet.
     ///
-    /// It blocks.
+    /// Blocks.
     pub(crate) fn open(directory: Directory) -> Result<(Self, Option<Loaded>), OpenError> {
         let path = directory.path().join(FILE);
         let damaged = |reason| OpenError::Damaged {
@@ -70,7 +71,7 @@ impl Disk {
                 Unopened::Damaged(reason) => damaged(reason),
             })?;
             if let Err(error) = &writable {
-                tracing::warn!(path = %path.display(), %error, "the store can be read only");
+                tracing::warn!(path = %path.display(), %error, "the store is read-only");
             }
             (Some(loaded), writable.ok())
         } else {
@@ -96,7 +97,7 @@ impl Disk {
         inner.map_or_else(String::new, |inner| inner.path.display().to_string())
     }
 
-    /// Does something with the file on a thread that may block.
+    /// Runs an operation on the file on the blocking thread pool.
     async fn with_file(
         &mut self,
         base: u64,
@@ -157,8 +158,9 @@ impl Inner {
         }
     }
 
-    /// Opens the file again after a failure. What failed may be in it: then it is written once
-    /// more, because a failed fsync says nothing about what reached the disk, and returned.
+    /// Opens the file again after a failure. If it contains the failed commit, the commit is
+    /// written once more, because after a failed fsync nothing is known to be on disk, and is
+    /// returned.
     fn settle(&mut self) -> Result<Option<Change>, String> {
         if self.file.is_some() || self.index == 0 && !self.path.exists() {
             return Ok(None);
@@ -177,7 +179,7 @@ impl Inner {
         let Some(found) = found.filter(|found| found.index() == file.index) else {
             let path = self.path.display();
             return Err(format!(
-                "{path} was changed by somebody else: restart the server"
+                "another process changed {path}: restart the server"
             ));
         };
         let written = match &found {
@@ -220,7 +222,7 @@ impl Backend for Disk {
     async fn changed(&mut self) -> Change {
         match self.found.pop_front() {
             Some(change) => change,
-            // Nobody else writes.
+            // There are no other writers.
             None => std::future::pending().await,
         }
     }
@@ -228,7 +230,7 @@ impl Backend for Disk {
     async fn close(self) {
         let closed = blocking(move || self.inner.and_then(|inner| inner.file).map(File::close));
         if let Some(Some(Err(error))) = closed.await {
-            // Everything acknowledged is stored; opening takes longer after this.
+            // Everything acknowledged is stored; only the next opening takes longer.
             tracing::warn!(%error, "the store's file was not closed cleanly");
         }
     }
@@ -238,7 +240,7 @@ fn unavailable(reason: impl Into<Arc<str>>) -> NotCommitted {
     NotCommitted::Unavailable(Unavailable::new(reason))
 }
 
-/// What to tell the writer.
+/// The error for the writer.
 fn reason(path: &Path, error: &redb::Error) -> String {
     let path = path.display();
     match error {

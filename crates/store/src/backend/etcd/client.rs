@@ -1,7 +1,7 @@
-//! Calls to whichever member answers, each in bounded time.
+//! Calls etcd through any available member, in bounded time.
 //!
-//! There is one current connection. A call that fails on it drops it, and the next attempt goes to
-//! the next member. What a call means, and whether it may be made twice, is the caller's business.
+//! There is one current connection. A failed call drops it, and the next attempt uses the next
+//! member. Callers ensure that their calls may be repeated.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,23 +25,23 @@ use super::config::{EtcdConfig, Member};
 use super::dial;
 use crate::open_error::OpenError;
 
-/// How long one member may take for one call.
+/// The timeout of one call to one member.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(2);
-/// The pause after a failure, so that a call does not run in circles.
+/// The pause after a failure, to avoid a busy loop.
 const PAUSE: Duration = Duration::from_millis(50);
-/// etcd's answers have no limit; this is far above what its requests allow.
+/// etcd's responses have no limit; this is far above the limits of its requests.
 const MAX_MESSAGE: usize = 512 * 1024 * 1024;
 
-/// Why a call has no answer.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failed {
     /// No member answered in time. The call may have been executed.
     Away(String),
-    /// etcd does not do it, and trying again does not help.
+    /// etcd refused the call, and retries do not help.
     Refused(String),
-    /// The request is larger than etcd takes.
+    /// The request exceeds etcd's limit.
     TooLarge(String),
-    /// The revision is not kept any more.
+    /// The revision was compacted.
     Compacted,
 }
 
@@ -54,7 +54,7 @@ impl Failed {
     }
 }
 
-/// Clones share the current connection.
+/// A client of all members. Clones share the current connection.
 #[derive(Clone)]
 pub(super) struct Client {
     shared: Arc<Shared>,
@@ -66,22 +66,22 @@ struct Shared {
     user: Option<(String, Secret)>,
     spawner: Spawner,
     current: Mutex<Current>,
-    /// [`Current::failures`], for those who wait.
+    /// [`Current::failures`], for waiting tasks.
     failures: watch::Sender<usize>,
 }
 
 struct Current {
-    /// How many connections were given up. It leads to the member.
+    /// The number of dropped connections. Determines the member.
     failures: usize,
     connection: Option<Connection>,
 }
 
-/// A connection to one member, with what was proved to it.
+/// An authenticated connection to one member.
 #[derive(Clone)]
 pub(super) struct Connection {
     channel: Channel,
     token: Option<MetadataValue<Ascii>>,
-    /// [`Current::failures`] when it was made.
+    /// [`Current::failures`] when the connection was made.
     number: usize,
 }
 
@@ -102,8 +102,8 @@ impl Connection {
         LeaseClient::new(self.channel.clone())
     }
 
-    /// A request with the token. A member that has lost the others refuses it, and ends a watch
-    /// (`WithRequireLeader` of etcd's own client).
+    /// A request with the token. A member without a leader refuses it, and ends a watch
+    /// (`WithRequireLeader` in etcd's own client).
     pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let metadata = request.metadata_mut();
@@ -132,7 +132,7 @@ impl Client {
         })
     }
 
-    /// Makes a call until a member answers or `deadline` is reached.
+    /// Retries a call until a member answers or `deadline` is reached.
     pub(super) async fn call<T, F>(
         &self,
         deadline: Instant,
@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    /// Makes a call once. When it fails, the next call goes to the next member.
+    /// Makes a call once. After a failure, the next call uses the next member.
     pub(super) async fn attempt<T, F>(
         &self,
         send: impl FnOnce(Connection) -> F,
@@ -174,7 +174,7 @@ impl Client {
         };
         match outcome {
             Failed::Away(reason) => {
-                let member = self.give_up(number).await;
+                let member = self.discard(number).await;
                 Err(Failed::Away(format!("{member}: {reason}")))
             }
             other => Err(other),
@@ -203,7 +203,8 @@ impl Client {
                 .authenticate(request)
                 .await?;
             let token = MetadataValue::try_from(answer.into_inner().token);
-            let mut token = token.map_err(|_| Status::internal("its token is no header"))?;
+            let mut token =
+                token.map_err(|_| Status::internal("its token is not a valid header"))?;
             token.set_sensitive(true);
             connection.token = Some(token);
         }
@@ -211,9 +212,9 @@ impl Client {
         Ok(connection)
     }
 
-    /// Drops a connection, or the attempt to make it, if nobody did so before. Returns the member
-    /// that it led to.
-    pub(super) async fn give_up(&self, number: usize) -> &Member {
+    /// Drops a connection, or the attempt to make it, unless it was dropped already. Returns its
+    /// member.
+    pub(super) async fn discard(&self, number: usize) -> &Member {
         let mut current = self.shared.current.lock().await;
         if number == current.failures {
             current.failures += 1;
@@ -223,14 +224,15 @@ impl Client {
         self.shared.member(number)
     }
 
-    /// Waits until a connection was given up. Its member may hang, which a watch notices late.
-    pub(super) async fn given_up(&self, number: usize) {
+    /// Waits until the connection was dropped. Its member may hang, which a watch detects late.
+    pub(super) async fn discarded(&self, number: usize) {
         let mut failures = self.shared.failures.subscribe();
-        // The sender lives as long as `self`.
+        // Never fails, because `self` holds the sender.
         let _ = failures.wait_for(|failures| *failures > number).await;
     }
 
-    /// One key or range at a revision; 0: the newest, which a majority of the members confirms.
+    /// Reads one key or range at a revision; 0 means the newest, confirmed by a majority of the
+    /// members.
     pub(super) async fn range(
         &self,
         deadline: Instant,
@@ -243,7 +245,7 @@ impl Client {
         .await
     }
 
-    /// A transaction. Made twice when an answer got lost: its conditions have to stand that.
+    /// A transaction. It is repeated if a response was lost, so its conditions must detect that.
     pub(super) async fn txn(
         &self,
         deadline: Instant,
@@ -265,7 +267,7 @@ impl Shared {
     }
 }
 
-/// What an error of etcd means. The texts are those of etcd's `rpctypes`.
+/// Classifies an error of etcd. The texts are those of etcd's `rpctypes`.
 pub(super) fn failed(status: &Status) -> Failed {
     let text = text(status);
     let says = |what: &str| status.message().contains(what);
@@ -278,7 +280,7 @@ pub(super) fn failed(status: &Status) -> Failed {
         Code::ResourceExhausted if says("space exceeded") => Failed::Refused(format!(
             "{text}: compact and defragment it, raise --quota-backend-bytes, then disarm the alarm"
         )),
-        // A user was changed; a new token is needed.
+        // A user was changed, so that a new token is needed.
         Code::InvalidArgument if says("auth store is old") => Failed::Away(text),
         Code::InvalidArgument | Code::PermissionDenied | Code::FailedPrecondition => {
             Failed::Refused(text)
@@ -287,7 +289,7 @@ pub(super) fn failed(status: &Status) -> Failed {
     }
 }
 
-/// The message and its causes, which say what the system or TLS said.
+/// The message with its causes, such as errors of the system or of TLS.
 fn text(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut cause = std::error::Error::source(status);

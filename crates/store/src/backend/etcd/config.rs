@@ -7,33 +7,33 @@ use legate_model::Secret;
 
 use crate::open_error::OpenError;
 
-/// Where rows are kept when no prefix is given.
+/// The default prefix of keys.
 pub(crate) const PREFIX: &str = "legate";
 
-/// How a store in etcd is reached, and what it is called there.
+/// The connection settings and the key prefix of a store in etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdConfig {
-    /// The members: `http://host:port`, `https://host:port`, or `host:port`, which is with TLS when
-    /// one of the files is given. At least one; one that does not answer is followed by the next.
+    /// The members: `http://host:port`, `https://host:port`, or `host:port`, which uses TLS if one
+    /// of the files is set. At least one. If a member does not answer, the next one is used.
     pub endpoints: Vec<String>,
-    /// PEM file with the authorities that etcd's certificates are verified by. Without it, the
-    /// roots of the system. Like the other files it is read again for each new connection.
+    /// PEM file with the CAs that etcd's certificates are verified against. Default: the roots of
+    /// the system. Like the other files it is read for each new connection.
     pub ca_file: Option<PathBuf>,
-    /// PEM files with the certificate and the key that this server shows to etcd.
+    /// PEM files with the client certificate and its key.
     pub client_cert: Option<(PathBuf, PathBuf)>,
-    /// A user of etcd and its password, where authentication is enabled there. The user needs to
-    /// read and write all keys that start with the prefix and a slash.
+    /// An etcd user with its password, if authentication is enabled. The user needs read and write
+    /// access to all keys that start with the prefix and a slash.
     pub user: Option<(String, Secret)>,
-    /// What all keys start with, without the slash behind it. Servers with the same prefix share
-    /// one store. The default is `legate`.
+    /// The prefix of all keys, without a trailing slash. Servers with the same prefix share one
+    /// store. The default is `legate`.
     pub prefix: String,
-    /// The file with the key that seals secrets: 32 bytes as hexadecimal digits or base64. All
-    /// servers need the same; it is never made here.
+    /// The file with the key that seals secrets: 32 bytes in hexadecimal or base64. All servers
+    /// need the same key; it is never generated here.
     pub key_file: PathBuf,
 }
 
 impl EtcdConfig {
-    /// Settings for some members, without TLS and without a user.
+    /// Settings without TLS and without a user.
     pub fn new(endpoints: Vec<String>, key_file: impl Into<PathBuf>) -> Self {
         Self {
             endpoints,
@@ -45,7 +45,7 @@ impl EtcdConfig {
         }
     }
 
-    /// The members, checked.
+    /// The members, validated.
     pub(crate) fn members(&self) -> Result<Vec<Member>, OpenError> {
         let bad = |reason: String| OpenError::EtcdSetting { reason };
         if self.endpoints.is_empty() {
@@ -68,8 +68,8 @@ impl EtcdConfig {
             let with_port = parsed.filter(|a| a.port_u16().is_some() && !a.as_str().contains('@'));
             match (scheme, with_port) {
                 ("http", Some(_)) if files => Err(bad(format!(
-                    "the endpoint {endpoint:?} is without TLS, and certificates are given: write \
-                     https://, or leave them out"
+                    "the endpoint {endpoint:?} is without TLS, but certificates are set: use \
+                     https://, or remove the certificates"
                 ))),
                 ("http" | "https", Some(authority)) => Ok(Member {
                     tls: scheme == "https",
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_what_etcdctl_takes() {
+    fn endpoints_have_the_forms_of_etcdctl() {
         let mut config = EtcdConfig::new(vec!["http://a:2379".to_owned()], "key");
         assert_eq!(config.members().unwrap()[0].to_string(), "http://a:2379");
         config.endpoints = vec!["[::1]:2379".to_owned(), "https://b:1/".to_owned()];

@@ -1,4 +1,4 @@
-//! Connections to one member: TCP, TLS, HTTP/2, kept alive.
+//! Connections to one member: TCP, TLS and HTTP/2 with keepalive.
 
 use std::future::Future;
 use std::io;
@@ -18,24 +18,24 @@ use tonic::transport::{Channel, Endpoint};
 use super::config::Member;
 use crate::backend::blocking;
 
-/// How long a connection may take, with its TLS handshake.
+/// The timeout of a connection, including its TLS handshake.
 const CONNECT: Duration = Duration::from_secs(2);
-/// A ping after so long without traffic while a call or watch is open. etcd refuses more often
-/// than every 5 s (`--grpc-keepalive-min-time`).
+/// The interval of keepalive pings without traffic during a call or watch. etcd refuses intervals
+/// below 5 s (`--grpc-keepalive-min-time`).
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long a ping's answer may take.
+/// The timeout of a ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reading all rows takes many large answers: do not stop for every 64 KiB.
+/// Large windows, because reading all rows takes many large responses.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
-/// A channel to a member, which connects when it is used. The files are read for each connection.
+/// A channel that connects to a member on first use. The TLS files are read for each connection.
 pub(super) fn channel(
     member: &Member,
     tls: &ClientTls,
     spawner: &Spawner,
 ) -> Result<Channel, String> {
-    // The connector does TLS, and tonic would refuse an address that asks for it.
+    // `http`, because the connector does TLS, and tonic would refuse `https` here.
     let endpoint = Endpoint::from_shared(format!("http://{}", member.authority))
         .and_then(|endpoint| endpoint.user_agent(concat!("legate/", env!("CARGO_PKG_VERSION"))))
         .map_err(|error| error.to_string())?
@@ -81,8 +81,8 @@ async fn connect(member: &Member, tls: ClientTls) -> io::Result<Box<dyn Stream>>
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Runs a connection's tasks in the backend's scope. They end with the channel, so that a commit
-/// that is under way can be finished while the server stops.
+/// Runs a connection's tasks in the backend's scope. They end with the channel, so that a commit in
+/// flight can complete while the server stops.
 struct ScopeExecutor(Spawner);
 
 impl hyper::rt::Executor<Pin<Box<dyn Future<Output = ()> + Send>>> for ScopeExecutor {

@@ -1,7 +1,7 @@
-//! Reading everything at one revision, and following what others commit from there.
+//! Reads everything at one revision, and follows the commits of other servers from there.
 //!
-//! The follower is a task of its own, so that waiting for etcd never delays a write. It never
-//! writes. It says whether etcd answers ([`Health`]).
+//! The follower is a separate task, so that waiting for etcd never delays a write. It never writes.
+//! It reports whether etcd answers ([`Health`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::client::{Client, Failed, failed};
 use super::layout::{Head, Layout, Revision, WrittenHead, read_head};
 use crate::backend::{Batch, Change, Loaded};
 
-/// How long one question of the follower may take, over all members.
-const QUESTION: Duration = Duration::from_secs(6);
-/// Pauses between attempts to reach etcd.
+/// The timeout of one request of the follower, over all members.
+const TIMEOUT: Duration = Duration::from_secs(6);
+/// The backoff between attempts to reach etcd.
 const PAUSES: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(100),
     multiplier: 2.0,
@@ -28,7 +28,7 @@ const PAUSES: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(2),
 };
 
-/// Since when etcd does not answer, and why; `None` when it does.
+/// Since when etcd has not answered, and why; `None` while it answers.
 pub(super) type Health = Option<Away>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) struct Away {
     pub(super) reason: Arc<str>,
 }
 
-/// A commit that was seen in etcd, whoever made it.
+/// A commit that was seen in etcd, from any server.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) revision: i64,
@@ -45,7 +45,7 @@ pub(super) struct Seen {
     pub(super) change: Change,
 }
 
-/// Everything at one revision.
+/// The contents at one revision.
 pub(super) struct Read {
     /// The revision of the head.
     pub(super) revision: i64,
@@ -53,11 +53,11 @@ pub(super) struct Read {
     pub(super) loaded: Loaded,
 }
 
-/// Reads everything. The number is the revision that it was read at; `None`: there is nothing.
+/// Reads everything. Also returns the revision of the read; `None` if nothing is stored.
 pub(super) async fn read(client: &Client, layout: &Layout) -> Result<(i64, Option<Read>), Failed> {
     loop {
         match read_once(client, layout).await {
-            // It took longer than etcd keeps revisions.
+            // The read took longer than etcd keeps revisions.
             Err(Failed::Compacted) => sleep(PAUSES.initial).await,
             other => return other,
         }
@@ -65,7 +65,7 @@ pub(super) async fn read(client: &Client, layout: &Layout) -> Result<(i64, Optio
 }
 
 async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read>), Failed> {
-    let (at, kv) = question_head(client, layout).await?;
+    let (at, kv) = fetch_head(client, layout).await?;
     let Some((revision, head)) = kv else {
         return Ok((at, None));
     };
@@ -73,7 +73,7 @@ async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read
     let mut header = None;
     let mut rows = Vec::new();
     loop {
-        let page = client.range(Instant::now() + QUESTION, request).await?;
+        let page = client.range(Instant::now() + TIMEOUT, request).await?;
         let last = page.kvs.last().map(|kv| kv.key.clone());
         for kv in page.kvs {
             match layout.row_key(&head.generation, &kv.key) {
@@ -111,8 +111,8 @@ async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read
     ))
 }
 
-/// The head with its revision, and the revision that it was read at.
-async fn question_head(
+/// The head with its revision, and the revision of the read.
+async fn fetch_head(
     client: &Client,
     layout: &Layout,
 ) -> Result<(i64, Option<(i64, Head)>), Failed> {
@@ -120,7 +120,7 @@ async fn question_head(
         key: layout.head(),
         ..RangeRequest::default()
     };
-    let answer = client.range(Instant::now() + QUESTION, request).await?;
+    let answer = client.range(Instant::now() + TIMEOUT, request).await?;
     let at = answer.header.unwrap_or_default().revision;
     let Some(kv) = answer.kvs.first() else {
         return Ok((at, None));
@@ -143,15 +143,15 @@ fn removed(layout: &Layout) -> Failed {
     ))
 }
 
-/// The task that follows.
+/// The follower task.
 pub(super) struct Follower {
     pub(super) client: Client,
     pub(super) layout: Layout,
-    /// The last revision that was looked at.
+    /// The last revision that was processed.
     pub(super) revision: i64,
     /// The last head that was seen.
     pub(super) head: Option<Head>,
-    /// The revision of the last commit that was passed on, or read at the start.
+    /// The revision of the last commit that was forwarded, or read at the start.
     pub(super) sent: i64,
     pub(super) seen: mpsc::Sender<Seen>,
     pub(super) health: watch::Sender<Health>,
@@ -160,13 +160,13 @@ pub(super) struct Follower {
 /// An open watch.
 struct Watch {
     answers: Streaming<WatchResponse>,
-    /// The end of the requests is the end of the watch. Without it the watch, and with it the
-    /// connection, would outlive the answers that nobody reads any more.
+    /// Dropping it ends the watch. Otherwise the watch, and with it the connection, would outlive
+    /// its consumer.
     _requests: mpsc::Sender<WatchRequest>,
 }
 
 impl Follower {
-    /// Follows until nobody listens.
+    /// Follows until the receiver is dropped.
     pub(super) async fn run(mut self) {
         let mut pauses = Backoff::new(PAUSES);
         loop {
@@ -179,7 +179,7 @@ impl Follower {
                 Ok(()) => continue,
                 Err(failed) => failed.into_reason(),
             };
-            tracing::warn!(reason, "etcd cannot be followed; trying again");
+            tracing::warn!(reason, "etcd cannot be watched; retrying");
             mark_away(&self.health, Instant::now(), &reason);
             tokio::select! {
                 () = listener.closed() => return,
@@ -188,14 +188,14 @@ impl Follower {
         }
     }
 
-    /// Follows until the watch ends, which is an error unless it is to begin again at once.
+    /// Follows until the watch ends. `Ok` means that it should restart at once.
     async fn follow(&mut self, pauses: &mut Backoff) -> Result<(), Failed> {
-        // A member that is cut off would watch in silence; this asks the majority.
-        let (_, head) = question_head(&self.client, &self.layout).await?;
+        // A partitioned member would watch silently; this read needs a majority.
+        let (_, head) = fetch_head(&self.client, &self.layout).await?;
         if head.is_none() && self.head.is_some() {
             return Err(removed(&self.layout));
         }
-        // A connection on which no watch could be made is given up already.
+        // `usize::MAX`: a failed attempt to watch has already dropped its connection.
         let mut number = usize::MAX;
         let watch = self.watch(&mut number).await;
         let ended = match watch {
@@ -210,7 +210,7 @@ impl Follower {
             Ok(()) => Ok(()),
             Err(Failed::Compacted) => self.read_again().await,
             Err(error) => {
-                self.client.give_up(number).await;
+                self.client.discard(number).await;
                 Err(error)
             }
         }
@@ -226,7 +226,7 @@ impl Follower {
             })),
         };
         let (requests, mut sent) = mpsc::channel(1);
-        // There is room, and the receiver is there.
+        // Succeeds: the channel has capacity, and its receiver exists.
         drop(requests.try_send(create));
         let sent = stream::poll_fn(move |context| sent.poll_recv(context));
         let answers = self.client.attempt(|connection| {
@@ -240,18 +240,18 @@ impl Follower {
         })
     }
 
-    /// Passes on what comes by a watch on a connection, for as long as that is the current one.
+    /// Forwards the events of a watch while its connection is the current one.
     async fn listen(&mut self, watch: &mut Watch, connection: usize) -> Result<(), Failed> {
         let client = self.client.clone();
         let mut health = self.health.subscribe();
         let gone = || Failed::Away("the watch ended".to_owned());
         loop {
             let answer = tokio::select! {
-                // A commit found out first.
+                // A commit noticed first that etcd is away.
                 _ = health.wait_for(Option::is_some) => {
                     return Err(Failed::Away("a write was not answered".to_owned()));
                 }
-                () = client.given_up(connection) => return Ok(()),
+                () = client.discarded(connection) => return Ok(()),
                 answer = watch.answers.message() => answer,
             };
             let answer = answer.map_err(|status: Status| failed(&status))?;
@@ -268,10 +268,10 @@ impl Follower {
         }
     }
 
-    /// Passes on what a transaction changed.
+    /// Forwards the changes of a transaction.
     async fn take(&mut self, revision: Revision) -> Result<(), Failed> {
         let number = revision.revision;
-        // Everything was read at a later one.
+        // Included in an earlier full read.
         if number <= self.revision {
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Follower {
         Ok(())
     }
 
-    /// What happened in between is not known: everything is read.
+    /// Reads everything, because the changes in between are unknown.
     async fn read_again(&mut self) -> Result<(), Failed> {
         let (at, read) = read(&self.client, &self.layout).await?;
         let Some(read) = read else {
@@ -330,14 +330,14 @@ impl Follower {
             head: head.clone(),
             change,
         };
-        // Without a listener, `run` ends.
+        // Without a receiver, `run` ends.
         drop(self.seen.send(seen).await);
         self.head = Some(head);
         self.sent = revision;
     }
 }
 
-/// Notes that etcd does not answer, unless that is known.
+/// Records that etcd does not answer, keeping the start of an existing outage.
 pub(super) fn mark_away(health: &watch::Sender<Health>, since: Instant, reason: &str) {
     health.send_if_modified(|health| {
         let news = health.is_none();

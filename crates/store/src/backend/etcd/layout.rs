@@ -1,14 +1,14 @@
-//! How the store is laid out in etcd. Pure: values in, values out.
+//! The layout of the store in etcd. Pure: values in, values out.
 //!
 //! ```text
 //! legate/head                          JSON: index, generation, ...; written by every commit
-//! legate/data/<generation>/header      written when the generation is made
+//! legate/data/<generation>/header      written when the generation is created
 //! legate/data/<generation>/rows/<key>  one for each row
-//! legate/leader                        who does what one server must do, with its lease
+//! legate/leader                        the leader, with its lease
 //! ```
 //!
-//! Everything that is valid is in the generation that the head names. To replace everything, a new
-//! generation is written and then named in one step.
+//! Only the generation that the head names is valid. To replace everything, a new generation is
+//! written, and then the head is switched to it atomically.
 
 use std::sync::Arc;
 
@@ -22,36 +22,36 @@ use super::api::{
 };
 use crate::backend::KeyBytes;
 
-/// How many operations etcd takes in a transaction (`--max-txn-ops`), by default.
+/// etcd's default limit of operations per transaction (`--max-txn-ops`).
 const OPERATIONS: usize = 128;
-/// The rows that fit in one transaction with the head.
+/// The maximum number of rows in one transaction with the head.
 pub(super) const ROWS: usize = OPERATIONS - 1;
-/// More rows of one commit are put into transactions inside the transaction. etcd counts the
-/// operations of each level and wants the levels together to be within the limit.
+/// Larger commits use nested transactions. etcd limits the operations of each level and the sum
+/// over the levels.
 const LEVEL: usize = OPERATIONS / 2;
-/// How many rows one commit can change.
+/// The maximum number of rows of one commit.
 pub(super) const MOST_ROWS: usize = (LEVEL - 1) * LEVEL;
-/// How many rows are read at once.
+/// The number of rows per read.
 const PAGE: i64 = 1000;
 
-/// The row that every commit writes, and is guarded by.
+/// The head, which every commit writes and is guarded by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
     /// The index of the commit.
     pub(super) index: u64,
-    /// The index before it.
+    /// The previous index.
     pub(super) base: u64,
-    /// Where the rows are.
+    /// The generation of the rows.
     pub(super) generation: String,
-    /// A name of the commit, by which the server that made it knows it again.
+    /// A unique id of the commit, by which its server recognizes it.
     pub(super) commit: String,
 }
 
-/// What one transaction of somebody changed.
+/// The changes of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Revision {
     pub(super) revision: i64,
-    /// `None`: it was no commit.
+    /// `None` if it was not a commit.
     pub(super) head: Option<WrittenHead>,
     /// Keys below `data/` with their new values.
     pub(super) data: Vec<(Vec<u8>, Option<Vec<u8>>)>,
@@ -61,11 +61,11 @@ pub(super) struct Revision {
 pub(super) enum WrittenHead {
     Put(Head),
     Removed,
-    /// Not what a server writes.
+    /// Not a valid head.
     Unreadable,
 }
 
-/// The names of keys.
+/// Builds keys.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     prefix: String,
@@ -102,18 +102,18 @@ impl Layout {
         [&self.generation(generation), &b"rows/"[..], key].concat()
     }
 
-    /// The key of a row of this generation.
+    /// The row key in an etcd key, `None` if it is not a row of this generation.
     pub(super) fn row_key(&self, generation: &str, key: &[u8]) -> Option<KeyBytes> {
         let key = key.strip_prefix(&*self.generation(generation))?;
         key.strip_prefix(b"rows/").map(Arc::from)
     }
 
-    /// What is watched: `data/`, `head` and no more, because the names are in this order.
+    /// The watched range: `data/` and `head`, which are adjacent in key order.
     pub(super) fn watched(&self) -> (Vec<u8>, Vec<u8>) {
         (self.data(), [self.head(), vec![0]].concat())
     }
 
-    /// One page of a generation: its header and its rows.
+    /// One page of a generation: its header and rows.
     pub(super) fn page(&self, generation: &str, from: Vec<u8>, revision: i64) -> RangeRequest {
         RangeRequest {
             key: from,
@@ -127,8 +127,8 @@ impl Layout {
         self.page(generation, self.generation(generation), revision)
     }
 
-    /// The transaction that makes a commit when the head has not changed since `revision`. `None`
-    /// when it changes more rows than etcd takes.
+    /// The transaction of a commit, conditional on the head's revision. `None` if there are more
+    /// rows than etcd accepts.
     pub(super) fn commit<'a>(
         &self,
         revision: i64,
@@ -158,9 +158,9 @@ impl Layout {
         Some(self.guarded(revision, head, rows))
     }
 
-    /// The transaction that makes another generation the valid one and removes all others.
+    /// The transaction that activates another generation and removes all others.
     ///
-    /// Others that are being written are removed as well: their guard fails from now on.
+    /// This includes generations that are being written: their guard fails from now on.
     pub(super) fn switch(&self, revision: i64, head: &Head) -> TxnRequest {
         let (first, last) = (self.data(), behind(&self.data()));
         let valid = self.generation(&head.generation);
@@ -169,7 +169,7 @@ impl Layout {
     }
 
     fn guarded(&self, revision: i64, head: &Head, mut operations: Vec<RequestOp>) -> TxnRequest {
-        // A struct of strings and numbers always has a JSON form.
+        // A struct of strings and numbers always serializes.
         let value = serde_json::to_vec(head).unwrap_or_default();
         operations.push(put(self.head(), value));
         TxnRequest {
@@ -184,7 +184,7 @@ impl Layout {
         }
     }
 
-    /// Removes a generation that never became valid.
+    /// Removes a generation that was never activated.
     pub(super) fn remove(&self, generation: &str) -> TxnRequest {
         let first = self.generation(generation);
         let last = behind(&first);
@@ -194,7 +194,7 @@ impl Layout {
         }
     }
 
-    /// The events of a watch, which come in the order of their revisions.
+    /// Groups the events of a watch, which are ordered by revision.
     pub(super) fn revisions(&self, events: Vec<Event>) -> Vec<Revision> {
         let head = self.head();
         let mut revisions: Vec<Revision> = Vec::new();
@@ -227,7 +227,7 @@ impl Layout {
     }
 }
 
-/// What is in the head.
+/// Parses a head.
 pub(super) fn read_head(kv: &KeyValue) -> Option<Head> {
     serde_json::from_slice(&kv.value).ok()
 }
@@ -253,7 +253,7 @@ fn operation(request: Request) -> RequestOp {
     }
 }
 
-/// The first key behind all that start with a prefix that ends with a slash.
+/// The end of the range of a prefix that ends with a slash.
 fn behind(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {

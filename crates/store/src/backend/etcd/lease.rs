@@ -1,7 +1,7 @@
-//! The lease of the one server that does what only one must do.
+//! Leader election: the lease of the one server that runs the tasks of the leader.
 //!
-//! Each server has a lease in etcd and tries to make the key of the leader with it. When a server
-//! does not renew its lease, etcd removes the key, and another server makes it.
+//! Each server has a lease in etcd and tries to create the leader's key with it. If the leader does
+//! not renew its lease, etcd removes the key, and another server creates it.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use super::client::{Client, Failed};
 use super::layout::Layout;
 use crate::leadership::Leadership;
 
-/// How long a lease lives after it was renewed last.
+/// The TTL of a lease.
 pub(super) const TTL: Duration = Duration::from_secs(10);
-/// How often it is renewed.
+/// The interval between renewals.
 const RENEW: Duration = Duration::from_secs(3);
-/// How long giving it back may take when the server stops.
+/// The timeout for revoking the lease when the server stops.
 const RELEASE: Duration = Duration::from_secs(1);
 
 /// The task that holds the lease.
@@ -33,12 +33,12 @@ pub(super) struct Lease {
     pub(super) client: Client,
     pub(super) layout: Layout,
     pub(super) leadership: Leadership,
-    /// The lease in etcd.
+    /// The id of the lease in etcd, `None` while there is none.
     pub(super) id: Option<i64>,
 }
 
 impl Lease {
-    /// Renews the lease until the token is cancelled, and gives it back then.
+    /// Renews the lease until the token is cancelled, then revokes it.
     pub(super) async fn run(mut self, token: CancellationToken) {
         let mut warned = false;
         loop {
@@ -46,7 +46,7 @@ impl Lease {
             match round {
                 None => break,
                 Some(Ok(())) => warned = false,
-                // That etcd is away, the follower says.
+                // The follower reports that etcd is away.
                 Some(Err(Failed::Refused(reason))) if !warned => {
                     warned = true;
                     tracing::warn!(reason, "the lease in etcd cannot be held");
@@ -72,7 +72,7 @@ impl Lease {
         };
         self.id = Some(id);
         let led = self.lead(asked + RENEW, id).await?;
-        // etcd counts from when it was asked or later.
+        // etcd starts the TTL when it receives the request, which is later.
         self.leadership.hold_until(led.then(|| asked + TTL));
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Lease {
         Ok(granted.await?.id)
     }
 
-    /// Whether the lease still exists.
+    /// Renews the lease. Returns whether it still exists.
     async fn renew(&self, deadline: Instant, id: i64) -> Result<bool, Failed> {
         let renewed = self.client.call(deadline, |connection| async move {
             let requests = stream::once(async move { LeaseKeepAliveRequest { id } });
@@ -100,7 +100,7 @@ impl Lease {
         Ok(renewed.await?.ttl > 0)
     }
 
-    /// Makes the leader's key unless it exists. Whether it is this server's.
+    /// Creates the leader's key unless it exists. Returns whether it belongs to this server.
     async fn lead(&self, deadline: Instant, id: i64) -> Result<bool, Failed> {
         let key = self.layout.leader();
         let operation = |request| RequestOp {
@@ -142,7 +142,7 @@ impl Lease {
             let request = connection.request(LeaseRevokeRequest { id });
             async move { connection.lease().lease_revoke(request).await }
         });
-        // It ends by itself otherwise.
+        // Otherwise the lease expires.
         drop(revoked.await);
     }
 }

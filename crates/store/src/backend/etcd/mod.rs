@@ -1,19 +1,19 @@
-//! Rows in etcd, for several servers, any of which writes.
+//! Stores rows in etcd, for several servers that all write.
 //!
-//! A commit is one etcd transaction: its rows and the head, guarded by the revision of the head
-//! that this server knows. So etcd makes commits serial, and what others committed arrives by a
-//! watch in the same order at every server. [`layout`] says what is stored where.
+//! A commit is one etcd transaction with its rows and the head, guarded by the revision of the head
+//! that this server has. So etcd serializes commits, and the commits of other servers arrive by a
+//! watch in the same order at every server. [`layout`] defines the keys.
 //!
-//! A transaction changes at most 4,032 rows and 1.5 MiB (etcd's `--max-request-bytes`). A commit of
-//! several transactions that is larger is divided; a single one that is larger is refused by name
-//! and changes nothing. Replacing everything has no limit.
+//! A transaction changes at most 4,032 rows and 1.5 MiB (etcd's `--max-request-bytes`). A larger
+//! commit of several transactions is divided; a larger single transaction is refused with the limit
+//! in the error, and changes nothing. Replacing everything has no limit.
 //!
-//! A write is answered within [`WRITE`] whatever etcd does. When the answer to a commit is lost it
-//! is asked again elsewhere: a commit has a name, and who finds its own name in the head behind the
-//! one that it knew has made it. A write whose outcome stays unknown is `Unavailable`; should it
-//! have been made, the watch brings it.
+//! A write completes within [`WRITE`] in any case. If the response to a commit is lost, the commit
+//! is retried on another member: each commit has an id, and a server that finds the id of its
+//! commit in the next head has made it. A write with an unknown outcome is `Unavailable`; if it was
+//! made after all, the watch returns it.
 //!
-//! While etcd is away, writes are refused at once after the first ones have waited.
+//! While etcd is away, writes fail at once after the first ones have timed out.
 
 mod api;
 mod client;
@@ -43,42 +43,43 @@ use follow::{Follower, Health, Seen, mark_away, read};
 use layout::{Head, Layout, MOST_ROWS, ROWS};
 use lease::Lease;
 
-/// How long a write may take, with all attempts: three members that hang one after the other.
+/// The timeout of a write with all attempts: three members that hang one after the other.
 const WRITE: Duration = Duration::from_secs(7);
-/// How many commits of others wait to be applied; more wait in etcd.
+/// How many commits of other servers are buffered; more wait in etcd.
 const AHEAD: usize = 64;
-/// How many bytes of rows one request of a restore has, far below etcd's limit of 1.5 MiB.
+/// The bytes of rows in one request of a restore, far below etcd's limit of 1.5 MiB.
 const CHUNK: usize = 512 * 1024;
-/// How long tasks may take to end.
+/// The timeout for stopping tasks.
 const STOP: Duration = Duration::from_secs(2);
 
-/// Rows in etcd.
+/// The etcd backend.
 pub(crate) struct Etcd {
     client: Client,
     layout: Layout,
     members: String,
     known: Known,
-    /// What the follower saw, this server's own commits included.
+    /// The commits that the follower saw, including this server's own.
     seen: mpsc::Receiver<Seen>,
-    /// What was seen and not returned yet.
+    /// Commits that were seen and not returned yet.
     found: VecDeque<Change>,
     health: watch::Sender<Health>,
     leadership: Leadership,
-    /// Cancelled to give the lease back.
+    /// Cancelled to revoke the lease.
     lease: CancellationToken,
     scope: Scope,
 }
 
-/// The last commit that the committer knows, or will know when it has taken what was found.
+/// The last commit that the committer has, including those in `found`.
 struct Known {
-    /// The revision of the head; 0: there is none.
+    /// The revision of the head; 0 if there is none.
     revision: i64,
     index: u64,
     generation: String,
 }
 
 impl Etcd {
-    /// Reads everything and starts to follow. `None`: nothing was ever stored under the prefix.
+    /// Reads everything and starts the follower. The contents are `None` if nothing was ever stored
+    /// under the prefix.
     pub(crate) async fn open(
         config: &EtcdConfig,
         spawner: &Spawner,
@@ -143,7 +144,7 @@ impl Etcd {
         Ok((etcd, stored.map(|read| read.loaded)))
     }
 
-    /// What errors call it.
+    /// The name of the store in errors.
     pub(crate) fn name(&self) -> String {
         format!(
             "the store in etcd ({})",
@@ -151,12 +152,12 @@ impl Etcd {
         )
     }
 
-    /// Whether this server does what one must do.
+    /// Whether this server is the leader.
     pub(crate) fn leadership(&self) -> Leadership {
         self.leadership.clone()
     }
 
-    /// The next commit behind those that are known. Cancel safe.
+    /// The next commit after the known ones. Cancel-safe.
     async fn next(&mut self) -> Seen {
         loop {
             match self.seen.recv().await {
@@ -168,7 +169,7 @@ impl Etcd {
                     };
                     return seen;
                 }
-                // This server's own.
+                // A commit of this server.
                 Some(_) => {}
                 // The server stops.
                 None => std::future::pending().await,
@@ -176,8 +177,7 @@ impl Etcd {
         }
     }
 
-    /// Until when a write may take. Where etcd has been away for that long already, it is not
-    /// asked.
+    /// The deadline of a write. Fails at once if etcd has been away for longer than the timeout.
     fn deadline(&self) -> Result<Instant, NotCommitted> {
         let now = Instant::now();
         match &*self.health.borrow() {
@@ -189,7 +189,7 @@ impl Etcd {
 
     fn away(&self, reason: &str) -> NotCommitted {
         NotCommitted::Unavailable(Unavailable::new(format!(
-            "etcd does not take it ({reason}); reads go on; look at its members, {}",
+            "etcd cannot store it ({reason}); reads still work; check its members, {}",
             self.members
         )))
     }
@@ -201,14 +201,14 @@ impl Etcd {
                 self.away(&reason)
             }
             Failed::TooLarge(reason) => NotCommitted::TooLarge(Unavailable::new(format!(
-                "the change is larger than etcd takes in one request ({reason}): divide it, or \
+                "the change exceeds etcd's limits for one request ({reason}): divide it, or \
                  raise --max-request-bytes and --max-txn-ops of all members"
             ))),
             failed => self.away(&failed.into_reason()),
         }
     }
 
-    /// Makes a guarded transaction with a new head, and finds out whether it was made.
+    /// Commits a transaction with a new head, and determines its outcome.
     async fn make(
         &mut self,
         deadline: Instant,
@@ -227,7 +227,7 @@ impl Etcd {
             };
             return Ok(());
         }
-        // The head is another one: somebody was faster, or an attempt whose answer was lost.
+        // The head has changed: another server was faster, or an attempt whose response was lost.
         let Ok(seen) = timeout_at(deadline, self.next()).await else {
             let reason = "what another server wrote does not arrive";
             return Err(self.not_committed(started, Failed::Away(reason.to_owned())));
@@ -254,7 +254,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Writes rows where nobody looks yet.
+    /// Writes rows to a generation that is not active yet.
     async fn write_generation(&self, generation: &str, contents: &Loaded) -> Result<(), Failed> {
         let header = (self.layout.header(generation), contents.header.clone());
         let rows = contents.rows.iter();
@@ -287,7 +287,7 @@ impl Etcd {
 }
 
 impl Etcd {
-    /// Gives the lease back and ends what runs. The error names what did not end in time.
+    /// Revokes the lease and stops the tasks. The error names tasks that did not stop in time.
     pub(crate) async fn end(self) -> Result<(), StopError> {
         let Self {
             client,
@@ -344,7 +344,7 @@ impl Backend for Etcd {
             Err(failed) => Err(self.not_committed(started, failed)),
         };
         if replaced == Err(NotCommitted::Lost) {
-            // Otherwise it may be valid, or the next one to be valid removes it.
+            // In other cases the generation may be active, or the next switch removes it.
             let request = self.layout.remove(&generation);
             let deadline = Instant::now() + WRITE;
             drop(self.client.txn(deadline, &mut 0, &request).await);

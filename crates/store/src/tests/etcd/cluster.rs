@@ -1,4 +1,4 @@
-//! Servers' stores over a real etcd.
+//! Stores of several servers with a real etcd.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::{EtcdConfig, OpenError, Store, StoreConfig};
 
-/// How long anything may take that the tests wait for.
+/// The timeout of the tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An etcd, and what opens stores over it.
+/// An etcd cluster, and functions to open stores with it.
 pub(super) struct Cluster(legate_testkit::etcd::Cluster);
 
 impl Deref for Cluster {
@@ -42,7 +42,7 @@ impl Cluster {
         EtcdConfig::new(self.endpoints(), self.key_file())
     }
 
-    /// A server that asks the members in an order of its own.
+    /// A server that contacts this member first.
     pub(super) async fn server(&self, first: usize) -> Server {
         let mut config = self.config();
         config.endpoints.rotate_left(first);
@@ -58,7 +58,7 @@ impl Cluster {
     }
 }
 
-/// A server's store, and the scope that its tasks run in.
+/// A server's store, and the scope of its tasks.
 pub(super) struct Server {
     pub(super) store: Store,
     pub(super) scope: Scope,
@@ -76,7 +76,7 @@ impl Server {
         self.scope.stop(PATIENCE).await.unwrap();
     }
 
-    /// Waits until it has seen an index.
+    /// Waits until the store has reached an index.
     pub(super) async fn reaches(&self, index: u64) {
         let end = Instant::now() + PATIENCE;
         while self.store.state().index() < index {

@@ -1,4 +1,4 @@
-//! An etcd that is away, hangs, loses members, answers and history.
+//! Failures of etcd: outages, hangs, and lost members, responses and history.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use crate::WriteError;
 use crate::backend::etcd::Etcd;
 use crate::tests::rows;
 
-/// How long a write may take when etcd hangs.
+/// The maximum duration of a write while etcd hangs.
 const BOUND: Duration = Duration::from_secs(9);
 
-/// Writes until it works.
+/// Retries a write until it succeeds.
 async fn eventually(server: &Server, name: &'static str) {
     let end = Instant::now() + PATIENCE;
     while let Err(error) = count(server, name).await {
@@ -49,11 +49,11 @@ async fn while_etcd_hangs_reads_go_on_and_writes_are_refused_in_time() {
             panic!("{refused:?}");
         };
         assert!(
-            error.to_string().contains("etcd does not take it"),
+            error.to_string().contains("etcd cannot store it"),
             "{error}"
         );
     }
-    // What comes later does not wait, however much it is.
+    // Later writes fail at once, in any number.
     let started = Instant::now();
     for refused in join_all((0..2000).map(|_| count(&servers[1], "m"))).await {
         assert!(refused.is_err());
@@ -73,7 +73,7 @@ async fn while_etcd_hangs_reads_go_on_and_writes_are_refused_in_time() {
     }
     agree(&servers).await;
     assert_eq!(counted(&servers[0], "n"), 4);
-    // Each of the first writes was made once or not at all.
+    // Each of the first writes was made at most once.
     assert!(counted(&servers[0], "m") <= 3);
 }
 
@@ -91,7 +91,7 @@ async fn a_lost_member_costs_no_write() {
         let again = cluster.server(n);
         again.await.stop().await;
     }
-    // One that hangs is left as well.
+    // A member that hangs is left as well.
     cluster.signal(1, Signal::SIGSTOP);
     for counted in join_all(servers.iter().map(|server| count(server, "n"))).await {
         counted.unwrap();
@@ -102,7 +102,7 @@ async fn a_lost_member_costs_no_write() {
 }
 
 #[tokio::test]
-async fn history_that_is_gone_is_read_again() {
+async fn compacted_history_is_read_again() {
     let cluster = Cluster::start(1).await;
     let gate = Cuttable::start(cluster.members[0].client).await;
     let mut config = cluster.config();
@@ -116,7 +116,7 @@ async fn history_that_is_gone_is_read_again() {
             server.reaches(cut_off.store.state().index()).await;
             count(&server, "n").await.unwrap();
         }
-        // Without it, the watch goes on where it ended.
+        // Without compaction, the watch resumes where it ended.
         if round > 0 {
             cluster.compact(0);
         }
@@ -129,7 +129,7 @@ async fn history_that_is_gone_is_read_again() {
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_is_made_once() {
+async fn a_commit_with_a_lost_response_is_made_once() {
     let cluster = Cluster::start(3).await;
     let scope = Scope::new("one way");
     let answers = watch::Sender::new(true);
@@ -141,7 +141,7 @@ async fn a_commit_whose_answer_is_lost_is_made_once() {
         let server = Server::open(config.clone()).await.unwrap();
         answers.send_replace(false);
         let also = async {
-            // Made after the commit, before it is asked again.
+            // Committed after the lost commit, before that is retried.
             other.reaches(server.store.state().index() + 1).await;
             count(&other, "n").await.unwrap();
         };
@@ -156,7 +156,7 @@ async fn a_commit_whose_answer_is_lost_is_made_once() {
     scope.stop(PATIENCE).await.unwrap();
 }
 
-/// Forwards what clients send, and answers only while they are let through.
+/// Forwards requests, and responses only while `answers` is set.
 async fn one_way(to: SocketAddr, answers: &watch::Sender<bool>, scope: &Scope) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -180,7 +180,7 @@ async fn one_way(to: SocketAddr, answers: &watch::Sender<bool>, scope: &Scope) -
                     client.write_all(&buffer[..read]).await?;
                 }
             };
-            // A connection that ends is not the test's business.
+            // Errors of the connection are irrelevant here.
             tokio::select! {
                 () = token.cancelled() => {}
                 _ = forth => {}
@@ -204,7 +204,7 @@ async fn one_way(to: SocketAddr, answers: &watch::Sender<bool>, scope: &Scope) -
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_at_any_moment_costs_no_write() {
+async fn connection_losses_lose_no_write() {
     let cluster = Cluster::start(3).await;
     let gate = Cuttable::start(cluster.members[0].client).await;
     let mut config = cluster.config();
@@ -239,7 +239,7 @@ async fn without_etcd_a_server_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_removed_is_not_written_over() {
+async fn a_removed_store_is_not_overwritten() {
     let cluster = Cluster::start(1).await;
     let server = cluster.server(0).await;
     count(&server, "n").await.unwrap();
@@ -255,7 +255,7 @@ async fn a_store_that_was_removed_is_not_written_over() {
     assert_eq!(counted(&server, "n"), 1);
 }
 
-/// How many watches a member has open, as it says itself.
+/// The number of open watches, from the member's metrics.
 fn watches(cluster: &Cluster) -> String {
     let mut stream = std::net::TcpStream::connect(cluster.members[0].client).unwrap();
     let request = "GET /metrics HTTP/1.0\r\n\r\n";

@@ -1,5 +1,4 @@
-//! Stores over a real etcd: what several servers see of each other, and what they do when etcd
-//! fails.
+//! Stores with a real etcd: sharing between servers, and failures of etcd.
 
 mod cluster;
 mod failures;

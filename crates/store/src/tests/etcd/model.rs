@@ -1,5 +1,5 @@
-//! Any sequence of commands to any of several servers, with restarts in between: all servers, a
-//! store in memory and a naive model agree.
+//! Sequences of random commands to several servers, with restarts: all servers, a store in memory
+//! and a naive model agree.
 
 use proptest::prelude::*;
 
@@ -13,11 +13,11 @@ use crate::{Command, EtcdConfig, Store, WriteError};
 enum Step {
     /// A command to one of the servers.
     Apply(usize, Command),
-    /// A server is stopped and started.
+    /// Stops and starts a server.
     Restart(usize),
-    /// A server goes without a word, and is started.
+    /// Kills and starts a server.
     Crash(usize),
-    /// A server saves a snapshot, and another restores it.
+    /// One server saves a snapshot, and another restores it.
     Restore(usize, usize),
 }
 
@@ -49,7 +49,7 @@ async fn run(config: &EtcdConfig, steps: Vec<Step>) {
                 let expected = naive.expected(&command);
                 let in_memory = attempt(&memory, command);
                 match (&result, &in_memory) {
-                    // What changes nothing is answered by what this server knows.
+                    // A no-op is answered from the server's own state, without a commit.
                     (Ok(ours), Ok(theirs)) if !theirs.changed => assert!(!ours.changed),
                     _ => assert_eq!(result, in_memory),
                 }
@@ -72,7 +72,7 @@ async fn run(config: &EtcdConfig, steps: Vec<Step>) {
                 }
             }
         }
-        // A server answers by what it knows, which may be a moment old; the model is not.
+        // A server may answer from a slightly older state, unlike the model.
         agree(&servers).await;
         assert_eq!(rows(&servers[0].store), rows(&memory));
         assert_same(&servers[0].store.state(), &naive);

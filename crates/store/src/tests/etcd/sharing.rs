@@ -1,4 +1,4 @@
-//! Several servers over an etcd that works.
+//! Several servers with a healthy etcd.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::tests::access::token;
 use crate::tests::{deregister, instance, node, register, rows, upgrade};
 use crate::{OpenError, Unavailable, WriteError};
 
-/// Adds one to a number that is kept in the metadata of a node.
+/// Increments a number in the metadata of a node.
 pub(super) async fn count(server: &Server, name: &'static str) -> Result<(), WriteError> {
     let counted = server.store.write(move |txn| {
         let mut row = txn
@@ -39,7 +39,7 @@ pub(super) fn counted(server: &Server, name: &str) -> u64 {
     state.read().node(name).map_or(0, |node| counted_in(&node))
 }
 
-/// All servers get to the same index and hold the same rows there.
+/// All servers reach the same index with the same rows.
 pub(super) async fn agree(servers: &[Server]) {
     let index = servers.iter().map(|s| s.store.state().index()).max();
     for server in servers {
@@ -73,7 +73,7 @@ async fn three_servers_write_and_pass_through_the_same_states() {
     let secret = token("accessor", "a secret token", "");
     servers[0].store.apply(secret).await.unwrap();
     agree(&servers).await;
-    // Whoever comes later reads the same.
+    // A server that starts later reads the same.
     let late = cluster.server(1).await;
     assert_eq!(rows(&late.store), rows(&servers[0].store));
     let scope = legate_runtime::Scope::new("what is stored");
@@ -91,7 +91,7 @@ async fn servers_that_write_the_same_row_at_once_lose_nothing() {
     let cluster = Cluster::start(3).await;
     let servers = cluster.servers::<3>().await;
     let all = servers.iter().map(|server| async move {
-        // Some at once, to be committed together, and some one after the other.
+        // Some concurrently, to be committed together, and some sequentially.
         for _ in 0..10 {
             for counted in join_all((0..3).map(|_| count(server, "n"))).await {
                 counted.unwrap();
@@ -108,7 +108,7 @@ async fn servers_that_write_the_same_row_at_once_lose_nothing() {
 async fn large_transactions_are_whole_or_refused_by_name() {
     let cluster = Cluster::start(1).await;
     let servers = cluster.servers::<2>().await;
-    // More than etcd takes in one transaction come together, and each is small.
+    // Concurrent small writes that together exceed the limit of a transaction.
     let rows_of = |n: usize| {
         let instance = instance("web", &format!("i{n}"));
         servers[0]
@@ -118,14 +118,14 @@ async fn large_transactions_are_whole_or_refused_by_name() {
     for written in join_all((0..1000).map(rows_of)).await {
         written.unwrap();
     }
-    // One that is larger than the limit of operations.
+    // A single write that exceeds the limit of operations.
     let gone = servers[1].store.apply(deregister("n", None, None));
     servers[1].reaches(servers[0].store.state().index()).await;
     let gone = gone.await.unwrap();
     servers[0].reaches(gone.index).await;
     assert_eq!(rows(&servers[0].store), (gone.index, Vec::new()));
 
-    // Together they are larger than a request; each fits.
+    // Together they exceed the limit of a request, but each fits.
     let big = |name: String, size: usize| {
         let mut row = node(&name);
         row.meta.insert("big".to_owned(), "x".repeat(size));
@@ -187,10 +187,10 @@ async fn a_restore_of_many_rows_is_one_step_for_all() {
     restored.unwrap();
     agree(&servers).await;
     assert_eq!(Vec::from_iter(states), [0, 3000]);
-    // The old generation is gone, and writing goes on.
+    // The old generation is removed, and writes still work.
     let keys = r#"{"key":"AA==","range_end":"AA==","count_only":true}"#;
     let answer = cluster.post(0, "kv/range", keys);
-    // The rows, the header, the head, the leader.
+    // The rows, the header, the head and the leader's key.
     assert!(answer.contains(r#""count":"3003""#), "{answer}");
     count(&servers[0], "n").await.unwrap();
     agree(&servers).await;
@@ -199,7 +199,7 @@ async fn a_restore_of_many_rows_is_one_step_for_all() {
 }
 
 #[tokio::test]
-async fn one_server_leads_and_another_follows_it() {
+async fn another_server_takes_over_the_leadership() {
     let cluster = Cluster::start(3).await;
     let mut servers = Vec::from(cluster.servers::<3>().await);
     for left in (1..=3).rev() {
@@ -216,7 +216,7 @@ async fn one_server_leads_and_another_follows_it() {
         let leader = servers.remove(leader);
         let store = leader.store.clone();
         match left {
-            // As a killed process: the lease is left to end by itself.
+            // As a killed process: the lease expires.
             3 => drop(leader),
             _ => leader.stop().await,
         }
@@ -315,7 +315,7 @@ async fn users_are_authenticated_again_when_their_tokens_end() {
     let second = as_user("legate", "secret").await.unwrap();
     count(&server, "n").await.unwrap();
     second.reaches(2).await;
-    // A changed password ends the user's tokens.
+    // A changed password invalidates the user's tokens.
     cluster.log_in("root", "r");
     let changed = r#"{"name":"legate","password":"secret"}"#;
     cluster.post(0, "auth/user/changepw", changed);
@@ -401,7 +401,7 @@ async fn a_newer_format_and_another_key_are_refused() {
         matches!(refused, OpenError::Newer { found, .. } if found == known + 1),
         "{refused}"
     );
-    // An older one that runs ends, and answers no write with what it does not understand.
+    // A running older server ends, and refuses writes on a format that it does not support.
     let failed = tokio::time::timeout(PATIENCE, server.scope.failed()).await;
     assert!(failed.unwrap().to_string().contains("newer Legate"));
     let refused = count(&server, "n").await;

@@ -1,4 +1,5 @@
-//! Which services outside the mesh a proxy in transparent mode has, and which changes make a new snapshot.
+//! The services outside the mesh of a proxy in transparent mode, and the changes that make a new
+//! snapshot.
 
 use super::transparent::transparent;
 use super::*;
@@ -51,7 +52,7 @@ fn gateways(destination: &Destination) -> Vec<&str> {
 }
 
 #[test]
-fn intentions_say_which_destinations_it_has() {
+fn intentions_select_the_destinations() {
     use IntentionAction::{Allow, Deny};
     let store = captured();
     apply(&store, outside("db", 443));
@@ -64,14 +65,14 @@ fn intentions_say_which_destinations_it_has() {
     apply(&store, intention("web", "db", Allow));
     assert_eq!(names(&store), ["db"]);
     assert_eq!(implicit(&store), [""; 0], "it is no service in the mesh");
-    // Every destination has a virtual IP besides, as every name with service-defaults.
+    // Every destination also has a virtual IP, as every name with service-defaults has.
     apply(&store, intention("web", "*", Allow));
     assert_eq!(names(&store), ["db", "other"]);
     assert_eq!(implicit(&store), ["api", "db", "inside", "other"]);
     apply(&store, intention("web", "db", Deny));
     assert_eq!(names(&store), ["other"]);
     assert_eq!(implicit(&store), ["api", "db", "inside", "other"]);
-    // With an instance in the catalog, the intention is for that one.
+    // With an instance in the catalog, the intention applies to the instance.
     apply(
         &store,
         register("n1", json!({"ID": "db", "Service": "db"}), Vec::new()),
@@ -83,13 +84,13 @@ fn intentions_say_which_destinations_it_has() {
 }
 
 #[test]
-fn gateways_are_those_that_are_linked() {
+fn gateways_of_a_destination_are_linked_to_it() {
     let store = captured();
     apply(&store, outside("db", 443));
     apply(&store, intention("web", "db", IntentionAction::Allow));
     apply(&store, gateway("n3", "one", CheckStatus::Passing));
     apply(&store, gateway("n4", "two", CheckStatus::Passing));
-    // Something else by the name of a gateway.
+    // A service of another kind with the name of a gateway.
     apply(
         &store,
         register("n5", json!({"ID": "fake", "Service": "one"}), Vec::new()),
@@ -104,7 +105,7 @@ fn gateways_are_those_that_are_linked() {
 }
 
 #[test]
-fn only_what_concerns_its_destinations_is_news() {
+fn only_changes_of_its_destinations_make_a_new_snapshot() {
     let store = captured();
     apply(&store, outside("db", 443));
     apply(&store, intention("web", "db", IntentionAction::Allow));
@@ -123,7 +124,7 @@ fn only_what_concerns_its_destinations_is_news() {
 }
 
 #[test]
-fn the_control_plane_is_no_destination() {
+fn the_control_plane_is_not_a_destination() {
     let store = captured();
     apply(&store, outside("consul", 443));
     apply(&store, outside("db", 443));

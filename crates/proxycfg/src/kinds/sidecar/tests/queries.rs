@@ -34,7 +34,7 @@ fn api(node: &str, tags: &[&str], checks: Vec<HealthCheck>) -> Command {
     register(node, service, checks)
 }
 
-/// The nodes of the instances, and the service that they must prove to be.
+/// The nodes of the instances, and the service in their identity.
 fn found(store: &Store) -> (Vec<String>, String) {
     let snapshot = snapshot(store).unwrap();
     let nodes = instances(&snapshot);
@@ -69,7 +69,7 @@ pub(super) fn any_change() -> impl Strategy<Value = Command> {
 }
 
 #[test]
-fn an_upstream_follows_what_its_query_finds() {
+fn an_upstream_follows_the_results_of_its_query() {
     let store = mesh();
     for command in [
         api("n2", &["blue"], Vec::new()),
@@ -100,7 +100,7 @@ fn an_upstream_follows_what_its_query_finds() {
         ),
         (
             query("1", json!({"Name": "near", "Service": {"Service": "API"}})),
-            // As instances call themselves: that is what they prove.
+            // The name in the instances' registrations: their certificates have it.
             api_on(&["n2"]),
         ),
         (no_query("1"), (vec![], String::new())),
@@ -123,7 +123,7 @@ fn an_upstream_follows_what_its_query_finds() {
 }
 
 #[test]
-fn checks_that_do_not_count_for_the_query_do_not_count_for_the_proxy() {
+fn checks_that_the_query_ignores_are_ignored_by_the_proxy() {
     let store = mesh();
     apply(&store, deregister("n2", "api-proxy"));
     let down = vec![check("api-n2", CheckStatus::Critical, "")];
@@ -145,7 +145,7 @@ fn checks_that_do_not_count_for_the_query_do_not_count_for_the_proxy() {
 }
 
 #[test]
-fn only_the_registration_says_how_a_query_is_dialled() {
+fn only_the_registration_configures_connections_to_a_query() {
     let store = mesh();
     for command in [
         query("1", json!({"Name": "api", "Service": {"Service": "api"}})),
@@ -181,7 +181,7 @@ fn only_the_registration_says_how_a_query_is_dialled() {
 }
 
 #[test]
-fn a_name_is_looked_at_with_its_case() {
+fn query_names_are_case_sensitive() {
     let store = mesh();
     apply(
         &store,

@@ -1,9 +1,9 @@
-//! How large a snapshot is says what making resources of it takes.
+//! The size of a snapshot grows with the cost of making its resources.
 
 use super::*;
 
 #[test]
-fn a_snapshot_is_as_large_as_all_that_is_listed_in_it() {
+fn the_size_of_a_snapshot_counts_its_lists() {
     let store = mesh();
     let size = || snapshot(&store).unwrap().size();
     let before = size();

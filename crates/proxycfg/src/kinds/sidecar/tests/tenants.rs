@@ -1,4 +1,4 @@
-//! What a proxy is given of another partition.
+//! Upstreams of a proxy in other partitions.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -28,7 +28,7 @@ fn entry_in_west(store: &Store, entry: Value) {
     });
 }
 
-/// `west` exports `stock` to this partition, and nothing else.
+/// `west` exports only `stock`, to the given partition.
 fn export(store: &Store, to: &str) {
     let exported = json!({"Name": "stock", "Consumers": [{"Partition": to}]});
     entry_in_west(
@@ -37,8 +37,8 @@ fn export(store: &Store, to: &str) {
     );
 }
 
-/// `web` in transparent mode, and `stock` of the partition `west`, whose cluster has addresses that may be
-/// somebody else's in that of `web`.
+/// `web` in transparent mode, and `stock` in the partition `west`, whose cluster may use addresses
+/// that are also in use in the cluster of `web`.
 fn with_stock() -> Store {
     let store = captured();
     let mut stock = instance("stock", "stock-proxy", 1);
@@ -68,14 +68,14 @@ fn call_stock(store: &Store) {
 }
 
 #[test]
-fn a_service_elsewhere_is_dialled_by_the_address_that_is_its_alone() {
+fn a_service_of_another_partition_is_dialled_by_its_unique_address() {
     let store = with_stock();
     export(&store, "default");
     assert_eq!(dialled(&store, "stock"), [service("240.0.0.4")]);
 }
 
 #[test]
-fn what_is_exported_no_more_is_taken_away() {
+fn a_service_that_is_no_longer_exported_is_removed() {
     let store = with_stock();
     assert_eq!(names(&store), [""; 0], "it is not exported");
     call_stock(&store);
@@ -94,7 +94,7 @@ fn what_is_exported_no_more_is_taken_away() {
 }
 
 #[test]
-fn what_is_read_of_another_partition_is_watched() {
+fn reads_of_another_partition_are_watched() {
     let store = with_stock();
     export(&store, "default");
     call_stock(&store);
@@ -122,7 +122,7 @@ fn what_is_read_of_another_partition_is_watched() {
 }
 
 #[test]
-fn where_requests_go_is_shown_of_what_is_exported() {
+fn only_exported_services_have_their_routing() {
     let store = with_stock();
     call_stock(&store);
     for entry in [

@@ -1,4 +1,4 @@
-//! The providers of tokens that the intentions of a service name.
+//! The JWT providers that the intentions of a service name.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn names(store: &Store) -> Vec<String> {
 }
 
 #[test]
-fn a_proxy_has_the_providers_that_its_service_asks_for_and_exist() {
+fn a_proxy_has_the_existing_providers_that_its_intentions_name() {
     let store = mesh();
     for name in ["okta", "corp", "other"] {
         apply(&store, provider(name, "first"));
@@ -35,7 +35,7 @@ fn a_proxy_has_the_providers_that_its_service_asks_for_and_exist() {
     assert_eq!(names(&store), ["corp", "okta"]);
     apply(&store, asks("web", "okta", "lost"));
     assert_eq!(names(&store), ["okta"]);
-    // Those of intentions for every destination, too.
+    // Including those of intentions for every destination.
     let any = json!({
         "Kind": "service-intentions", "Name": "*", "JWT": {"Providers": [{"Name": "other"}]},
         "Sources": [{"Name": "*", "Action": "allow"}],
@@ -45,7 +45,7 @@ fn a_proxy_has_the_providers_that_its_service_asks_for_and_exist() {
 }
 
 #[test]
-fn a_provider_wakes_those_whom_it_concerns_and_changes_when_it_says_something_else() {
+fn a_provider_wakes_only_proxies_that_use_it() {
     let store = mesh();
     apply(&store, asks("web", "okta", "okta"));
     let mut watch = store.watch(&compute(&store, true).1);

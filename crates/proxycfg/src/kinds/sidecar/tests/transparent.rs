@@ -1,4 +1,4 @@
-//! Whom a proxy in transparent mode may call, and by which addresses.
+//! The services that a proxy in transparent mode may call, and their addresses.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -41,7 +41,7 @@ pub(super) fn names(store: &Store) -> Vec<String> {
     names.collect()
 }
 
-/// Addresses with what they stand for.
+/// The addresses of a service with their kinds.
 pub(super) fn dialled(store: &Store, service: &str) -> Vec<(DialledKind, String)> {
     let all = implicit(store);
     let is = |one: &&Arc<ImplicitUpstream>| one.upstream.upstream.destination_name == service;
@@ -55,20 +55,20 @@ pub(super) fn service(ip: &str) -> (DialledKind, String) {
 }
 
 #[test]
-fn intentions_say_whom_it_may_call() {
+fn intentions_select_the_implicit_upstreams() {
     use IntentionAction::{Allow, Deny};
     let store = captured();
     assert_eq!(names(&store), [""; 0], "the default is to deny");
     apply(&store, intention("web", "api", Allow));
     assert_eq!(names(&store), ["api"]);
-    // Not itself, nor what has no virtual IP.
+    // Neither itself nor services without a virtual IP.
     apply(
         &store,
         register("n1", json!({"ID": "plain", "Service": "plain"}), Vec::new()),
     );
     apply(&store, intention("*", "*", Allow));
     assert_eq!(names(&store), ["api", "db"]);
-    // What has a config entry only has one.
+    // A service that has only a config entry has a virtual IP.
     apply(
         &store,
         entry(json!({"Kind": "service-defaults", "Name": "later"})),
@@ -109,14 +109,14 @@ fn a_service_is_dialled_by_all_its_virtual_ips() {
 }
 
 #[test]
-fn instances_are_dialled_directly_where_somebody_wants_it() {
+fn instances_are_dialled_directly_if_configured() {
     let store = captured();
     apply(&store, intention("web", "*", IntentionAction::Allow));
     let own = [(DialledKind::Instance, "10.0.0.1".to_owned())];
     let directly = json!({"DialedDirectly": true});
-    let mut own_wish = instance("db", "db-proxy", 2);
-    own_wish["Proxy"]["TransparentProxy"] = directly.clone();
-    apply(&store, register("n3", own_wish, Vec::new()));
+    let mut registered = instance("db", "db-proxy", 2);
+    registered["Proxy"]["TransparentProxy"] = directly.clone();
+    apply(&store, register("n3", registered, Vec::new()));
     assert_eq!(dialled(&store, "db")[1..], own);
     assert_eq!(dialled(&store, "api")[1..], []);
     for (kind, name) in [("service-defaults", "api"), ("proxy-defaults", "global")] {
@@ -132,7 +132,7 @@ fn instances_are_dialled_directly_where_somebody_wants_it() {
 }
 
 #[test]
-fn callers_without_settings_share_what_they_call() {
+fn callers_without_settings_share_implicit_upstreams() {
     let store = captured();
     apply(&store, intention("*", "*", IntentionAction::Allow));
     let before = snapshot(&store).unwrap();
@@ -158,14 +158,14 @@ fn callers_without_settings_share_what_they_call() {
     );
 }
 
-/// How long a connection to the first target may take.
+/// The connect timeout of the first target.
 fn connect_timeout(resolved: &ResolvedChain) -> Duration {
     let chain = resolved.chain.as_ref().unwrap();
     chain.targets.values().next().unwrap().connect_timeout
 }
 
 #[test]
-fn settings_for_upstreams_hold_for_those_that_nobody_registered() {
+fn upstream_settings_apply_to_implicit_upstreams() {
     let store = captured();
     apply(&store, intention("*", "*", IntentionAction::Allow));
     let settings = json!({

@@ -1,4 +1,4 @@
-//! A damaged file is refused and left as it is; what can be read is what was written.
+//! A damaged file is refused and unchanged; a readable file has its original contents.
 
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::backend::disk::file::{File, Unopened};
 use crate::backend::disk::{Directory, Disk};
 use crate::open_error::OpenError;
 
-/// Opens a file with these bytes. `true`: it was refused, and is as it was.
+/// Opens a file with these bytes. `true` if it was refused and is unchanged.
 fn refused(path: &Path, bytes: &[u8], contents: &Loaded) -> bool {
     std::fs::write(path, bytes).unwrap();
-    // redb asserts in builds for tests what it returns in others.
+    // In test builds redb panics in some cases in which other builds return errors.
     let opened = catch_unwind(|| File::open(path).map(|(loaded, _)| loaded));
     match opened {
         Ok(Ok(loaded)) => {
@@ -37,7 +37,7 @@ fn refused(path: &Path, bytes: &[u8], contents: &Loaded) -> bool {
     }
 }
 
-/// Files as a stopped and as a killed server leave them.
+/// Files after a clean stop and after a kill.
 fn files(directory: &Path) -> [(Vec<u8>, Loaded); 2] {
     let (path, file, contents) = written(directory, 5);
     let killed = std::fs::read(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Commits that fail: what of them is in the file is found out before the next one.
+//! Failed commits: their outcome is determined before the next commit.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ fn full() -> redb::Error {
     io::Error::from(io::ErrorKind::StorageFull).into()
 }
 
-/// A directory with the first contents, opened.
+/// Opens a directory with the first contents.
 async fn opened(path: &std::path::Path) -> (Disk, Loaded) {
     let (mut disk, loaded) = Disk::open(Directory::lock(path).unwrap()).unwrap();
     assert!(loaded.is_none());
@@ -27,7 +27,7 @@ async fn reopened(disk: Disk, path: &std::path::Path) -> Loaded {
 }
 
 #[tokio::test]
-async fn a_failed_commit_that_is_in_the_file_is_made_known() {
+async fn a_failed_commit_found_in_the_file_is_returned() {
     let directory = tempfile::tempdir().unwrap();
     let (mut disk, contents) = opened(directory.path()).await;
     let failing = Arc::new(batch(2, 10));
@@ -50,7 +50,7 @@ async fn a_failed_commit_that_is_in_the_file_is_made_known() {
 }
 
 #[tokio::test]
-async fn a_failed_commit_that_is_not_in_the_file_is_forgotten() {
+async fn a_failed_commit_missing_from_the_file_is_discarded() {
     let directory = tempfile::tempdir().unwrap();
     let (mut disk, contents) = opened(directory.path()).await;
     let change = Change::Batch(Arc::new(batch(2, 10)));
@@ -66,10 +66,10 @@ async fn a_failed_commit_that_is_not_in_the_file_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_failed_replacement_leaves_what_there_was() {
+async fn a_failed_replacement_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (mut disk, contents) = opened(directory.path()).await;
-    // In the way of the new file.
+    // Prevents the creation of the new file.
     std::fs::create_dir(directory.path().join("store.new")).unwrap();
     let other = Arc::new(after(&contents, &batch(2, 3)));
     let failed = disk.replace(1, Arc::clone(&other)).await;

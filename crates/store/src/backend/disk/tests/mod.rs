@@ -1,4 +1,4 @@
-//! The database file under what happens to files: power loss, damage.
+//! The database file after power failures and damage.
 
 mod damage;
 mod failures;
@@ -14,10 +14,10 @@ fn key(number: u32) -> KeyBytes {
     format!("key {number:04}").into_bytes().into()
 }
 
-/// What a test writes: `rows` rows that differ with the index.
+/// A batch of `rows` rows that depend on the index.
 fn batch(index: u64, rows: u32) -> Batch {
     let changed = (0..rows).map(|row| {
-        // Some rows are removed and come back, some are longer than a page.
+        // Some rows are removed and added again, some are longer than a page.
         let number = (index as u32 * 7 + row * 3) % 40;
         let value = format!("{index} {row} ").repeat(1 + (row as usize * 97) % 900);
         let removed = number.is_multiple_of(5) && index.is_multiple_of(2);
@@ -30,7 +30,7 @@ fn batch(index: u64, rows: u32) -> Batch {
     }
 }
 
-/// The contents after each commit.
+/// The contents after a commit.
 fn after(loaded: &Loaded, batch: &Batch) -> Loaded {
     let mut rows: BTreeMap<_, _> = loaded.rows.iter().cloned().collect();
     for (key, value) in &batch.rows {
@@ -54,7 +54,7 @@ fn first() -> Loaded {
     }
 }
 
-/// Makes a file and commits to it; returns where it is and what it holds.
+/// Creates a file with this many commits. Returns its path, the open file and its contents.
 fn written(directory: &Path, commits: u64) -> (PathBuf, File, Loaded) {
     let path = directory.join("store.redb");
     let mut contents = first();

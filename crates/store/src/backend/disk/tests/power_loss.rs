@@ -1,5 +1,5 @@
-//! Power goes at any moment: of what was written since the last fsync, any sectors may have reached
-//! the disk, in any order. Everything acknowledged is there, and nothing in part.
+//! Power failures at any step: of the writes since the last fsync, any sectors may be on disk.
+//! Everything acknowledged is there, and no commit in part.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::backend::disk::file::File;
 
 const SECTOR: usize = 512;
 
-/// A file in memory that remembers how it came about.
+/// A file in memory that records its operations.
 #[derive(Debug, Clone, Default)]
 struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -82,7 +82,7 @@ impl StorageBackend for Recorder {
     }
 }
 
-/// What is on the disk when the power goes after some steps.
+/// The bytes on disk after a power failure after some steps.
 fn image(start: &[u8], log: &[Step], random: &mut StdRng) -> Vec<u8> {
     let synced = log.iter().rposition(|step| matches!(step, Step::Sync));
     let (safe, unsafe_steps) = log.split_at(synced.map_or(0, |at| at + 1));
@@ -90,11 +90,11 @@ fn image(start: &[u8], log: &[Step], random: &mut StdRng) -> Vec<u8> {
     for step in safe {
         apply(&mut bytes, step);
     }
-    // Each time another share of the sectors makes it.
+    // Another share of sectors each time.
     let share = random.random_range(0.0..=1.0);
     for step in unsafe_steps {
         let Step::Write(at, data) = step else {
-            // The length reaches the disk at the latest with what stands behind the old one.
+            // A new length is on disk at the latest with data beyond the old one.
             apply(&mut bytes, step);
             continue;
         };
@@ -111,7 +111,7 @@ fn image(start: &[u8], log: &[Step], random: &mut StdRng) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn what_was_acknowledged_is_there_and_nothing_in_part(
+    fn acknowledged_commits_survive_and_none_is_partial(
         sizes in prop::collection::vec(1..40_u32, 1..8), seed in any::<u64>(),
     ) {
         let directory = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ proptest! {
         let (loaded, file) = File::read(recorder.clone()).unwrap();
         let mut file = file.unwrap();
         let mut versions = vec![loaded];
-        // After how many steps the commit of each version was acknowledged.
+        // The number of steps after which the commit of each version was acknowledged.
         let mut acknowledged = vec![0];
         for rows in sizes {
             let last = versions.last().unwrap();
