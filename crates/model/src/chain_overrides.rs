@@ -1,4 +1,4 @@
-//! What a caller of a service may want otherwise, when it asks for the service's discovery chain.
+//! Overrides in a request for a service's discovery chain.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct ChainOverrides {
 }
 
 impl ChainOverrides {
-    /// The protocol, where one is given.
+    /// The protocol, if it is overridden.
     ///
     /// # Errors
     ///

@@ -28,10 +28,10 @@ pub struct KvEntry {
     /// The session that holds the lock; empty when nobody does.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub session: String,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.

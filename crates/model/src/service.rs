@@ -170,10 +170,10 @@ pub struct ServiceInstance {
     pub locality: Option<Box<Locality>>,
     /// Always unset: peering is not served.
     pub peer_name: NoPeer,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.

@@ -44,7 +44,7 @@ pub struct Session {
     /// UUID, made by the server.
     #[serde(rename = "ID")]
     pub id: String,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub name: String,
     /// The node that it belongs to, and ends with.
     pub node: String,
@@ -63,10 +63,10 @@ pub struct Session {
     /// Checks in the field that Consul had before 1.7.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<String>,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -114,7 +114,7 @@ pub struct SessionRequest {
     /// Accepted and not used: the server makes it.
     #[serde(rename = "ID")]
     pub id: String,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub name: String,
     /// The node that it belongs to; empty means the server's own.
     pub node: Option<String>,

@@ -23,7 +23,7 @@ const MAX_DEFAULTS: usize = 64;
 pub struct Namespace {
     /// Its name.
     pub name: TenancyName,
-    /// For people.
+    /// Free text for operators; not interpreted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// What its tokens may do besides.
@@ -35,7 +35,7 @@ pub struct Namespace {
     /// Since when it is being deleted with all that is in it.
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<SystemTime>,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -98,7 +98,7 @@ impl Namespace {
 pub struct Partition {
     /// Its name.
     pub name: TenancyName,
-    /// For people.
+    /// Free text for operators; not interpreted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// Kept and shown: there is no gossip.

@@ -107,10 +107,10 @@ pub struct AssignVirtualIps {
     /// IPv4 addresses, at most [`MAX_MANUAL`]. None takes all of them away.
     #[serde(rename = "ManualVIPs")]
     pub manual_vips: Vec<String>,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
