@@ -13,7 +13,7 @@ pub struct CaRoot {
     /// SHA-1 of the certificate in colon-separated hex.
     #[serde(rename = "ID")]
     pub id: String,
-    /// Free text for operators; not interpreted.
+    /// Human-readable name.
     pub name: String,
     /// The certificate's serial number.
     pub serial_number: u64,

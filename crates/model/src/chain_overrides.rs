@@ -13,11 +13,11 @@ use crate::proxy::MeshGateway;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ChainOverrides {
-    /// Gateways on the way.
+    /// Mesh gateway mode.
     pub override_mesh_gateway: MeshGateway,
-    /// What is spoken; empty means what entries say.
+    /// Protocol; empty means that of the config entries.
     pub override_protocol: String,
-    /// Longest time to connect; zero means what entries say.
+    /// Connect timeout; zero means that of the config entries.
     #[serde(deserialize_with = "duration::text::deserialize")]
     pub override_connect_timeout: Duration,
 }
@@ -27,7 +27,7 @@ impl ChainOverrides {
     ///
     /// # Errors
     ///
-    /// [`Invalid`] when it is not a protocol.
+    /// [`Invalid`] when the protocol is unknown.
     pub fn protocol(&self) -> Result<Option<Protocol>, Invalid> {
         let text = self.override_protocol.as_str();
         let protocol = (!text.is_empty()).then(|| text.parse::<Protocol>());

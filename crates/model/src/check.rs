@@ -71,7 +71,7 @@ pub struct HealthCheck {
     /// Unique on its node; defaults to the name.
     #[serde(rename = "CheckID")]
     pub check_id: String,
-    /// Free text for operators; not interpreted.
+    /// Human-readable name.
     pub name: String,
     /// Latest result.
     pub status: CheckStatus,
@@ -118,7 +118,7 @@ pub struct CheckDefinition {
     /// URL to request.
     #[serde(rename = "HTTP", skip_serializing_if = "String::is_empty")]
     pub http: String,
-    /// Server name to verify instead of the URL's host.
+    /// TLS server name to verify instead of the URL's host.
     #[serde(rename = "TLSServerName", skip_serializing_if = "String::is_empty")]
     pub tls_server_name: String,
     /// Whether any server certificate is accepted.
@@ -166,7 +166,7 @@ pub struct CheckDefinition {
     /// Node whose health is mirrored.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub alias_node: String,
-    /// Instance whose health is copied.
+    /// Instance whose health is mirrored.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub alias_service: String,
     /// How long a reported status remains valid.

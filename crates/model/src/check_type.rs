@@ -18,7 +18,7 @@ pub struct CheckType {
     /// Unique on the node; empty means `service:<service id>`, numbered when there are several.
     #[serde(rename = "CheckID", alias = "ID")]
     pub check_id: String,
-    /// Free text for operators; not interpreted.
+    /// Human-readable name.
     pub name: String,
     /// Status until the first result; critical by default.
     pub status: CheckStatus,
@@ -27,10 +27,10 @@ pub struct CheckType {
     /// Command to run.
     #[serde(alias = "Args")]
     pub script_args: Vec<String>,
-    /// URL to get.
+    /// URL to request.
     #[serde(rename = "HTTP")]
     pub http: String,
-    /// `host:port` of HTTP/2 to ping.
+    /// `host:port` of an HTTP/2 server to ping.
     #[serde(rename = "H2PING")]
     pub h2ping: String,
     /// `host:port` to connect to.
@@ -42,7 +42,7 @@ pub struct CheckType {
     /// `host:port[/service]` of a gRPC health service.
     #[serde(rename = "GRPC")]
     pub grpc: String,
-    /// Service of the operating system.
+    /// Service of the operating system to query.
     #[serde(rename = "OSService")]
     pub os_service: String,
     /// Node whose health is mirrored.

@@ -215,7 +215,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     Ok(duration.to_duration())
 }
 
-/// Prints a duration as Go does: `1h30m0s`, `250ms`.
+/// Formats a duration as Go does: `1h30m0s`, `250ms`.
 pub fn format(duration: Duration) -> String {
     GoDuration::from(duration).to_string()
 }
@@ -227,7 +227,7 @@ impl Serialize for GoDuration {
 }
 
 impl<'de> Deserialize<'de> for GoDuration {
-    /// A text in Go's notation, or a whole number of nanoseconds; an empty text is zero.
+    /// Accepts a text in Go's notation, or a whole number of nanoseconds. An empty text is zero.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
         impl Visitor<'_> for Either {
@@ -254,17 +254,17 @@ impl<'de> Deserialize<'de> for GoDuration {
     }
 }
 
-/// For `Duration` fields: `#[serde(with = "duration::text")]` reads like [`GoDuration`], refuses
-/// negative values, and prints Go's notation.
+/// For `Duration` fields: `#[serde(with = "duration::text")]` deserialises like [`GoDuration`],
+/// refuses negative values, and serialises in Go's notation.
 pub mod text {
     use super::*;
 
-    /// Prints Go's notation.
+    /// Serialises in Go's notation.
     pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         GoDuration::from(*value).serialize(serializer)
     }
 
-    /// Reads Go's notation or nanoseconds.
+    /// Deserialises Go's notation or nanoseconds.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let duration = GoDuration::deserialize(deserializer)?;
         if duration.is_negative() {
@@ -276,14 +276,14 @@ pub mod text {
     }
 }
 
-/// Like [`text`], but prints whole nanoseconds: Consul shows some fields so, and its Go client reads
-/// them in no other form.
+/// Like [`text`], but serialises as whole nanoseconds. Consul returns some fields so, and its Go
+/// client accepts no other form.
 pub mod nanos {
     use super::*;
 
     pub use super::text::deserialize;
 
-    /// Prints nanoseconds; what is longer than Go can hold becomes the longest.
+    /// Serialises as nanoseconds; saturates at Go's longest duration.
     pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i64(GoDuration::from(*value).0)
     }

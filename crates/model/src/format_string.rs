@@ -1,12 +1,12 @@
-//! Texts in which Envoy replaces commands, such as `%REQ(X-USER)%`: lines of access logs, values of
-//! headers. Envoy refuses everything that has a text with a percent sign out of place. Which commands
-//! there are depends on Envoy's version, and is not known here.
+//! Envoy format strings with command operators such as `%REQ(X-USER)%`, in access logs and header
+//! values. Envoy refuses resources with misplaced percent signs. The set of commands depends on
+//! Envoy's version and is not checked here.
 
 use serde_json::Value;
 
 /// # Errors
 ///
-/// Says what is wrong with the first percent sign that Envoy would refuse.
+/// Validates a format string. The error locates the first percent sign that Envoy would refuse.
 pub(crate) fn validate(text: &str) -> Result<(), String> {
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -24,11 +24,11 @@ pub(crate) fn validate(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// All texts in a document; keys are not looked at.
+/// Validates all texts in a document, except object keys.
 ///
 /// # Errors
 ///
-/// As [`validate`].
+/// As for [`validate`].
 pub(crate) fn validate_all(document: &Value) -> Result<(), String> {
     match document {
         Value::String(text) => validate(text),
@@ -38,8 +38,8 @@ pub(crate) fn validate_all(document: &Value) -> Result<(), String> {
     }
 }
 
-/// What comes after a command, whose first percent sign was read: a name, arguments in brackets,
-/// and a length. Envoy's `%([A-Z0-9_]+)(\(.*?\))?(:[0-9]+)?%`.
+/// Skips a command whose opening percent sign was consumed: name, arguments in parentheses and
+/// length. Envoy's `%([A-Z0-9_]+)(\(.*?\))?(:[0-9]+)?%`.
 fn after(command: &str) -> Option<&str> {
     let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let rest = command.trim_start_matches(is_name);
@@ -66,7 +66,7 @@ fn after_length(rest: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// What a real Envoy 1.38 says about each.
+    /// The expectations are those of a real Envoy 1.38.
     #[test]
     fn commands_are_what_envoy_takes() {
         for text in [

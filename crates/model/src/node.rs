@@ -14,7 +14,7 @@ pub struct Node {
     /// UUID, or empty.
     #[serde(rename = "ID")]
     pub id: String,
-    /// The node's name, unique in the datacenter whatever its case.
+    /// The node's name, unique in the datacenter irrespective of case.
     pub node: String,
     /// Host name or IP address, without a port.
     pub address: String,

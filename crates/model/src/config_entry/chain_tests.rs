@@ -1,4 +1,4 @@
-//! Routers, splitters and resolvers: what is refused, with the field that is named; and what is not.
+//! Routers, splitters and resolvers: accepted entries, and refused ones with the named field.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::entry::Entry;
 use super::{ServiceResolver, ServiceRouter, ServiceSplitter};
 
-/// What is said against an entry; nothing where it is accepted.
+/// The validation error of an entry; empty if it is accepted.
 fn refusal<T: Entry + DeserializeOwned>(mut entry: Value) -> String {
     entry["Name"] = "web".into();
     match serde_json::from_value::<T>(entry) {
@@ -236,7 +236,7 @@ fn load_balancers_that_do_not_fit_their_policy_are_refused() {
             balancer(json!({"LeastRequestConfig": {}})),
             "needs least_request",
         ),
-        // Envoy refuses the cluster.
+        // Envoy would refuse the cluster.
         (
             balancer(json!({"Policy": "least_request", "LeastRequestConfig": {"ChoiceCount": 1}})),
             "at least 2",

@@ -21,10 +21,10 @@ pub(super) const SERVED: Rows = ("Destination", &[(Yes, "Addresses Port")]);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Destination {
-    /// Host names and IP addresses, each a way to the service.
+    /// Host names and IP addresses of the service; each is reachable by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
-    /// The port of all of them.
+    /// Port of all addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub port: u16,
 }

@@ -1,4 +1,4 @@
-//! Arguments that are taken, and those that are refused by name.
+//! Arguments that are accepted, and those that are refused by name.
 
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ fn targets() {
 fn ext_authz() {
     let grpc = json!({"Target": {"Service": {"Name": "authz"}}});
     let one = json!({"Target": {"URI": "localhost:9000"}, "AuthorizationRequest": {
-        // A list of one as Consul's command line sends it.
+        // A list of one, as Consul's command line sends it.
         "AllowedHeaders": {"Exact": "x"},
     }});
     let Extension::ExtAuthz(authz) = taken(EXT_AUTHZ, json!({"Config": {"HttpService": one}}))
@@ -377,7 +377,7 @@ fn otel_access_logging() {
             with(json!({"Attributes": {"a": []}})),
             "Config.Attributes.a",
         ),
-        // Envoy refuses a listener with such a log.
+        // Envoy would refuse a listener with such a log.
         (with(json!({"Attributes": {"a": 1}})), "Config.Attributes.a"),
         (with(json!({"Body": true})), "Config.Body"),
         (with(json!({"Body": "100%"})), "Config.Body"),

@@ -1,5 +1,5 @@
-//! Which queries are accepted, what templates become, and which instances fit. The texts and results
-//! are those of Consul 1.21, but for what is refused here.
+//! Validation of queries, rendering of templates, and selection of instances. The expected texts and
+//! results are those of Consul 1.21, except for the refusals of this server.
 
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ fn a_template_is_filled_in_from_the_name() {
     let tags = ["v1", "!", "xweb-v1geo-", "${a}"].map(str::to_owned);
     assert_eq!(web.tags, Some(tags.to_vec()));
     assert_eq!(web.node_meta.unwrap()["k"], "geo-web-v1");
-    // The prefix and the expression look at case.
+    // The prefix and the regular expression are case-sensitive.
     let other = template.render("GEO-web-v1").unwrap().service;
     assert_eq!(other.service, "");
     let tags = ["!", "xGEO-web-v1geo-", "${a}"].map(str::to_owned);
@@ -218,7 +218,7 @@ fn groups_of_a_regular_expression_are_bounded_wherever_the_query_comes_from() {
         }))
     };
     assert_eq!(with(32).validate(), Ok(()));
-    // A stored query was not necessarily checked by this version.
+    // A stored query may have been validated by another version.
     assert_eq!(with(2000).render("t1"), Err(TemplateError::Groups(2000)));
 }
 
@@ -321,7 +321,7 @@ proptest! {
         name in any::<String>(),
     ) {
         let template = template(json!({"Service": text, "Tags": [text]}));
-        // A number taken from the name may be none.
+        // A number taken from the name may be invalid.
         let depends = text.contains("name");
         let accepted = template.validate().is_ok();
         let filled = template.render(&name);

@@ -1,4 +1,4 @@
-//! What tokens permit, and what logins are linked to.
+//! Permissions of tokens, and links of logins.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};

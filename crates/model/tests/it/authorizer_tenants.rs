@@ -1,4 +1,4 @@
-//! What rules permit in namespaces and partitions.
+//! Permissions of rules in namespaces and partitions.
 
 use legate_model::acl::*;
 use legate_model::{Tenancy, TenancyName};
@@ -8,7 +8,7 @@ fn tenancy(partition: &str, namespace: &str) -> Tenancy {
     Tenancy::new(&name(partition), &name(namespace))
 }
 
-/// A policy of a tenancy.
+/// A policy in a tenancy.
 fn policy(own: &Tenancy, rules: &str) -> Policy {
     Policy {
         rules: rules.to_owned(),
@@ -17,7 +17,7 @@ fn policy(own: &Tenancy, rules: &str) -> Policy {
     .of(own)
 }
 
-/// What policies permit by themselves, where nothing else is permitted.
+/// Permissions of policies with the default policy deny.
 fn deny(policies: &[(&Tenancy, &str)]) -> Authorizer {
     let parsed: Vec<(Tenancy, Rules)> = policies
         .iter()
@@ -85,14 +85,14 @@ fn blocks_say_where_their_rules_hold() {
     assert!(at("", "").service_read("web") && !at("", "").service_write("web"));
     assert!(at("", "other").service_read("db"));
     assert!(!at("", "team-2").service_read("db") && at("", "team-2").service_read("web"));
-    // The block that names the namespace goes before those with prefixes.
+    // The block that names the namespace takes precedence over those with prefixes.
     assert!(at("", "team-1").service_write("db") && at("", "team-1").intention_write("db"));
     assert!(at("", "team-1").acl_write() && !at("", "team-2").acl_read());
     assert!(authorizer.namespace_write("team-1") && !authorizer.namespace_write("team-2"));
-    // Whoever sees something in a namespace sees the namespace.
+    // A token that may read something in a namespace may read the namespace.
     assert!(authorizer.namespace_read("team-2"));
     assert!(!at("east", "").namespace_read("other") && at("east", "").namespace_read("shop"));
-    // Nodes and the mesh are of a partition, whichever namespace is asked about.
+    // Nodes and the mesh belong to a partition, whichever namespace is given.
     for namespace in ["", "shop", "other"] {
         assert!(at("east", namespace).node_write("n") && at("east", namespace).mesh_write());
     }

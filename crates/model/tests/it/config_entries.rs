@@ -1,4 +1,4 @@
-//! Config entries: kinds, decoding, normal form, refusals.
+//! Config entries: kinds, decoding, normalisation, refusals.
 
 use legate_model::json::{UnknownFields, from_value};
 use legate_model::{ConfigEntry, ConfigKind, IntentionAction, Protocol, ServiceIntentions};
@@ -214,7 +214,7 @@ fn check_objects(entry: &ServiceIntentions) {
     }
 }
 
-/// Every entry is refused, with an error at the field that contains the text.
+/// Asserts that every entry is refused, with an error at the field that contains the text.
 pub(crate) fn refuses<const N: usize>(cases: [(Value, &str, &str); N]) {
     for (value, field, part) in cases {
         let Err(error) = entry(value.clone()).validate() else {
@@ -505,8 +505,8 @@ fn refusals_of_intentions_name_the_field_in_decoding() {
     );
 }
 
-/// In a proxy every permission repeats the earlier ones that decide otherwise: a body of 512 KiB would
-/// come to gigabytes.
+/// In a proxy's configuration, every permission repeats the earlier ones with the other action. A
+/// body of 512 KiB would expand to gigabytes.
 #[test]
 fn permissions_that_come_to_too_much_in_a_proxy_are_refused() {
     let sources = |count: usize, actions: [&str; 2]| {

@@ -1,4 +1,4 @@
-//! Spellings, nulls, unknown fields, and where errors point.
+//! Spellings of keys, nulls, unknown fields, and positions in errors.
 
 use legate_model::json::{DecodeError, UnknownFields, from_slice, from_value};
 use legate_model::{
@@ -186,7 +186,7 @@ fn secrets_print_as_stars() {
 }
 
 proptest! {
-    /// Whatever people send, the answer is a value or an error.
+    /// Any input results in a value or an error.
     #[test]
     fn decoding_never_panics(value in any_json()) {
         for mode in [UnknownFields::Ignore, UnknownFields::Refuse] {

@@ -1,4 +1,4 @@
-//! Go's notation for durations, and times in RFC 3339.
+//! Durations in Go's notation, and RFC 3339 times.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

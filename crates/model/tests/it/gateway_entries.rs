@@ -1,5 +1,5 @@
-//! Config entries of gateways and of other clusters: what is taken, what it becomes, and Consul's words
-//! for what is refused.
+//! Config entries of gateways and of other clusters: validation, normalisation, and Consul's error
+//! texts.
 
 use legate_model::json::{self, Request};
 use legate_model::{ConfigEntry, ConfigKind};
@@ -16,7 +16,7 @@ fn stored(entry: &Value) -> Value {
         .unwrap_or_else(|error| panic!("{entry}: {error}"));
     value.normalise();
     let shown = serde_json::to_value(&value).expect("JSON");
-    // What is shown is what is stored: it reads back as the same.
+    // The returned JSON decodes to the same value.
     let read: ConfigEntry = serde_json::from_value(shown.clone()).expect("an entry");
     assert_eq!(read, value);
     shown
@@ -374,7 +374,7 @@ fn what_others_may_use_and_how_much_is_checked() {
     }
     let limit = stored(&json!({ "Kind": "control-plane-request-limit", "Name": "l" }));
     assert_eq!(limit["Mode"], "permissive");
-    // The name that the field has in some files.
+    // An alternative name of the field that some files use.
     let spelled = stored(&consumer(json!({ "peer_name": "east" })));
     assert_eq!(
         spelled["Services"][0]["Consumers"],

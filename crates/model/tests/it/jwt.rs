@@ -1,4 +1,4 @@
-//! Settings of the `jwt` auth method and the judgement of claims.
+//! Settings of the `jwt` auth method, and validation of claims.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -238,7 +238,7 @@ fn a_discovered_issuer_has_signed_and_the_token_ends() {
         let verdict = config.verify_claims(&map(claims), now);
         verdict.map_err(|error| error.to_string())
     };
-    // Without BoundAudiences every audience is good, unlike with keys of one's own.
+    // Without BoundAudiences any audience is accepted, unlike with static keys.
     let good = json!({"iss": "https://idp", "aud": "x", "exp": NOW + 1});
     assert_eq!(discovery(json!({}), good.clone()), Ok(()));
     let bound = discovery(json!({"BoundAudiences": ["y"]}), good);
@@ -322,7 +322,7 @@ fn times_decide_with_leeways() {
             json!({"exp": NOW + 500, "nbf": 1, "iat": NOW + 61}),
             Some("future"),
         ),
-        // Without exp it is derived from the later of the others, by default with 150 s.
+        // Without exp, it is derived from the later of iat and nbf, by default plus 150 s.
         (json!({}), json!({"iat": NOW - 210}), None),
         (json!({}), json!({"iat": NOW - 211}), Some("expired")),
         (exact.clone(), json!({"iat": NOW - 100}), None),
@@ -336,7 +336,7 @@ fn times_decide_with_leeways() {
             json!({"iat": NOW - 500, "nbf": NOW - 100}),
             None,
         ),
-        // Without nbf and iat it is derived from exp.
+        // Without nbf and iat, the start is derived from exp.
         (exact.clone(), json!({"exp": NOW + 100}), None),
         (
             exact.clone(),

@@ -1,5 +1,5 @@
-//! `jwt-provider` entries, and what intentions ask of tokens: what is refused, with Consul's words, and
-//! what is shown.
+//! `jwt-provider` entries, and required tokens of intentions: refusals with Consul's error texts, and
+//! JSON form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -48,7 +48,7 @@ fn refused(value: &Value) -> String {
     }
 }
 
-/// Each is refused with an error that contains the text.
+/// Asserts that each is refused, with an error that contains the text.
 fn refuses(cases: &[(Value, &str)]) {
     for (value, text) in cases {
         let error = refused(value);
@@ -214,7 +214,7 @@ fn refusals_of_requirements_have_the_words_of_consul() {
     let reason = "Providers[1].Name: JWT provider name is required";
     assert_eq!(refused(&top(nameless.clone())), format!("JWT.{reason}"));
     assert_eq!(refused(&within(nameless)), format!("{path}{reason}"));
-    // Nothing would satisfy it, or everything: nobody can mean it.
+    // No token would satisfy it, or every token would: certainly a mistake.
     let none = json!({"Providers": []});
     assert!(refused(&top(none.clone())).starts_with("JWT.Providers: at least one"));
     assert!(refused(&within(none)).starts_with(&format!("{path}Providers: at least one")));

@@ -1,4 +1,4 @@
-//! The exact JSON that clients of Consul's API read.
+//! The exact JSON that clients of Consul's API expect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

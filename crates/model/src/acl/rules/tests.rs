@@ -87,7 +87,7 @@ fn spellings_mean_the_same() {
         assert_eq!(read(text), expected, "{text}");
     }
     assert_eq!(read(" \n# nothing"), Vec::<String>::new());
-    // The lines of a heredoc end with a newline, which is no part of an access level.
+    // Lines of a heredoc end with a newline, which is not part of the access level.
     let heredoc = "acl = <<-END\n  read\n END\nmesh = \"read\"";
     assert!(Rules::parse(heredoc).is_err_and(|e| e.to_string().contains("read\\n")));
     let twice = r#"{"node": {"a": {"policy": "read"}}, "node": {"b": {"policy": "read"}}}"#;
