@@ -275,7 +275,7 @@ impl Runner {
             });
             let stored = written.await.map(|_| ());
             if let Err(error) = &stored {
-                tracing::warn!(%error, "results of checks could not be written; they are written again");
+                tracing::warn!(%error, "cannot write results of checks: trying again");
                 sleep(STORE_PAUSE).await;
             }
             stored
@@ -328,7 +328,7 @@ fn deregister(txn: &mut WriteTxn, node: &str, service_id: &str, check_id: &str) 
         tracing::info!(
             service = service_id,
             check = check_id,
-            "a service was critical for too long and is deregistered"
+            "deregistering a service that was critical for too long"
         );
         txn.deregister_with_sidecar(node, service_id);
     }

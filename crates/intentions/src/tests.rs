@@ -1,4 +1,4 @@
-//! Precedence, single decisions, and agreement of decisions with rules.
+//! Precedence, single decisions, and consistency of decisions with rules.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ fn a_name_in_one_tenancy_is_nobody_in_another() {
         ("web", Action::Deny),
         ("b/web", Action::Deny),
         ("shop/a/web", Action::Allow),
-        // Nothing is said about the rest of the other partition.
+        // Other services of that partition have no intention.
         ("shop/b/web", Action::Allow),
     ] {
         let decision = super::check(&list, &service(source), Action::Allow);
@@ -306,7 +306,7 @@ fn requests_are_left_out_that_an_earlier_permission_decides() {
             permissions: Permissions::List(vec![rule("/v2/admin", &[])]),
         }]
     );
-    // A filter for connections cannot tell requests apart.
+    // A filter for connections cannot distinguish requests.
     assert_eq!(policy(&list, Action::Deny, Layer::L4).rules, []);
     assert_eq!(
         policy(&list, Action::Allow, Layer::L4).rules,
@@ -340,7 +340,7 @@ fn fits(http: &HttpPermission, path: &str) -> bool {
     path.starts_with(&http.path_prefix)
 }
 
-/// A requirement of a token of this provider.
+/// A requirement for a token of this provider.
 fn token_of(provider: &str) -> JwtRequirement {
     JwtRequirement {
         providers: vec![RequiredProvider {
@@ -372,7 +372,7 @@ impl Asked<'_> {
     }
 }
 
-/// What a filter with the policy does to a request.
+/// The action of a filter with the policy for a request.
 fn enforce(policy: &Policy, asked: Asked<'_>) -> Action {
     let matched = policy.rules.iter().any(|rule| {
         rule.source.matches(&service(asked.source))
@@ -394,8 +394,8 @@ fn enforce(policy: &Policy, asked: Asked<'_>) -> Action {
     }
 }
 
-/// What intentions mean for a request: the first for the source decides, in it the first permission.
-/// Where it lets the request through and asks for a token, the request is refused without.
+/// Reference semantics for a request: the first matching intention, and its first matching
+/// permission, decide. If it allows but requires a token, requests without the token are denied.
 fn decide(list: &[Arc<Intention>], asked: Asked<'_>, default: Action) -> Action {
     let decision = super::check(list, &service(asked.source), default);
     let Some(intention) = decision.matched else {
@@ -550,7 +550,7 @@ proptest! {
 }
 
 proptest! {
-    /// What a source may reach is what the intentions of each destination let it connect to.
+    /// A source's reach agrees with the decisions of each destination's intentions.
     #[test]
     fn reach_agrees_with_the_decisions_of_each_destination(
         actions in prop::collection::btree_map((0..3usize, 0..3usize), 0..3usize, 0..9),

@@ -15,7 +15,7 @@ pub(crate) fn validate(text: &str) -> Result<(), String> {
         let Some(after) = after else {
             let position = text.len() - command.len() - 1;
             return Err(format!(
-                "no command of Envoy begins at the percent sign at position {position} of {text:?}: a \
+                "no Envoy command starts at the percent sign at position {position} of {text:?}: a \
                  command is like %PROTOCOL% or %REQ(X-USER)%, and %% is a percent sign"
             ));
         };
@@ -115,7 +115,7 @@ mod tests {
             let entry: crate::ConfigEntry = serde_json::from_value(entry).unwrap();
             let error = entry.validate().unwrap_err().to_string();
             assert!(
-                error.contains("Format: no command of Envoy begins"),
+                error.contains("Format: no Envoy command starts"),
                 "{error}"
             );
         }

@@ -375,7 +375,7 @@ pub(crate) fn validate_source(
     if !source_type.is_empty() && source_type != SOURCE_TYPE_CONSUL {
         return Err(Invalid::new(
             "Type",
-            format!("must be set to '{SOURCE_TYPE_CONSUL}', and is {source_type:?}"),
+            format!("must be set to '{SOURCE_TYPE_CONSUL}', not {source_type:?}"),
         ));
     }
     if description.len() > MAX_DESCRIPTION {
@@ -387,7 +387,7 @@ pub(crate) fn validate_source(
     match (action, permissions) {
         (None, []) => Err(Invalid::new(
             "Action",
-            "must be set to 'allow' or 'deny', for there are no Permissions",
+            "must be set to 'allow' or 'deny' if there are no Permissions",
         )),
         (Some(_), [_, ..]) => Err(Invalid::new(
             "Action",
@@ -418,7 +418,7 @@ fn validate_size(permissions: &[IntentionPermission]) -> Result<(), Invalid> {
     Err(Invalid::new(
         "Permissions",
         format!(
-            "come to more than {MAX_SIZE} bytes in a proxy, where each repeats the conditions of all \
+            "expand to more than {MAX_SIZE} bytes in a proxy, where each repeats the conditions of all \
              before it that have the other Action: use fewer, with a PathPrefix or PathRegex for several"
         ),
     ))

@@ -73,7 +73,7 @@ pub fn validate_service_name(name: &str) -> Result<(), InvalidName> {
         return Err(InvalidName {
             name: name.to_owned(),
             what: WHAT,
-            reason: "it stands for every service and cannot be registered",
+            reason: "it is the wildcard for every service and cannot be registered",
         });
     }
     Ok(())
@@ -117,7 +117,7 @@ pub fn validate_upstream(name: &str) -> Result<(), InvalidName> {
     const WHAT: &str = "upstream destination";
     validate(name, WHAT)?;
     let reason = match name {
-        WILDCARD => "an upstream calls one service, so \"*\" cannot be dialled",
+        WILDCARD => "an upstream refers to one service, so \"*\" is not allowed",
         _ if name.contains('?') => {
             "a question mark is not allowed, because it starts ?dc= and ?peer="
         }

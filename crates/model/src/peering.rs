@@ -236,9 +236,9 @@ impl PeeringToken {
         let bytes = STANDARD.decode(text.expose().trim());
         // The decoder's own message could contain a part of the secret.
         let bytes =
-            bytes.map_err(|_| refused("failed to decode token: it is no base64".to_owned()))?;
+            bytes.map_err(|_| refused("failed to decode token: it is not base64".to_owned()))?;
         let token: Self = from_slice(&bytes, UnknownFields::Ignore)
-            .map_err(|_| refused("failed to decode token: it is no token's JSON".to_owned()))?;
+            .map_err(|_| refused("failed to decode token: it is not the JSON of a token".to_owned()))?;
         let within = |error: Invalid| error.within(FIELD);
         validate_addresses("ManualServerAddresses", &token.manual_server_addresses)
             .map_err(within)?;

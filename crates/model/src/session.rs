@@ -303,7 +303,7 @@ fn validate_fields(session: &Session) -> Result<(), InvalidSession> {
     let mut of_services = session.service_checks.iter().flatten();
     if of_services.any(|check| check.namespace.is_every()) {
         return Err(InvalidSession::Field(
-            "ServiceChecks.Namespace: \"*\" names no namespace".to_owned(),
+            "ServiceChecks.Namespace: \"*\" is not a namespace".to_owned(),
         ));
     }
     match session.check_ids().count() > MAX_CHECKS {

@@ -275,7 +275,7 @@ impl FromStr for SpiffeId {
                 datacenter: (*datacenter).to_owned(),
             }),
             _ => Err(fail(
-                "its path is none of /ns/<namespace>/dc/<dc>/svc/<service>, /agent/server/dc/<dc>, \
+                "its path is not one of /ns/<namespace>/dc/<dc>/svc/<service>, /agent/server/dc/<dc>, \
                  /gateway/mesh/dc/<dc>",
             )),
         }

@@ -142,7 +142,7 @@ fn named(name: &TenancyName) -> Result<(), Invalid> {
         return Err(Invalid::new("Name", "it must be given"));
     }
     if name.is_every() {
-        return Err(Invalid::new("Name", "\"*\" stands for every one"));
+        return Err(Invalid::new("Name", "\"*\" is not allowed here"));
     }
     Ok(())
 }

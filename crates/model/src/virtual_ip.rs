@@ -37,7 +37,7 @@ pub struct VirtualIp(u32);
 
 /// An offset outside of the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no virtual IP: it must be from 1 to {COUNT}")]
+#[error("{0} is not a virtual IP: it must be from 1 to {COUNT}")]
 pub struct OutOfRange(u32);
 
 /// Whether a config entry entitles its service to a virtual IP, as an instance in the mesh does.

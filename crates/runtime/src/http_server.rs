@@ -198,7 +198,7 @@ impl Port {
             tracing::warn!(
                 server = self.name,
                 limit = self.limits.connections,
-                "too many connections: for each new one, one that asks or reads slowly is closed"
+                "too many connections: closing one that sends or reads slowly for each new one"
             );
         }
     }

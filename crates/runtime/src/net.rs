@@ -22,7 +22,7 @@ where
             Ok(connection) => return connection,
             Err(error) => {
                 if !std::mem::replace(&mut refused, true) {
-                    tracing::warn!(listener, %error, "a connection could not be accepted");
+                    tracing::warn!(listener, %error, "cannot accept a connection");
                 }
                 sleep(REST).await;
             }

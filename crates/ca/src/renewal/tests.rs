@@ -1,4 +1,4 @@
-//! The schedule by itself: single steps, then generated lives.
+//! The schedule in isolation: single steps, then generated sequences.
 
 use super::*;
 use proptest::prelude::*;
@@ -77,7 +77,7 @@ fn another_signing_key_renews_within_half_a_minute() {
     signer(&mut renewal, "bb", now, 0.5);
     let wait = Action::Wait(ROOT_SPREAD / 2);
     assert_eq!(renewal.action(now), wait);
-    // Hearing of it again does not move the renewal.
+    // The same key again does not move the renewal.
     signer(&mut renewal, "bb", now, 1.0);
     assert_eq!(renewal.action(now), wait);
 }
@@ -108,7 +108,7 @@ enum Step {
     Pass(u64),
     /// Another of four keys signs.
     Rotate(u8),
-    /// From now on issuing fails or works.
+    /// From now on, issuing fails or succeeds.
     Broken(bool),
 }
 
@@ -121,9 +121,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens: as long as issuing works, the certificate is never past nine tenths of
-    /// its life and never more than half a minute behind the signing key; and no series of
-    /// failures issues without a pause.
+    /// For any sequence: as long as issuing works, the certificate is never past 90 % of its lifetime
+    /// and never more than 30 s behind the signing key, and repeated failures never retry without a
+    /// delay.
     #[test]
     fn a_working_ca_never_leaves_an_old_certificate(
         steps in proptest::collection::vec(step(), 1..40),
@@ -133,7 +133,7 @@ proptest! {
         let mut random = move || randoms.next().unwrap_or_default();
         let (mut renewal, mut now) = (Renewal::Missing, start());
         let (mut key, mut broken) = ("0".to_owned(), false);
-        // Beginning of validity and signing key of the certificate that is held.
+        // Start of validity and signing key of the current certificate.
         let mut leaf: Option<(SystemTime, String)> = None;
         for step in steps {
             let until = match step {

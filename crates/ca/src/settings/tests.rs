@@ -108,7 +108,7 @@ fn what_does_not_fit_is_refused_with_consuls_words() {
     );
     let error = parse("other", json!({})).unwrap_err();
     assert!(error.contains("unknown CA provider \"other\""), "{error}");
-    // Tests of clients use certificates that live for seconds.
+    // Tests of clients use certificates that are valid for seconds.
     parse(
         "consul",
         json!({"LeafCertTTL": "10s", "SkipValidate": true}),

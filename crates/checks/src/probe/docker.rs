@@ -106,7 +106,7 @@ impl Daemon<'_> {
                 })?;
                 match created.id.chars().all(|c| c.is_ascii_alphanumeric()) {
                     true => Ok(created.id),
-                    false => Err(failed(format!("{:?} is no exec id", created.id))),
+                    false => Err(failed(format!("{:?} is not an exec id", created.id))),
                 }
             }
             404 => Err(format!(
@@ -264,7 +264,7 @@ impl Frames {
                 }
                 [_, _, _, _, _, _, _, _] => {
                     return Err(
-                        "what the program prints does not come in Docker's frames".to_owned()
+                        "the output of the program is not in Docker's frames".to_owned()
                     );
                 }
                 _ => {}

@@ -56,7 +56,7 @@ pub(super) fn status(code: Option<i32>) -> CheckStatus {
 fn start(arguments: &[String]) -> io::Result<(Child, Group)> {
     let (program, arguments) = arguments
         .split_first()
-        .ok_or_else(|| io::Error::other("there is no program to run"))?;
+        .ok_or_else(|| io::Error::other("no program is set"))?;
     let child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())

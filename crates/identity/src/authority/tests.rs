@@ -1,4 +1,4 @@
-//! Profiles of the certificates, read back with another library than the one that wrote them.
+//! Profiles of certificates, parsed with another library than the one that encoded them.
 
 use super::*;
 use rcgen::{CertificateParams, KeyPair};
@@ -11,7 +11,7 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_500)
 }
 
-/// The same moment as a certificate holds it.
+/// The time with the resolution of certificates.
 fn whole_second() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
 }
@@ -44,7 +44,7 @@ fn with_parsed(pem: &str, check: impl FnOnce(&X509Certificate<'_>)) {
     check(&certificate);
 }
 
-/// A request as a proxy's agent would send it, after `change`.
+/// A request as a proxy's agent would send it, modified by `change`.
 fn csr(key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -150,7 +150,7 @@ fn a_short_lived_leaf_is_valid_when_it_is_made() {
     let mut request = leaf_request();
     request.ttl = Duration::from_secs(20);
     let info = root().issue(request).unwrap().info;
-    // Two seconds back from half a second past, in whole seconds.
+    // Backdated by two seconds from half a second past, in whole seconds.
     assert_eq!(info.not_before, whole_second() - Duration::from_secs(2));
     assert_eq!(info.not_after, whole_second() + Duration::from_secs(18));
 }
@@ -266,7 +266,7 @@ fn what_a_certificate_cannot_express_is_refused() {
     let error = root.issue(request).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "\"wäb.example\" cannot stand in a certificate: only ASCII is possible"
+        "\"wäb.example\" is not valid in a certificate: only ASCII is supported"
     );
     let mut request = leaf_request();
     request.ttl = Duration::from_secs(u64::MAX);

@@ -1,4 +1,4 @@
-//! Handshakes between two ends of a pipe, and what is said about unusable files.
+//! Handshakes over a pipe, and errors for unusable files.
 
 mod own;
 
@@ -32,7 +32,7 @@ fn leaf(root: &Authority) -> IssuedCertificate {
     leaf_from(root, SystemTime::now())
 }
 
-/// Valid for an hour from `now` on.
+/// A leaf that is valid for an hour from `now`.
 fn leaf_from(root: &Authority, now: SystemTime) -> IssuedCertificate {
     root.issue(LeafRequest {
         uris: vec!["spiffe://test.consul/agent/server/dc/dc1".to_owned()],
@@ -71,7 +71,7 @@ fn server(leaf: &IssuedCertificate) -> Arc<ServerConfig> {
     server_config(&leaf.cert_pem, &leaf.key.to_pem(), None).unwrap()
 }
 
-/// What the client knows after one byte went each way, or why there was no handshake.
+/// The client's connection state after one byte in each direction, or the handshake's error.
 async fn handshake(
     client: &ClientTls,
     server: Arc<ServerConfig>,
@@ -132,7 +132,7 @@ async fn the_wrong_ca_name_or_time_ends_the_handshake() {
     let error = handshake(&client, server(&leaf(&other)), "127.0.0.1")
         .await
         .unwrap_err();
-    // The two roots have the same subject, so that the signature is what fails.
+    // Both roots have the same subject, so the signature must be the reason.
     assert!(error.contains("invalid peer certificate"), "{error}");
     let old = leaf_from(&root, SystemTime::now() - 2 * HOUR);
     let error = handshake(&client, server(&old), "127.0.0.1")
@@ -215,7 +215,7 @@ async fn a_secret_mounted_by_kubernetes_is_a_ca_directory() {
     link("..2026_08_21_00_00_00.1", "..data");
     link("..data/ca.crt", "ca.crt");
     link("..data/tls.key", "tls.key");
-    // A link that leads back must not be walked for ever.
+    // A link to its own directory must not cause an infinite loop.
     link(".", "here");
     let client = ClientTls {
         ca: Some(mount.path().to_owned()),
@@ -238,7 +238,7 @@ fn a_ca_directory_is_read_with_those_inside() {
     assert_eq!(trust::from_path(directory.path()).unwrap().store.len(), 3);
 }
 
-/// The error for this CA path, which must name the path.
+/// The error for this CA path, which must contain the path.
 fn refused(ca: &Path) -> String {
     let options = ClientTls {
         ca: Some(ca.to_owned()),

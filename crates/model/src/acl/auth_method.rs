@@ -111,7 +111,7 @@ impl NamespaceRule {
             .parse()
             .map_err(|error: InvalidTenancyName| error.to_string())?;
         if name.is_empty() || name.is_every() {
-            return Err(format!("{:?} names no namespace", self.bind_namespace));
+            return Err(format!("{:?} is not a namespace", self.bind_namespace));
         }
         Ok(Some(name))
     }

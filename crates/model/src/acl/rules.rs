@@ -366,7 +366,7 @@ fn named_rule(
         };
         let Node::Text(text) = node else {
             return Err(InvalidRules(format!(
-                "Failed to parse ACL rules: {field:?} of {name} {segment:?} is no text"
+                "Failed to parse ACL rules: {field:?} of {name} {segment:?} is not text"
             )));
         };
         if known.replace(text).is_some() {

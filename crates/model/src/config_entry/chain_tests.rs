@@ -93,7 +93,7 @@ fn routes_that_cannot_be_made_are_refused() {
         ),
         (
             destination(json!({"Namespace": "*"})),
-            "stands for every one",
+            "is not allowed here",
         ),
         (
             destination(json!({"RequestHeaders": {"Set": {"a b": "c"}}})),
@@ -222,7 +222,7 @@ fn values_of_headers_are_formats_of_envoy() {
     };
     assert_eq!(router("100%% of %PROTOCOL%"), "");
     let error = router("100%");
-    assert!(error.contains("no command of Envoy begins"), "{error}");
+    assert!(error.contains("no Envoy command starts"), "{error}");
 }
 
 #[test]

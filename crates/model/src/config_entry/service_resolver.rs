@@ -413,7 +413,7 @@ fn is_here(datacenter: &str, local: &str) -> bool {
 /// Validates that a target's namespace or partition is not a wildcard.
 pub(super) fn validate_single(name: &TenancyName) -> Result<(), &'static str> {
     match name.is_every() {
-        true => Err("\"*\" stands for every one of them: name one"),
+        true => Err("\"*\" is not allowed here: name one"),
         false => Ok(()),
     }
 }

@@ -29,7 +29,7 @@ impl TargetService {
             ("Partition", &self.partition),
         ] {
             if name.is_every() {
-                let reason = "\"*\" stands for every one: name one";
+                let reason = "\"*\" is not allowed here: name one";
                 return Err(Invalid::new(field, reason));
             }
         }

@@ -242,7 +242,7 @@ impl WasmRemote {
         let (scheme, rest) = uri.uri.split_once("://").unwrap_or(("http", &uri.uri));
         let is_text = uri.uri.bytes().all(|byte| byte.is_ascii_graphic());
         if scheme.is_empty() || rest.is_empty() || rest.starts_with('/') || !is_text {
-            let reason = format!("invalid HttpURI.URI: {:?} is no URL", uri.uri);
+            let reason = format!("invalid HttpURI.URI: {:?} is not a URL", uri.uri);
             return Err(Invalid::new("HttpURI.URI", reason));
         }
         validate_duration("HttpURI.Timeout", &uri.timeout)?;

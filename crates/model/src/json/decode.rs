@@ -309,7 +309,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
 }
 
 fn value_before_key() -> Fault {
-    de::Error::custom("a value was asked for before its key")
+    de::Error::custom("a value was requested before its key")
 }
 
 /// The entries of a map, whose keys are user-defined.

@@ -187,7 +187,7 @@ impl QueryFailover {
                 ("Partition", &target.partition),
             ] {
                 if name.is_every() {
-                    return refuse(field, "\"*\" stands for every one: name one");
+                    return refuse(field, "\"*\" is not allowed here: name one");
                 }
             }
         }

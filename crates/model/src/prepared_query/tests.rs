@@ -172,7 +172,7 @@ fn templates_that_cannot_be_filled_in_are_refused() {
             "parse error at 1:13: expected \"}\" but found \"n\"",
         ),
         ("${foo(1)}", "1:3: unknown function called: foo"),
-        ("${match(name.full)}", "is no whole number"),
+        ("${match(name.full)}", "is not a whole number"),
         ("${match(1, 2)}", "expected \")\" but found \",\""),
         ("${match(0-1)}", "the operator - is not served"),
         ("${name.full ? 1 : 2}", "the operator ? is not served"),

@@ -238,7 +238,7 @@ fn a_discovered_issuer_has_signed_and_the_token_ends() {
         let verdict = config.verify_claims(&map(claims), now);
         verdict.map_err(|error| error.to_string())
     };
-    // Without BoundAudiences any audience is accepted, unlike with static keys.
+    // Without BoundAudiences any audience is accepted, unlike with the other sources of keys.
     let good = json!({"iss": "https://idp", "aud": "x", "exp": NOW + 1});
     assert_eq!(discovery(json!({}), good.clone()), Ok(()));
     let bound = discovery(json!({"BoundAudiences": ["y"]}), good);

@@ -18,7 +18,7 @@ pub(super) fn lost_lines(name: &str, json: bool, lost: u64) -> String {
         time: OffsetDateTime::from(SystemTime::now()),
         level: tracing::Level::WARN,
         module: name.to_owned(),
-        message: "lines of this log are lost, because it was not read fast enough".to_owned(),
+        message: "lines were lost because the log was not read fast enough".to_owned(),
         fields: vec![field],
     };
     entry.line(json)

@@ -227,7 +227,7 @@ async fn what_goes_wrong_is_critical_and_said() {
         ),
         (
             vec![send("201 Created", r#"{"Id":"../x"}"#)],
-            "\"../x\" is no exec id",
+            "\"../x\" is not an exec id",
         ),
         (vec![send("201 Created", &huge)], "larger than"),
         (
@@ -252,7 +252,7 @@ async fn what_goes_wrong_is_critical_and_said() {
         ),
         (
             vec![created(), send("200 OK", "plain text")],
-            "does not come in Docker's frames",
+            "is not in Docker's frames",
         ),
         (
             vec![created(), nothing()],

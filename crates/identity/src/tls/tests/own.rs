@@ -1,4 +1,4 @@
-//! A server whose own certificate is named as a root, though it says that it is an authority's.
+//! Servers whose own certificate is configured as a root, though it is a CA certificate.
 
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
@@ -10,7 +10,7 @@ use super::*;
 const NAME: &str = "server.dc1.consul";
 const ADDRESS: &str = "127.0.0.1";
 
-/// A certificate that its own key signed, as `openssl req -x509` makes them.
+/// A self-signed certificate, as created by `openssl req -x509`.
 struct Own {
     pem: String,
     key: KeyPair,
@@ -44,7 +44,7 @@ impl Own {
         server_config(&self.pem, &self.key.serialize_pem(), None).unwrap()
     }
 
-    /// What comes of a handshake with this server where `ca` is trusted.
+    /// Result of a handshake with this server when `ca` is trusted.
     async fn met_with(&self, ca: &Path, name: &str) -> Result<(), String> {
         let client = ClientTls {
             ca: Some(ca.to_owned()),
@@ -53,7 +53,7 @@ impl Own {
         handshake(&client, self.serves(), name).await.map(drop)
     }
 
-    /// The same, with itself as the only root.
+    /// Result of a handshake with its own certificate as the only root.
     async fn met(&self, name: &str) -> Result<(), String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), &self.pem).unwrap();
@@ -67,7 +67,7 @@ async fn a_server_may_show_the_very_certificate_that_is_named() {
     for name in [NAME, ADDRESS] {
         own.met(name).await.unwrap();
     }
-    // Also for those that say what they are for, and in a directory with others.
+    // Also with extended key usages, and in a directory with other files.
     for purpose in [
         ExtendedKeyUsagePurpose::ServerAuth,
         ExtendedKeyUsagePurpose::Any,
@@ -78,7 +78,7 @@ async fn a_server_may_show_the_very_certificate_that_is_named() {
         fs::write(directory.path().join("b.pem"), &own.pem).unwrap();
         own.met_with(directory.path(), NAME).await.unwrap();
     }
-    // Not only authorities': nothing else may be said of a certificate that is named itself.
+    // Not only for CA certificates: other certificates are treated alike.
     own_with(|params| params.is_ca = IsCa::ExplicitNoCa)
         .met(NAME)
         .await
@@ -99,7 +99,7 @@ async fn a_tls_1_2_server_proves_that_it_has_the_key_as_well() {
         let key = Source::text(&key.serialize_pem(), "test");
         let signer = provider().key_provider;
         let key = signer.load_private_key(key.private_key().unwrap()).unwrap();
-        // Unlike the usual way, this one takes a key that is not the certificate's.
+        // Unlike the usual constructor, this one accepts a mismatched key.
         let shown = rustls::sign::CertifiedKey::new(certificate, key);
         let config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[version])
@@ -144,17 +144,17 @@ async fn nothing_that_is_only_like_it_is_accepted() {
     let (own, other) = (own(), own());
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.pem");
-    // The same names and another key.
+    // The same names, but another key.
     fs::write(&ca, &other.pem).unwrap();
     let error = own.met_with(&ca, NAME).await.unwrap_err();
     assert!(error.contains("CaUsedAsEndEntity"), "{error}");
-    // The same key, signed again: other bytes.
+    // The same key, signed again: different bytes.
     let mut params = params();
     params.not_after += HOUR;
     fs::write(&ca, params.self_signed(&own.key).unwrap().pem()).unwrap();
     let error = own.met_with(&ca, NAME).await.unwrap_err();
     assert!(error.contains("CaUsedAsEndEntity"), "{error}");
-    // An authority that the named one has signed is not named.
+    // A CA that the configured certificate has signed is not itself configured.
     fs::write(&ca, &other.pem).unwrap();
     let issuer = Issuer::new(other.params, other.key);
     let key = KeyPair::generate().unwrap();

@@ -163,7 +163,7 @@ fn bad_rules_are_named() {
         ("}", "expected a name or the end"),
         ("acl = \"read\" ]", "expected a name, found ]"),
         ("{\"acl\": ", "Failed to parse ACL rules: EOF"),
-        ("{\"service\": {\"a\": {\"policy\": 1}}}", "is no text"),
+        ("{\"service\": {\"a\": {\"policy\": 1}}}", "is not text"),
     ] {
         let error = Rules::parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
