@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_and_come_back_with_what_was_read() {
+    fn hidden_secrets_are_restored_on_write() {
         let stored = vault("s.1234", "sesame");
         let shown = stored.hidden();
         assert_eq!(shown, vault("hidden", "hidden"));

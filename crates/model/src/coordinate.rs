@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_is_what_lies_between_with_heights_and_corrections() {
+    fn distances_include_heights_and_adjustments() {
         assert_eq!(at(1.0).distance(&at(4.0)), 3.0);
         let mut high = at(1.0);
         high.height = 0.5;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused() {
+    fn incomparable_coordinates_are_refused() {
         let of = |coord| NodeCoordinate {
             node: "n".to_owned(),
             coord,

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_checks_ask_the_health_service() {
+    fn grpc_checks_use_the_health_service() {
         let definition = |tls| CheckDefinition {
             grpc: "127.0.0.1:9090/shop".to_owned(),
             grpc_use_tls: tls,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_is_exposed_where_it_has_a_port() {
+    fn a_check_is_exposed_if_it_has_a_port() {
         let mut check = HealthCheck {
             definition: CheckDefinition {
                 http: "http://127.0.0.1:8080/health".to_owned(),

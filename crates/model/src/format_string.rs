@@ -68,7 +68,7 @@ mod tests {
 
     /// The expectations are those of a real Envoy 1.38.
     #[test]
-    fn commands_are_what_envoy_takes() {
+    fn commands_are_validated_as_in_envoy() {
         for text in [
             "",
             "plain",
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn access_logs_are_looked_at() {
+    fn access_logs_are_validated() {
         for logs in [
             serde_json::json!({"TextFormat": "100%"}),
             serde_json::json!({"JSONFormat": "{\"a\": [\"100%\"]}"}),
@@ -114,15 +114,12 @@ mod tests {
             });
             let entry: crate::ConfigEntry = serde_json::from_value(entry).unwrap();
             let error = entry.validate().unwrap_err().to_string();
-            assert!(
-                error.contains("Format: no Envoy command starts"),
-                "{error}"
-            );
+            assert!(error.contains("Format: no Envoy command starts"), "{error}");
         }
     }
 
     #[test]
-    fn documents_are_looked_at_everywhere() {
+    fn documents_are_validated_recursively() {
         let document = |text: &str| serde_json::json!({"%": 1, "a": ["b", {"c": text}]});
         assert_eq!(validate_all(&document("%PROTOCOL%")), Ok(()));
         assert!(validate_all(&document("%")).is_err());

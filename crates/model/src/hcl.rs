@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_is_one_list() {
+    fn repeated_keys_become_one_list() {
         assert_eq!(value("a = 1 a = 2 a = 3"), json!({"a": [1, 2, 3]}));
         assert_eq!(value("a = [1] a = [2]"), json!({"a": [1, 2]}));
         assert_eq!(value("a {} a = [{}]"), json!({"a": [{}, {}]}));

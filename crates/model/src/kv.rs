@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_base64_and_nothing_is_null() {
+    fn values_are_base64_and_empty_ones_are_null() {
         let entry = KvEntry {
             key: "a".to_owned(),
             value: KvValue::from(&b"test"[..]),

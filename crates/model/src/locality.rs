@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_zone_is_near_in_the_same_region_only() {
+    fn zones_are_compared_within_a_region() {
         let here = at("r1", "a");
         assert_eq!(here.distance(Some(&at("r1", "a"))), Distance::SameZone);
         assert_eq!(here.distance(Some(&at("r1", "b"))), Distance::SameRegion);

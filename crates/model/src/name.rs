@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_say_what_is_wrong() {
+    fn other_names_are_refused_with_the_reason() {
         for (result, part) in [
             (validate_service_name(""), "must not be empty"),
             (validate_service_name("*"), "every service"),

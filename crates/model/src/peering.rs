@@ -237,8 +237,9 @@ impl PeeringToken {
         // The decoder's own message could contain a part of the secret.
         let bytes =
             bytes.map_err(|_| refused("failed to decode token: it is not base64".to_owned()))?;
-        let token: Self = from_slice(&bytes, UnknownFields::Ignore)
-            .map_err(|_| refused("failed to decode token: it is not the JSON of a token".to_owned()))?;
+        let token: Self = from_slice(&bytes, UnknownFields::Ignore).map_err(|_| {
+            refused("failed to decode token: it is not the JSON of a token".to_owned())
+        })?;
         let within = |error: Invalid| error.within(FIELD);
         validate_addresses("ManualServerAddresses", &token.manual_server_addresses)
             .map_err(within)?;

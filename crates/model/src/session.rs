@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_delays_are_read_as_consul_reads_them() {
+    fn lock_delays_are_parsed_as_in_consul() {
         let seconds = |seconds| Ok(Duration::from_secs(seconds));
         assert_eq!(delay(json!("15s")), seconds(15));
         assert_eq!(delay(json!(15)), seconds(15));
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_come_from_the_new_field_and_the_old_one() {
+    fn checks_are_merged_from_the_new_and_old_fields() {
         let checks = |body| {
             let session = made(body).unwrap();
             (session.node_checks, session.checks)

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_kinds_are_told_apart() {
+    fn the_other_kinds_are_distinguished() {
         let signing: SpiffeId = "spiffe://x.consul".parse().unwrap();
         assert!(matches!(signing, SpiffeId::Signing { .. }));
         let server: SpiffeId = "spiffe://x.consul/agent/server/dc/dc1".parse().unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_identity_says_why() {
+    fn invalid_identities_are_refused_with_the_reason() {
         for (uri, reason) in [
             (
                 "https://x.consul/ns/default/dc/d/svc/w",
@@ -357,7 +357,7 @@ mod tests {
                 "spiffe://x.consul/ap/a.b/ns/default/dc/d/svc/w",
                 "no valid name",
             ),
-            ("spiffe://x.consul/ap/p/agent/server/dc/d", "none of"),
+            ("spiffe://x.consul/ap/p/agent/server/dc/d", "not one of"),
             ("spiffe://x.consul/ns/default/dc/d/svc/", "segment is empty"),
             (
                 "spiffe://x.consul/ns/default/dc/d/svc/%+1",
@@ -368,7 +368,7 @@ mod tests {
                 "percent-encoded",
             ),
             ("spiffe://x.consul/ns/default/dc/d/svc/w?x", "no query"),
-            ("spiffe://x.consul/user/w", "none of"),
+            ("spiffe://x.consul/user/w", "not one of"),
         ] {
             let error = uri.parse::<SpiffeId>().unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains(uri), "{error}");

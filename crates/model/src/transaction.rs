@@ -210,7 +210,7 @@ mod tests {
     use crate::json::{UnknownFields, from_value};
 
     #[test]
-    fn what_only_looks_is_no_write() {
+    fn reads_are_not_writes() {
         let writes = |body| {
             let operation: Operation = from_value(body, UnknownFields::Refuse).unwrap();
             operation.writes()

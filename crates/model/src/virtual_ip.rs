@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_given_out_in_order_and_again_when_given_back() {
+    fn addresses_are_allocated_in_order_and_reused() {
         let first = VirtualIp::choose(None, None).unwrap();
         assert_eq!(first.address(), Ipv4Addr::new(240, 0, 0, 1));
         let second = VirtualIp::choose(None, Some(first)).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn some_config_entries_give_one() {
+    fn some_config_entries_allocate_a_virtual_ip() {
         assert!(is_given_for(ConfigKind::ServiceDefaults, "web"));
         assert!(is_given_for(ConfigKind::ServiceIntentions, "web"));
         assert!(!is_given_for(ConfigKind::ServiceIntentions, "*"));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_mistake() {
         let error = interpolate("a-${value.tem}", &variables())
             .unwrap_err()
             .to_string();

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_names_of_service_accounts_are_read_and_others_are_not() {
+    fn only_user_names_of_service_accounts_are_parsed() {
         let account = ServiceAccount::of_user("system:serviceaccount:shop:web", "u-1").unwrap();
         assert_eq!((&*account.namespace, &*account.name), ("shop", "web"));
         assert_eq!(account.variables().values["serviceaccount.uid"], "u-1");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_work_are_named() {
+    fn invalid_settings_are_named() {
         let good = KubernetesConfig {
             host: "10.0.0.1:6443".to_owned(),
             ca_cert: "-----BEGIN CERTIFICATE-----\n".to_owned(),

@@ -57,8 +57,8 @@ impl Trie {
         above.filter_map(|leaf| leaf.prefix).last()
     }
 
-    /// Whether some name is permitted: true if any rule permits it. Without such rules, the rule for
-    /// all names decides.
+    /// Whether some name is permitted: true if any rule permits it, otherwise false if a rule applies
+    /// to all names. `None` if undecided.
     pub(crate) fn any(&self, wanted: Access) -> Option<bool> {
         if self.rules().any(|rule| rule.permits(wanted)) {
             return Some(true);
@@ -66,8 +66,8 @@ impl Trie {
         self.of_all().map(|_| false)
     }
 
-    /// Whether every name is permitted: false if any rule denies one. Without such rules, the rule
-    /// for all names decides.
+    /// Whether every name is permitted: false if any rule denies one, otherwise true if a rule applies
+    /// to all names. `None` if undecided.
     pub(crate) fn all(&self, wanted: Access) -> Option<bool> {
         if self.rules().any(|rule| !rule.permits(wanted)) {
             return Some(false);

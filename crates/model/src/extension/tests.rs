@@ -20,7 +20,7 @@ fn taken(name: &str, arguments: Value) -> Extension {
 }
 
 #[test]
-fn names_that_are_not_served() {
+fn unsupported_names_are_refused() {
     let lambda = refused("builtin/aws/lambda", json!({"ARN": "arn:aws:x"}));
     assert!(
         lambda.starts_with("Name: builtin/aws/lambda is not served"),
@@ -330,7 +330,7 @@ fn property_override() {
 }
 
 #[test]
-fn no_patch_is_for_tls_access_rules_or_names() {
+fn tls_access_rules_and_names_cannot_be_patched() {
     for (kind, direction, path) in [
         ("cluster", "outbound", "/transport_socket"),
         ("cluster", "outbound", "transport_socket/name"),

@@ -7,7 +7,7 @@ use serde::de::{
 };
 use serde_json::{Map, Value};
 
-use super::place::{Fault, Met, Place, Segment};
+use super::place::{Fault, Notes, Place, Segment};
 
 /// A map of opaque JSON values with verbatim keys.
 pub type Opaque = Map<String, Value>;
@@ -97,9 +97,9 @@ pub fn from_value<T: DeserializeOwned>(
     value: Value,
     unknown: UnknownFields,
 ) -> Result<T, DecodeError> {
-    let (decoded, met) = run(value, Place::default())?;
+    let (decoded, notes) = run(value, Place::default())?;
     if unknown == UnknownFields::Refuse {
-        refuse_unknown(&met)?;
+        refuse_unknown(&notes)?;
     }
     Ok(decoded)
 }
@@ -108,7 +108,7 @@ pub fn from_value<T: DeserializeOwned>(
 pub(super) fn run<T: DeserializeOwned>(
     value: Value,
     place: Place,
-) -> Result<(T, Met), DecodeError> {
+) -> Result<(T, Notes), DecodeError> {
     let decoder = Decoder {
         value,
         place: &place,
@@ -117,14 +117,14 @@ pub(super) fn run<T: DeserializeOwned>(
         path: fault.path.unwrap_or_default(),
         message: fault.message,
     })?;
-    Ok((decoded, place.into_met()))
+    Ok((decoded, place.into_notes()))
 }
 
-pub(super) fn refuse_unknown(met: &Met) -> Result<(), DecodeError> {
-    match met.unknown.is_empty() {
+pub(super) fn refuse_unknown(notes: &Notes) -> Result<(), DecodeError> {
+    match notes.unknown.is_empty() {
         true => Ok(()),
         false => Err(DecodeError::UnknownFields {
-            fields: met.unknown.clone(),
+            fields: notes.unknown.clone(),
         }),
     }
 }

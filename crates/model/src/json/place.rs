@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(super) type Unserved = fn(&str, &str, &Value) -> Vec<String>;
 
 /// Fields of a document that the target does not use, as paths.
-pub(super) struct Met {
+pub(super) struct Notes {
     /// Fields that the target type does not have.
     pub(super) unknown: Vec<String>,
     /// Fields that are stored but have no effect.
@@ -48,8 +48,8 @@ impl Place {
     }
 
     /// The collected notes, for use after decoding.
-    pub(super) fn into_met(self) -> Met {
-        Met {
+    pub(super) fn into_notes(self) -> Notes {
+        Notes {
             unknown: self.unknown.into_inner(),
             unserved: self.unserved.into_inner(),
         }

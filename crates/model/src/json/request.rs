@@ -39,10 +39,10 @@ pub fn from_hcl<T: DeserializeOwned>(value: Value) -> Result<Request<T>, DecodeE
 }
 
 fn whole<T: DeserializeOwned>(value: Value, place: Place) -> Result<Request<T>, DecodeError> {
-    let (value, met) = run(value, place)?;
-    refuse_unknown(&met)?;
+    let (value, notes) = run(value, place)?;
+    refuse_unknown(&notes)?;
     Ok(Request {
         value,
-        not_served: met.unserved,
+        not_served: notes.unserved,
     })
 }

@@ -25,7 +25,7 @@ fn refused(value: Value) -> String {
 }
 
 #[test]
-fn a_query_is_shown_as_consul_shows_it() {
+fn queries_serialize_as_in_consul() {
     let shown = serde_json::to_string(&query(json!({
         "name": "q", "service": {"service": "web", "tags": []},
     })));
@@ -44,7 +44,7 @@ fn a_query_is_shown_as_consul_shows_it() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn errors_name_the_mistake() {
     let web = |fields: Value| {
         let mut service = json!({"Service": "web"});
         service
@@ -110,7 +110,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn a_template_is_filled_in_from_the_name() {
+fn a_template_is_rendered_with_the_name() {
     let template = query(json!({
         "Name": "geo-",
         "Template": {
@@ -151,7 +151,7 @@ fn the_language_of_templates_is_consuls() {
 }
 
 #[test]
-fn templates_that_cannot_be_filled_in_are_refused() {
+fn templates_that_cannot_be_rendered_are_refused() {
     for (text, expected) in [
         (
             "${name.full} ${name.x}",
@@ -223,7 +223,7 @@ fn groups_of_a_regular_expression_are_bounded_wherever_the_query_comes_from() {
 }
 
 #[test]
-fn what_a_template_becomes_is_bounded() {
+fn rendered_templates_are_bounded() {
     let many = template(json!({"Service": "${name.full}".repeat(4000)}));
     assert_eq!(many.validate(), Ok(()));
     let long = format!("geo-{}", "x".repeat(100));
@@ -313,7 +313,7 @@ fn a_token_is_hidden() {
 
 proptest! {
     #[test]
-    fn garbage_never_panics_and_what_is_accepted_can_be_filled_in(
+    fn garbage_never_panics_and_accepted_templates_can_be_rendered(
         text in prop_oneof![
             any::<String>(),
             "([$]\\{| |match|\\(|\\)|name[.]full|\"|\\\\|[$]|\\}|1|-|\u{e9}){0,24}",

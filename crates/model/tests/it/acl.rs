@@ -82,7 +82,7 @@ fn templated(template: &str, name: Option<&str>) -> BindingRule {
 }
 
 #[test]
-fn all_rules_that_fit_apply() {
+fn all_matching_rules_apply() {
     let rules = [
         rule(BindType::Service, "${value.name}", ""),
         rule(BindType::Service, "${value.name}", "ops in list.groups"),

@@ -56,7 +56,7 @@ fn names_are_checked() {
 }
 
 #[test]
-fn what_is_there_twice_is_stored_once() {
+fn duplicates_are_removed() {
     let mut role: Role = from_value(
         json!({
             "Name": "r",
@@ -98,7 +98,7 @@ fn what_is_there_twice_is_stored_once() {
 }
 
 #[test]
-fn every_template_makes_rules() {
+fn every_template_has_valid_rules() {
     for template in TEMPLATES {
         let filled = TemplatedPolicy {
             template_name: template.name.to_owned(),

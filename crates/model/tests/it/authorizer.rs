@@ -45,7 +45,7 @@ fn row(authorizer: &Authorizer, service: &str, node: &str) -> String {
 }
 
 #[test]
-fn without_rules_the_default_decides() {
+fn without_rules_the_default_applies() {
     assert_eq!(row(&Authorizer::manage_all(), "web", "n1"), "sSnNiImMoOaA");
     let allow = Authorizer::new([], DefaultPolicy::Allow);
     assert_eq!(row(&allow, "web", "n1"), "sSnNiImMoO--");
@@ -79,7 +79,7 @@ fn builtin_policies_permit_everything_or_reading() {
 }
 
 #[test]
-fn a_service_identity_may_be_its_service_and_see_the_rest() {
+fn a_service_identity_writes_its_service_and_reads_others() {
     for token in [
         json!({"ServiceIdentities": [{"ServiceName": "web"}]}),
         json!({"TemplatedPolicies": [
@@ -101,7 +101,7 @@ fn a_service_identity_may_be_its_service_and_see_the_rest() {
 }
 
 #[test]
-fn a_node_identity_may_be_its_node() {
+fn a_node_identity_writes_its_node() {
     let token = json!({"NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc1"}]});
     let deny = authorizer(token.clone(), DefaultPolicy::Deny);
     assert_eq!(row(&deny, "web", "n1"), "s-nNi-------");
@@ -112,7 +112,7 @@ fn a_node_identity_may_be_its_node() {
 }
 
 #[test]
-fn identities_hold_in_their_datacenters() {
+fn identities_are_valid_in_their_datacenters() {
     let elsewhere = json!({
         "ServiceIdentities": [{"ServiceName": "web", "Datacenters": ["dc2"]}],
         "NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc2"}],
@@ -126,7 +126,7 @@ fn identities_hold_in_their_datacenters() {
 }
 
 #[test]
-fn the_most_specific_rule_decides() {
+fn the_most_specific_rule_applies() {
     let rules = |text| Rules::parse(text).unwrap();
     let one = rules(
         r#"service_prefix "" { policy = "read" }
@@ -159,7 +159,7 @@ fn the_most_specific_rule_decides() {
 }
 
 #[test]
-fn questions_about_nothing_are_refused() {
+fn unknown_permission_checks_are_refused() {
     let nobody = Authorizer::deny_all();
     for (resource, access, text) in [
         ("foo", "read", "Invalid ACL resource requested: \"foo\""),
@@ -176,7 +176,7 @@ fn questions_about_nothing_are_refused() {
 }
 
 #[test]
-fn default_policies_are_read() {
+fn default_policies_are_parsed() {
     assert_eq!("deny".parse(), Ok(DefaultPolicy::Deny));
     assert_eq!("allow".parse(), Ok(DefaultPolicy::Allow));
     assert!(

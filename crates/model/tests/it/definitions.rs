@@ -58,7 +58,7 @@ fn a_sidecar_inherits_from_its_service() {
 }
 
 #[test]
-fn what_the_sidecar_says_itself_wins() {
+fn settings_of_the_sidecar_take_precedence() {
     let parts = definition(json!({
         "Name": "web", "SocketPath": "/run/web.sock",
         "Connect": {"SidecarService": {
@@ -202,7 +202,7 @@ fn refusals_name_the_field() {
 /// As in Consul's agent: an omitted weight is 0 if the other one is set, and a service must have a
 /// passing weight.
 #[test]
-fn a_weight_that_is_left_out_is_zero() {
+fn an_omitted_weight_is_zero() {
     let with = |weights: Value| definition(json!({"Name": "web", "Weights": weights}));
     let passing = with(json!({"Passing": 10}));
     passing.validate().unwrap();
@@ -214,7 +214,7 @@ fn a_weight_that_is_left_out_is_zero() {
 }
 
 #[test]
-fn a_check_by_itself_is_of_the_node_or_of_a_service() {
+fn a_separate_check_belongs_to_the_node_or_a_service() {
     let check = |value| -> CheckType { from_value(value, UnknownFields::Refuse).unwrap() };
     let own = check(json!({"Name": "disk", "TTL": "10s", "ServiceID": "web"}));
     assert_eq!(own.validate(), Ok(()));

@@ -97,7 +97,7 @@ fn keys(value: &impl serde::Serialize) -> Vec<String> {
 
 /// Every filterable field exists in a value with all fields set, or is listed as absent.
 #[test]
-fn fields_are_called_as_in_json() {
+fn field_names_match_the_json() {
     // Only the default tenancy and no peers are supported.
     let never = ["Partition", "PeerName"];
     let full = ServiceInstance {

@@ -34,7 +34,7 @@ fn config(value: Value) -> JwtConfig {
 }
 
 #[test]
-fn settings_are_read() {
+fn settings_are_parsed() {
     let config = config(json!({
         "JWTSupportedAlgs": ["ES256", "PS512"],
         "BoundIssuer": "i", "BoundAudiences": ["a"],
@@ -180,7 +180,7 @@ fn claims_become_variables() {
 }
 
 #[test]
-fn keys_are_given_in_one_way() {
+fn exactly_one_source_of_keys_is_required() {
     let with = |settings: Value| {
         let method = AuthMethod {
             config: map(settings),
@@ -229,7 +229,7 @@ fn keys_are_given_in_one_way() {
 }
 
 #[test]
-fn a_discovered_issuer_has_signed_and_the_token_ends() {
+fn discovered_tokens_require_issuer_and_expiry() {
     let discovery = |settings: Value, claims: Value| {
         let mut all = map(json!({"OIDCDiscoveryURL": "https://idp"}));
         all.extend(map(settings));
@@ -263,7 +263,7 @@ fn verdict(settings: Value, claims: Value) -> Result<(), String> {
 }
 
 #[test]
-fn issuer_and_audience_are_bound() {
+fn issuer_and_audience_are_verified() {
     let bound = json!({"BoundIssuer": "i", "BoundAudiences": ["a", "b"]});
     let good = json!({"iss": "i", "aud": ["x", "b"], "exp": NOW + 1});
     assert_eq!(verdict(bound.clone(), good), Ok(()));
@@ -295,7 +295,7 @@ fn issuer_and_audience_are_bound() {
 }
 
 #[test]
-fn times_decide_with_leeways() {
+fn times_are_verified_with_leeways() {
     let exact =
         json!({"ClockSkewLeeway": -1, "ExpirationLeeway": "100s", "NotBeforeLeeway": "100s"});
     for (settings, claims, part) in [

@@ -57,7 +57,7 @@ fn refuses(cases: &[(Value, &str)]) {
 }
 
 #[test]
-fn refusals_have_the_words_of_consul() {
+fn refusals_have_consuls_texts() {
     refuses(&[
         (
             json!({"Kind": "jwt-provider", "JSONWebKeySet": {}}),
@@ -106,7 +106,7 @@ fn refusals_have_the_words_of_consul() {
 
 /// Envoy would refuse the listener.
 #[test]
-fn keys_are_kept_for_a_time_that_envoy_takes() {
+fn keys_are_cached_within_the_limits_of_envoy() {
     for (duration, text) in [("1us", "at least 1ms"), ("2500000h", "less than 2500000h")] {
         let error = refused(&remote(json!({"CacheDuration": duration})));
         assert!(
@@ -119,7 +119,7 @@ fn keys_are_kept_for_a_time_that_envoy_takes() {
 }
 
 #[test]
-fn refusals_of_key_servers_have_the_words_of_consul() {
+fn refusals_of_key_servers_have_consuls_texts() {
     refuses(&[
         (
             cluster(json!({"DiscoveryType": "DNS"})),
@@ -153,7 +153,7 @@ fn refusals_of_key_servers_have_the_words_of_consul() {
 }
 
 #[test]
-fn refusals_of_locations_have_the_words_of_consul() {
+fn refusals_of_locations_have_consuls_texts() {
     refuses(&[
         (
             with("Locations", json!([{}])),
@@ -193,7 +193,7 @@ fn refusals_of_locations_have_the_words_of_consul() {
 }
 
 #[test]
-fn refusals_of_requirements_have_the_words_of_consul() {
+fn refusals_of_requirements_have_consuls_texts() {
     let top = |jwt: Value| {
         json!({
             "Kind": "service-intentions", "Name": "api", "JWT": jwt,
@@ -223,7 +223,7 @@ fn refusals_of_requirements_have_the_words_of_consul() {
 }
 
 #[test]
-fn entries_are_shown_as_consul_shows_them() {
+fn entries_serialize_as_in_consul() {
     let shown = json!({
         "Kind": "jwt-provider", "Name": "okta",
         "JSONWebKeySet": {"Remote": {
@@ -258,7 +258,7 @@ fn entries_are_shown_as_consul_shows_them() {
 }
 
 #[test]
-fn requirements_are_shown_with_every_intention() {
+fn requirements_are_part_of_every_intention() {
     let jwt = json!({"Providers": [{"Name": "okta", "VerifyClaims": [
         {"Path": ["perms", "role"], "Value": "admin"},
     ]}]});
@@ -276,7 +276,7 @@ fn requirements_are_shown_with_every_intention() {
 }
 
 #[test]
-fn the_place_of_keys_is_read_from_their_uri() {
+fn key_servers_are_parsed_from_their_uri() {
     let at = |uri: &str| {
         let remote = RemoteJwks {
             uri: uri.to_owned(),
@@ -322,7 +322,7 @@ fn the_place_of_keys_is_read_from_their_uri() {
 }
 
 #[test]
-fn key_sets_are_decoded_as_go_does() {
+fn key_sets_are_decoded_as_in_go() {
     let mut encoded = key_set();
     encoded.insert(4, '\n');
     let value = provider(json!({"Local": {"JWKS": encoded}}));

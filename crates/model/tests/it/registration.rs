@@ -49,7 +49,7 @@ fn a_sidecar_is_accepted() {
 
 /// As in Consul, whose agents set reserved keys; keys of services permit fewer characters.
 #[test]
-fn keys_of_a_node_may_have_any_letters() {
+fn metadata_keys_of_nodes_may_have_any_characters() {
     let node = with(json!({"NodeMeta": {"a=b": "c", "a b/é": "", "consul-x": "y"}}));
     node.validate().unwrap();
     let service = with(json!({"Service": {"Meta": {"a=b": "c"}}}));
@@ -59,7 +59,7 @@ fn keys_of_a_node_may_have_any_letters() {
 
 /// As in Consul: if one weight is set, the other one defaults to 0.
 #[test]
-fn a_weight_that_is_left_out_is_zero() {
+fn an_omitted_weight_is_zero() {
     let weights = |weights: serde_json::Value| {
         let request = with(json!({"Service": {"Weights": weights}}));
         request.validate().unwrap();
@@ -128,7 +128,7 @@ fn refusals_of_nodes_name_the_field() {
 
 /// Each of them would have invalidated the proxy's whole configuration.
 #[test]
-fn what_no_resource_can_be_made_from_is_refused() {
+fn registrations_unusable_for_envoy_are_refused() {
     let upstream = |more: Value| {
         let mut one = json!({"DestinationName": "api"});
         merge(&mut one, more);
@@ -474,7 +474,7 @@ fn ids_and_check_details_are_derived() {
 }
 
 #[test]
-fn deregistering_needs_a_node() {
+fn deregistering_requires_a_node() {
     let request = |value| -> DeregisterRequest {
         from_value(value, UnknownFields::Refuse).unwrap_or_else(|error| panic!("{error}"))
     };

@@ -665,7 +665,7 @@ fn every_field_has_one_row_and_every_row_a_field() {
 }
 
 #[test]
-fn rows_say_inside_exactly_for_objects() {
+fn only_objects_have_rows_for_their_fields() {
     for (fields, ..) in requests() {
         for field in fields {
             let object = matches!(field.shape, Shape::Struct(..));

@@ -22,7 +22,7 @@ fn variables() -> Variables {
 }
 
 #[test]
-fn expressions_decide() {
+fn expressions_are_evaluated() {
     for (text, expected) in [
         ("", true),
         ("  ", true),
