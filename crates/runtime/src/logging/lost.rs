@@ -1,4 +1,4 @@
-//! The line that stands where lines were lost.
+//! The log line that replaces dropped lines.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use super::format::{Entry, LogField};
 
-/// The line that tells how many lines are missing before it.
+/// A line with the number of dropped lines before it.
 pub(super) fn lost_lines(name: &str, json: bool, lost: u64) -> String {
     let field = LogField {
         key: "lost",
