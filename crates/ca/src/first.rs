@@ -36,7 +36,7 @@ pub(crate) async fn make(store: &Store, clock: &Clock, config: &CaConfig) -> Res
         // A remote provider must create it only once.
         tokio::select! {
             () = store.leadership().held() => {}
-            () = appears(store) => return Ok(()),
+            () = wait_until_created(store) => return Ok(()),
         }
     }
     let configuration = config.configuration();
@@ -64,7 +64,7 @@ fn present(store: &Store) -> Option<Arc<CaConfiguration>> {
 }
 
 /// Waits until another server has created the CA.
-async fn appears(store: &Store) {
+async fn wait_until_created(store: &Store) {
     loop {
         let mut watch = {
             let state = store.state();

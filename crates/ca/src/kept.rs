@@ -13,11 +13,11 @@ use crate::leaves::{LeafStore, LeafWatch};
 use crate::{Ca, CaError};
 
 /// How long a leaf is cached after the last request, as in Consul.
-const KEPT: Duration = Duration::from_secs(72 * 3600);
+const RETENTION: Duration = Duration::from_secs(72 * 3600);
 /// The maximum number of cached leaves. Beyond it, the least recently requested ones are evicted.
-const MOST: usize = 4096;
+const MAX_CACHED: usize = 4096;
 /// Timeout for issuing the first certificate.
-const FIRST: Duration = Duration::from_secs(10);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns leaves of services. Clones are handles to the same cache.
 #[derive(Clone)]
@@ -59,11 +59,11 @@ impl ServiceLeaves {
         deadline: Instant,
     ) -> Result<Arc<Leaf>, CaError> {
         let mut watch = self.watch(service).await?;
-        let soon = Instant::now() + FIRST;
+        let soon = Instant::now() + FIRST_TIMEOUT;
         let (signer, _) = self.ca.watch_signing_key();
         let stale = |leaf: &Leaf| seen == 0 && Some(&leaf.authority_key_id) != signer.as_ref();
         if watch.current().is_some_and(|leaf| stale(&leaf)) {
-            self.leaves.hurry(service);
+            self.leaves.renew_now(service);
         }
         loop {
             let current = watch.current();
@@ -95,8 +95,8 @@ impl ServiceLeaves {
         let watch = self.leaves.watch(service);
         let mut kept = self.lock();
         let now = Instant::now();
-        kept.retain(|_, kept| now.duration_since(kept.asked) < KEPT);
-        if kept.len() >= MOST {
+        kept.retain(|_, kept| now.duration_since(kept.asked) < RETENTION);
+        if kept.len() >= MAX_CACHED {
             let oldest = kept.iter().min_by_key(|(_, kept)| kept.asked);
             if let Some(name) = oldest.map(|(name, _)| name.clone()) {
                 kept.remove(&name);

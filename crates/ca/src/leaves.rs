@@ -26,7 +26,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 struct Published {
     leaf: watch::Sender<Option<Arc<Leaf>>>,
     /// Notified to renew the certificate immediately.
-    hurry: Notify,
+    renew_now: Notify,
 }
 
 /// The certificates of all watched services. Clones are handles to the same store.
@@ -73,7 +73,7 @@ impl LeafStore {
                 let (sender, leaf) = watch::channel(None);
                 let published = Arc::new(Published {
                     leaf: sender,
-                    hurry: Notify::new(),
+                    renew_now: Notify::new(),
                 });
                 services.insert(service.clone(), Arc::downgrade(&published));
                 let task = Task {
@@ -92,10 +92,10 @@ impl LeafStore {
     }
 
     /// Renews a service's certificate immediately, unless the last attempt has just failed.
-    pub(crate) fn hurry(&self, service: &ServiceName) {
+    pub(crate) fn renew_now(&self, service: &ServiceName) {
         let known = self.shared.lock().get(service).and_then(Weak::upgrade);
         if let Some(published) = known {
-            published.hurry.notify_one();
+            published.renew_now.notify_one();
         }
     }
 
@@ -189,7 +189,7 @@ impl Task {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = signer.changed() => {}
-                () = self.published.hurry.notified() => {
+                () = self.published.renew_now.notified() => {
                     if matches!(renewal, Renewal::Held { .. }) {
                         renewal = Renewal::Missing;
                     }

@@ -14,7 +14,7 @@ use crate::settings::Common;
 const WAIT: Duration = Duration::from_millis(500);
 
 /// The maximum interval between requests, that is, the minimum rate that is enforced.
-const LONGEST_APART: Duration = Duration::from_secs(24 * 3600);
+const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// State of the limits, which may change between requests.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl SigningLimit {
     pub(crate) async fn turn(&self, limits: &Common) -> Result<Turn, CaError> {
         if limits.csr_per_second > 0.0 {
             let apart = Duration::try_from_secs_f64(1.0 / limits.csr_per_second);
-            let at = self.reserve(apart.map_or(LONGEST_APART, |apart| apart.min(LONGEST_APART)))?;
+            let at = self.reserve(apart.map_or(MAX_INTERVAL, |apart| apart.min(MAX_INTERVAL)))?;
             sleep_until(at).await;
             return Ok(Turn { _place: None });
         }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_are_given_back() {
+    async fn permits_are_released() {
         let limit = SigningLimit::default();
         let limits = limits(0.0, 2);
         let held = (

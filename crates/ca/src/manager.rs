@@ -214,7 +214,7 @@ impl CaManager {
         let due = async {
             loop {
                 if leadership.is_held()
-                    && let Err(error) = self.tend().await
+                    && let Err(error) = self.maintain().await
                 {
                     tracing::warn!(%error, "maintenance of the CA failed: trying again");
                 }
@@ -228,7 +228,7 @@ impl CaManager {
         stop.run_until_cancelled(due).await.unwrap_or(Ok(()))
     }
 
-    async fn tend(&self) -> Result<(), CaError> {
+    async fn maintain(&self) -> Result<(), CaError> {
         let Ok(_turn) = self.turn.try_lock() else {
             return Ok(());
         };

@@ -156,7 +156,7 @@ async fn a_restart_with_the_same_store_keeps_the_root() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unusable_ca_in_the_store_is_an_error_and_stays_as_it_is() {
+async fn an_unusable_ca_in_the_store_is_an_error_and_is_not_changed() {
     let fixture = Fixture::new().await;
     let mut broken = fixture.state();
     broken.signing_key = Secret::new("hunter2");
@@ -190,7 +190,7 @@ async fn lifetimes_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaf_says_who_the_service_is() {
+async fn a_leaf_contains_the_identity_of_the_service() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     assert!(watch.current().is_none());
@@ -212,7 +212,7 @@ async fn a_leaf_says_who_the_service_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaf_is_renewed_before_it_expires_again_and_again() {
+async fn a_leaf_is_renewed_repeatedly_before_it_expires() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     let mut old = next(&mut watch).await;
@@ -252,7 +252,7 @@ async fn watchers_of_a_service_share_one_leaf() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_watcher_takes_the_entry_with_it() {
+async fn the_last_watcher_removes_the_entry() {
     let fixture = Fixture::new().await;
     let leaves = fixture.leaves();
     let (mut one, two) = (leaves.watch("web"), leaves.watch("web"));
@@ -268,7 +268,7 @@ async fn the_last_watcher_takes_the_entry_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_while_the_last_one_leaves_is_served() {
+async fn a_watch_added_during_removal_gets_a_leaf() {
     let fixture = Fixture::new().await;
     let leaves = fixture.leaves();
     let mut one = leaves.watch("web");
@@ -282,7 +282,7 @@ async fn whoever_comes_while_the_last_one_leaves_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_active_root_signs_every_leaf_anew() {
+async fn a_new_active_root_reissues_every_leaf() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     let old = next(&mut watch).await;
@@ -303,7 +303,7 @@ async fn another_active_root_signs_every_leaf_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_renewal_keeps_the_certificate_and_is_tried_again() {
+async fn a_failed_renewal_retains_the_certificate_and_is_retried() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     let old = next(&mut watch).await;
@@ -351,7 +351,7 @@ async fn stopping_ends_the_watches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_gets_the_names_that_clients_look_for() {
+async fn a_server_certificate_has_the_names_that_clients_verify() {
     let fixture = Fixture::new().await;
     let (names, ips) = (["consul.example".to_owned()], ["10.0.0.7".parse().unwrap()]);
     let issued = fixture.ca.issue_server(&names, &ips).await.unwrap();
@@ -436,7 +436,7 @@ async fn other_requests_are_refused() {
 
 /// Dataplanes of all tenants identify servers by such names.
 #[tokio::test(start_paused = true)]
-async fn no_tenant_gets_the_name_of_a_server() {
+async fn tenants_cannot_get_server_names() {
     let fixture = Fixture::new().await;
     let td = fixture.ca.trust_domain();
     for (path, is_signed) in [
@@ -469,7 +469,7 @@ fn with(fixture: &Fixture, keys: serde_json::Value) -> legate_model::CaConfigura
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rotation_renews_leaves_soon_and_the_old_root_goes_when_they_are_over() {
+async fn a_rotation_renews_leaves_and_later_removes_the_old_root() {
     let fixture = Fixture::new().await;
     let manager = CaManager::new(fixture.ca.clone(), fixture.store.writer());
     let tend = manager.clone();
@@ -503,7 +503,7 @@ async fn a_rotation_renews_leaves_soon_and_the_old_root_goes_when_they_are_over(
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_changes_at_once_one_is_made() {
+async fn one_of_two_concurrent_changes_succeeds() {
     let fixture = Fixture::new().await;
     // Two servers over one store.
     let managers = [(); 2].map(|()| CaManager::new(fixture.ca.clone(), fixture.store.writer()));
@@ -528,7 +528,7 @@ async fn of_two_changes_at_once_one_is_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_root_that_has_expired_can_be_replaced() {
+async fn an_expired_root_can_be_replaced() {
     let (store, clock) = (Store::new(), Clock::at(start()));
     let config = CaConfig {
         leaf_ttl: HOUR,
@@ -551,7 +551,7 @@ async fn a_root_that_has_expired_can_be_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
+async fn requested_leaves_are_cached_with_an_index() {
     let fixture = Fixture::new().await;
     let leaves = fixture.leaves();
     let served = ServiceLeaves::new(fixture.ca.clone(), leaves.clone());
@@ -588,7 +588,7 @@ async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mesh_of_before_configurations_were_stored_keeps_its_root() {
+async fn a_mesh_without_stored_configuration_retains_its_root() {
     let before = Fixture::new().await.state();
     let store = Store::new();
     let command = Command::SetCa(Box::new(before.clone()));

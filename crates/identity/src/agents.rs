@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_trusts_the_authority_accepts_the_server() {
+    fn a_client_that_trusts_the_ca_accepts_the_server() {
         let authority = authority(&["consul"]);
         let name = "server.dc1.consul";
         let certificate = first_certificate(&issued(&authority, name).unwrap()).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_has_to_be_the_authoritys() {
+    fn the_key_must_match_the_ca() {
         let (one, other) = (authority(&[]), authority(&[]));
         let request = AgentRequest {
             common_name: "x".to_owned(),

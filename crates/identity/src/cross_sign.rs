@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_signs_every_other_and_a_chain_holds_under_the_old_root() {
+    fn cross_signed_chains_are_valid_for_all_key_kinds() {
         let now = now();
         let profile = CsrProfile {
             serial: 99,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_every_shape_are_repeated_exactly() {
+    fn subjects_are_copied_exactly() {
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Constrained(1));
         let mut subject = DistinguishedName::new();

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_can_be_kept_as_text() {
+    fn every_kind_survives_a_round_trip_through_pem() {
         for kind in KeyKind::ALL {
             let key = PrivateKey::generate_kind(kind).unwrap();
             let read = PrivateKey::from_pem(&key.to_pem()).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_form_that_consul_writes() {
+    fn parses_the_format_of_consul() {
         // The SEC1 form of a P-256 key without its optional parts.
         let key = PrivateKey::generate().unwrap();
         let pkcs8 = PrivateKeyDer::from_pem_slice(key.to_pem().as_bytes()).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_key_without_repeating_it() {
+    fn refuses_invalid_keys_without_quoting_them() {
         for text in [
             "",
             "hunter2",

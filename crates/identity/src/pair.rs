@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_taken_with_its_own_key_only() {
+    fn a_certificate_requires_its_own_key() {
         let ((certificate, key), (_, other)) = (pair(), pair());
         assert_eq!(check_pair(&certificate, &key), Ok(()));
         assert_eq!(check_pair(&certificate, &other), Err(BadPair::Mismatch));

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_opens_with_the_same_key_at_the_same_place() {
+    fn a_sealed_value_opens_with_the_same_key_and_place() {
         let key = SealingKey::generate().unwrap();
         let sealed = key.seal(b"here", b"the secret").unwrap();
         assert_eq!(key.open(b"here", &sealed).unwrap(), b"the secret");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_as_openssl_writes_it() {
+    fn keys_generated_by_openssl_are_parsed() {
         let hex = "00".repeat(31) + "fF\n";
         let base64 = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAP8=\n";
         let key = SealingKey::from_text(&hex).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_no_key_is_printed() {
+    fn invalid_keys_are_refused_and_keys_are_redacted() {
         for text in ["", "hunter2", &"00".repeat(31), &"0g".repeat(32), "AAAA"] {
             let error = SealingKey::from_text(text).unwrap_err();
             assert!(text.is_empty() || !format!("{error} {error:?}").contains(text));

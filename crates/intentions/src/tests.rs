@@ -80,7 +80,7 @@ fn between(source: &str, destination: &str, action: Action) -> Arc<Intention> {
 }
 
 #[test]
-fn the_more_of_the_names_are_exact_the_earlier_an_intention_decides() {
+fn intentions_with_more_exact_names_take_precedence() {
     let mut list = vec![
         between("*/*", "*/*", Action::Deny),
         between("a/*", "*/*", Action::Deny),
@@ -101,7 +101,7 @@ fn the_more_of_the_names_are_exact_the_earlier_an_intention_decides() {
 }
 
 #[test]
-fn a_name_in_one_tenancy_is_nobody_in_another() {
+fn names_match_only_within_their_tenancy() {
     let list = [
         between("a/web", "a/api", Action::Allow),
         between("shop/a/*", "a/api", Action::Allow),
@@ -141,7 +141,7 @@ fn all(source: SourceMatch) -> Rule {
 }
 
 #[test]
-fn specific_names_come_first() {
+fn specific_names_take_precedence() {
     let mut list = vec![
         intention("*", "*", Action::Deny),
         intention("web", "*", Action::Deny),
@@ -174,7 +174,7 @@ fn specific_names_come_first() {
 }
 
 #[test]
-fn the_first_match_decides() {
+fn the_first_match_applies() {
     let list = [
         intention("*", "*", Action::Deny),
         intention("web", "api", Action::Allow),
@@ -189,7 +189,7 @@ fn the_first_match_decides() {
 }
 
 #[test]
-fn without_a_match_the_default_decides() {
+fn without_a_match_the_default_applies() {
     for default in [Action::Allow, Action::Deny] {
         let decision = check(&[intention("web", "api", Action::Allow)], "other", default);
         assert_eq!(decision.action, default);
@@ -203,7 +203,7 @@ fn without_a_match_the_default_decides() {
 }
 
 #[test]
-fn permissions_refuse_connections() {
+fn permissions_deny_connections() {
     let list = [by_request("web", "api", &[(Action::Allow, "/")])];
     let decision = check(&list, "web", Action::Allow);
     assert_eq!(decision.action, Action::Deny);
@@ -215,7 +215,7 @@ fn permissions_refuse_connections() {
 }
 
 #[test]
-fn the_filter_does_the_opposite_of_the_default() {
+fn the_filter_action_is_the_opposite_of_the_default() {
     let closed = policy(&[], Action::Deny, Layer::L4);
     assert_eq!(
         closed,
@@ -231,7 +231,7 @@ fn the_filter_does_the_opposite_of_the_default() {
 }
 
 #[test]
-fn a_wildcard_leaves_out_whoever_has_an_own_intention() {
+fn a_wildcard_excludes_sources_with_their_own_intention() {
     let list = [
         intention("*", "api", Action::Allow),
         intention("web", "api", Action::Deny),
@@ -248,7 +248,7 @@ fn a_wildcard_leaves_out_whoever_has_an_own_intention() {
 }
 
 #[test]
-fn an_intention_behind_another_for_the_same_source_has_no_rule() {
+fn an_intention_after_another_for_the_same_source_has_no_rule() {
     let list = [
         intention("web", "*", Action::Allow),
         intention("web", "api", Action::Deny),
@@ -257,7 +257,7 @@ fn an_intention_behind_another_for_the_same_source_has_no_rule() {
 }
 
 #[test]
-fn an_intention_behind_one_for_every_source_has_no_rule() {
+fn an_intention_after_one_for_every_source_has_no_rule() {
     // `* => api` (8) comes before `web => *` (6), although the latter names its source.
     let list = [
         intention("*", "api", Action::Deny),
@@ -268,7 +268,7 @@ fn an_intention_behind_one_for_every_source_has_no_rule() {
 }
 
 #[test]
-fn requests_are_left_out_that_an_earlier_permission_decides() {
+fn requests_decided_by_an_earlier_permission_are_excluded() {
     let list = [by_request(
         "web",
         "api",
@@ -315,7 +315,7 @@ fn requests_are_left_out_that_an_earlier_permission_decides() {
 }
 
 #[test]
-fn permissions_that_say_what_the_default_says_make_no_rule() {
+fn permissions_equal_to_the_default_have_no_rule() {
     let list = [
         by_request("web", "api", &[(Action::Deny, "/")]),
         intention("*", "api", Action::Allow),
@@ -455,7 +455,7 @@ prop_compose! {
 }
 
 #[test]
-fn a_request_without_the_token_that_its_permission_asks_for_finds_no_other_way() {
+fn a_request_without_its_required_token_is_always_denied() {
     let mut intention = Intention::clone(&by_request(
         "web",
         "api",

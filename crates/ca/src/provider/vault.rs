@@ -57,14 +57,14 @@ impl Vault {
     }
 
     /// Sends a request to the root's mount.
-    async fn root(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+    async fn root(&self, method: Method, path: &str, body: Option<Value>) -> Response {
         let path = format!("{}/{path}", self.settings.root_path);
         let namespace = self.namespace(&self.settings.root_namespace);
         self.access.call(method, namespace, &path, body).await
     }
 
     /// Sends a request to the intermediate's mount.
-    async fn intermediate(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+    async fn intermediate(&self, method: Method, path: &str, body: Option<Value>) -> Response {
         let path = format!("{}/{path}", self.settings.intermediate_path);
         let namespace = self.namespace(&self.settings.intermediate_namespace);
         self.access.call(method, namespace, &path, body).await
@@ -77,7 +77,7 @@ impl Vault {
         }
     }
 
-    async fn mount(&self, namespace: &str, path: &str, what: &str, config: Value) -> Asked {
+    async fn mount(&self, namespace: &str, path: &str, what: &str, config: Value) -> Response {
         let body = json!({
             "type": "pki",
             "description": format!("{what} CA backend for Consul Connect"),
@@ -88,7 +88,7 @@ impl Vault {
         let made = self.access.call(Method::POST, namespace, &path, Some(body));
         match made.await {
             // Another server was first.
-            Err(error) if error.says("already in use") => Ok(Value::Null),
+            Err(error) if error.contains("already in use") => Ok(Value::Null),
             other => other,
         }
     }
@@ -264,10 +264,10 @@ impl Vault {
     }
 }
 
-type Asked = Result<Value, VaultError>;
+type Response = Result<Value, VaultError>;
 
 /// Whether the engine is not mounted.
-fn is_missing(asked: &Asked) -> bool {
+fn is_missing(asked: &Response) -> bool {
     matches!(asked, Err(error) if error.status() == Some(StatusCode::NOT_FOUND))
 }
 

@@ -76,7 +76,7 @@ proptest! {
     /// For any sequence, exactly one root is active, its key signs, and every unexpired leaf has a
     /// trusted root.
     #[test]
-    fn no_leaf_outlives_the_trust_in_its_root(steps in steps()) {
+    fn roots_of_valid_leaves_stay_trusted(steps in steps()) {
         let (mut now, mut ttl) = (0, 72);
         let mut ca = first(ttl);
         let mut leaves: Vec<(String, u64)> = Vec::new();
@@ -116,7 +116,7 @@ proptest! {
 }
 
 #[test]
-fn a_root_goes_two_lifetimes_of_its_leaves_after_it_was_rotated_out() {
+fn a_root_is_removed_two_leaf_lifetimes_after_its_rotation() {
     let ca = rotate(&first(72), root("1"), Secret::new("1"), at(10));
     // The lifetime of leaves is shorter by now.
     for (hours, expected) in [(10, 2), (10 + 144, 2), (10 + 145, 1)] {

@@ -138,7 +138,7 @@ fn a_leaf_has_the_profile_of_a_leaf() {
 }
 
 #[test]
-fn every_leaf_has_a_key_of_its_own() {
+fn every_leaf_has_its_own_key() {
     let root = root();
     let first = root.issue(leaf_request()).unwrap();
     let second = root.issue(leaf_request()).unwrap();
@@ -146,7 +146,7 @@ fn every_leaf_has_a_key_of_its_own() {
 }
 
 #[test]
-fn a_short_lived_leaf_is_valid_when_it_is_made() {
+fn a_short_lived_leaf_is_valid_when_issued() {
     let mut request = leaf_request();
     request.ttl = Duration::from_secs(20);
     let info = root().issue(request).unwrap().info;
@@ -182,7 +182,7 @@ fn an_authority_needs_a_ca_certificate_and_its_own_key() {
 }
 
 #[test]
-fn a_request_gets_its_names_and_key_and_nothing_else_it_asks_for() {
+fn only_names_and_key_of_a_request_are_used() {
     let root = root();
     let key = KeyPair::generate().unwrap();
     let csr = csr(&key, |params| {
@@ -259,7 +259,7 @@ fn a_request_must_be_signed_with_its_own_key() {
 }
 
 #[test]
-fn what_a_certificate_cannot_express_is_refused() {
+fn values_that_certificates_cannot_encode_are_refused() {
     let root = root();
     let mut request = leaf_request();
     request.dns_names = vec!["wäb.example".to_owned()];

@@ -17,7 +17,7 @@ const RENEW_AFTER: f64 = 0.66;
 /// Delay before a failed renewal is retried.
 const RETRY: Duration = Duration::from_secs(30);
 /// The minimum interval between renewals.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends requests to a Vault with a valid token, if one can be obtained.
 pub(super) struct Access {
@@ -165,7 +165,10 @@ impl Access {
         match self.token.lock().await.as_ref()?.due {
             Due::Never => None,
             Due::Unknown => Some(RETRY),
-            Due::At(at) => Some(at.saturating_duration_since(Instant::now()).max(LEAST)),
+            Due::At(at) => Some(
+                at.saturating_duration_since(Instant::now())
+                    .max(MIN_INTERVAL),
+            ),
         }
     }
 

@@ -22,11 +22,11 @@ use crate::CaError;
 use crate::settings::VaultSettings;
 
 /// Timeout of a request.
-const LIMIT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum size of a response, in bytes.
-const SIZE: usize = 1024 * 1024;
+const MAX_RESPONSE: usize = 1024 * 1024;
 /// The maximum part of an unexpected response that errors quote, in bytes.
-const QUOTED: usize = 200;
+const MAX_QUOTED: usize = 200;
 
 /// Refusals by Vault, and failures of requests. Never contains a token or key.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ impl VaultError {
     }
 
     /// Whether the refusal contains this text.
-    pub(super) fn says(&self, words: &str) -> bool {
+    pub(super) fn contains(&self, words: &str) -> bool {
         matches!(self, Self::Refused { reason, .. } if reason.contains(words))
     }
 }
@@ -94,7 +94,8 @@ impl Client {
     /// Names the setting that cannot be used.
     pub(super) fn new(settings: &VaultSettings) -> Result<Self, String> {
         let address = &settings.address;
-        let wrong = |reason: &str| format!("Address {address:?} is not a valid Vault URL: {reason}");
+        let wrong =
+            |reason: &str| format!("Address {address:?} is not a valid Vault URL: {reason}");
         let uri: Uri = address
             .parse()
             .map_err(|error| wrong(&format!("{error}")))?;
@@ -183,7 +184,7 @@ impl Client {
     }
 
     async fn exchange(&self, request: Request<Body>) -> Result<(StatusCode, Vec<u8>), String> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + TIMEOUT;
         let late = |_| "timed out".to_owned();
         let text = |error: std::io::Error| error.to_string();
         let stream = async {
@@ -205,7 +206,7 @@ impl Client {
         };
         let reply = reply.map_err(|error| error.to_string())?;
         let status = reply.status;
-        let body = reply.body(SIZE, deadline).await;
+        let body = reply.body(MAX_RESPONSE, deadline).await;
         Ok((status, body.map_err(|error| error.to_string())?.to_vec()))
     }
 }
@@ -227,7 +228,7 @@ fn read(request: String, status: StatusCode, body: &[u8]) -> Result<Value, Vault
         // Vault formats lists with line breaks.
         false => words(&errors.join(", ")),
         true if status.is_redirection() => "redirects are not followed".to_owned(),
-        true => text.chars().take(QUOTED).collect(),
+        true => text.chars().take(MAX_QUOTED).collect(),
     };
     Err(VaultError::Refused {
         request,
