@@ -1,7 +1,7 @@
-//! The CA itself: signs for services, servers and requesters.
+//! The CA: signs certificates for services, servers and requesters.
 //!
-//! The store holds the truth. Root, key and configuration are looked up there again whenever they have
-//! changed, so that every replica signs with the same ones.
+//! The store is authoritative. Root, key and configuration are read from it again whenever they
+//! change, so that all replicas sign with the same ones.
 
 use std::fmt;
 use std::iter;
@@ -21,10 +21,10 @@ use crate::provider::{self, Mesh, Provider};
 use crate::settings::{ProviderSettings, Settings};
 use crate::{CaConfig, CaError, first};
 
-/// The domain of the names that clients verify servers by, as in `server.dc1.consul`.
+/// Domain of the names by which clients verify servers, as in `server.dc1.consul`.
 const DOMAIN: &str = "consul";
 
-/// A request for a certificate that may be signed: its own signature is good, and it names one identity of
+/// A validated certificate request: its signature is valid, and it contains exactly one identity of
 /// this mesh.
 #[derive(Debug)]
 pub struct CheckedRequest<'a> {
@@ -33,14 +33,14 @@ pub struct CheckedRequest<'a> {
 }
 
 impl CheckedRequest<'_> {
-    /// Who it asks to be.
+    /// The requested identity.
     pub fn identity(&self) -> &SpiffeId {
         &self.identity
     }
 }
 
-/// Signs for one mesh, and writes nothing: what it signs with is read from the store. Clones are
-/// handles to the same CA.
+/// Signs certificates for one mesh with the keys in the store, and never writes to the store. Clones
+/// are handles to the same CA.
 #[derive(Clone)]
 pub struct Ca {
     inner: Arc<Inner>,
@@ -53,20 +53,20 @@ struct Inner {
     trust_domain: TrustDomain,
     signer: Mutex<Arc<Signer>>,
     limit: SigningLimit,
-    /// What counts where the store has no configuration yet.
+    /// The configuration that applies while the store has none.
     unconfigured: Arc<CaConfiguration>,
     /// The index of the newest leaf.
     leaf_index: AtomicU64,
 }
 
-/// The CA and its configuration at one moment.
+/// The CA and its configuration at one index of the store.
 #[derive(Clone)]
 pub(crate) struct Stored {
     pub(crate) ca: Arc<CaState>,
     pub(crate) configuration: Arc<CaConfiguration>,
 }
 
-/// The active root with what belongs to it.
+/// The active root with its settings and provider.
 pub(crate) struct Signer {
     stored: Stored,
     pub(crate) root: CaRoot,
@@ -81,7 +81,7 @@ impl Signer {
             reason: format!("its active root {:?} is missing", ca.roots.active_root_id),
         })?;
         let settings = Settings::parse(&stored.configuration)?;
-        // A provider may have a session somewhere, which lasts.
+        // A provider may have a session with an external CA, which is worth retaining.
         let same = before.filter(|before| {
             before.root.root_cert == root.root_cert
                 && before.stored.ca.signing_key == ca.signing_key
@@ -107,13 +107,14 @@ impl Signer {
             && Arc::ptr_eq(&self.stored.configuration, &now.configuration)
     }
 
-    /// Whether each signature is a request to somebody else.
+    /// Whether each signature is a remote request.
     fn is_remote(&self) -> bool {
         matches!(self.settings.provider, ProviderSettings::Vault(_))
     }
 
-    /// A certificate followed by what links it to the roots that peers trust. `issuer` has signed it,
-    /// where that was not the root; another server may have made it a moment ago.
+    /// A certificate followed by the intermediates that link it to the trusted roots. `issuer` is the
+    /// intermediate that signed it, if it was not the root; another server may have created it just
+    /// now.
     fn with_chain(&self, certificate: &str, issuer: Option<&str>) -> String {
         let known = || self.root.intermediate_certs.iter().map(String::as_str);
         let new = issuer.filter(|issuer| !known().any(|one| one.trim() == issuer.trim()));
@@ -124,7 +125,7 @@ impl Signer {
     }
 }
 
-/// What providers are made from.
+/// Data that providers are created from.
 pub(crate) fn mesh(ca: &CaState, clock: &Clock) -> Mesh {
     Mesh {
         cluster_id: ca.cluster_id.clone(),
@@ -133,11 +134,11 @@ pub(crate) fn mesh(ca: &CaState, clock: &Clock) -> Mesh {
 }
 
 impl Ca {
-    /// The CA in the store, or a new root and cluster id when there is none.
+    /// Opens the CA in the store, or creates a root and cluster id if there is none.
     ///
     /// # Errors
     ///
-    /// When the configuration contradicts itself, or the store's CA cannot be used.
+    /// When the configuration is inconsistent, or the store's CA is unusable.
     pub async fn initialise(
         store: &Store,
         datacenter: &str,
@@ -165,7 +166,7 @@ impl Ca {
         })
     }
 
-    /// The mesh whose identities this CA signs. Only a restored snapshot of another mesh changes it.
+    /// The trust domain of this CA. Changes only if a snapshot of another mesh is restored.
     #[must_use]
     pub fn trust_domain(&self) -> TrustDomain {
         let stored = self.inner.store.state().read().ca();
@@ -175,14 +176,14 @@ impl Ca {
         )
     }
 
-    /// A certificate for a server of this datacenter, followed by its intermediates.
+    /// Issues a certificate for a server of this datacenter, followed by its intermediates.
     ///
-    /// It is valid for `server.<datacenter>.consul`, the name that peerings use, `localhost` and
-    /// its addresses, and for what is given here.
+    /// It is valid for `server.<datacenter>.consul`, the server name of peerings, `localhost`, the
+    /// server's addresses, and the given names.
     ///
     /// # Errors
     ///
-    /// When a name cannot stand in a certificate, or the CA cannot sign.
+    /// When a name is not valid in certificates, or the CA cannot sign.
     pub async fn issue_server(
         &self,
         dns_names: &[String],
@@ -213,13 +214,13 @@ impl Ca {
         Ok(certificate)
     }
 
-    /// Checks a request, so that the caller can decide whether it may have the identity.
+    /// Validates a request, so that the caller can decide whether to grant the identity.
     ///
     /// # Errors
     ///
-    /// [`CaError::is_invalid_request`] ones: the request is malformed or not signed with its own
-    /// key, has not exactly one URI, names an identity that is not signed here, or spells one otherwise
-    /// than this mesh does.
+    /// Errors with [`CaError::is_invalid_request`]: the request is malformed or not signed with its
+    /// own key, does not have exactly one URI, or contains an identity that is not signed here or not
+    /// in canonical form.
     pub fn check_csr<'a>(&self, csr_pem: &'a str) -> Result<CheckedRequest<'a>, CaError> {
         let names = csr_names(csr_pem)?;
         let uris = names.uris;
@@ -237,13 +238,13 @@ impl Ca {
         if *identity.trust_domain() != own {
             return refuse(format!("this mesh is {own}"));
         }
-        // Dataplanes know a server by its host name or address under the same roots.
+        // Dataplanes identify servers by host name or address, under the same roots.
         let of_tenant = matches!(identity, SpiffeId::Service { .. })
             || !identity.tenancy().is_default_partition();
         if of_tenant && names.hosts {
             return refuse(
-                "who has it is known by the URI alone, and a host name or address could pass for \
-                 a server's: leave DNS names and IP addresses out"
+                "it is identified by the URI alone, and a host name or address could impersonate a \
+                 server: leave DNS names and IP addresses out"
                     .to_owned(),
             );
         }
@@ -252,7 +253,7 @@ impl Ca {
             Some(datacenter) if datacenter != self.inner.datacenter => {
                 refuse(format!("this datacenter is {}", self.inner.datacenter))
             }
-            // Proxies compare the text: what is written otherwise is denied nothing.
+            // Proxies compare texts: denials would not apply to another spelling.
             Some(_) if identity.to_string() != *uri => {
                 refuse(format!("in this mesh it is written {identity}"))
             }
@@ -260,13 +261,13 @@ impl Ca {
         }
     }
 
-    /// Signs a request: the certificate followed by its intermediates.
+    /// Signs a request. Returns the certificate, followed by its intermediates.
     ///
-    /// Whether the requester may have the identity is the caller's to decide first.
+    /// Callers must first decide whether the requester may have the identity.
     ///
     /// # Errors
     ///
-    /// When the CA cannot sign, or when it signs too much already.
+    /// When the CA cannot sign, or the signing limit is exceeded.
     pub async fn sign_csr(&self, request: &CheckedRequest<'_>) -> Result<String, CaError> {
         let signer = self.signer()?;
         let _turn = self.inner.limit.turn(&signer.settings.common).await?;
@@ -275,14 +276,14 @@ impl Ca {
         Ok(signer.with_chain(&signed.cert_pem, signed.issuer.as_deref()))
     }
 
-    /// Waits for a turn to have something signed, as requests do.
+    /// Waits for permission of the signing limit, as requests do.
     pub(crate) async fn turn(&self) -> Result<(), CaError> {
         let signer = self.signer()?;
         self.inner.limit.turn(&signer.settings.common).await?;
         Ok(())
     }
 
-    /// A certificate for the proxies of a service.
+    /// Issues a certificate for the proxies of a service.
     pub(crate) async fn issue_service(&self, service: &ServiceName) -> Result<Leaf, CaError> {
         let identity = SpiffeId::Service {
             trust_domain: self.trust_domain(),
@@ -291,7 +292,7 @@ impl Ca {
             service: service.name.as_ref().to_owned(),
         };
         let signer = self.signer()?;
-        // What is signed here is spread in time already.
+        // Local renewals are spread over time already.
         let _turn = match signer.is_remote() {
             true => Some(self.inner.limit.turn(&signer.settings.common).await?),
             false => None,
@@ -315,7 +316,7 @@ impl Ca {
         })
     }
 
-    /// No two leaves of a server have the same index. It is never below that of the store.
+    /// Leaf indexes of a server are unique, and never below the store's index.
     fn next_leaf_index(&self) -> u64 {
         let at = self.inner.store.state().index().max(1);
         let next = |last: u64| Some((last + 1).max(at));
@@ -325,8 +326,8 @@ impl Ca {
         }
     }
 
-    /// Identifier of the key that signs now, and a watch that wakes when the CA changes. `None`
-    /// when the store's CA is unusable.
+    /// The id of the current signing key, and a watch that wakes when the CA changes. `None` if the
+    /// store's CA is unusable.
     pub(crate) fn watch_signing_key(&self) -> (Option<String>, Watch) {
         let state = self.inner.store.state();
         let txn = state.read();
@@ -357,7 +358,7 @@ impl Ca {
         }
     }
 
-    /// What is decided about a certificate that is valid this long.
+    /// Serial number and validity of a certificate with this lifetime.
     pub(crate) fn profile(&self, ttl: Duration) -> CsrProfile {
         CsrProfile {
             serial: random_serial(),
@@ -366,16 +367,16 @@ impl Ca {
         }
     }
 
-    /// The CA as the store has it now.
+    /// The CA in the store's current state.
     pub(crate) fn stored(&self) -> Result<Stored, CaError> {
         Stored::of(&self.inner.store, &self.inner.unconfigured)
     }
 
-    /// Who signs, as the store has it now.
+    /// The current signer.
     ///
     /// # Errors
     ///
-    /// When the store's CA cannot be used, or its root has expired.
+    /// When the store's CA is unusable, or its root has expired.
     fn signer(&self) -> Result<Arc<Signer>, CaError> {
         let signer = self.present_signer()?;
         let not_after = signer.root.not_after;
@@ -386,14 +387,14 @@ impl Ca {
         Ok(signer)
     }
 
-    /// The same, also after its root has expired.
+    /// The current signer, even if its root has expired.
     pub(crate) fn present_signer(&self) -> Result<Arc<Signer>, CaError> {
         let stored = self.stored()?;
         let mut known = self
             .inner
             .signer
             .lock()
-            // What is behind the lock is replaced as a whole.
+            // The value behind the lock is only replaced as a whole.
             .unwrap_or_else(PoisonError::into_inner);
         if !known.serves(&stored) {
             let signer = Signer::of(stored, &self.inner.clock, Some(&known))?;
@@ -432,8 +433,8 @@ fn add_new<T: PartialEq + Clone>(list: &mut Vec<T>, more: &[T]) {
     }
 }
 
-/// Unique without anybody counting: 127 random bits, so that servers that share a root need not
-/// agree on each certificate, and the number stays positive.
+/// Unique without coordination: 127 random bits, so that servers that share a root do not have to
+/// agree on each certificate, and the number remains positive.
 pub(crate) fn random_serial() -> u128 {
     rand::random::<u128>() >> 1
 }

@@ -1,4 +1,4 @@
-//! What can be chosen about the CA when a mesh is made. Later the store holds what counts.
+//! CA settings for the creation of a mesh. Afterwards, the configuration in the store applies.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::settings::{self, BUILT_IN, LONGEST_TTL, Settings, go_text};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Certificates hold whole seconds, and a leaf needs some of them for its renewal.
+/// Certificates have a resolution of seconds, and a leaf needs several for its renewal.
 const SHORTEST_LEAF: Duration = Duration::from_secs(10);
 
-/// The least lifetime of leaves that the API takes.
+/// The minimum lifetime of leaves in the API.
 const SHORTEST_CHECKED: Duration = HOUR;
 
 /// The configuration of the CA of a new mesh.
@@ -24,15 +24,15 @@ pub struct CaConfig {
     pub leaf_ttl: Duration,
     /// Lifetime of a new root. Default ten years (87600 h), Consul's `RootCertTTL`.
     pub root_ttl: Duration,
-    /// The id at the front of the trust domain. Default: a random one.
+    /// The cluster id, the first label of the trust domain. Default: a random one.
     pub cluster_id: Option<Uuid>,
-    /// Who signs: `consul`, the default, or `vault`.
+    /// The provider: `consul`, the default, or `vault`.
     pub provider: String,
-    /// More keys of the provider's `Config`, with Consul's names. They may hold secrets.
+    /// Additional keys of the provider's `Config`, with Consul's names. They may contain secrets.
     pub more: ProviderKeys,
 }
 
-/// Keys of a provider's `Config`, which are not printed.
+/// Keys of a provider's `Config`, redacted in output.
 #[derive(Clone, Default, PartialEq)]
 pub struct ProviderKeys(pub Map<String, Value>);
 
@@ -55,11 +55,11 @@ impl Default for CaConfig {
 }
 
 impl CaConfig {
-    /// Whether a mesh can be made with it.
+    /// Validates the settings for a new mesh.
     ///
     /// # Errors
     ///
-    /// Names the key and what it must be.
+    /// Names the invalid key and its permitted values.
     pub fn validate(&self) -> Result<(), CaError> {
         let fail = |reason| Err(CaError::Config { reason });
         if self.leaf_ttl < SHORTEST_LEAF {
@@ -79,7 +79,7 @@ impl CaConfig {
         Ok(())
     }
 
-    /// The same as the API shows it.
+    /// The settings in the form of the API.
     pub(crate) fn configuration(&self) -> CaConfiguration {
         let mut config = Map::new();
         let intermediate = (8760 * HOUR).max(3 * self.leaf_ttl);
@@ -103,7 +103,7 @@ impl CaConfig {
         }
     }
 
-    /// The lifetimes alone, for a mesh that was made before its configuration was stored.
+    /// Only the lifetimes, for a mesh that was created before configurations were stored.
     pub(crate) fn lifetimes(&self) -> CaConfig {
         CaConfig {
             leaf_ttl: self.leaf_ttl,
@@ -113,7 +113,7 @@ impl CaConfig {
     }
 }
 
-/// As people write it: `72h`.
+/// Formats a duration in the form `72h`.
 fn text(time: Duration) -> String {
     let text = go_text(time);
     match text.strip_suffix("h0m0s") {

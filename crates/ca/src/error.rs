@@ -1,4 +1,4 @@
-//! What can go wrong when certificates are made.
+//! Errors of the CA.
 
 use std::time::SystemTime;
 
@@ -9,19 +9,19 @@ use legate_store::Unavailable;
 /// The CA cannot start or cannot sign.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// The configuration contradicts itself, or says what is not served.
+    /// The configuration is inconsistent or contains what is not served.
     #[error("{reason}")]
     Config {
-        /// Which setting, and what it must be.
+        /// The setting and its permitted values.
         reason: String,
     },
-    /// What the store holds as the CA does not work.
+    /// The CA in the store is unusable.
     #[error("the CA in the store cannot be used: {reason}")]
     Stored {
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The active root has expired: what it signs would be worthless.
+    /// The active root has expired, so new certificates would be invalid.
     #[error("the active root {id} has expired: rotate the CA")]
     RootExpired {
         /// Its id.
@@ -29,69 +29,69 @@ pub enum CaError {
         /// The end of its validity.
         not_after: SystemTime,
     },
-    /// A request that must not be signed. The requester has to change it.
+    /// A request that must not be signed and that the requester has to change.
     #[error(transparent)]
     InvalidCsr(IdentityError),
-    /// A request for a name that is no identity of this mesh.
+    /// The requested name is not an identity of this mesh.
     #[error("invalid CSR: {0}")]
     NoIdentity(#[from] InvalidSpiffeId),
-    /// A request for an identity that this CA does not give.
+    /// The requested identity is not issued by this CA.
     #[error("invalid CSR: {identity} is not signed here: {reason}")]
     Identity {
         /// The identity as a URI.
         identity: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A certificate cannot be made.
+    /// A certificate cannot be created.
     #[error(transparent)]
     Certificate(IdentityError),
-    /// The store holds no CA.
-    #[error("the store has no CA: start the server again, which makes one")]
+    /// The store has no CA.
+    #[error("the store has no CA: restart the server to create one")]
     Missing,
-    /// Too much is signed already.
+    /// The signing limit is exceeded.
     #[error("Rate limit reached, try again later")]
     RateLimited,
-    /// The CA is being changed by somebody else.
+    /// Another change of the CA is in progress.
     #[error("CA is already in state \"RECONFIGURING\"")]
     Busy,
-    /// What the provider keeps cannot be written.
+    /// The provider's state cannot be written.
     #[error("Provider State is read-only. It must be omitted or identical to the current value")]
     StateReadOnly,
-    /// The provider cannot link another root to its own.
+    /// The provider cannot cross-sign another root.
     #[error(
         "The current CA Provider does not support cross-signing. You can try again with \
          ForceWithoutCrossSigningSet but this may cause disruption - see documentation for more."
     )]
     NoCrossSigning,
-    /// Another server has changed the CA in the meantime.
+    /// Another server has changed the CA concurrently.
     #[error("could not atomically update roots and config")]
     Changed,
-    /// A new configuration does not work. Nothing has changed.
+    /// The new configuration does not work. Nothing has changed.
     #[error("error configuring provider: {0}")]
     Configure(Box<CaError>),
-    /// Vault does not do what is asked of it.
+    /// A request to Vault failed.
     #[error("{reason}")]
     Vault {
-        /// What it answers.
+        /// The reason.
         reason: String,
     },
-    /// There is no certificate, and the server's log says why.
+    /// No certificate could be issued; the server's log contains the reason.
     #[error("no certificate could be issued for service {service:?}: see the server's log")]
     NotIssued {
         /// The service.
         service: String,
     },
-    /// The process ends.
+    /// The process is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// The store could not keep a write.
+    /// A write to the store failed.
     #[error("the CA cannot write to the store: {0}")]
     Store(#[from] Unavailable),
 }
 
 impl CaError {
-    /// Whether the request was at fault and not the CA.
+    /// Whether the request was invalid, as opposed to a failure of the CA.
     #[must_use]
     pub fn is_invalid_request(&self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! The CA of a mesh that has none yet: its cluster id, its first root and its configuration.
+//! Creation of the CA of a new mesh: cluster id, first root and configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::rotation;
 use crate::settings::{BUILT_IN, ProviderSettings, Settings};
 use crate::{CaConfig, CaError};
 
-/// Makes the CA, unless the store has one. Several servers agree on one.
+/// Creates the CA unless the store has one. Concurrent servers agree on one.
 pub(crate) async fn make(store: &Store, clock: &Clock, config: &CaConfig) -> Result<(), CaError> {
     if let Some(stored) = present(store) {
-        tell_difference(&stored, &config.configuration());
+        log_difference(&stored, &config.configuration());
         return Ok(());
     }
     if store.state().read().ca().is_some() {
-        // It is of a time when configurations were not stored.
+        // It was created before configurations were stored.
         let configuration = config.lifetimes().configuration();
         let written = store.write(move |txn: &mut WriteTxn| -> Result<(), CaError> {
             if txn.read().ca_configuration().is_none() {
@@ -33,16 +33,16 @@ pub(crate) async fn make(store: &Store, clock: &Clock, config: &CaConfig) -> Res
         return Ok(());
     }
     if config.provider != BUILT_IN {
-        // What is made elsewhere is made once.
+        // A remote provider must create it only once.
         tokio::select! {
             () = store.leadership().held() => {}
-            () = appears(store) => return Ok(()),
+            () = wait_until_created(store) => return Ok(()),
         }
     }
     let configuration = config.configuration();
     let first = first(clock, config, &configuration).await?;
     let written = store.write(move |txn: &mut WriteTxn| -> Result<bool, CaError> {
-        // Another server may have been faster.
+        // Another server may have been first.
         let missing = txn.read().ca().is_none();
         if missing {
             txn.put_ca(first.clone());
@@ -63,8 +63,8 @@ fn present(store: &Store) -> Option<Arc<CaConfiguration>> {
     txn.ca().and_then(|_| txn.ca_configuration())
 }
 
-/// Waits until another server has made the CA.
-async fn appears(store: &Store) {
+/// Waits until another server has created the CA.
+async fn wait_until_created(store: &Store) {
     loop {
         let mut watch = {
             let state = store.state();
@@ -78,12 +78,12 @@ async fn appears(store: &Store) {
     }
 }
 
-/// Who changes a setting expects that it has an effect.
-fn tell_difference(stored: &CaConfiguration, settings: &CaConfiguration) {
+/// Operators who change a setting expect an effect, so the log explains why there is none.
+fn log_difference(stored: &CaConfiguration, settings: &CaConfiguration) {
     if stored.provider != settings.provider || stored.config != settings.config {
         tracing::info!(
-            "the CA's settings are those of a new mesh: this one keeps the configuration that it \
-             has, which PUT /v1/connect/ca/configuration changes"
+            "the CA settings only apply to a new mesh: this one retains its stored configuration, \
+             which PUT /v1/connect/ca/configuration changes"
         );
     }
 }
@@ -118,7 +118,7 @@ async fn first(
     Ok(ca)
 }
 
-/// A root as the API shows it, active.
+/// The entry of an active root, as the API returns it.
 pub(crate) fn root_entry(
     established: &Established,
     settings: &Settings,
@@ -127,7 +127,7 @@ pub(crate) fn root_entry(
 ) -> Result<CaRoot, CaError> {
     let info = CertificateInfo::from_pem(&established.root_pem)?;
     if !info.is_ca || now > info.not_after {
-        let reason = "it has expired, or its basic constraints do not say CA";
+        let reason = "it has expired, or its basic constraints do not include CA";
         return Err(IdentityError::NotAnAuthority { reason }.into());
     }
     let signing = match &established.intermediate {
@@ -156,7 +156,7 @@ pub(crate) fn root_entry(
     })
 }
 
-/// The lower half of a serial number, which is all that the API has room for.
+/// The lower 64 bits of a serial number, the most that the API can represent.
 fn low_bits(serial: &str) -> u64 {
     let bytes = serial.rsplit(':').take(8).collect::<Vec<_>>();
     bytes.iter().rev().fold(0, |number, byte| {

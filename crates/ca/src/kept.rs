@@ -1,5 +1,5 @@
-//! Leaves of services for callers that come again and again, and not through a proxy: a leaf that was
-//! asked for is kept and renewed until nobody has asked for it for a long time.
+//! Cache of service leaves for callers other than proxies, which send repeated requests. A cached
+//! leaf is renewed until it has not been requested for a long time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use crate::leaf::Leaf;
 use crate::leaves::{LeafStore, LeafWatch};
 use crate::{Ca, CaError};
 
-/// A leaf is kept this long after somebody has asked for it. Consul's.
-const KEPT: Duration = Duration::from_secs(72 * 3600);
-/// The most leaves that are kept. Of more, those that nobody has asked for the longest go.
-const MOST: usize = 4096;
-/// How long the first certificate may take.
-const FIRST: Duration = Duration::from_secs(10);
+/// How long a leaf is cached after the last request, as in Consul.
+const RETENTION: Duration = Duration::from_secs(72 * 3600);
+/// The maximum number of cached leaves. Beyond it, the least recently requested ones are evicted.
+const MAX_CACHED: usize = 4096;
+/// Timeout for issuing the first certificate.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Yields leaves of services, and nothing else. Clones are handles to the same ones.
+/// Returns leaves of services. Clones are handles to the same cache.
 #[derive(Clone)]
 pub struct ServiceLeaves {
     ca: Ca,
@@ -39,19 +39,19 @@ impl std::fmt::Debug for ServiceLeaves {
 }
 
 impl ServiceLeaves {
-    /// Leaves of this CA, the same as those of proxies.
+    /// A cache for leaves of this CA, shared with those of proxies.
     #[must_use]
     pub fn new(ca: Ca, leaves: LeafStore) -> ServiceLeaves {
         let kept = Arc::default();
         ServiceLeaves { ca, leaves, kept }
     }
 
-    /// The leaf of a service; if it is the one with index `seen`, the next one, unless `deadline` comes
-    /// first. Who has seen none (0) gets one that the present root has signed. Cancel safe.
+    /// The leaf of a service. If `seen` is the index of the current leaf, waits for the next one
+    /// until `deadline`. With `seen` 0, the leaf is always signed by the current root. Cancel safe.
     ///
     /// # Errors
     ///
-    /// When there is none, and none can be issued soon.
+    /// When there is no leaf and none can be issued in time.
     pub async fn leaf(
         &self,
         service: &ServiceName,
@@ -59,11 +59,11 @@ impl ServiceLeaves {
         deadline: Instant,
     ) -> Result<Arc<Leaf>, CaError> {
         let mut watch = self.watch(service).await?;
-        let soon = Instant::now() + FIRST;
+        let soon = Instant::now() + FIRST_TIMEOUT;
         let (signer, _) = self.ca.watch_signing_key();
         let stale = |leaf: &Leaf| seen == 0 && Some(&leaf.authority_key_id) != signer.as_ref();
         if watch.current().is_some_and(|leaf| stale(&leaf)) {
-            self.leaves.hurry(service);
+            self.leaves.renew_now(service);
         }
         loop {
             let current = watch.current();
@@ -95,8 +95,8 @@ impl ServiceLeaves {
         let watch = self.leaves.watch(service);
         let mut kept = self.lock();
         let now = Instant::now();
-        kept.retain(|_, kept| now.duration_since(kept.asked) < KEPT);
-        if kept.len() >= MOST {
+        kept.retain(|_, kept| now.duration_since(kept.asked) < RETENTION);
+        if kept.len() >= MAX_CACHED {
             let oldest = kept.iter().min_by_key(|(_, kept)| kept.asked);
             if let Some(name) = oldest.map(|(name, _)| name.clone()) {
                 kept.remove(&name);
@@ -118,7 +118,7 @@ impl ServiceLeaves {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ServiceName, Kept>> {
-        // Every change of the map is complete before anything can panic.
+        // Every change of the map is complete before a panic is possible.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,28 +1,28 @@
-//! The certificate that all proxies of a service show.
+//! The certificate that all proxies of a service share.
 
 use std::time::SystemTime;
 
 use legate_model::{Secret, ServiceName};
 
-/// The certificate of a service with its key.
+/// A service's certificate with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
     /// The service.
     pub service: ServiceName,
     /// Its SPIFFE ID.
     pub uri: String,
-    /// The certificate, followed by the intermediates that link it to the root.
+    /// The certificate, followed by the intermediates up to the root.
     pub cert_pem: String,
     /// Its private key.
     pub key_pem: Secret,
     /// Serial number, lower-case hex bytes joined by colons.
     pub serial: String,
-    /// Beginning of its validity.
+    /// Start of its validity.
     pub valid_after: SystemTime,
     /// End of its validity.
     pub valid_before: SystemTime,
-    /// Identifier of the key that signed it: the active root's `SigningKeyID` at that time.
+    /// Id of the key that signed it: the active root's `SigningKeyID` at that time.
     pub authority_key_id: String,
-    /// Grows with each leaf that this server issues.
+    /// Increases with each leaf that this server issues.
     pub index: u64,
 }

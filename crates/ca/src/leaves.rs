@@ -1,7 +1,7 @@
-//! One certificate a service, shared by everybody who watches it and renewed in time.
+//! Leaf certificates: one per service, shared by all watchers and renewed in time.
 //!
-//! The task of a service is the only writer of its certificate. It exists while somebody watches
-//! the service.
+//! A service's task is the only writer of its certificate. The task exists as long as the service is
+//! watched.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,18 +18,18 @@ use crate::leaf::Leaf;
 use crate::renewal::{Action, Event, Renewal};
 use crate::{Ca, LeafEnded};
 
-/// The wall clock is looked at this often at least: it can be set, and it goes on while a machine
-/// sleeps, which timers do not see.
+/// The maximum interval between checks of the wall clock, which can be set and continues while a
+/// machine sleeps, unlike timers.
 const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 
-/// What the task of a service and its watchers share.
+/// State that a service's task and its watchers share.
 struct Published {
     leaf: watch::Sender<Option<Arc<Leaf>>>,
-    /// Somebody wants another certificate without delay.
-    hurry: Notify,
+    /// Notified to renew the certificate immediately.
+    renew_now: Notify,
 }
 
-/// The certificates of the services that somebody watches. Clones are handles to the same ones.
+/// The certificates of all watched services. Clones are handles to the same store.
 #[derive(Clone)]
 pub struct LeafStore {
     shared: Arc<Shared>,
@@ -38,12 +38,12 @@ pub struct LeafStore {
 struct Shared {
     ca: Ca,
     spawner: Spawner,
-    /// A sender is owned by its task, so that watchers hear when the task is gone.
+    /// Each sender is owned by its task, so that watchers notice when the task ends.
     services: Mutex<HashMap<ServiceName, Weak<Published>>>,
 }
 
 impl Ca {
-    /// Certificates of services, kept and renewed by tasks of the spawner's scope.
+    /// A leaf store whose tasks run in the spawner's scope.
     #[must_use]
     pub fn leaves(&self, spawner: &Spawner) -> LeafStore {
         LeafStore::new(self.clone(), spawner.clone())
@@ -61,7 +61,7 @@ impl LeafStore {
         }
     }
 
-    /// Watches the certificate of a service, which is issued if nobody else watches it.
+    /// Watches a service's certificate, which is issued unless it is already watched.
     #[must_use]
     pub fn watch(&self, service: impl Into<ServiceName>) -> LeafWatch {
         let service = service.into();
@@ -73,7 +73,7 @@ impl LeafStore {
                 let (sender, leaf) = watch::channel(None);
                 let published = Arc::new(Published {
                     leaf: sender,
-                    hurry: Notify::new(),
+                    renew_now: Notify::new(),
                 });
                 services.insert(service.clone(), Arc::downgrade(&published));
                 let task = Task {
@@ -91,20 +91,20 @@ impl LeafStore {
         LeafWatch { service, leaf }
     }
 
-    /// Has the certificate of a service renewed now, unless that has just failed.
-    pub(crate) fn hurry(&self, service: &ServiceName) {
+    /// Renews a service's certificate immediately, unless the last attempt has just failed.
+    pub(crate) fn renew_now(&self, service: &ServiceName) {
         let known = self.shared.lock().get(service).and_then(Weak::upgrade);
         if let Some(published) = known {
-            published.hurry.notify_one();
+            published.renew_now.notify_one();
         }
     }
 
-    /// Whether somebody watches the certificate of a service.
+    /// Whether a service's certificate is watched.
     pub(crate) fn has(&self, service: &ServiceName) -> bool {
         self.shared.lock().contains_key(service)
     }
 
-    /// The services whose certificate is kept, in no particular order.
+    /// The services with watched certificates, in no particular order.
     #[must_use]
     pub fn services(&self) -> Vec<ServiceName> {
         let services = self.shared.lock();
@@ -122,13 +122,13 @@ impl fmt::Debug for LeafStore {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<ServiceName, Weak<Published>>> {
-        // Every change of the map is complete before anything can panic.
+        // Every change of the map is complete before a panic is possible.
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sees the current certificate of a service. The last one that is dropped ends its renewal. A clone has
-/// seen what this one has seen.
+/// A watch on a service's certificate. Dropping the last watch ends the renewal. A clone has seen the
+/// same certificates as the original.
 #[derive(Debug, Clone)]
 pub struct LeafWatch {
     service: ServiceName,
@@ -142,12 +142,12 @@ impl LeafWatch {
         self.leaf.borrow().clone()
     }
 
-    /// Waits for a certificate that was issued after this watch was made or after this returned
-    /// last. Cancel safe.
+    /// Waits for a certificate newer than the creation of this watch or the last return of this
+    /// method. Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`LeafEnded`] when there will be no other one, because the scope of the tasks has stopped.
+    /// [`LeafEnded`] when there will be no further certificate because the tasks' scope has stopped.
     pub async fn changed(&mut self) -> Result<(), LeafEnded> {
         self.leaf.changed().await.map_err(|_| LeafEnded {
             service: self.service.to_string(),
@@ -155,7 +155,7 @@ impl LeafWatch {
     }
 }
 
-/// Keeps the certificate of one service current.
+/// The task that renews one service's certificate.
 struct Task {
     shared: Arc<Shared>,
     name: String,
@@ -178,7 +178,7 @@ impl Task {
             }
             let wait = match renewal.action(now) {
                 Action::Issue => {
-                    // Whoever signs may be somewhere else.
+                    // The signer may be remote.
                     tokio::select! {
                         () = self.issue(&mut renewal) => continue,
                         () = stop.cancelled() => return Ok(()),
@@ -189,7 +189,7 @@ impl Task {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = signer.changed() => {}
-                () = self.published.hurry.notified() => {
+                () = self.published.renew_now.notified() => {
                     if matches!(renewal, Renewal::Held { .. }) {
                         renewal = Renewal::Missing;
                     }
@@ -227,10 +227,10 @@ impl Task {
         }
     }
 
-    /// Gives the service up unless somebody has begun to watch it in the meantime.
+    /// Removes the service unless a watcher was added meanwhile.
     fn leave(&self) -> bool {
         let mut services = self.shared.lock();
-        // Watchers are added under the same lock, so none can slip in between.
+        // Watchers are added under the same lock, so none can be missed.
         let unwatched = self.published.leaf.receiver_count() == 0;
         if unwatched {
             services.remove(&self.service);
@@ -240,7 +240,7 @@ impl Task {
 }
 
 impl Drop for Task {
-    /// Also when the task is dropped with its scope: whoever watches next gets another one.
+    /// Runs also when the task is dropped with its scope; the next watcher then gets a new entry.
     fn drop(&mut self) {
         let mut services = self.shared.lock();
         let own = Arc::downgrade(&self.published);

@@ -1,14 +1,13 @@
-//! The mesh CA: roots in the store, of which one is active, and leaf certificates that are renewed before
-//! they expire.
+//! The mesh CA: roots in the store, one of which is active, and leaf certificates that are renewed
+//! before they expire.
 //!
-//! [`Ca`] signs; [`CaManager`] changes what it signs with; [`LeafStore`] keeps one certificate a service
-//! for all its proxies. Whether a caller may have a certificate (ACLs) is not decided here, and nothing
-//! is served here.
+//! [`Ca`] signs; [`CaManager`] changes the root and configuration; [`LeafStore`] has one certificate
+//! per service for all its proxies. This crate neither authorizes callers (ACLs) nor serves requests.
 //!
-//! - `provider` has a root and signs: the built-in one, or HashiCorp Vault.
-//! - `rotation` says what becomes of the roots when another one becomes active: pure.
-//! - `renewal` decides when a leaf is renewed: pure, with time and chance passed in.
-//! - `leaves` is the driver: one task for each service that somebody watches.
+//! - `provider` has a root and signs: built in, or HashiCorp Vault.
+//! - `rotation` computes the trusted roots when another root becomes active. Pure.
+//! - `renewal` schedules the renewal of a leaf. Pure: time and randomness are passed in.
+//! - `leaves` runs the schedule: one task per watched service.
 
 mod authority;
 mod config;

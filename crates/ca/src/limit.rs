@@ -1,5 +1,5 @@
-//! How many requests are signed in a second, or at once. What has to wait longer than a moment is
-//! refused, so that nobody queues behind a flood.
+//! Limits on signing: requests per second, or concurrent requests. Requests that would wait too long
+//! are refused, so that no queue builds up.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::CaError;
 use crate::settings::Common;
 
-/// How long a request waits for its turn. Consul's.
+/// The maximum wait of a request, as in Consul.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The lowest rate that is kept to.
-const LONGEST_APART: Duration = Duration::from_secs(24 * 3600);
+/// The maximum interval between requests, that is, the minimum rate that is enforced.
+const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-/// Counts what is signed. Limits may change between any two requests.
+/// State of the limits, which may change between requests.
 #[derive(Debug, Default)]
 pub(crate) struct SigningLimit {
     state: Mutex<State>,
@@ -24,28 +24,28 @@ pub(crate) struct SigningLimit {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time from one to the next, and when that may be signed.
+    /// The interval between requests, and the earliest time of the next one.
     next: Option<(Duration, Instant)>,
-    /// The places of those that are signed at once, and how many there are.
+    /// The limit on concurrent requests and its semaphore.
     places: Option<(usize, Arc<Semaphore>)>,
 }
 
-/// A place among those that are signed at once.
+/// Permission to sign; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl SigningLimit {
-    /// Waits for a turn.
+    /// Waits for permission.
     ///
     /// # Errors
     ///
-    /// [`CaError::RateLimited`] when it would take too long.
+    /// [`CaError::RateLimited`] when the wait would be too long.
     pub(crate) async fn turn(&self, limits: &Common) -> Result<Turn, CaError> {
         if limits.csr_per_second > 0.0 {
             let apart = Duration::try_from_secs_f64(1.0 / limits.csr_per_second);
-            let at = self.reserve(apart.map_or(LONGEST_APART, |apart| apart.min(LONGEST_APART)))?;
+            let at = self.reserve(apart.map_or(MAX_INTERVAL, |apart| apart.min(MAX_INTERVAL)))?;
             sleep_until(at).await;
             return Ok(Turn { _place: None });
         }
@@ -61,8 +61,8 @@ impl SigningLimit {
         }
     }
 
-    /// When the turn is, each `apart` from the one before. After a change of the rate nobody waits for
-    /// what the old one would have taken.
+    /// Reserves the next time slot; slots are `apart` from each other. After a change of the rate,
+    /// the old reservations are ignored.
     fn reserve(&self, apart: Duration) -> Result<Instant, CaError> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -88,7 +88,7 @@ impl SigningLimit {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is complete before anything can panic.
+        // Every change is complete before a panic is possible.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_are_given_back() {
+    async fn permits_are_released() {
         let limit = SigningLimit::default();
         let limits = limits(0.0, 2);
         let held = (

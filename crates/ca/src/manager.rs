@@ -1,6 +1,6 @@
-//! Changes of the CA: by whoever may, and by themselves in time. Each is prepared by the provider, which
-//! may be somewhere else, and then made in one transaction that holds only if nobody else has changed
-//! the CA meanwhile. What was prepared and not used is found again by the next attempt.
+//! Changes of the CA: on request of operators, and periodically. The provider, which may be remote,
+//! prepares each change; a single transaction then applies it, provided that the CA has not been
+//! changed concurrently. Prepared objects that were not used are found by the next attempt.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,10 +20,10 @@ use crate::rotation;
 use crate::settings::{ProviderSettings, Settings};
 use crate::{Ca, CaError};
 
-/// How long a link from an old root to a new one is valid: as long as Consul's.
+/// Lifetime of the certificates that link an old root to a new one, as in Consul.
 const LINK_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How often it is looked at what is due.
+/// Interval of periodic maintenance.
 const TICK: Duration = Duration::from_secs(60);
 
 /// Changes the CA. Clones are handles to the same one.
@@ -31,7 +31,7 @@ const TICK: Duration = Duration::from_secs(60);
 pub struct CaManager {
     ca: Ca,
     writer: Writer,
-    /// Held while the CA is changed.
+    /// Held during a change of the CA.
     turn: Arc<Mutex<()>>,
 }
 
@@ -42,14 +42,14 @@ impl std::fmt::Debug for CaManager {
 }
 
 impl CaManager {
-    /// What changes this CA in the store behind the writer.
+    /// A manager that changes this CA in the writer's store.
     #[must_use]
     pub fn new(ca: Ca, writer: Writer) -> CaManager {
         let turn = Arc::default();
         CaManager { ca, writer, turn }
     }
 
-    /// The configuration, without its secrets.
+    /// The configuration without secrets.
     ///
     /// # Errors
     ///
@@ -58,12 +58,12 @@ impl CaManager {
         Ok(self.ca.stored()?.configuration.hidden())
     }
 
-    /// Changes the configuration, and with it the active root where it asks for another one: that is
-    /// signed by the root before, which stays trusted until its leaves are over.
+    /// Changes the configuration. If this results in another root, the new root is cross-signed by
+    /// the previous one, which remains trusted until its leaves have expired.
     ///
     /// # Errors
     ///
-    /// When the configuration is refused, or does not work. Nothing has changed then.
+    /// When the configuration is refused or does not work. Nothing has changed then.
     pub async fn reconfigure(&self, asked: CaConfiguration) -> Result<(), CaError> {
         let _turn = self.turn.try_lock().map_err(|_| CaError::Busy)?;
         let stored = self.ca.stored()?;
@@ -88,17 +88,17 @@ impl CaManager {
         let rotated = next.roots.active_root_id != stored.ca.roots.active_root_id;
         self.commit(&stored, next, Some(asked)).await?;
         if rotated {
-            tracing::info!("another root is active: leaves are renewed within a minute");
+            tracing::info!("activated another root: leaves are renewed within a minute");
         }
         if let Some(signer) = signer
             && let Err(error) = signer.provider.clean_up(&settings).await
         {
-            tracing::warn!(%error, "what the old provider has left is to be removed by hand");
+            tracing::warn!(%error, "cannot clean up the old provider: remove its intermediate by hand");
         }
         Ok(())
     }
 
-    /// The CA under new settings.
+    /// The CA with the new settings.
     async fn next(
         &self,
         stored: &Stored,
@@ -113,7 +113,7 @@ impl CaManager {
                 let mesh = mesh(ca, self.ca.clock());
                 let provider = provider::of_new(settings, false, &mesh).await;
                 let provider = provider.map_err(CaError::configure)?;
-                // First, because what signs leaves may be the same in Vault before and after.
+                // First, because Vault may sign leaves with the same mount before and after.
                 let link = match asked.force_without_cross_signing {
                     true => None,
                     false => self.link(ca, provider.as_ref(), settings, signer).await?,
@@ -126,7 +126,7 @@ impl CaManager {
         Ok(next)
     }
 
-    /// The CA with the root that a provider has. `link` is that root, signed by the active one.
+    /// The CA with a provider's root. `link` is that root, cross-signed by the active one.
     fn with_root(
         &self,
         ca: &CaState,
@@ -148,8 +148,8 @@ impl CaManager {
         Ok(rotation::rotate(ca, root, key, now))
     }
 
-    /// The root of another provider, signed by the active one; `None` where it is the active one, or
-    /// that has expired: what it signs helps nobody then.
+    /// The new provider's root, cross-signed by the active root. `None` if both are the same root, or
+    /// if the active one has expired, so that its signature would be worthless.
     async fn link(
         &self,
         ca: &CaState,
@@ -177,7 +177,7 @@ impl CaManager {
         old.cross_sign(&root.root_cert, profile).await.map(Some)
     }
 
-    /// Makes a change, if nobody else has made one since `stored` was read.
+    /// Applies a change unless the CA has been changed since `stored` was read.
     async fn commit(
         &self,
         stored: &Stored,
@@ -200,12 +200,12 @@ impl CaManager {
         changed.then_some(()).ok_or(CaError::Changed)
     }
 
-    /// Does what is due until the token is cancelled: one of several servers removes roots that are
-    /// over and renews what signs leaves, and each keeps its access to the provider.
+    /// Runs periodic maintenance until the token is cancelled. One of several servers removes expired
+    /// roots and renews the intermediate; each server renews its own access to the provider.
     ///
     /// # Errors
     ///
-    /// Never: what fails is tried again.
+    /// Never; failures are retried.
     pub async fn run(
         self,
         leadership: Leadership,
@@ -214,9 +214,9 @@ impl CaManager {
         let due = async {
             loop {
                 if leadership.is_held()
-                    && let Err(error) = self.tend().await
+                    && let Err(error) = self.maintain().await
                 {
-                    tracing::warn!(%error, "the CA was not tended to: trying again");
+                    tracing::warn!(%error, "maintenance of the CA failed: trying again");
                 }
                 let wait = match self.ca.present_signer() {
                     Ok(signer) => signer.provider.keep().await,
@@ -228,7 +228,7 @@ impl CaManager {
         stop.run_until_cancelled(due).await.unwrap_or(Ok(()))
     }
 
-    async fn tend(&self) -> Result<(), CaError> {
+    async fn maintain(&self) -> Result<(), CaError> {
         let Ok(_turn) = self.turn.try_lock() else {
             return Ok(());
         };
@@ -237,14 +237,14 @@ impl CaManager {
         let stored = self.ca.stored()?;
         if let Some(next) = rotation::pruned(&stored.ca, now, ttl) {
             self.commit(&stored, next, None).await?;
-            tracing::info!("certificates of the CA that nobody needs any more were removed");
+            tracing::info!("removed certificates of the CA that are no longer needed");
         }
         let stored = self.ca.stored()?;
         let root = stored.ca.roots.active();
         let (Some(root), ProviderSettings::Vault(_)) = (root, &signer.settings.provider) else {
             return Ok(());
         };
-        // It may be gone, if it has expired.
+        // An expired intermediate may have been removed.
         let fresh = match root.intermediate_certs.last() {
             Some(last) => {
                 let last = CertificateInfo::from_pem(last)?;
@@ -252,7 +252,7 @@ impl CaManager {
             }
             None => false,
         };
-        // A change that was not completed may have left another one in Vault.
+        // An incomplete change may have left another intermediate in Vault.
         if fresh && signer.provider.is_ready().await? {
             return Ok(());
         }
@@ -266,12 +266,12 @@ impl CaManager {
         };
         let next = self.with_root(&stored.ca, &established, &signer.settings, None)?;
         self.commit(&stored, next, None).await?;
-        tracing::info!("the intermediate that signs leaves was renewed");
+        tracing::info!("renewed the intermediate that signs leaves");
         Ok(())
     }
 }
 
-/// What a provider is to keep. Only tests of clients ask for something.
+/// The provider's `State`. Only the built-in provider has one, and only tests of clients set it.
 fn state(
     settings: &Settings,
     asked: &CaConfiguration,
@@ -287,7 +287,7 @@ fn state(
     }
 }
 
-/// Whether the built-in provider goes on with its root.
+/// Whether the built-in provider retains its root.
 fn keeps_root(before: &Settings, after: &Settings) -> bool {
     match (&before.provider, &after.provider) {
         (ProviderSettings::BuiltIn(old), ProviderSettings::BuiltIn(new)) => {
@@ -299,7 +299,7 @@ fn keeps_root(before: &Settings, after: &Settings) -> bool {
     }
 }
 
-/// The intermediates of a root that are still valid, and `more` after them.
+/// The intermediates of a root that are still valid, followed by `more`.
 fn with_intermediates(root: &CaRoot, more: &[String], now: SystemTime) -> Vec<String> {
     let old = root.intermediate_certs.iter();
     let old = old.filter(|pem| rotation::is_alive(pem, now) && !more.contains(pem));

@@ -1,21 +1,21 @@
-//! When a leaf certificate is renewed. Pure: time and chance come from the caller.
+//! Schedules the renewal of leaf certificates. Pure: time and randomness are passed in.
 //!
-//! A leaf is renewed at a random point between 60 % and 90 % of its lifetime, so that the leaves of
-//! many services that started together drift apart, and within half a minute after another key
-//! signs. A failure never takes a certificate away; it is tried again with growing delays.
+//! A leaf is renewed at a random point between 60 % and 90 % of its lifetime, so that renewals of
+//! services that started together spread out, and within 30 s after a change of the signing key. A
+//! failure never invalidates the current certificate; it is retried with backoff.
 
 use std::time::{Duration, SystemTime};
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-/// Where in its lifetime a leaf is renewed at the earliest, and how much later at the latest.
+/// The earliest renewal as a fraction of the lifetime, and the width of the interval after it.
 const EARLIEST: f64 = 0.6;
 const SPREAD: f64 = 0.3;
 
-/// After a change of the signing key, leaves are renewed within this time, each at its own moment.
+/// After a change of the signing key, leaves are renewed within this time, each at a random moment.
 const ROOT_SPREAD: Duration = Duration::from_secs(30);
 
-/// Delays after failures: from a second up to a minute.
+/// Backoff after failures: from 1 s up to 1 min.
 const RETRY: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_secs(1),
     multiplier: 2.0,
@@ -23,14 +23,14 @@ const RETRY: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(60),
 };
 
-/// When a certificate is renewed: between 60 % (`random` = 0) and 90 % (1) of its lifetime.
+/// The renewal time of a certificate: between 60 % (`random` = 0) and 90 % (1) of its lifetime.
 #[must_use]
 pub fn renewal_time(valid_after: SystemTime, valid_before: SystemTime, random: f64) -> SystemTime {
     let lifetime = valid_before.duration_since(valid_after).unwrap_or_default();
     valid_after + lifetime.mul_f64(EARLIEST + SPREAD * random.clamp(0.0, 1.0))
 }
 
-/// What happened. `random` is drawn uniformly from 0 to 1.
+/// Input of the state machine. `random` is uniform between 0 and 1.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
     /// A certificate was issued.
@@ -42,7 +42,7 @@ pub(crate) enum Event<'a> {
     },
     /// No certificate could be issued.
     Failed { now: SystemTime, random: f64 },
-    /// This key signs now. Also when it did before.
+    /// The current signing key, whether or not it has changed.
     Signer {
         key_id: &'a str,
         now: SystemTime,
@@ -50,29 +50,29 @@ pub(crate) enum Event<'a> {
     },
 }
 
-/// What to do.
+/// Next step for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Issue a certificate, and tell what came of it.
+    /// Issue a certificate, and report the result as an event.
     Issue,
-    /// Nothing for this long, unless something happens.
+    /// Wait this long or until the next event.
     Wait(Duration),
 }
 
 /// The state of one service's certificate.
 #[derive(Debug)]
 pub(crate) enum Renewal {
-    /// There is none, and nothing was tried.
+    /// No certificate, and no attempt yet.
     Missing,
-    /// There is one, to be renewed at `at`.
+    /// A certificate that is renewed at `at`.
     Held {
         valid_after: SystemTime,
         at: SystemTime,
         authority_key_id: String,
-        /// The signing key is another one by now and `at` has been moved because of it.
+        /// Whether the signing key has changed, so that `at` was moved forward.
         superseded: bool,
     },
-    /// The last attempt failed, with or without a certificate from before.
+    /// The last attempt failed; there may be an older certificate.
     Failing {
         since: SystemTime,
         delay: Duration,
@@ -130,8 +130,8 @@ impl Renewal {
         }
     }
 
-    /// What to do at this time. A clock that was set back to before the last event makes it due:
-    /// waiting for the clock to catch up could take days.
+    /// The next step at this time. If the clock was set back to before the last event, the renewal is
+    /// due immediately, since waiting for the clock to catch up could take days.
     pub(crate) fn action(&self, now: SystemTime) -> Action {
         let wait = match self {
             Renewal::Missing => None,

@@ -1,5 +1,5 @@
-//! What becomes of the roots when another one becomes active, and when one that was active is no
-//! longer needed. Pure: time comes from the caller.
+//! Computes the trusted roots when another root becomes active, and when an old one is no longer
+//! needed. Pure: time is passed in.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use legate_identity::CertificateInfo;
 use legate_model::{CaRoot, Secret};
 use legate_store::{CaState, RootLife};
 
-/// A root that was rotated out is trusted for this many lifetimes of leaves.
+/// How many lifetimes of leaves a root remains trusted after it was rotated out.
 const KEPT_LIVES: u32 = 2;
 
-/// Makes `new` the active root. The others stay trusted.
+/// Makes `new` the active root. The others remain trusted.
 pub(crate) fn rotate(ca: &CaState, new: CaRoot, key: Secret, now: SystemTime) -> CaState {
     let mut next = ca.clone();
     let roots = Arc::make_mut(&mut next.roots);
@@ -35,7 +35,7 @@ pub(crate) fn rotate(ca: &CaState, new: CaRoot, key: Secret, now: SystemTime) ->
     next
 }
 
-/// Replaces the active root by `new`, which is the same certificate with other intermediates.
+/// Replaces the active root by `new`, the same certificate with other intermediates.
 pub(crate) fn replace_active(ca: &CaState, new: CaRoot, key: Secret) -> CaState {
     let mut next = ca.clone();
     next.signing_key = key;
@@ -46,15 +46,15 @@ pub(crate) fn replace_active(ca: &CaState, new: CaRoot, key: Secret) -> CaState 
     next
 }
 
-/// Notes that the active root signs leaves that live this long.
+/// Records that the active root signs leaves with this lifetime.
 pub(crate) fn signs_leaves(ca: &mut CaState, ttl: Duration) {
     let life = ca.lives.entry(ca.roots.active_root_id.clone());
     let life = life.or_default();
     life.longest_leaf = life.longest_leaf.max(ttl);
 }
 
-/// The roots without those whose leaves are over, and without links that have expired; `None` when
-/// there are none of these. `longest` is the lifetime of leaves of a root about which nothing is known.
+/// Removes roots whose leaves have expired, and expired links; `None` if there are none. `longest` is
+/// the assumed lifetime of leaves of a root without records.
 pub(crate) fn pruned(ca: &CaState, now: SystemTime, longest: Duration) -> Option<CaState> {
     let unknown = RootLife {
         rotated_out: None,
@@ -67,7 +67,7 @@ pub(crate) fn pruned(ca: &CaState, now: SystemTime, longest: Duration) -> Option
             || life
                 .rotated_out
                 .is_none_or(|out| now.duration_since(out).is_ok_and(|past| past <= kept))
-            // A clock that was set back.
+            // The clock was set back.
             || life.rotated_out.is_some_and(|out| now < out)
     };
     let mut next = ca.clone();
@@ -81,7 +81,7 @@ pub(crate) fn pruned(ca: &CaState, now: SystemTime, longest: Duration) -> Option
     (next != *ca).then_some(next)
 }
 
-/// Whether a certificate has not expired. What cannot be read is left as it is.
+/// Whether a certificate has not expired. Unreadable ones are retained.
 pub(crate) fn is_alive(pem: &str, now: SystemTime) -> bool {
     CertificateInfo::from_pem(pem).map_or(true, |info| now <= info.not_after)
 }

@@ -1,4 +1,4 @@
-//! What the keys of a CA's configuration mean. Texts of errors are Consul's where it has them.
+//! Parses the keys of a CA configuration. Error texts are Consul's where it has them.
 
 mod values;
 
@@ -14,60 +14,60 @@ use self::values::Values;
 pub(crate) use self::values::go_text;
 use crate::CaError;
 
-/// The name of the built-in provider. It is Consul's.
+/// The name of the built-in provider, as in Consul.
 pub(crate) const BUILT_IN: &str = "consul";
-/// The name of the provider that asks HashiCorp Vault.
+/// The name of the HashiCorp Vault provider.
 pub(crate) const VAULT: &str = "vault";
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SHORTEST_LEAF: Duration = HOUR;
 const LONGEST_LEAF: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Intermediates are looked at this often.
+/// Interval at which intermediates are checked for renewal.
 const RENEW_INTERVAL: Duration = HOUR;
-/// What certificates and clocks can still express.
+/// The maximum lifetime, which certificates and clocks can still represent.
 pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(200 * 365 * 24 * 3600);
 
-/// A configuration that has been read and checked.
+/// A parsed and validated configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) common: Common,
     pub(crate) provider: ProviderSettings,
 }
 
-/// What every provider has.
+/// Settings of every provider.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Common {
     pub(crate) leaf_ttl: Duration,
     pub(crate) intermediate_ttl: Duration,
     pub(crate) root_ttl: Duration,
-    /// Signatures in a second; 0 is no limit.
+    /// The maximum number of signatures per second; 0 means no limit.
     pub(crate) csr_per_second: f64,
-    /// Signatures at once, where there is no limit in a second; 0 is no limit.
+    /// The maximum number of concurrent signatures, if there is no rate limit; 0 means no limit.
     pub(crate) csr_concurrent: usize,
-    /// The kind of key that a provider makes for itself.
+    /// Kind of the keys that a provider generates for itself.
     pub(crate) key: KeyKind,
 }
 
-/// What one provider has.
+/// Settings of a specific provider.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ProviderSettings {
     BuiltIn(BuiltInSettings),
     Vault(Box<VaultSettings>),
 }
 
-/// What the built-in provider has.
+/// Settings of the built-in provider.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct BuiltInSettings {
-    /// The root's key; a new one when it is empty.
+    /// Key of the root; generated if empty.
     pub(crate) private_key: Secret,
-    /// The root; a new one when it is empty.
+    /// Certificate of the root; generated if empty.
     pub(crate) root_cert: String,
     pub(crate) disable_cross_signing: bool,
-    /// For tests of clients: what `State` is to show.
+    /// The value of `State`, for tests of clients.
     pub(crate) test_state: Option<BTreeMap<String, String>>,
 }
 
-/// Where a Vault is and how it is used.
+/// Address and usage of a Vault.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VaultSettings {
     pub(crate) address: String,
@@ -83,7 +83,7 @@ pub(crate) struct VaultSettings {
     pub(crate) skip_verify: bool,
 }
 
-/// How a Vault is convinced.
+/// Authentication at a Vault.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum VaultAccess {
     Token(Secret),
@@ -97,19 +97,19 @@ pub(crate) struct VaultLogin {
     pub(crate) proof: VaultProof,
 }
 
-/// What a login sends.
+/// Credentials of a login.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum VaultProof {
-    /// Role and secret, each as such or from a file.
+    /// Role and secret, each as a value or from a file.
     AppRole {
         role_id: Given,
         secret_id: Option<Given>,
     },
-    /// A role, and a JWT as such or from a file.
+    /// A role, and a JWT as a value or from a file.
     Jwt { role: String, jwt: Given },
 }
 
-/// A value, or the file that has it.
+/// A value, or the file that contains it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Given {
     Value(Secret),
@@ -147,18 +147,18 @@ const NAMES: [&str; 27] = [
     "test_state",
 ];
 
-/// The name that the API has for a key.
+/// The API's spelling of a key.
 pub(crate) fn name(key: &str) -> Option<&'static str> {
     NAMES.into_iter().find(|name| same_key(name, key))
 }
 
-/// Where a pod has the token of its service account.
+/// Path of the service account token in a pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 impl Settings {
     /// # Errors
     ///
-    /// [`CaError::Config`] names the key, or says what of the values does not fit.
+    /// [`CaError::Config`] names the invalid key, or the values that are inconsistent.
     pub(crate) fn parse(configuration: &CaConfiguration) -> Result<Settings, CaError> {
         let name = configuration.provider.as_str();
         let mut values = Values::new(&configuration.config);
@@ -178,11 +178,11 @@ impl Settings {
         settings.map_err(|reason| CaError::Config { reason })
     }
 
-    /// Whether this configuration may follow `before`.
+    /// Whether this configuration may replace `before`.
     ///
     /// # Errors
     ///
-    /// When a Vault's root would have to get another key.
+    /// When the root of the same Vault would get another key.
     pub(crate) fn may_follow(&self, before: &Settings) -> Result<(), CaError> {
         let (ProviderSettings::Vault(old), ProviderSettings::Vault(new)) =
             (&before.provider, &self.provider)
@@ -216,7 +216,7 @@ fn common(values: &mut Values<'_>) -> Result<Common, String> {
     let csr_concurrent = values.number("CSRMaxConcurrent", 0.0)?;
     let algorithm = values.text("PrivateKeyType")?;
     let bits = values.number("PrivateKeyBits", 0.0)?;
-    // Consul knows it as an old name that has no effect.
+    // In Consul an old name that has no effect.
     values.ignore("RotationPeriod");
     if root_ttl > LONGEST_TTL {
         return Err("root cert TTL must not be longer than 200 years".to_owned());
@@ -278,7 +278,7 @@ fn key_kind(algorithm: &str, bits: f64) -> Result<KeyKind, String> {
     let all = KeyKind::ALL.into_iter();
     let mut of_algorithm = all.filter(|kind| kind.algorithm() == algorithm);
     let found = match bits {
-        // RSA has no default there: 256 bits are Consul's default for both.
+        // For RSA the number is invalid: Consul defaults to 256 bits for both.
         0.0 if algorithm == "ec" => of_algorithm.next(),
         bits => of_algorithm.find(|kind| f64::from(kind.bits()) == bits),
     };
@@ -361,7 +361,7 @@ fn vault(values: &mut Values<'_>) -> Result<ProviderSettings, String> {
     })))
 }
 
-/// Without slashes around it.
+/// Removes surrounding slashes.
 fn path(text: &str) -> String {
     text.trim_matches('/').to_owned()
 }

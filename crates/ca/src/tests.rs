@@ -1,4 +1,4 @@
-//! The CA over a real store, with time that only moves when nothing else is left to do.
+//! The CA over a real store, with paused time that advances only when all tasks are idle.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,7 +18,7 @@ fn start() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
 }
 
-/// A CA over a new store at a time of its own.
+/// A CA over a new store with its own clock.
 struct Fixture {
     store: Store,
     clock: Clock,
@@ -54,7 +54,7 @@ impl Fixture {
         self.store.apply(command).await.unwrap();
     }
 
-    /// Makes another root the active one; the old one stays trusted.
+    /// Makes another root active; the old one remains trusted.
     async fn rotate(&self) -> CaRoot {
         let mut state = self.state();
         let authority = Authority::generate_root(RootRequest {
@@ -88,13 +88,13 @@ impl Fixture {
     }
 }
 
-/// The next certificate that this watch sees.
+/// The next certificate of this watch.
 async fn next(watch: &mut LeafWatch) -> Arc<Leaf> {
     watch.changed().await.unwrap();
     watch.current().unwrap()
 }
 
-/// A request for a key that nobody keeps.
+/// A request for a key that is then discarded.
 fn csr(uris: &[&str]) -> String {
     csr_with_hosts(uris, &[])
 }
@@ -156,7 +156,7 @@ async fn a_restart_with_the_same_store_keeps_the_root() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unusable_ca_in_the_store_is_an_error_and_stays_as_it_is() {
+async fn an_unusable_ca_in_the_store_is_an_error_and_is_not_changed() {
     let fixture = Fixture::new().await;
     let mut broken = fixture.state();
     broken.signing_key = Secret::new("hunter2");
@@ -190,7 +190,7 @@ async fn lifetimes_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaf_says_who_the_service_is() {
+async fn a_leaf_contains_the_identity_of_the_service() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     assert!(watch.current().is_none());
@@ -212,7 +212,7 @@ async fn a_leaf_says_who_the_service_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaf_is_renewed_before_it_expires_again_and_again() {
+async fn a_leaf_is_renewed_repeatedly_before_it_expires() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     let mut old = next(&mut watch).await;
@@ -228,7 +228,7 @@ async fn a_leaf_is_renewed_before_it_expires_again_and_again() {
         assert!(new.valid_after > old.valid_after && new.valid_after <= now);
         assert_ne!(new.serial, old.serial);
         assert_ne!(new.key_pem, old.key_pem, "every certificate has a new key");
-        // It is the current one, and nothing else is to be seen.
+        // It is the current one, and there is no further change.
         assert!(timeout(HOUR, watch.changed()).await.is_err());
         assert!(Arc::ptr_eq(&watch.current().unwrap(), &new));
         old = new;
@@ -252,7 +252,7 @@ async fn watchers_of_a_service_share_one_leaf() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_watcher_takes_the_entry_with_it() {
+async fn the_last_watcher_removes_the_entry() {
     let fixture = Fixture::new().await;
     let leaves = fixture.leaves();
     let (mut one, two) = (leaves.watch("web"), leaves.watch("web"));
@@ -268,13 +268,13 @@ async fn the_last_watcher_takes_the_entry_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_while_the_last_one_leaves_is_served() {
+async fn a_watch_added_during_removal_gets_a_leaf() {
     let fixture = Fixture::new().await;
     let leaves = fixture.leaves();
     let mut one = leaves.watch("web");
     let first = next(&mut one).await;
     drop(one);
-    // The task has not run since.
+    // The task has not run since then.
     let two = leaves.watch("web");
     settle().await;
     assert!(Arc::ptr_eq(&first, &two.current().unwrap()));
@@ -282,7 +282,7 @@ async fn whoever_comes_while_the_last_one_leaves_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_active_root_signs_every_leaf_anew() {
+async fn a_new_active_root_reissues_every_leaf() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     let old = next(&mut watch).await;
@@ -298,12 +298,12 @@ async fn another_active_root_signs_every_leaf_anew() {
         new.cert_pem
             .ends_with("-----END CERTIFICATE-----\ncross-signed\n")
     );
-    // Once is enough.
+    // One renewal is sufficient.
     assert!(timeout(HOUR, watch.changed()).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_renewal_keeps_the_certificate_and_is_tried_again() {
+async fn a_failed_renewal_retains_the_certificate_and_is_retried() {
     let fixture = Fixture::new().await;
     let mut watch = fixture.leaves().watch("web");
     let old = next(&mut watch).await;
@@ -345,13 +345,13 @@ async fn stopping_ends_the_watches() {
     let ended = watch.changed().await.unwrap_err();
     assert_eq!(ended.service, "web");
     assert!(Arc::ptr_eq(&watch.current().unwrap(), &leaf));
-    // And a watch that comes too late does not wait for ever.
+    // A watch that is created too late does not wait forever.
     leaves.watch("api").changed().await.unwrap_err();
     assert!(leaves.services().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_gets_the_names_that_clients_look_for() {
+async fn a_server_certificate_has_the_names_that_clients_verify() {
     let fixture = Fixture::new().await;
     let (names, ips) = (["consul.example".to_owned()], ["10.0.0.7".parse().unwrap()]);
     let issued = fixture.ca.issue_server(&names, &ips).await.unwrap();
@@ -434,9 +434,9 @@ async fn other_requests_are_refused() {
     }
 }
 
-/// Dataplanes of all tenants know servers by such names.
+/// Dataplanes of all tenants identify servers by such names.
 #[tokio::test(start_paused = true)]
-async fn no_tenant_gets_the_name_of_a_server() {
+async fn tenants_cannot_get_server_names() {
     let fixture = Fixture::new().await;
     let td = fixture.ca.trust_domain();
     for (path, is_signed) in [
@@ -453,12 +453,12 @@ async fn no_tenant_gets_the_name_of_a_server() {
     }
 }
 
-/// Lets every task run until it waits: paused time only moves when nothing else is left to do.
+/// Runs all tasks until they wait: paused time advances only when all tasks are idle.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// The configuration with other keys.
+/// The configuration with changed keys.
 fn with(fixture: &Fixture, keys: serde_json::Value) -> legate_model::CaConfiguration {
     let mut asked = CaManager::new(fixture.ca.clone(), fixture.store.writer())
         .configuration()
@@ -469,7 +469,7 @@ fn with(fixture: &Fixture, keys: serde_json::Value) -> legate_model::CaConfigura
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rotation_renews_leaves_soon_and_the_old_root_goes_when_they_are_over() {
+async fn a_rotation_renews_leaves_and_later_removes_the_old_root() {
     let fixture = Fixture::new().await;
     let manager = CaManager::new(fixture.ca.clone(), fixture.store.writer());
     let tend = manager.clone();
@@ -490,7 +490,7 @@ async fn a_rotation_renews_leaves_soon_and_the_old_root_goes_when_they_are_over(
     assert!(after.index > before.index);
     let chain = legate_identity::split_certificates(&after.cert_pem).unwrap();
     assert!(legate_identity::is_issued_by(&chain[1], &old.root_cert).unwrap());
-    // Two lifetimes of leaves later, and links live for a week.
+    // Two lifetimes of leaves later; links are valid for a week.
     tokio::time::sleep(143 * HOUR).await;
     assert_eq!(fixture.state().roots.roots.len(), 2);
     tokio::time::sleep(2 * HOUR).await;
@@ -503,7 +503,7 @@ async fn a_rotation_renews_leaves_soon_and_the_old_root_goes_when_they_are_over(
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_changes_at_once_one_is_made() {
+async fn one_of_two_concurrent_changes_succeeds() {
     let fixture = Fixture::new().await;
     // Two servers over one store.
     let managers = [(); 2].map(|()| CaManager::new(fixture.ca.clone(), fixture.store.writer()));
@@ -517,7 +517,7 @@ async fn of_two_changes_at_once_one_is_made() {
     let refused: Vec<_> = refused.map(|error| error.to_string()).collect();
     assert_eq!(refused, ["could not atomically update roots and config"]);
     assert_eq!(fixture.state().roots.roots.len(), 2);
-    // On one server the second does not even begin.
+    // On the same server, the second change is refused immediately.
     let other = with(&fixture, serde_json::json!({"PrivateKeyBits": 4096}));
     let (one, two) = tokio::join!(
         managers[0].reconfigure(other.clone()),
@@ -528,7 +528,7 @@ async fn of_two_changes_at_once_one_is_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_root_that_has_expired_can_be_replaced() {
+async fn an_expired_root_can_be_replaced() {
     let (store, clock) = (Store::new(), Clock::at(start()));
     let config = CaConfig {
         leaf_ttl: HOUR,
@@ -551,7 +551,7 @@ async fn a_root_that_has_expired_can_be_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
+async fn requested_leaves_are_cached_with_an_index() {
     let fixture = Fixture::new().await;
     let leaves = fixture.leaves();
     let served = ServiceLeaves::new(fixture.ca.clone(), leaves.clone());
@@ -561,7 +561,7 @@ async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
         &first,
         &served.leaf(&"web".into(), 0, soon()).await.unwrap()
     ));
-    // Nothing newer until the deadline, and another index is of another life.
+    // No newer leaf before the deadline; an unknown index is from an earlier process.
     let same = served
         .leaf(&"web".into(), first.index, soon())
         .await
@@ -574,13 +574,13 @@ async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
     let late = tokio::time::Instant::now() + 100 * HOUR;
     let renewed = served.leaf(&"web".into(), first.index, late).await.unwrap();
     assert!(renewed.index > first.index);
-    // Whoever comes anew does not wait for the moment of this leaf after a rotation.
+    // New callers do not wait for the scheduled renewal after a rotation.
     let root = fixture.rotate().await;
     let began = tokio::time::Instant::now();
     let anew = served.leaf(&"web".into(), 0, soon()).await.unwrap();
     assert_eq!(anew.authority_key_id, root.signing_key_id);
     assert!(began.elapsed() < Duration::from_millis(10));
-    // It is forgotten when nobody asks.
+    // It is evicted when it is no longer requested.
     tokio::time::sleep(73 * HOUR).await;
     served.leaf(&"api".into(), 0, soon()).await.unwrap();
     settle().await;
@@ -588,7 +588,7 @@ async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mesh_of_before_configurations_were_stored_keeps_its_root() {
+async fn a_mesh_without_stored_configuration_retains_its_root() {
     let before = Fixture::new().await.state();
     let store = Store::new();
     let command = Command::SetCa(Box::new(before.clone()));

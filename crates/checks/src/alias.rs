@@ -1,4 +1,4 @@
-//! The status of an alias check: the health of another service, or of a node.
+//! Status of alias checks: the health of another service or a node.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -10,10 +10,10 @@ use legate_store::ReadTxn;
 use crate::probe::output::{cut, size};
 use crate::settings::Settings;
 
-/// Names as the store compares them.
+/// Names in the form in which the store compares them.
 type Folded = String;
 
-/// The nodes that alias checks are about, each read once: many aliases are about the same one.
+/// The nodes of alias checks, each read once, since many aliases may refer to the same node.
 pub(crate) struct Nodes<'a, 's> {
     state: &'a ReadTxn<'s>,
     settings: &'a Settings,
@@ -22,11 +22,11 @@ pub(crate) struct Nodes<'a, 's> {
 
 struct Node {
     instances: HashSet<Folded>,
-    /// By the instance that they are of; those of the node itself by an empty id.
+    /// The worst checks by instance id; those of the node itself under the empty id.
     worst: HashMap<Folded, Worst>,
 }
 
-/// The two worst checks of some, of equal ones the first. Two, for an alias does not count itself.
+/// The two worst checks of a set, the first among equals. Two, because an alias ignores itself.
 #[derive(Default)]
 struct Worst(Vec<Arc<HealthCheck>>);
 
@@ -39,7 +39,7 @@ impl<'a, 's> Nodes<'a, 's> {
         }
     }
 
-    /// The status of an alias check and its output. `own_node` and `check_id` are the check's own.
+    /// Status and output of an alias check. `own_node` and `check_id` are those of the alias itself.
     pub(crate) fn status(
         &mut self,
         own_node: &str,
@@ -71,14 +71,14 @@ impl<'a, 's> Nodes<'a, 's> {
         let order =
             |check: &&Arc<HealthCheck>| (Reverse(check.status), check.check_id.to_lowercase());
         let (status, mut output) = shown(others.min_by_key(order));
-        // Two aliases of each other show each other's output.
+        // Two aliases of each other include each other's output.
         cut(&mut output, size(of, self.settings));
         (status, output)
     }
 }
 
 impl Node {
-    /// `None` when there is no such node.
+    /// Reads a node's checks; `None` if the node does not exist.
     fn read(state: &ReadTxn<'_>, name: &str) -> Option<Self> {
         state.node(name)?;
         let instances = state.instances_on(name);
@@ -152,7 +152,7 @@ mod tests {
         store.apply(command).await.unwrap();
     }
 
-    /// The status of the alias `own` on the node `n1`.
+    /// Status of the alias `own` on the node `n1`.
     fn status(store: &Store, node: &str, service: &str) -> (CheckStatus, String) {
         let of = CheckType {
             alias_node: node.to_owned(),
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn outputs_are_cut() {
+    async fn outputs_are_truncated() {
         let store = Store::new();
         register(&store, "n1", &[(&"x".repeat(5000), "web", Critical)]).await;
         assert_eq!(status(&store, "", "web").1.len(), 4096);
     }
 
     #[tokio::test]
-    async fn the_worst_check_of_the_instance_and_its_node_decides() {
+    async fn an_alias_has_the_worst_status_of_the_instance_and_its_node() {
         let store = Store::new();
         register(&store, "n1", &[]).await;
         let none = (Passing, "No checks found.".to_owned());
@@ -199,13 +199,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_alias_does_not_count_itself() {
+    async fn an_alias_ignores_itself() {
         let store = Store::new();
         let own = [("own", "", Critical), ("z", "", Warning)];
         register(&store, "n1", &own).await;
         assert_eq!(status(&store, "", ""), failing(Warning, "z"));
         assert_eq!(status(&store, "", "web"), failing(Warning, "z"));
-        // Another node may have a check of the same id.
+        // Another node may have a check with the same id.
         register(&store, "n2", &own).await;
         assert_eq!(status(&store, "n2", ""), failing(Critical, "own"));
     }

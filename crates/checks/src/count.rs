@@ -1,9 +1,9 @@
-//! How many results in a row change the status of a check. Consul's
-//! `success_before_passing`, `failures_before_warning` and `failures_before_critical`.
+//! Thresholds of consecutive results that change a check's status. Consul's `success_before_passing`,
+//! `failures_before_warning` and `failures_before_critical`.
 
 use legate_model::{CheckStatus, CheckType};
 
-/// Results in a row.
+/// Consecutive results of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Count {
     successes: u32,
@@ -11,7 +11,7 @@ pub(crate) struct Count {
 }
 
 impl Default for Count {
-    /// As if there had been enough of both: the first result of a check counts at once.
+    /// Starts above both thresholds, so that the first result of a check takes effect immediately.
     fn default() -> Self {
         Self {
             successes: u32::MAX,
@@ -21,8 +21,8 @@ impl Default for Count {
 }
 
 impl Count {
-    /// Counts a result. Returns the status that the check has then; `None` when it keeps the one that
-    /// it has. A warning counts as a success.
+    /// Counts a result. Returns the new status, or `None` if the status remains unchanged. A warning
+    /// counts as a success.
     pub(crate) fn result(&mut self, of: &CheckType, result: CheckStatus) -> Option<CheckStatus> {
         if result != CheckStatus::Critical {
             self.failures = 0;
@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn without_thresholds_every_result_counts() {
+    fn without_thresholds_every_result_takes_effect() {
         let results = [Passing, Critical, Warning, Critical];
         let seen = statuses(&CheckType::default(), &results);
         assert_eq!(seen, results.map(Some));
     }
 
     #[test]
-    fn thresholds_are_results_in_a_row() {
+    fn thresholds_count_consecutive_results() {
         let of = CheckType {
             success_before_passing: 2,
             failures_before_warning: 2,

@@ -1,5 +1,5 @@
-//! Checks that go through the sidecar of their service: which port each has there. The sidecar has a
-//! listener at that port, for the path of the check alone (`Expose.Checks` of its registration).
+//! Checks through the sidecar of their service: allocation of their ports. The sidecar has a listener
+//! on each port, restricted to the check's path (`Expose.Checks` of its registration).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -9,15 +9,16 @@ use legate_model::{CheckDefinition, CheckType, Tenancy};
 
 use crate::machine::Known;
 
-/// The ports that checks get, lowest free first. Consul's `expose_min_port` and `expose_max_port`.
+/// Ports for exposed checks; the lowest free port is used. Consul's `expose_min_port` and
+/// `expose_max_port`.
 const PORTS: RangeInclusive<u16> = 21_500..=21_755;
 
-/// The addresses of the sidecars that expose the checks of their services, by where the service is and
-/// its id. The address may be empty, which is this machine.
+/// Addresses of the sidecars that expose the checks of their services, by the service's tenancy and
+/// id. An empty address means this machine.
 pub(crate) type Sidecars = BTreeMap<(Tenancy, String), String>;
 
-/// The checks that get another port, with that port; 0 is none. A check keeps the port that it
-/// has. When all are taken a check has none and goes to its service, as without a sidecar.
+/// The checks whose port changes, with the new port; 0 means none. Checks keep their ports. If all
+/// ports are taken, a check has none and is sent directly to the service.
 pub(crate) fn changes<'k>(checks: &'k [Known], sidecars: &Sidecars) -> Vec<(&'k Known, u16)> {
     let exposed = |known: &Known| {
         is_exposable(&known.check.definition) && sidecars.contains_key(&owner(known))
@@ -41,7 +42,7 @@ fn owner(known: &Known) -> (Tenancy, String) {
     (known.check.tenancy.clone(), known.service_id.clone())
 }
 
-/// Whether a sidecar passes the check on: not where it is over TLS, or names no port.
+/// Whether a sidecar can forward the check: not with TLS, and not without a port in the target.
 fn is_exposable(check: &CheckType) -> bool {
     let definition = CheckDefinition {
         http: check.http.clone(),
@@ -52,7 +53,7 @@ fn is_exposable(check: &CheckType) -> bool {
     definition.exposable_path().is_some()
 }
 
-/// The check as it is run: where it has a port at the sidecar, it is sent there and not to the service.
+/// The check to run: with an exposed port, its target is the sidecar instead of the service.
 pub(crate) fn target(known: &Known, sidecars: &Sidecars) -> Arc<CheckType> {
     let definition = &known.check.definition;
     let (port, sidecar) = (known.exposed_port, sidecars.get(&owner(known)));
@@ -65,17 +66,17 @@ pub(crate) fn target(known: &Known, sidecars: &Sidecars) -> Arc<CheckType> {
         own => own.to_owned(),
     };
     let mut check = CheckType::clone(definition);
-    check.grpc = moved(&check.grpc, &host, port);
+    check.grpc = redirected(&check.grpc, &host, port);
     if let Some((scheme, rest)) = check.http.split_once("://") {
         let authority = rest.find(['/', '?', '#']).map_or(rest, |at| &rest[..at]);
         let user = authority.rfind('@').map_or("", |at| &authority[..=at]);
-        check.http = format!("{scheme}://{user}{}", moved(rest, &host, port));
+        check.http = format!("{scheme}://{user}{}", redirected(rest, &host, port));
     }
     Arc::new(check)
 }
 
-/// `host:port/path` at another host and port.
-fn moved(target: &str, host: &str, port: u16) -> String {
+/// Replaces host and port of `host:port/path`.
+fn redirected(target: &str, host: &str, port: u16) -> String {
     if target.is_empty() {
         return String::new();
     }
@@ -134,7 +135,7 @@ mod tests {
             known("b", 21_500, http("http://b:1/")),
             known("c", 0, http("http://c:1/")),
             known("d", 0, tcp),
-            // What the sidecar does not pass on goes to the service.
+            // Checks that the sidecar cannot forward are sent to the service.
             known("e", 0, http("https://e:1/")),
             known("f", 0, http("http://f/")),
             known("g", 0, grpc_tls),
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sidecar_is_asked_in_place_of_the_service() {
+    fn exposed_checks_target_the_sidecar() {
         let target = |check: CheckType, address: &str| {
             target(&known("a", 21_500, check), &sidecars(address))
         };

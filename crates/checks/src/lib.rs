@@ -1,10 +1,10 @@
-//! Runs the health checks that services and nodes bring along when they are registered with an
-//! agent: HTTP, TCP, UDP, gRPC, HTTP/2 pings and, where the settings permit them, programs here
-//! and in Docker's containers at an interval; TTL by what is reported, and alias by the health of another service.
+//! Runs the health checks of services and nodes that are registered with an agent. At an interval:
+//! HTTP, TCP, UDP, gRPC, HTTP/2 pings and, if the settings permit it, programs on this machine and in
+//! Docker containers. TTL checks depend on reports, alias checks on the health of another service.
 //!
-//! When to run what, and what a result means, is a machine without IO (`machine`); one task
-//! ([`Runner`]) reads the checks of one node from the store, runs them, and writes what they found.
-//! It never registers a check, and never decides who may.
+//! A state machine without IO (`machine`) schedules runs and evaluates results. One task ([`Runner`])
+//! reads the checks of one node from the store, runs them, and writes the results. Never registers
+//! checks and never authorizes callers.
 
 mod alias;
 mod count;

@@ -1,5 +1,5 @@
-//! When which check is run, and what its results make of its status. It does nothing itself: events
-//! go in, actions come out, and the time is an argument.
+//! State machine that schedules checks and derives their statuses from results. Pure: events in,
+//! actions out; the time is an argument.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,49 +12,49 @@ use tokio::time::Instant;
 use crate::count::Count;
 use crate::settings::Settings;
 
-/// The shortest time between two runs of a check. Consul's.
+/// The minimum interval of a check, as in Consul.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// The shortest time that a service may be critical before it is removed. Consul's.
+/// The minimum time in critical state before a service is deregistered, as in Consul.
 const MIN_REMOVAL: Duration = Duration::from_secs(60);
-/// How many checks are run at one time.
+/// The maximum number of concurrent runs.
 const MAX_RUNNING: usize = 64;
 
-/// Which check of the node: where it is, and its id.
+/// Identifies a check of the node: tenancy and id.
 pub(crate) type CheckKey = (Tenancy, String);
 
-/// The number of a run. No two runs have the same one.
+/// Unique number of a run.
 pub(crate) type Run = u64;
 
-/// A check as the store has it.
+/// A check in the store.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) check: AgentCheck,
-    /// The definition as it is run, which may be through a sidecar.
+    /// The check to run, possibly with the sidecar as its target.
     pub(crate) target: Arc<CheckType>,
-    /// The port that it has at the sidecar; 0 is none.
+    /// The check's port on the sidecar; 0 means none.
     pub(crate) exposed_port: u16,
-    /// The instance that it is of; empty for the node.
+    /// Id of the checked instance; empty for the node.
     pub(crate) service_id: String,
     pub(crate) status: CheckStatus,
     pub(crate) output: String,
 }
 
-/// What is to be done.
+/// Action for the caller.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Action {
-    /// Run a check, and hand its result to [`Machine::finished`].
+    /// Run a check, and pass its result to [`Machine::finished`].
     Start { run: Run, target: Arc<CheckType> },
-    /// Give up a run whose result is no longer needed.
+    /// Abort a run whose result is no longer needed.
     Cancel { run: Run },
-    /// Write what a check found.
+    /// Write the result of a check.
     Store {
         check: AgentCheck,
         status: CheckStatus,
         output: String,
     },
-    /// Give a check another port at the sidecar, or none.
+    /// Change the port of a check on the sidecar; 0 means none.
     Expose { check: AgentCheck, port: u16 },
-    /// Remove an instance that was critical for too long.
+    /// Deregister an instance that was critical for too long.
     Deregister {
         tenancy: Tenancy,
         service_id: String,
@@ -65,9 +65,9 @@ pub(crate) enum Action {
 #[derive(Debug)]
 struct Entry {
     known: Known,
-    how: How,
+    schedule: Schedule,
     count: Count,
-    /// When the output was written last, and how long it stays then.
+    /// When the output was last written, and how long to wait before writing a changed output again.
     written: Instant,
     output_interval: Duration,
     critical_since: Option<Instant>,
@@ -75,25 +75,25 @@ struct Entry {
 }
 
 #[derive(Debug)]
-enum How {
-    /// It is run when the time has come.
+enum Schedule {
+    /// It runs at this time.
     Waiting {
         due: Instant,
     },
     Running {
         run: Run,
     },
-    /// It is critical when nothing was reported until then.
+    /// It becomes critical at this time, unless a report is received.
     Reported {
         until: Instant,
     },
-    /// Its status is read from the store. Aliases of each other could change it without an end: once
-    /// changed, it is read again after a pause.
+    /// Its status is read from the store. Aliases of each other could cause an endless loop, so after
+    /// a change the next read is delayed.
     Alias {
         changed: Option<Instant>,
         again: Option<Instant>,
     },
-    /// This server does not run it, and it keeps the status that it was registered with.
+    /// Never run here; it retains its registered status.
     NotRun,
 }
 
@@ -114,7 +114,7 @@ impl Machine {
         }
     }
 
-    /// Takes the checks that there are now. Those that are defined as before go on.
+    /// Sets the current checks. Checks with unchanged definitions continue.
     pub(crate) fn define(&mut self, now: Instant, all: Vec<Known>) -> Vec<Action> {
         let mut actions = Vec::new();
         let mut before = std::mem::take(&mut self.checks);
@@ -130,7 +130,7 @@ impl Machine {
             self.checks.insert(id, entry);
         }
         for gone in before.into_values() {
-            if let How::Running { run } = gone.how {
+            if let Schedule::Running { run } = gone.schedule {
                 self.running -= 1;
                 actions.push(Action::Cancel { run });
             }
@@ -138,16 +138,16 @@ impl Machine {
         actions
     }
 
-    /// The definitions of the checks whose status is read from the store.
+    /// The definitions of the alias checks.
     pub(crate) fn aliases(&self) -> Vec<(CheckKey, Arc<CheckType>)> {
         let all = self.checks.iter();
-        let aliases = all.filter(|(_, entry)| matches!(entry.how, How::Alias { .. }));
+        let aliases = all.filter(|(_, entry)| matches!(entry.schedule, Schedule::Alias { .. }));
         aliases
             .map(|(id, entry)| (id.clone(), Arc::clone(&entry.known.check.definition)))
             .collect()
     }
 
-    /// Takes the status of an alias check.
+    /// Processes the status of an alias check.
     pub(crate) fn aliased(
         &mut self,
         now: Instant,
@@ -156,7 +156,7 @@ impl Machine {
         output: String,
     ) -> Option<Action> {
         let entry = self.checks.get_mut(id)?;
-        let How::Alias { changed, again } = &mut entry.how else {
+        let Schedule::Alias { changed, again } = &mut entry.schedule else {
             return None;
         };
         *again = None;
@@ -171,16 +171,16 @@ impl Machine {
         entry.found(now, status, output)
     }
 
-    /// Whether the statuses of aliases are to be read from the store again.
+    /// Whether the statuses of aliases must be read from the store again.
     pub(crate) fn aliases_are_due(&self, now: Instant) -> bool {
-        let is_due = |entry: &Entry| match entry.how {
-            How::Alias { again, .. } => again.is_some_and(|at| at <= now),
+        let is_due = |entry: &Entry| match entry.schedule {
+            Schedule::Alias { again, .. } => again.is_some_and(|at| at <= now),
             _ => false,
         };
         self.checks.values().any(is_due)
     }
 
-    /// Takes the result of a run.
+    /// Processes the result of a run.
     pub(crate) fn finished(
         &mut self,
         now: Instant,
@@ -188,19 +188,18 @@ impl Machine {
         status: CheckStatus,
         output: String,
     ) -> Option<Action> {
-        let is_it =
-            |entry: &&mut Entry| matches!(entry.how, How::Running { run: own } if own == run);
+        let is_it = |entry: &&mut Entry| matches!(entry.schedule, Schedule::Running { run: own } if own == run);
         let entry = self.checks.values_mut().find(is_it)?;
         self.running -= 1;
         let definition = Arc::clone(&entry.known.check.definition);
         let due = now + definition.interval.max(MIN_INTERVAL);
-        entry.how = How::Waiting { due };
+        entry.schedule = Schedule::Waiting { due };
         let status = entry.count.result(&definition, status)?;
         entry.found(now, status, output)
     }
 
-    /// A status was reported for a TTL check, and is written by whoever took the report. Returns
-    /// whether there is such a check.
+    /// Processes a report for a TTL check; the caller writes the reported status. Returns whether
+    /// there is such a check.
     pub(crate) fn reported(&mut self, now: Instant, tenancy: &Tenancy, id: &str) -> bool {
         let found = self
             .checks
@@ -210,7 +209,7 @@ impl Machine {
             Some((
                 _,
                 Entry {
-                    how: How::Reported { until },
+                    schedule: Schedule::Reported { until },
                     known,
                     ..
                 },
@@ -222,8 +221,8 @@ impl Machine {
         }
     }
 
-    /// The store did not take these actions. [`Self::define`] comes next, with what the store has;
-    /// then expiries and removals are due again, and probes at their next run.
+    /// Processes a failed write of these actions. The caller then calls [`Self::define`] with the
+    /// store's state. Expiries and deregistrations become due again; probes write at their next run.
     pub(crate) fn not_stored(&mut self, now: Instant, actions: &[Action]) {
         for entry in self.checks.values_mut() {
             entry.removal_started = false;
@@ -233,29 +232,29 @@ impl Machine {
                 && let Some(entry) = self
                     .checks
                     .get_mut(&(check.tenancy.clone(), check.check_id.clone()))
-                && let How::Reported { until } = &mut entry.how
+                && let Schedule::Reported { until } = &mut entry.schedule
             {
                 *until = now;
             }
         }
     }
 
-    /// What is due by now.
+    /// Returns the actions that are due.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         let mut due = Vec::new();
         for (id, entry) in &mut self.checks {
-            if let How::Reported { until } = entry.how
+            if let Schedule::Reported { until } = entry.schedule
                 && until <= now
             {
                 // Until the next report.
-                entry.how = How::Reported {
+                entry.schedule = Schedule::Reported {
                     until: now + entry.known.check.definition.ttl.max(MIN_INTERVAL),
                 };
                 actions.extend(entry.expired(now));
             }
             actions.extend(entry.removal(now));
-            if let How::Waiting { due: at } = entry.how
+            if let Schedule::Waiting { due: at } = entry.schedule
                 && at <= now
             {
                 due.push((at, id.clone()));
@@ -272,23 +271,23 @@ impl Machine {
             let run = self.next_run;
             self.next_run += 1;
             self.running += 1;
-            entry.how = How::Running { run };
+            entry.schedule = Schedule::Running { run };
             let target = Arc::clone(&entry.known.target);
             actions.push(Action::Start { run, target });
         }
         actions
     }
 
-    /// When [`Self::tick`] is to be called next.
+    /// When to call [`Self::tick`] next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let may_start = self.running < MAX_RUNNING;
         let entries = self.checks.values();
         let times = entries.flat_map(|entry| {
-            let next = match entry.how {
-                How::Waiting { due } => may_start.then_some(due),
-                How::Reported { until } => Some(until),
-                How::Alias { again, .. } => again,
-                How::Running { .. } | How::NotRun => None,
+            let next = match entry.schedule {
+                Schedule::Waiting { due } => may_start.then_some(due),
+                Schedule::Reported { until } => Some(until),
+                Schedule::Alias { again, .. } => again,
+                Schedule::Running { .. } | Schedule::NotRun => None,
             };
             [next, entry.removal_at()]
         });
@@ -299,23 +298,23 @@ impl Machine {
 impl Entry {
     fn new(now: Instant, known: Known, settings: &Settings) -> Self {
         let definition = &known.check.definition;
-        let how = match definition.type_name() {
-            "http" | "tcp" | "udp" | "grpc" | "h2ping" => How::Waiting { due: now },
+        let schedule = match definition.type_name() {
+            "http" | "tcp" | "udp" | "grpc" | "h2ping" => Schedule::Waiting { due: now },
             "script" | "docker" if settings.scripts.permit(known.check.source) => {
-                How::Waiting { due: now }
+                Schedule::Waiting { due: now }
             }
-            "alias" => How::Alias {
+            "alias" => Schedule::Alias {
                 changed: None,
                 again: None,
             },
-            "ttl" => How::Reported {
+            "ttl" => Schedule::Reported {
                 until: now + definition.ttl,
             },
-            _ => How::NotRun,
+            _ => Schedule::NotRun,
         };
         let critical = known.status == CheckStatus::Critical;
         Self {
-            how,
+            schedule,
             count: Count::default(),
             written: now,
             output_interval: settings.output_interval,
@@ -325,7 +324,7 @@ impl Entry {
         }
     }
 
-    /// The same check, with what the store has of it now.
+    /// The same check with updated values from the store.
     fn refreshed(mut self, now: Instant, known: Known) -> Self {
         self.known = known;
         self.note_status(now);
@@ -341,7 +340,7 @@ impl Entry {
         }
     }
 
-    /// Takes over what was found; it is written when it differs from what is there.
+    /// Records a result; returns a write if it differs from the stored one.
     fn found(&mut self, now: Instant, status: CheckStatus, output: String) -> Option<Action> {
         let same_status = self.known.status == status;
         let too_early = now < self.written + self.output_interval && !self.known.output.is_empty();

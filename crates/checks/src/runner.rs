@@ -1,5 +1,5 @@
-//! The task that runs the checks of one node: reads them from the store, executes the actions of
-//! the machine, and writes what was found.
+//! The task that runs the checks of one node: reads them from the store, executes the actions of the
+//! state machine, and writes the results.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::machine::{Action, Known, Machine};
 use crate::runs::Runs;
 use crate::settings::Settings;
 
-/// How many reports of TTL checks may wait.
+/// The maximum number of queued reports for TTL checks.
 const MAX_REPORTS: usize = 256;
-/// How long the runner waits after the store refused a write.
+/// Delay after a failed write to the store.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The runner has stopped.
@@ -27,7 +27,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 #[error("the server is shutting down")]
 pub struct Gone;
 
-/// Hands reports for TTL checks to the runner.
+/// Sends reports for TTL checks to the runner.
 #[derive(Debug, Clone)]
 pub struct Reports {
     reports: mpsc::Sender<Report>,
@@ -41,12 +41,12 @@ struct Report {
 }
 
 impl Reports {
-    /// Starts the time of a TTL check again. Whoever calls this may report for the check, and writes
-    /// the status afterwards: from then on no expiry of before is written over it. `false` when the
-    /// runner has no TTL check of this id.
+    /// Restarts the timer of a TTL check. The caller is authorized to report for the check and writes
+    /// the status afterwards. After this call, no earlier expiry overwrites that status. Returns
+    /// `false` if the runner has no TTL check with this id.
     ///
     /// # Errors
-    /// [`Gone`] when the server stops.
+    /// [`Gone`] when the server is stopping.
     pub async fn renew(&self, tenancy: &Tenancy, check_id: &str) -> Result<bool, Gone> {
         let (taken, answer) = oneshot::channel();
         let report = Report {
@@ -72,11 +72,11 @@ pub struct Runner {
     exposes_checks: ExposesChecks,
 }
 
-/// Whether a sidecar exposes the checks of its service, by its registration or by config entries.
+/// Whether a sidecar exposes its service's checks, by its registration or config entries.
 pub type ExposesChecks = fn(&ReadTxn<'_>, &ServiceInstance) -> bool;
 
 impl Runner {
-    /// A runner for the node of this name, and the handle that reports go through.
+    /// Creates a runner for the node with this name, and the handle for reports.
     pub fn new(
         node: &str,
         reader: Reader,
@@ -101,12 +101,12 @@ impl Runner {
     /// Runs checks until the token is cancelled.
     ///
     /// # Errors
-    /// None: what a check or the store does wrong is written or logged.
+    /// None: failures of checks are written to the store, and those of the store are logged.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), BoxError> {
-        let (mut watch, mut actions) = self.look();
+        let (mut watch, mut actions) = self.refresh();
         loop {
             if self.machine.aliases_are_due(Instant::now()) {
-                let (next, more) = self.look();
+                let (next, more) = self.refresh();
                 watch = next;
                 actions.extend(more);
             }
@@ -118,10 +118,10 @@ impl Runner {
                 };
                 actions = meanwhile;
                 if stored.is_err() {
-                    let (next, more) = self.look();
+                    let (next, more) = self.refresh();
                     watch = next;
                     actions.extend(more);
-                    // However long the store is away, who reports is answered.
+                    // Reports are answered however long the store is unavailable.
                     for _ in 0..MAX_REPORTS {
                         let Ok(report) = self.reports.try_recv() else {
                             break;
@@ -140,7 +140,7 @@ impl Runner {
             };
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = watch.changed() => (watch, actions) = self.look(),
+                () = watch.changed() => (watch, actions) = self.refresh(),
                 (run, (status, output)) = self.runs.next() => {
                     actions.extend(self.machine.finished(Instant::now(), run, status, output));
                 }
@@ -150,7 +150,8 @@ impl Runner {
         }
     }
 
-    /// A check that was registered a moment ago may not have been looked at yet.
+    /// Handles a report. The check may have been registered just now, so the checks are read again if
+    /// necessary.
     fn renew(&mut self, report: Report, watch: &mut Watch, actions: &mut Vec<Action>) {
         let Report {
             tenancy,
@@ -159,17 +160,17 @@ impl Runner {
         } = report;
         let mut known = self.machine.reported(Instant::now(), &tenancy, &check_id);
         if !known {
-            let (next, more) = self.look();
+            let (next, more) = self.refresh();
             *watch = next;
             actions.extend(more);
             known = self.machine.reported(Instant::now(), &tenancy, &check_id);
         }
-        // Whoever reported may have gone away.
+        // The caller may have stopped waiting.
         let _ = taken.send(known);
     }
 
-    /// Reads the checks of the node as they are now, and the statuses of aliases.
-    fn look(&mut self) -> (Watch, Vec<Action>) {
+    /// Reads the current checks of the node and the statuses of aliases.
+    fn refresh(&mut self) -> (Watch, Vec<Action>) {
         let now = Instant::now();
         let state = self.reader.state();
         let txn = state.read();
@@ -210,7 +211,7 @@ impl Runner {
 
     /// The checks of the node in one namespace.
     fn known(&self, txn: &ReadTxn<'_>) -> Vec<Known> {
-        // The store takes ids that differ in case for the same.
+        // In the store, ids are case-insensitive.
         let shown: HashMap<_, _> = txn
             .checks_on(&self.node)
             .into_iter()
@@ -244,7 +245,7 @@ impl Runner {
             .collect()
     }
 
-    /// Starts and ends runs, and returns the actions that are writes.
+    /// Starts and aborts runs; returns the remaining actions, which are writes.
     fn begin(&mut self, actions: Vec<Action>) -> Vec<Action> {
         let mut writes = Vec::new();
         for action in actions {
@@ -257,8 +258,8 @@ impl Runner {
         writes
     }
 
-    /// Writes in one transaction. Runs go on meanwhile, and reports wait: an expiry that is being
-    /// written does not come after them. Returns what is to be done next; `None` when the token was
+    /// Writes in one transaction. Runs continue meanwhile, but reports wait, so that an expiry in
+    /// progress cannot overwrite them. Returns the next actions, or `None` if the token was
     /// cancelled.
     async fn store(
         &mut self,
@@ -275,7 +276,7 @@ impl Runner {
             });
             let stored = written.await.map(|_| ());
             if let Err(error) = &stored {
-                tracing::warn!(%error, "results of checks could not be written; they are written again");
+                tracing::warn!(%error, "cannot write results of checks: trying again");
                 sleep(STORE_PAUSE).await;
             }
             stored
@@ -293,7 +294,7 @@ impl Runner {
     }
 }
 
-/// Executes one action on the store.
+/// Applies one action to the store.
 fn write(txn: &mut WriteTxn, node: &str, action: &Action) {
     match action {
         Action::Store {
@@ -317,9 +318,9 @@ fn write(txn: &mut WriteTxn, node: &str, action: &Action) {
     }
 }
 
-/// Removes an instance whose check is still critical.
+/// Deregisters an instance if its check is still critical.
 fn deregister(txn: &mut WriteTxn, node: &str, service_id: &str, check_id: &str) {
-    // A report may have come meanwhile, or another service in its place.
+    // A report may have arrived meanwhile, or the service may have been replaced.
     let check = txn.read().check(node, check_id);
     let still = check.is_some_and(|check| {
         check.status == CheckStatus::Critical && check.service_id == *service_id
@@ -328,7 +329,7 @@ fn deregister(txn: &mut WriteTxn, node: &str, service_id: &str, check_id: &str) 
         tracing::info!(
             service = service_id,
             check = check_id,
-            "a service was critical for too long and is deregistered"
+            "deregistering a service that was critical for too long"
         );
         txn.deregister_with_sidecar(node, service_id);
     }

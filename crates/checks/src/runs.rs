@@ -1,5 +1,5 @@
-//! The runs of checks that are going on. They make progress while somebody waits in [`Runs::next`]
-//! or [`Runs::while_waiting`].
+//! Runs of checks in progress. They make progress only while [`Runs::next`] or
+//! [`Runs::while_waiting`] is polled.
 
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ use crate::probe::Prober;
 use crate::probe::output::Found;
 use crate::settings::Settings;
 
-/// One that was given up has found nothing.
+/// An aborted run has no result.
 type Running = Pin<Box<dyn Future<Output = (Run, Option<Found>)> + Send>>;
 
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Runs {
         }
     }
 
-    /// The next result; pending while nothing is run. Cancel safe.
+    /// The next result; pending while there are no runs. Cancel safe.
     pub(crate) async fn next(&mut self) -> (Run, Found) {
         loop {
             match self.running.next().await {
@@ -61,7 +61,7 @@ impl Runs {
         }
     }
 
-    /// Waits for something else, and hands over the results that come meanwhile.
+    /// Waits for another future, and passes on results that arrive meanwhile.
     pub(crate) async fn while_waiting<T>(
         &mut self,
         other: impl Future<Output = T>,

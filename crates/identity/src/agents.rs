@@ -1,5 +1,5 @@
-//! Certificates that servers and their clients show each other: an authority of its own, and what it signs,
-//! with the profiles of `consul tls`. They are no identities of the mesh.
+//! Certificates for RPC between servers and their clients, with the profiles of `consul tls`: a
+//! separate CA and the certificates that it signs. They are not identities of the mesh.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -15,24 +15,24 @@ use time::OffsetDateTime;
 use crate::certificate::first_certificate;
 use crate::{CertificateInfo, IdentityError, PrivateKey, tls};
 
-/// What a new authority is made of.
+/// Parameters of a new CA.
 #[derive(Clone, Debug)]
 pub struct AgentAuthorityRequest {
     /// Common name.
     pub common_name: String,
-    /// URI of the cluster, where it has one.
+    /// URI of the cluster, if it has one.
     pub uri: Option<String>,
-    /// Domains below which it may sign; none means any.
+    /// Domains for which it may sign; empty means any.
     pub permitted_domains: Vec<String>,
     /// Serial number, below 2^127.
     pub serial: u128,
-    /// Beginning of the validity.
+    /// Start of the validity.
     pub now: SystemTime,
     /// Length of the validity.
     pub ttl: Duration,
 }
 
-/// What a certificate is made of. Its key is generated with it.
+/// Parameters of a certificate, whose key is generated with it.
 #[derive(Clone, Debug)]
 pub struct AgentRequest {
     /// Common name.
@@ -41,22 +41,21 @@ pub struct AgentRequest {
     pub dns_names: Vec<String>,
     /// IP addresses.
     pub ips: Vec<IpAddr>,
-    /// Whether it is shown in handshakes, by servers and clients alike. Without, it says nothing about
-    /// what it is for.
+    /// Whether it is for TLS handshakes of servers and clients. If false, it has no extended key usages.
     pub handshakes: bool,
     /// Serial number, below 2^127.
     pub serial: u128,
-    /// Beginning of the validity.
+    /// Start of the validity.
     pub now: SystemTime,
     /// Length of the validity.
     pub ttl: Duration,
 }
 
-/// A new self-signed authority: its certificate as PEM, and its EC P-256 key.
+/// Generates a self-signed CA: its certificate as PEM, and its EC P-256 key.
 ///
 /// # Errors
 ///
-/// When a name or the validity cannot be expressed, or the system gives no randomness.
+/// When a name or the validity cannot be encoded, or the system provides no randomness.
 pub fn generate_agent_authority(
     request: AgentAuthorityRequest,
 ) -> Result<(String, PrivateKey), IdentityError> {
@@ -88,18 +87,18 @@ pub fn generate_agent_authority(
     Ok((certificate.pem(), key))
 }
 
-/// A certificate as PEM with a new EC P-256 key, signed by an authority that is given as PEM.
+/// Issues a certificate as PEM with a new EC P-256 key, signed by a CA that is given as PEM.
 ///
 /// # Errors
 ///
-/// When the authority cannot be read or is none, its key is another one's, a name or the validity
-/// cannot be expressed, or a name is none that the authority may sign.
+/// When the CA is unreadable or may not sign, its key does not match, a name or the validity cannot
+/// be encoded, or the CA may not sign a name.
 pub fn issue_for_agent(
     authority: &str,
     authority_key: &str,
     request: AgentRequest,
 ) -> Result<(String, PrivateKey), IdentityError> {
-    // It checks that the two belong together, and that the certificate may sign.
+    // Validates that the pair matches and that the certificate may sign.
     crate::Authority::from_pem(authority, authority_key)?;
     let der = first_certificate(authority)?;
     let issuer = Issuer::from_ca_cert_der(&der, PrivateKey::from_pem(authority_key)?);
@@ -134,7 +133,7 @@ pub fn issue_for_agent(
         .signed_by(&key, &issuer)
         .map_err(IdentityError::Sign)?;
     CertificateInfo::from_der(certificate.der())?;
-    // All names are judged, whichever of them a client asks for.
+    // All names are checked, since clients may verify any of them.
     let mut names = request.dns_names.iter();
     if let Some(name) = names.find(|name| tls::server_name(name).is_ok()) {
         let chain = [certificate.der().clone()];
@@ -164,7 +163,7 @@ fn params(
     Ok(params)
 }
 
-/// Whole seconds, as certificates hold them, of years that they can express.
+/// A time with the resolution of certificates, within the years that they can represent.
 fn date(time: SystemTime) -> Result<OffsetDateTime, IdentityError> {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
     since
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_trusts_the_authority_accepts_the_server() {
+    fn a_client_that_trusts_the_ca_accepts_the_server() {
         let authority = authority(&["consul"]);
         let name = "server.dc1.consul";
         let certificate = first_certificate(&issued(&authority, name).unwrap()).unwrap();
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_has_to_be_the_authoritys() {
+    fn the_key_must_match_the_ca() {
         let (one, other) = (authority(&[]), authority(&[]));
         let request = AgentRequest {
             common_name: "x".to_owned(),

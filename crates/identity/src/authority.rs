@@ -1,7 +1,7 @@
-//! A signing certificate with its key: makes roots, issues leaf certificates, signs requests.
+//! A CA certificate with its key: creates roots, issues leaf certificates and signs requests.
 //!
-//! Profiles are those of Consul's built-in CA, so that its tools and proxies accept them. Whether a
-//! requester may have a name is not decided here.
+//! Certificate profiles are those of Consul's built-in CA, so that Consul's tools and proxies accept
+//! them. Callers decide whether a requester may have a name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,14 +22,14 @@ use crate::certificate::{first_certificate, ip_address};
 use crate::key::key_id;
 use crate::{CertificateInfo, IdentityError, PrivateKey};
 
-/// How far the validity of a leaf certificate reaches back, for proxies whose clock is behind.
+/// How far leaf certificates are backdated, for proxies whose clock is behind.
 const BACKDATE: Duration = Duration::from_secs(60);
 
-/// The validity reaches back by at most this part of itself: a tenth. A certificate that lives for
-/// seconds would be expired when it is made otherwise.
+/// Backdating is limited to a tenth of the lifetime. Otherwise certificates with lifetimes of seconds
+/// would be expired when they are issued.
 const BACKDATE_PART: u32 = 10;
 
-/// What a new root is made of.
+/// Parameters of a new root.
 #[derive(Clone, Debug)]
 pub struct RootRequest {
     /// Common name, the only part of the subject.
@@ -38,13 +38,13 @@ pub struct RootRequest {
     pub uri: String,
     /// Serial number, below 2^127.
     pub serial: u128,
-    /// Beginning of the validity.
+    /// Start of the validity.
     pub now: SystemTime,
     /// Length of the validity.
     pub ttl: Duration,
 }
 
-/// What a leaf certificate is made of. Its key is generated with it.
+/// Parameters of a leaf certificate, whose key is generated with it.
 #[derive(Clone, Debug)]
 pub struct LeafRequest {
     /// URI names; a SPIFFE ID is exactly one.
@@ -61,7 +61,7 @@ pub struct LeafRequest {
     pub ttl: Duration,
 }
 
-/// What the signer decides about a certificate for someone else's key.
+/// Serial number and validity of a certificate for another party's key, set by the signer.
 #[derive(Clone, Copy, Debug)]
 pub struct CsrProfile {
     /// Serial number, below 2^127.
@@ -75,15 +75,15 @@ pub struct CsrProfile {
 /// A leaf certificate and its key.
 #[derive(Clone, Debug)]
 pub struct IssuedCertificate {
-    /// The certificate alone, without those that signed it.
+    /// The certificate alone, without intermediates.
     pub cert_pem: String,
     /// Its private key.
     pub key: PrivateKey,
-    /// What it says.
+    /// The parsed certificate.
     pub info: CertificateInfo,
 }
 
-/// A certificate that signs others, and its key.
+/// A CA certificate with its key.
 pub struct Authority {
     cert_pem: String,
     key: PrivateKey,
@@ -92,20 +92,20 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new self-signed root with a new EC P-256 key.
+    /// Generates a self-signed root with a new EC P-256 key.
     ///
     /// # Errors
     ///
-    /// When a name or the validity cannot be expressed, or the system gives no randomness.
+    /// When a name or the validity cannot be encoded, or the system provides no randomness.
     pub fn generate_root(request: RootRequest) -> Result<Authority, IdentityError> {
         Authority::root_of(request, PrivateKey::generate()?)
     }
 
-    /// A new self-signed root with this key.
+    /// Creates a self-signed root with this key.
     ///
     /// # Errors
     ///
-    /// When a name or the validity cannot be expressed.
+    /// When a name or the validity cannot be encoded.
     pub fn root_of(request: RootRequest, key: PrivateKey) -> Result<Authority, IdentityError> {
         let mut params = validity(request.serial, request.now, request.ttl)?;
         params
@@ -123,11 +123,11 @@ impl Authority {
         Authority::new(certificate.der(), certificate.pem(), key)
     }
 
-    /// Reads a signing certificate and its key; only the first certificate of the text counts.
+    /// Parses a CA certificate, the first in the text, and its key.
     ///
     /// # Errors
     ///
-    /// When one cannot be read, they do not belong together, or the certificate may not sign.
+    /// When one is unreadable, they do not match, or the certificate may not sign.
     pub fn from_pem(cert: &str, key: &str) -> Result<Authority, IdentityError> {
         let der = first_certificate(cert)?;
         Authority::new(&der, cert.to_owned(), PrivateKey::from_pem(key)?)
@@ -140,7 +140,7 @@ impl Authority {
     ) -> Result<Authority, IdentityError> {
         let info = CertificateInfo::from_der(der)?;
         if !info.is_ca {
-            let reason = "its basic constraints do not say CA";
+            let reason = "its basic constraints do not include CA";
             return Err(IdentityError::NotAnAuthority { reason });
         }
         check_pair(der, &key)?;
@@ -163,13 +163,13 @@ impl Authority {
         &self.cert_pem
     }
 
-    /// The private key as PEM: the secret itself, to be handed on with care.
+    /// The private key as PEM. This exposes the secret.
     #[must_use]
     pub fn key_pem(&self) -> String {
         self.key.to_pem()
     }
 
-    /// What the certificate says.
+    /// The parsed certificate.
     #[must_use]
     pub fn info(&self) -> &CertificateInfo {
         &self.info
@@ -179,7 +179,7 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// When a name or the validity cannot be expressed, or the system gives no randomness.
+    /// When a name or the validity cannot be encoded, or the system provides no randomness.
     pub fn issue(&self, request: LeafRequest) -> Result<IssuedCertificate, IdentityError> {
         let names = names(&request)?;
         let profile = CsrProfile {
@@ -198,13 +198,13 @@ impl Authority {
 
     /// Signs a request with the leaf profile and returns the certificate as PEM.
     ///
-    /// The key and the URI, DNS and IP names come from the request; everything else that it asks
-    /// for is left out.
+    /// The key and the URI, DNS and IP names are taken from the request; everything else in it is
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, does
-    /// not hold exactly one URI, or holds a name of another kind.
+    /// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, does not
+    /// have exactly one URI, or has a name of another type.
     pub fn sign_csr(&self, csr_pem: &str, profile: CsrProfile) -> Result<String, IdentityError> {
         let der = request_der(csr_pem)?;
         let request = parse_request(&der)?;
@@ -226,7 +226,7 @@ impl Authority {
         names: Vec<SanType>,
         profile: CsrProfile,
     ) -> Result<rcgen::Certificate, IdentityError> {
-        // The subject stays empty, for which the library marks the names as critical.
+        // The subject remains empty, so the library marks the names as critical.
         let mut params = backdated(profile)?;
         params.subject_alt_names = names;
         params.is_ca = IsCa::ExplicitNoCa;
@@ -257,21 +257,21 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// The names that a request asks for.
+/// The names in a request.
 #[derive(Debug, Default)]
 pub struct CsrNames {
     /// Its URIs.
     pub uris: Vec<String>,
-    /// Whether there are DNS names or IP addresses, too.
+    /// Whether there are DNS names or IP addresses as well.
     pub hosts: bool,
 }
 
-/// The names that a request asks for, after its signature has been checked.
+/// Parses the names in a request after verifying its signature.
 ///
 /// # Errors
 ///
-/// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, or holds a
-/// name that is no URI, DNS name or IP address.
+/// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, or has a name
+/// other than URIs, DNS names and IP addresses.
 pub fn csr_names(csr_pem: &str) -> Result<CsrNames, IdentityError> {
     let der = request_der(csr_pem)?;
     let mut names = CsrNames::default();
@@ -284,7 +284,7 @@ pub fn csr_names(csr_pem: &str) -> Result<CsrNames, IdentityError> {
     Ok(names)
 }
 
-/// The names that a leaf is to have.
+/// The names for a leaf certificate.
 pub(crate) fn names(request: &LeafRequest) -> Result<Vec<SanType>, IdentityError> {
     let mut names = Vec::new();
     for uri in &request.uris {
@@ -297,7 +297,7 @@ pub(crate) fn names(request: &LeafRequest) -> Result<Vec<SanType>, IdentityError
     Ok(names)
 }
 
-/// Parameters with an empty subject and what all certificates here have in common.
+/// Parameters with an empty subject and the fields that all certificates share.
 pub(crate) fn validity(
     serial: u128,
     not_before: SystemTime,
@@ -313,7 +313,7 @@ pub(crate) fn validity(
     Ok(params)
 }
 
-/// The same, with a validity that reaches back a little.
+/// As [`validity`], but backdated.
 pub(crate) fn backdated(profile: CsrProfile) -> Result<CertificateParams, IdentityError> {
     let backdate = BACKDATE.min(profile.ttl / BACKDATE_PART);
     let not_before = profile.now.checked_sub(backdate);
@@ -321,7 +321,7 @@ pub(crate) fn backdated(profile: CsrProfile) -> Result<CertificateParams, Identi
     validity(profile.serial, not_before, profile.ttl)
 }
 
-/// Whole seconds, as certificates hold them.
+/// A time with the resolution of certificates: whole seconds.
 fn date(time: SystemTime) -> Result<OffsetDateTime, IdentityError> {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
     since

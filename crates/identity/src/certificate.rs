@@ -1,4 +1,4 @@
-//! What a certificate says, as plain values. It is read, not verified.
+//! Parses certificates into plain values. Parsing does not verify them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use crate::IdentityError;
 use crate::key::key_id;
 use crate::tls::provider;
 
-/// The parts of a certificate that the mesh works with.
+/// The parts of a certificate that the mesh uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateInfo {
     /// SHA-1 of the certificate's DER form, lower-case hex bytes joined by colons.
@@ -34,25 +34,25 @@ pub struct CertificateInfo {
     pub not_before: SystemTime,
     /// Last second of its validity.
     pub not_after: SystemTime,
-    /// Identifier of its key, hex bytes joined by colons; the SHA-256 of the public key when the
-    /// certificate does not say one.
+    /// Subject key id, hex bytes joined by colons; the SHA-256 of the public key if the certificate
+    /// has none.
     pub subject_key_id: String,
-    /// Identifier of the key that signed it, when it says so.
+    /// Authority key id, if the certificate has one.
     pub authority_key_id: Option<String>,
     /// Whether it may sign others.
     pub is_ca: bool,
-    /// Whether it is signed in its own name, as roots are.
+    /// Whether subject and issuer are equal, as in roots.
     pub is_self_issued: bool,
     /// SHA-256 of its public key, hex bytes joined by colons.
     pub public_key: String,
-    /// The algorithm of its key: `ec`, `rsa`, or empty for another one.
+    /// The algorithm of its key: `ec`, `rsa`, or empty for others.
     pub key_type: &'static str,
-    /// The size of its key; 0 for another algorithm.
+    /// The size of its key; 0 for other algorithms.
     pub key_bits: u32,
 }
 
 impl CertificateInfo {
-    /// Reads the first certificate in a PEM text.
+    /// Parses the first certificate in a PEM text.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl CertificateInfo {
         CertificateInfo::from_der(&first_certificate(pem)?)
     }
 
-    /// Reads a certificate in DER form.
+    /// Parses a certificate in DER form.
     ///
     /// # Errors
     ///
@@ -115,12 +115,12 @@ impl CertificateInfo {
     }
 }
 
-/// The algorithm of a key as the API names it, and its size.
+/// The algorithm of a key in the API's notation, and its size.
 fn key_kind(key: &SubjectPublicKeyInfo<'_>) -> (&'static str, u32) {
     let bits = |size: usize| u32::try_from(size).unwrap_or_default();
     match key.parsed() {
         Ok(PublicKey::RSA(key)) => ("rsa", bits(key.key_size())),
-        // An uncompressed point is a byte and two coordinates of whole bytes.
+        // An uncompressed point consists of one byte and two coordinates of whole bytes.
         Ok(PublicKey::EC(point)) => match bits(point.data().len().saturating_sub(1) / 2 * 8) {
             528 => ("ec", 521),
             bits => ("ec", bits),
@@ -129,11 +129,11 @@ fn key_kind(key: &SubjectPublicKeyInfo<'_>) -> (&'static str, u32) {
     }
 }
 
-/// Whether the key of `issuer` has signed the first certificate of `pem`, and their names fit.
+/// Whether the first certificate of `pem` is signed by the key of `issuer`, and their names match.
 ///
 /// # Errors
 ///
-/// [`IdentityError::ParseCertificate`] when one of them cannot be read.
+/// [`IdentityError::ParseCertificate`] when one of them is unreadable.
 pub fn is_issued_by(pem: &str, issuer: &str) -> Result<bool, IdentityError> {
     let (der, issuer) = (first_certificate(pem)?, first_certificate(issuer)?);
     let (_, certificate) = X509Certificate::from_der(&der).map_err(malformed)?;
@@ -143,7 +143,7 @@ pub fn is_issued_by(pem: &str, issuer: &str) -> Result<bool, IdentityError> {
         certificate.tbs_certificate.as_ref(),
         &certificate.signature_value.data,
     );
-    // What is right for one algorithm is right for no other.
+    // A signature is valid for at most one algorithm.
     let algorithms = provider().signature_verification_algorithms.all;
     let key = &issuer.public_key().subject_public_key.data;
     let mut verified = algorithms
@@ -152,7 +152,7 @@ pub fn is_issued_by(pem: &str, issuer: &str) -> Result<bool, IdentityError> {
     Ok(names && verified.any(|verified| verified.is_ok()))
 }
 
-/// The certificates of a PEM text, each as a text of its own that ends with a newline.
+/// Splits a PEM text into its certificates, each ending with a newline.
 ///
 /// # Errors
 ///

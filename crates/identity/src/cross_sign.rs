@@ -1,5 +1,6 @@
-//! A certificate of another root, signed by this one: it links what the other root signs to those who
-//! trust only this root. It is the same certificate but for issuer, validity and serial number.
+//! Cross-signing: a certificate for another root, signed by this CA. It links certificates of the
+//! other root to peers that trust only this one. Apart from issuer, validity and serial number, it
+//! equals the other root.
 
 use rcgen::string::{BmpString, Ia5String, PrintableString, TeletexString, UniversalString};
 use rcgen::{CustomExtension, DistinguishedName, DnType, DnValue, IsCa, SubjectPublicKeyInfo};
@@ -13,21 +14,21 @@ use crate::certificate::first_certificate;
 use crate::{Authority, CertificateInfo, CsrProfile, IdentityError};
 
 impl Authority {
-    /// Signs the first certificate of `root` anew. Its subject, key and extensions stay as they are.
+    /// Cross-signs the first certificate of `root`. Subject, key and extensions are unchanged.
     ///
     /// # Errors
     ///
-    /// When it is no certificate that may sign others, or its subject cannot be repeated exactly.
+    /// When it is not a CA certificate, or its subject cannot be encoded identically.
     pub fn cross_sign(&self, root: &str, profile: CsrProfile) -> Result<String, IdentityError> {
         let der = first_certificate(root)?;
         if !CertificateInfo::from_der(&der)?.is_ca {
-            let reason = "its basic constraints do not say CA";
+            let reason = "its basic constraints do not include CA";
             return Err(IdentityError::NotAnAuthority { reason });
         }
         let (_, parsed) = X509Certificate::from_der(&der).map_err(unreadable)?;
         let mut params = backdated(profile)?;
         params.distinguished_name = name(parsed.subject())?;
-        // Basic constraints and all others are taken over as they are written.
+        // Basic constraints and all other extensions are copied verbatim.
         params.is_ca = IsCa::NoCa;
         for extension in parsed.extensions() {
             if extension.oid == OID_X509_EXT_AUTHORITY_KEY_IDENTIFIER {
@@ -44,13 +45,13 @@ impl Authority {
         let signed = signed.map_err(IdentityError::Sign)?;
         let (_, copy) = X509Certificate::from_der(signed.der()).map_err(unreadable)?;
         if copy.subject().as_raw() != parsed.subject().as_raw() {
-            return Err(unreadable("its subject cannot be written again as it is"));
+            return Err(unreadable("its subject cannot be encoded identically"));
         }
         Ok(signed.pem())
     }
 }
 
-/// The name as the library keeps it, which has one value for each part.
+/// The name in the library's form, which has a single value per attribute.
 fn name(name: &X509Name<'_>) -> Result<DistinguishedName, IdentityError> {
     let mut copy = DistinguishedName::new();
     for part in name.iter() {
@@ -83,7 +84,7 @@ fn value(attribute: &AttributeTypeAndValue<'_>) -> Result<DnValue, IdentityError
         Tag::UniversalString => DnValue::UniversalString(
             UniversalString::from_utf32be(bytes.to_vec()).map_err(unreadable)?,
         ),
-        _ => return Err(unreadable("a part of its subject is no text")),
+        _ => return Err(unreadable("a part of its subject is not text")),
     })
 }
 
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
     use crate::{KeyKind, LeafRequest, PrivateKey, RootRequest, is_issued_by};
 
-    /// Whole seconds, as certificates hold them.
+    /// A time with the resolution of certificates.
     fn now() -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
     }
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_signs_every_other_and_a_chain_holds_under_the_old_root() {
+    fn cross_signed_chains_are_valid_for_all_key_kinds() {
         let now = now();
         let profile = CsrProfile {
             serial: 99,
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_every_shape_are_repeated_exactly() {
+    fn subjects_are_copied_exactly() {
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Constrained(1));
         let mut subject = DistinguishedName::new();
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(first.subject().as_raw(), second.subject().as_raw());
         let constraints = second.basic_constraints().unwrap().unwrap();
         assert_eq!(constraints.value.path_len_constraint, Some(1));
-        // A leaf is no root.
+        // A leaf is not a root.
         let leaf = rcgen::CertificateParams::default()
             .self_signed(&key)
             .unwrap();

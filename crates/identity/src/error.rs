@@ -1,62 +1,62 @@
-//! What can go wrong with keys and certificates.
+//! Errors of keys and certificates.
 
-/// A key or certificate cannot be made or read.
+/// A key or certificate cannot be created or parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The system gave no randomness or refused the algorithm.
+    /// The system provided no randomness or refused the algorithm.
     #[error("cannot generate a private key: {0}")]
     GenerateKey(#[source] rcgen::Error),
-    /// The text of a private key; its content is never repeated.
+    /// The text is not a private key; it is never quoted.
     #[error(
         "not a private key in PEM form (PKCS#8, SEC1 or PKCS#1; EC P-256, P-384, P-521, RSA or Ed25519)"
     )]
     ParseKey,
-    /// The text or bytes of a certificate.
+    /// The text or bytes are not a certificate.
     #[error("not a certificate: {reason}")]
     ParseCertificate {
-        /// What the parser found.
+        /// The parser's message.
         reason: String,
     },
-    /// A certificate cannot sign others.
+    /// The certificate may not sign others.
     #[error("the certificate cannot be an authority: {reason}")]
     NotAnAuthority {
-        /// What it lacks.
+        /// The reason.
         reason: &'static str,
     },
-    /// A certificate and a key that do not belong together.
+    /// The certificate and the key do not match.
     #[error("the private key does not belong to the certificate: give both of the same pair")]
     KeyMismatch,
-    /// The text of a certificate signing request, or its signature.
+    /// The certificate request is malformed, or its signature is invalid.
     #[error("invalid CSR: {reason}")]
     InvalidRequest {
-        /// What is wrong with it; the requester has to change that.
+        /// The problem, which the requester has to fix.
         reason: String,
     },
-    /// A name that a certificate cannot hold.
-    #[error("{name:?} cannot stand in a certificate: only ASCII is possible")]
+    /// The name is not valid in certificates.
+    #[error("{name:?} is not valid in a certificate: only ASCII is supported")]
     InvalidName {
         /// The name.
         name: String,
     },
-    /// What no client would accept from an authority, such as a name outside of its domains.
+    /// The CA may not sign this, such as a name outside of its domains; clients would refuse it.
     #[error("the authority may not sign this certificate: {reason}")]
     NotPermitted {
-        /// What a client would say.
+        /// The reason.
         reason: String,
     },
-    /// A validity outside the years that a certificate can express.
+    /// The validity is outside the years that certificates can represent.
     #[error("the validity of the certificate is out of range: check the clock and the lifetime")]
     Validity,
-    /// The text of a sealing key; its content is never repeated.
+    /// The text is not a sealing key; it is never quoted.
     #[error(
         "not a key of 32 bytes in hexadecimal digits or base64: make one with \
          `openssl rand -hex 32`"
     )]
     ParseSealingKey,
-    /// The system gave no randomness.
-    #[error("cannot encrypt: the system gives no randomness")]
+    /// The system provided no randomness.
+    #[error("cannot encrypt: the system provides no randomness")]
     Seal,
-    /// Another key, another place, or damage.
+    /// The value was sealed with another key or for another place, or is damaged.
     #[error("cannot decrypt: it was encrypted with another key, or it is damaged")]
     Unseal,
     /// Encoding or signing failed.

@@ -1,4 +1,4 @@
-//! Private keys. They are generated, read and written here, and printed nowhere.
+//! Private keys: generation, parsing and encoding. They are redacted in output.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::IdentityError;
 
-/// The algorithm of a key, and its size.
+/// Algorithm and size of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyKind {
     /// ECDSA over P-256.
@@ -27,7 +27,7 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [KeyKind; 5] = [
         KeyKind::EcP256,
         KeyKind::EcP384,
@@ -45,7 +45,7 @@ impl KeyKind {
         }
     }
 
-    /// The size.
+    /// The size in bits.
     #[must_use]
     pub fn bits(self) -> u32 {
         match self {
@@ -58,7 +58,7 @@ impl KeyKind {
     }
 }
 
-/// A private key. Copies share the memory it is in.
+/// A private key. Clones share the same memory.
 #[derive(Clone)]
 pub struct PrivateKey {
     pair: Arc<KeyPair>,
@@ -66,20 +66,20 @@ pub struct PrivateKey {
 }
 
 impl PrivateKey {
-    /// A new EC P-256 key, the kind that every leaf certificate has.
+    /// Generates an EC P-256 key, the kind that every leaf certificate has.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::GenerateKey`] when the system gives no randomness.
+    /// [`IdentityError::GenerateKey`] when the system provides no randomness.
     pub fn generate() -> Result<PrivateKey, IdentityError> {
         PrivateKey::generate_kind(KeyKind::EcP256)
     }
 
-    /// A new key of this kind. One of RSA takes seconds of computing at worst.
+    /// Generates a key of this kind. RSA keys can take seconds of CPU time.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::GenerateKey`] when the system gives no randomness.
+    /// [`IdentityError::GenerateKey`] when the system provides no randomness.
     pub fn generate_kind(kind: KeyKind) -> Result<PrivateKey, IdentityError> {
         let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
         let pair = match kind {
@@ -97,7 +97,7 @@ impl PrivateKey {
         })
     }
 
-    /// Reads the first private key in a PEM text; other sections before it are skipped.
+    /// Parses the first private key in a PEM text; other sections before it are skipped.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl PrivateKey {
         let pair = KeyPair::try_from(&der).map_err(|_| IdentityError::ParseKey)?;
         let pem = match der {
             PrivateKeyDer::Pkcs8(_) => pair.serialize_pem(),
-            // The library would label the other encodings as PKCS#8, which they are not.
+            // The library would mislabel the other encodings as PKCS#8.
             _ => pem.to_owned(),
         };
         Ok(PrivateKey {
@@ -117,13 +117,13 @@ impl PrivateKey {
         })
     }
 
-    /// The key as PEM: the secret itself, to be handed on with care.
+    /// The key as PEM. This exposes the secret.
     #[must_use]
     pub fn to_pem(&self) -> String {
         self.pem.to_string()
     }
 
-    /// SHA-256 of the public key in PKIX form: the key identifier in certificates.
+    /// SHA-256 of the public key in PKIX form, used as the key id in certificates.
     pub(crate) fn key_id(&self) -> Vec<u8> {
         key_id(&self.pair.subject_public_key_info())
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_can_be_kept_as_text() {
+    fn every_kind_survives_a_round_trip_through_pem() {
         for kind in KeyKind::ALL {
             let key = PrivateKey::generate_kind(kind).unwrap();
             let read = PrivateKey::from_pem(&key.to_pem()).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_form_that_consul_writes() {
+    fn parses_the_format_of_consul() {
         // The SEC1 form of a P-256 key without its optional parts.
         let key = PrivateKey::generate().unwrap();
         let pkcs8 = PrivateKeyDer::from_pem_slice(key.to_pem().as_bytes()).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_key_without_repeating_it() {
+    fn refuses_invalid_keys_without_quoting_them() {
         for text in [
             "",
             "hunter2",

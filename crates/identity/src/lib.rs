@@ -1,9 +1,9 @@
-//! Keys, certificates and TLS configurations: the only crate that sees private keys as such.
+//! Keys, certificates and TLS configurations. Other crates do not handle private keys directly.
 //!
-//! It also seals what is stored ([`SealingKey`]).
+//! Also encrypts stored values ([`SealingKey`]).
 //!
-//! It signs what it is asked to sign: who may have which name is decided by its callers. It never
-//! reads the clock, and keys are printed as `***`.
+//! Callers authorize what is signed; nothing here checks whether a requester may have a name. Never
+//! reads the clock; keys are printed as `***`.
 
 mod agents;
 mod authority;

@@ -1,4 +1,5 @@
-//! A certificate and its key as others give them, to be shown to callers. They are looked at, not kept.
+//! Validates a certificate and key that operators provide for presentation to clients. Nothing is
+//! stored.
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
@@ -6,32 +7,32 @@ use x509_parser::public_key::PublicKey;
 use crate::certificate::first_certificate;
 use crate::key::{PrivateKey, key_id};
 
-/// The shortest RSA key that Envoy takes, in bits.
+/// The minimum size of RSA keys in Envoy, in bits.
 const RSA_BITS: usize = 2048;
 
-/// A certificate and a key that cannot be shown together. Consul's words; nothing of the key is
-/// repeated.
+/// A certificate and a key that cannot be used together. Texts are Consul's; the key is never quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPair {
-    /// The key cannot be read.
+    /// The key is unreadable.
     #[error("failed to parse private key PEM")]
     Key,
     /// The key is too short.
     #[error("key length must be at least {RSA_BITS} bits")]
     KeyLength,
-    /// The certificate cannot be read.
+    /// The certificate is unreadable.
     #[error("failed to parse certificate PEM: {0}")]
     Certificate(String),
-    /// They do not belong together.
+    /// They do not match.
     #[error("tls: private key does not match public key")]
     Mismatch,
 }
 
-/// Whether the first certificate of a PEM text and a key in PEM belong together, and Envoy takes them.
+/// Validates that the first certificate of a PEM text and a PEM key match, and that Envoy accepts
+/// them.
 ///
 /// # Errors
 ///
-/// [`BadPair`] says which of the two is wrong.
+/// [`BadPair`] names the invalid one.
 pub fn check_pair(certificate: &str, key: &str) -> Result<(), BadPair> {
     let bad = |error: String| BadPair::Certificate(error);
     let der = first_certificate(certificate).map_err(|error| bad(error.to_string()))?;
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_taken_with_its_own_key_only() {
+    fn a_certificate_requires_its_own_key() {
         let ((certificate, key), (_, other)) = (pair(), pair());
         assert_eq!(check_pair(&certificate, &key), Ok(()));
         assert_eq!(check_pair(&certificate, &other), Err(BadPair::Mismatch));

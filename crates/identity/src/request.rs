@@ -1,4 +1,4 @@
-//! Requests for certificates that somebody else signs.
+//! Certificate requests for another signer.
 
 use rcgen::{CertificateParams, DistinguishedName};
 
@@ -7,7 +7,7 @@ use crate::certificate::colon_hex;
 use crate::key::key_id;
 use crate::{IdentityError, LeafRequest, PrivateKey};
 
-/// A new key, and the request for its certificate.
+/// A new key and the request for its certificate.
 #[derive(Clone, Debug)]
 pub struct LeafKey {
     /// The key.
@@ -17,11 +17,12 @@ pub struct LeafKey {
 }
 
 impl LeafKey {
-    /// A new EC P-256 key and a request with these names. Serial number and validity are the signer's.
+    /// Generates an EC P-256 key and a request with these names. Serial number and validity are set
+    /// by the signer.
     ///
     /// # Errors
     ///
-    /// When a name cannot be expressed, or the system gives no randomness.
+    /// When a name cannot be encoded, or the system provides no randomness.
     pub fn generate(request: &LeafRequest) -> Result<LeafKey, IdentityError> {
         let key = PrivateKey::generate()?;
         let mut params = CertificateParams::default();
@@ -33,8 +34,8 @@ impl LeafKey {
     }
 }
 
-/// SHA-256 of the public key in a request, hex bytes joined by colons, after its signature has been
-/// checked.
+/// SHA-256 of the public key in a request, hex bytes joined by colons. Verifies the request's
+/// signature.
 ///
 /// # Errors
 ///

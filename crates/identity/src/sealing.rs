@@ -1,7 +1,7 @@
-//! Sealing: encryption of what is stored, so that a stolen file or backup gives no secrets away.
+//! Sealing: encryption of stored values, so that stolen files or backups reveal no secrets.
 //!
-//! AES-256-GCM with a random nonce for each value. Each value is bound to where it stands: moved to
-//! another place, it does not open.
+//! AES-256-GCM with a random nonce per value. Each value is bound to its place in the store and
+//! cannot be decrypted at another one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::IdentityError;
 /// The length of a key in bytes.
 const KEY_LEN: usize = 32;
 
-/// The first byte of everything that is sealed, so that another way to seal can follow.
+/// The first byte of every sealed value, for future changes of the format.
 const VERSION: u8 = 1;
 
-/// A key that seals and opens. Copies share the memory it is in.
+/// A key for sealing. Clones share the same memory.
 #[derive(Clone)]
 pub struct SealingKey {
     shared: Arc<Shared>,
@@ -30,22 +30,22 @@ struct Shared {
 }
 
 impl SealingKey {
-    /// A new random key.
+    /// Generates a random key.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Seal`] when the system gives no randomness.
+    /// [`IdentityError::Seal`] when the system provides no randomness.
     pub fn generate() -> Result<SealingKey, IdentityError> {
         let mut bytes = [0; KEY_LEN];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| IdentityError::Seal)?;
         SealingKey::new(bytes)
     }
 
-    /// Reads a key: 32 bytes as 64 hexadecimal digits or as base64, white space around it aside.
+    /// Parses a key: 32 bytes as 64 hexadecimal digits or base64; surrounding whitespace is ignored.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::ParseSealingKey`] for anything else; the text is not repeated.
+    /// [`IdentityError::ParseSealingKey`] for anything else; the text is not quoted.
     pub fn from_text(text: &str) -> Result<SealingKey, IdentityError> {
         let text = text.trim();
         let bytes = match from_hex(text) {
@@ -65,18 +65,19 @@ impl SealingKey {
         })
     }
 
-    /// The key as 64 hexadecimal digits: the secret itself, to be handed on with care.
+    /// The key as 64 hexadecimal digits. This exposes the secret.
     #[must_use]
     pub fn to_text(&self) -> String {
         let digits = self.shared.bytes.iter();
         digits.map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Encrypts a value; `place` says where it will stand, and is not part of the result.
+    /// Encrypts a value. `place` is where the value will be stored; it is authenticated, but not part
+    /// of the result.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Seal`] when the system gives no randomness.
+    /// [`IdentityError::Seal`] when the system provides no randomness.
     pub fn seal(&self, place: &[u8], value: &[u8]) -> Result<Vec<u8>, IdentityError> {
         let mut text = value.to_vec();
         let nonce = self
@@ -91,7 +92,7 @@ impl SealingKey {
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Unseal`] when the key or the place is another one, or the value is damaged.
+    /// [`IdentityError::Unseal`] when the key or place differs, or the value is damaged.
     pub fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, IdentityError> {
         let sealed = sealed.strip_prefix(&[VERSION]);
         let parts = sealed.and_then(<[u8]>::split_first_chunk::<NONCE_LEN>);
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_opens_with_the_same_key_at_the_same_place() {
+    fn a_sealed_value_opens_with_the_same_key_and_place() {
         let key = SealingKey::generate().unwrap();
         let sealed = key.seal(b"here", b"the secret").unwrap();
         assert_eq!(key.open(b"here", &sealed).unwrap(), b"the secret");
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_as_openssl_writes_it() {
+    fn keys_generated_by_openssl_are_parsed() {
         let hex = "00".repeat(31) + "fF\n";
         let base64 = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAP8=\n";
         let key = SealingKey::from_text(&hex).unwrap();
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_no_key_is_printed() {
+    fn invalid_keys_are_refused_and_keys_are_redacted() {
         for text in ["", "hunter2", &"00".repeat(31), &"0g".repeat(32), "AAAA"] {
             let error = SealingKey::from_text(text).unwrap_err();
             assert!(text.is_empty() || !format!("{error} {error:?}").contains(text));

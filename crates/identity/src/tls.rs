@@ -1,7 +1,7 @@
-//! TLS configurations for connections to servers and for serving gRPC.
+//! TLS configurations for clients and for gRPC servers.
 //!
-//! Files are read once, when a configuration is made. The cryptography is passed explicitly: no
-//! process-wide default is needed or set.
+//! Files are read once, when a configuration is built. The crypto provider is passed explicitly; no
+//! process-wide default is required or set.
 
 mod error;
 mod insecure;
@@ -26,30 +26,30 @@ use self::pem::Source;
 /// The ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";
 
-/// How a client verifies its server, and the client's own certificate.
+/// Verification of the server, and the client's own certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// PEM file, or directory whose PEM files are all read, that replaces the roots of the system.
-    /// In directories, entries that start with `..` are skipped and links to files are followed,
-    /// which is how Kubernetes mounts secrets. A server whose own certificate is in here is accepted,
-    /// even if that is a CA certificate. `None`: the roots of the system.
+    /// PEM file, or directory of PEM files, that replaces the system's roots. In directories, entries
+    /// that start with `..` are skipped and links to files are followed, since Kubernetes mounts
+    /// secrets that way. A server whose own certificate is included is accepted, even if that is a CA
+    /// certificate. `None` means the system's roots.
     pub ca: Option<PathBuf>,
     /// PEM files of the client's certificate chain and its key.
     pub client_cert: Option<(PathBuf, PathBuf)>,
-    /// Accepts any certificate for any name: for experiments only.
+    /// Accepts any certificate for any name; for experiments only.
     pub insecure_skip_verify: bool,
-    /// Offers HTTP/2 in the handshake. A server that does not answer the offer is accepted.
+    /// Whether to offer HTTP/2 with ALPN. Servers that do not select it are accepted.
     pub alpn_h2: bool,
 }
 
-/// The cryptography of every TLS configuration here.
+/// The crypto provider of all TLS configurations here.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// The name to verify a server by; an IP address is looked for in the certificate's IP names and
-/// not sent in the handshake.
+/// Parses the name for verifying a server. An IP address is compared with the certificate's IP names
+/// and is not sent as SNI.
 ///
 /// # Errors
 ///
@@ -60,16 +60,16 @@ pub fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
     })
 }
 
-/// Configuration of a client, TLS 1.2 and 1.3.
+/// Builds a client configuration for TLS 1.2 and 1.3.
 ///
 /// # Errors
 ///
-/// [`TlsError`] names the file that cannot be used and what to do.
+/// [`TlsError`] names the unusable file and the remedy.
 pub fn client_config(options: &ClientTls) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Library)?;
-    // Read even when nothing is verified, so that a wrong path is not found out years later.
+    // Read even if nothing is verified, so that a wrong path is detected now and not years later.
     let named = match options.ca.as_deref() {
         Some(path) => Some((trust::from_path(path)?, path.display().to_string())),
         None => None,
@@ -102,12 +102,12 @@ pub fn client_config(options: &ClientTls) -> Result<Arc<ClientConfig>, TlsError>
     Ok(Arc::new(config))
 }
 
-/// Configuration of a client that verifies its server with the authorities of a PEM text, TLS 1.2 and
-/// 1.3. `origin` is what errors call the text.
+/// Builds a client configuration for TLS 1.2 and 1.3 that verifies servers with the CA certificates
+/// of a PEM text. `origin` is the text's name in errors.
 ///
 /// # Errors
 ///
-/// [`TlsError`] says why the text cannot be used.
+/// [`TlsError`] contains the reason why the text is unusable.
 pub fn client_config_with_roots(pem: &str, origin: &str) -> Result<Arc<ClientConfig>, TlsError> {
     let roots = trust::from_text(&Source::text(pem, origin))?;
     let verifier = NamedVerifier::new(roots, origin, provider())?;
@@ -120,14 +120,14 @@ pub fn client_config_with_roots(pem: &str, origin: &str) -> Result<Arc<ClientCon
     Ok(Arc::new(config))
 }
 
-/// Whether a client that trusts the authorities of `pem` would accept the certificates that a server
-/// showed, its own first, under `name` at the time `now`. `origin` is what errors call the text. For
-/// whoever looks at somebody else's connection: it opens none, and reads no clock.
+/// Whether a client that trusts the CA certificates in `pem` would accept a server's certificate
+/// chain, the leaf first, for `name` at the time `now`. `origin` is the text's name in errors. Opens
+/// no connection and never reads the clock; for inspecting connections of other processes.
 ///
 /// # Errors
 ///
-/// [`TlsError`] says why the text or the name cannot be used, or as [`TlsError::Refused`] what is wrong
-/// with the certificates.
+/// [`TlsError`] contains the reason why the text or name is unusable, or, as [`TlsError::Refused`],
+/// why the certificates are refused.
 pub fn verify_server(
     chain: &[CertificateDer<'static>],
     pem: &str,
@@ -147,13 +147,13 @@ pub fn verify_server(
     verified.map(|_| ()).map_err(TlsError::Refused)
 }
 
-/// Configuration of a gRPC server, TLS 1.2 and 1.3, with HTTP/2 in ALPN.
+/// Builds a gRPC server configuration for TLS 1.2 and 1.3 with HTTP/2 in ALPN.
 ///
-/// With `client_ca_pem`, only clients whose certificate one of these signed are let in.
+/// With `client_ca_pem`, clients must have a certificate that is signed by one of these CAs.
 ///
 /// # Errors
 ///
-/// [`TlsError`] says which of the texts cannot be used.
+/// [`TlsError`] names the unusable text.
 pub fn server_config(
     cert_pem: &str,
     key_pem: &str,
@@ -190,24 +190,24 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// What a server asks of its clients beyond a handshake.
+/// Restrictions of a server on its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerPolicy {
-    /// PEM files, or directories of them: clients need a certificate that one of these signed. Empty:
-    /// clients need none.
+    /// PEM files, or directories of them: clients must have a certificate signed by one of these CAs.
+    /// Empty means that no client certificate is required.
     pub client_authorities: Vec<PathBuf>,
-    /// TLS 1.3 only.
+    /// Whether only TLS 1.3 is accepted.
     pub only_newest: bool,
-    /// Names of the suites of TLS 1.2 that are spoken, as in `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`.
-    /// Empty: all.
+    /// Names of the accepted TLS 1.2 cipher suites, such as `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`.
+    /// Empty means all.
     pub cipher_suites: Vec<String>,
 }
 
-/// A server's configuration with the same certificates, for clients of whom this is asked.
+/// Returns a server configuration with the same certificates and these restrictions.
 ///
 /// # Errors
 ///
-/// [`TlsError`] names the file or the suite that cannot be used.
+/// [`TlsError`] names the unusable file or cipher suite.
 pub fn restricted(config: &ServerConfig, policy: &ServerPolicy) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(with_suites(&policy.cipher_suites)?);
     let versions: &[_] = match policy.only_newest {
@@ -237,7 +237,7 @@ pub fn restricted(config: &ServerConfig, policy: &ServerPolicy) -> Result<Server
     Ok(restricted)
 }
 
-/// The cryptography with these suites of TLS 1.2 only. Those of TLS 1.3 are all good.
+/// The crypto provider restricted to these TLS 1.2 suites. All TLS 1.3 suites are retained.
 fn with_suites(names: &[String]) -> Result<CryptoProvider, TlsError> {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     if names.is_empty() {
@@ -245,7 +245,7 @@ fn with_suites(names: &[String]) -> Result<CryptoProvider, TlsError> {
     }
     let mut chosen = Vec::new();
     for name in names {
-        // Go's short name of one of them.
+        // Go's short name of one suite.
         let name = match name.strip_suffix("_CHACHA20_POLY1305") {
             Some(_) => format!("{name}_SHA256"),
             None => name.clone(),

@@ -1,4 +1,4 @@
-//! One question: may this source open a connection?
+//! Authorization of a single connection.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use legate_model::{Intention, IntentionAction as Action, ServiceName};
 
 use crate::order::{covers, sort};
 
-/// An answer, with what it rests on.
+/// A decision and its basis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the connection is let through.
+    /// Whether the connection is allowed or denied.
     pub action: Action,
-    /// The intention that decided; `None` when the default did.
+    /// The matching intention; `None` if the default applies.
     pub matched: Option<Arc<Intention>>,
-    /// For people and for the API's `Reason`.
+    /// Explanation for users and for the API's `Reason`.
     pub reason: String,
 }
 
-/// Whether `source` may connect, by the intentions of one destination in any order.
+/// Decides whether `source` may connect, from the intentions of one destination in any order.
 ///
-/// The first intention for the source decides, `default` when there is none. An intention with
-/// permissions decides about requests, not connections, and so does one that lets requests through
-/// with a token only: here they count as refusals.
+/// The first matching intention applies, or `default` without a match. An intention with permissions,
+/// or one that requires a token, depends on requests rather than connections and therefore denies the
+/// connection here.
 pub fn check(intentions: &[Arc<Intention>], source: &ServiceName, default: Action) -> Decision {
     let mut sorted = intentions.to_vec();
     sort(&mut sorted);

@@ -1,10 +1,11 @@
-//! Who may call whom: intentions, their precedence, and the rules that a proxy enforces.
+//! Evaluates intentions: precedence, decisions, and the rules that a proxy enforces.
 //!
-//! Pure functions over values: nothing here reads the store, renders Envoy configuration, or knows
-//! of peers, which are not served. The name `*` stands for every service of its namespace, and together
-//! with the namespace `*` for every service of its partition. [`check()`] answers one question; [`policy()`] turns
-//! all intentions of a destination into rules that do not overlap, so that a filter may apply them
-//! in any order; [`Reach`] is about all destinations of a source. All give the same answers.
+//! Pure functions over values: nothing here reads the store, renders Envoy configuration, or handles
+//! peers, which are not served. The name `*` denotes every service of its namespace; with the
+//! namespace `*`, every service of its partition. [`check()`] decides about one connection.
+//! [`policy()`] converts all intentions of a destination into rules that do not overlap, so that a
+//! filter may apply them in any order. [`Reach`] covers all destinations of a source. The three
+//! always agree.
 
 mod check;
 mod order;

@@ -1,4 +1,4 @@
-//! The order in which intentions decide, and which services a name stands for.
+//! Precedence of intentions, and matching of names with wildcards.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use legate_model::{Intention, ServiceName, WILDCARD, precedence};
 
-/// Brings intentions into the order in which they decide: higher precedence first, then by source
-/// and destination.
+/// Sorts intentions by precedence, the highest first, then by source and destination.
 pub fn sort(intentions: &mut [Arc<Intention>]) {
     intentions.sort_by_cached_key(|intention| key(intention));
 }
 
-/// What intentions are ordered by. Precedence is computed: what a stored object says may be stale.
+/// Sort key. The precedence is computed, since that of a stored object may be outdated.
 fn key(intention: &Intention) -> (Reverse<u32>, String, String, ServiceName, ServiceName) {
     let (source, destination) = (intention.source(), intention.destination());
     (
@@ -24,20 +23,20 @@ fn key(intention: &Intention) -> (Reverse<u32>, String, String, ServiceName, Ser
     )
 }
 
-/// Whether a name, which may stand for several services, stands for all that another one does.
+/// Whether a name, possibly with wildcards, includes all services of another name.
 pub(crate) fn covers(wider: &ServiceName, other: &ServiceName) -> bool {
     let mut parts = wider.exact().into_iter().zip(other.exact());
     wider.tenancy.partition == other.tenancy.partition
         && parts.all(|(wider, other)| wider == WILDCARD || wider == other)
 }
 
-/// Whether a name stands for several services.
+/// Whether a name has wildcards.
 pub(crate) fn is_wide(name: &ServiceName) -> bool {
     name.exact().contains(&WILDCARD)
 }
 
-/// The intentions with their sources, in the order in which they decide, without those that can never
-/// decide because an earlier one is for the same source or for more.
+/// The intentions with their sources, sorted by precedence, without those that never apply because an
+/// earlier one includes the same sources.
 pub(crate) fn deciding(intentions: &[Arc<Intention>]) -> Vec<(ServiceName, Arc<Intention>)> {
     let mut sorted = intentions.to_vec();
     sort(&mut sorted);

@@ -1,11 +1,11 @@
-//! All intentions of a destination as rules for an access filter.
+//! Converts all intentions of a destination into rules for an access filter.
 //!
-//! A filter knows one action and a list of rules, any of which may match first. So precedence is
-//! turned into exceptions: a rule for every source leaves out the sources that have their own
-//! intention, and a permission leaves out the requests that an earlier one decides the other way.
+//! A filter has one action and a list of rules in no particular order. Precedence is therefore
+//! expressed by exceptions: the rule of a source excludes sources with their own intention, and a
+//! permission excludes requests that an earlier one decides with the other action.
 //!
-//! What fits an intention or a permission that lets through, and lacks the token that it asks for,
-//! is refused. No later permission and no default lets it through.
+//! A request that matches an intention or permission with action allow, but lacks the required token,
+//! is denied. No later permission and no default allows it.
 
 use std::sync::Arc;
 
@@ -16,11 +16,10 @@ use legate_model::{
 
 use crate::order::{covers, deciding, is_wide};
 
-/// What the filter that enforces the rules can see.
+/// The layer of the filter that enforces the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
-    /// Connections. An intention with permissions refuses all of them, and so does one that asks for
-    /// a token.
+    /// Connections. Intentions with permissions, or with required tokens, deny all connections.
     L4,
     /// Requests.
     L7,
@@ -29,32 +28,32 @@ pub enum Layer {
 /// The rules for one destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// What happens to what a rule matches; the opposite of the default, which happens to the rest.
-    /// So `Allow` without rules refuses everything.
+    /// Action for traffic that a rule matches: the opposite of the default, which applies to all
+    /// other traffic. `Allow` without rules therefore denies everything.
     pub filter_action: Action,
-    /// The rules, the more specific first. None matches what another one leaves out on purpose.
+    /// The rules, the most specific first. They do not overlap where one excludes the other.
     pub rules: Vec<Rule>,
 }
 
-/// Which traffic the filter's action applies to.
+/// Selects traffic that the filter's action applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Who calls.
+    /// The callers.
     pub source: SourceMatch,
-    /// What has to be so with the token of the intention.
+    /// Condition on the intention's token.
     pub token: Token,
-    /// What is asked for.
+    /// Condition on the request.
     pub permissions: Permissions,
 }
 
-/// What a rule asks of a request's tokens.
+/// Condition on a request's tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Token {
-    /// Nothing.
+    /// No condition.
     Any,
-    /// The request has one that meets the requirement.
+    /// The request has a token that meets the requirement.
     Valid(JwtRequirement),
-    /// The request has none that meets the requirement.
+    /// The request has no token that meets the requirement.
     Invalid(JwtRequirement),
 }
 
@@ -63,11 +62,11 @@ pub enum Token {
 pub struct SourceMatch {
     /// The partition.
     pub partition: Arc<str>,
-    /// The namespace; `None` is every one of the partition.
+    /// The namespace; `None` means all of the partition.
     pub namespace: Option<Arc<str>>,
-    /// The service; `None` is every service of the namespace.
+    /// The service; `None` means all of the namespace.
     pub name: Option<Arc<str>>,
-    /// Those that are left out.
+    /// Excluded callers.
     pub except: Vec<SourceMatch>,
 }
 
@@ -76,29 +75,29 @@ pub struct SourceMatch {
 pub enum Permissions {
     /// Every request, and every connection.
     All,
-    /// Those that any of the rules matches; never empty.
+    /// Requests that match any of these rules; never empty.
     List(Vec<PermissionRule>),
 }
 
-/// Requests of one shape.
+/// Requests that match one permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionRule {
-    /// The shape.
+    /// The permission's conditions.
     pub shape: Shape,
-    /// What has to be so with the token of the permission.
+    /// Condition on the permission's token.
     pub token: Token,
-    /// Shapes that are left out because an earlier permission decides them.
+    /// Excluded shapes, because an earlier permission decides them.
     pub except: Vec<Shape>,
 }
 
-/// The shape of a permission's requests.
+/// Conditions of a permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// The conditions.
     pub http: HttpPermission,
-    /// Whether the permission refuses them. Then a header that is absent meets an inverted condition
-    /// on its value, so that leaving it out is no way around the refusal. Where the permission lets
-    /// requests through, it does not: Envoy's rule, and Consul's.
+    /// Whether the permission denies. If so, an absent header satisfies an inverted condition on its
+    /// value, so that omitting the header does not bypass the denial. If the permission allows, it
+    /// does not. These are the semantics of Envoy and Consul.
     pub refused: bool,
 }
 
@@ -114,10 +113,10 @@ impl SourceMatch {
     }
 }
 
-/// The rules for the intentions of one destination, in any order.
+/// Rules for the intentions of one destination, in any order.
 ///
-/// `default` decides about sources without an intention, and about requests that none of an
-/// intention's permissions fits.
+/// `default` applies to sources without an intention, and to requests that match none of an
+/// intention's permissions.
 pub fn policy(intentions: &[Arc<Intention>], default: Action, layer: Layer) -> Policy {
     let mut rules = Vec::new();
     let mut earlier: Vec<ServiceName> = Vec::new();
@@ -139,7 +138,7 @@ pub fn policy(intentions: &[Arc<Intention>], default: Action, layer: Layer) -> P
     }
 }
 
-/// The rules of one intention; none where the default says the same.
+/// The rules of one intention; empty if the default has the same effect.
 fn of_intention(
     intention: &Intention,
     source: &SourceMatch,
@@ -181,8 +180,8 @@ fn of_intention(
     }
 }
 
-/// The permissions that differ from the default, each without what earlier ones decide. `None` when
-/// no such permission is left: then the default holds throughout.
+/// The permissions that differ from the default, each without the requests that earlier ones decide.
+/// `None` if there are none, so that only the default applies.
 fn permissions(list: &[IntentionPermission], default: Action) -> Option<Permissions> {
     let mut rules = Vec::new();
     let mut decided = Vec::new();
@@ -206,8 +205,9 @@ fn permissions(list: &[IntentionPermission], default: Action) -> Option<Permissi
             token,
             except: decided.clone(),
         }));
-        // What the filter's rules match needs no exception: one match decides. With a token, some
-        // requests of the shape are not matched, and later rules must not match them either.
+        // Traffic that the filter's rules match needs no exception, since one match is sufficient.
+        // With a token, the rule does not match all requests of the shape, and later rules must not
+        // match the rest.
         if permission.action == default || jwt.is_some() {
             decided.push(shape);
         }

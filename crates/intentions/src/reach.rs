@@ -1,4 +1,4 @@
-//! Everything that one source may call.
+//! All destinations that one source may call.
 
 use std::collections::HashMap;
 
@@ -8,20 +8,20 @@ use legate_model::{
 
 use crate::order::covers;
 
-/// What intentions say about one source, whatever the destination.
+/// The decisions of intentions about one source, for any destination.
 ///
-/// An intention with permissions counts as leave: which requests it allows decides the destination.
+/// An intention with permissions counts as allowed: the destination decides about single requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reach {
-    /// Where no intention is for the destination.
+    /// Decision for destinations without a matching intention.
     default: bool,
-    /// By the destination's tenancy, and its name in lower case or `*`. What is for every namespace of a
-    /// partition is in the namespace `*`.
+    /// Decisions by the destination's tenancy and its name in lower case or `*`. Decisions for every
+    /// namespace of a partition are stored under the namespace `*`.
     named: HashMap<Tenancy, HashMap<String, bool>>,
 }
 
 impl Reach {
-    /// What `entries`, in any order, say about `source`. `default` decides where none does.
+    /// Evaluates `entries`, in any order, for `source`. `default` applies without a match.
     pub fn new<'a>(
         entries: impl IntoIterator<Item = &'a ServiceIntentions>,
         source: &ServiceName,
@@ -41,7 +41,7 @@ impl Reach {
         reach
     }
 
-    /// Whether the source may connect to a destination, or ask it for something.
+    /// Whether the source may connect to a destination, or send it some requests.
     pub fn allows(&self, destination: &ServiceName) -> bool {
         let ServiceName { tenancy, name } = destination;
         let every = || {
@@ -59,7 +59,7 @@ impl Reach {
     }
 }
 
-/// What the intentions of one destination say: of those that are for the source, the one for the fewest.
+/// The decision of one destination's entry: that of the most specific matching source.
 fn decision(sources: &[SourceIntention], source: &ServiceName, own: &Tenancy) -> Option<bool> {
     let alike = sources
         .iter()

@@ -1,4 +1,4 @@
-//! Precedence, single decisions, and agreement of decisions with rules.
+//! Precedence, single decisions, and consistency of decisions with rules.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ fn between(source: &str, destination: &str, action: Action) -> Arc<Intention> {
 }
 
 #[test]
-fn the_more_of_the_names_are_exact_the_earlier_an_intention_decides() {
+fn intentions_with_more_exact_names_take_precedence() {
     let mut list = vec![
         between("*/*", "*/*", Action::Deny),
         between("a/*", "*/*", Action::Deny),
@@ -101,7 +101,7 @@ fn the_more_of_the_names_are_exact_the_earlier_an_intention_decides() {
 }
 
 #[test]
-fn a_name_in_one_tenancy_is_nobody_in_another() {
+fn names_match_only_within_their_tenancy() {
     let list = [
         between("a/web", "a/api", Action::Allow),
         between("shop/a/*", "a/api", Action::Allow),
@@ -112,7 +112,7 @@ fn a_name_in_one_tenancy_is_nobody_in_another() {
         ("web", Action::Deny),
         ("b/web", Action::Deny),
         ("shop/a/web", Action::Allow),
-        // Nothing is said about the rest of the other partition.
+        // Other services of that partition have no intention.
         ("shop/b/web", Action::Allow),
     ] {
         let decision = super::check(&list, &service(source), Action::Allow);
@@ -141,7 +141,7 @@ fn all(source: SourceMatch) -> Rule {
 }
 
 #[test]
-fn specific_names_come_first() {
+fn specific_names_take_precedence() {
     let mut list = vec![
         intention("*", "*", Action::Deny),
         intention("web", "*", Action::Deny),
@@ -174,7 +174,7 @@ fn specific_names_come_first() {
 }
 
 #[test]
-fn the_first_match_decides() {
+fn the_first_match_applies() {
     let list = [
         intention("*", "*", Action::Deny),
         intention("web", "api", Action::Allow),
@@ -189,7 +189,7 @@ fn the_first_match_decides() {
 }
 
 #[test]
-fn without_a_match_the_default_decides() {
+fn without_a_match_the_default_applies() {
     for default in [Action::Allow, Action::Deny] {
         let decision = check(&[intention("web", "api", Action::Allow)], "other", default);
         assert_eq!(decision.action, default);
@@ -203,7 +203,7 @@ fn without_a_match_the_default_decides() {
 }
 
 #[test]
-fn permissions_refuse_connections() {
+fn permissions_deny_connections() {
     let list = [by_request("web", "api", &[(Action::Allow, "/")])];
     let decision = check(&list, "web", Action::Allow);
     assert_eq!(decision.action, Action::Deny);
@@ -215,7 +215,7 @@ fn permissions_refuse_connections() {
 }
 
 #[test]
-fn the_filter_does_the_opposite_of_the_default() {
+fn the_filter_action_is_the_opposite_of_the_default() {
     let closed = policy(&[], Action::Deny, Layer::L4);
     assert_eq!(
         closed,
@@ -231,7 +231,7 @@ fn the_filter_does_the_opposite_of_the_default() {
 }
 
 #[test]
-fn a_wildcard_leaves_out_whoever_has_an_own_intention() {
+fn a_wildcard_excludes_sources_with_their_own_intention() {
     let list = [
         intention("*", "api", Action::Allow),
         intention("web", "api", Action::Deny),
@@ -248,7 +248,7 @@ fn a_wildcard_leaves_out_whoever_has_an_own_intention() {
 }
 
 #[test]
-fn an_intention_behind_another_for_the_same_source_has_no_rule() {
+fn an_intention_after_another_for_the_same_source_has_no_rule() {
     let list = [
         intention("web", "*", Action::Allow),
         intention("web", "api", Action::Deny),
@@ -257,7 +257,7 @@ fn an_intention_behind_another_for_the_same_source_has_no_rule() {
 }
 
 #[test]
-fn an_intention_behind_one_for_every_source_has_no_rule() {
+fn an_intention_after_one_for_every_source_has_no_rule() {
     // `* => api` (8) comes before `web => *` (6), although the latter names its source.
     let list = [
         intention("*", "api", Action::Deny),
@@ -268,7 +268,7 @@ fn an_intention_behind_one_for_every_source_has_no_rule() {
 }
 
 #[test]
-fn requests_are_left_out_that_an_earlier_permission_decides() {
+fn requests_decided_by_an_earlier_permission_are_excluded() {
     let list = [by_request(
         "web",
         "api",
@@ -306,7 +306,7 @@ fn requests_are_left_out_that_an_earlier_permission_decides() {
             permissions: Permissions::List(vec![rule("/v2/admin", &[])]),
         }]
     );
-    // A filter for connections cannot tell requests apart.
+    // A filter for connections cannot distinguish requests.
     assert_eq!(policy(&list, Action::Deny, Layer::L4).rules, []);
     assert_eq!(
         policy(&list, Action::Allow, Layer::L4).rules,
@@ -315,7 +315,7 @@ fn requests_are_left_out_that_an_earlier_permission_decides() {
 }
 
 #[test]
-fn permissions_that_say_what_the_default_says_make_no_rule() {
+fn permissions_equal_to_the_default_have_no_rule() {
     let list = [
         by_request("web", "api", &[(Action::Deny, "/")]),
         intention("*", "api", Action::Allow),
@@ -340,7 +340,7 @@ fn fits(http: &HttpPermission, path: &str) -> bool {
     path.starts_with(&http.path_prefix)
 }
 
-/// A requirement of a token of this provider.
+/// A requirement for a token of this provider.
 fn token_of(provider: &str) -> JwtRequirement {
     JwtRequirement {
         providers: vec![RequiredProvider {
@@ -372,7 +372,7 @@ impl Asked<'_> {
     }
 }
 
-/// What a filter with the policy does to a request.
+/// The action of a filter with the policy for a request.
 fn enforce(policy: &Policy, asked: Asked<'_>) -> Action {
     let matched = policy.rules.iter().any(|rule| {
         rule.source.matches(&service(asked.source))
@@ -394,8 +394,8 @@ fn enforce(policy: &Policy, asked: Asked<'_>) -> Action {
     }
 }
 
-/// What intentions mean for a request: the first for the source decides, in it the first permission.
-/// Where it lets the request through and asks for a token, the request is refused without.
+/// Reference semantics for a request: the first matching intention, and its first matching
+/// permission, decide. If it allows but requires a token, requests without the token are denied.
 fn decide(list: &[Arc<Intention>], asked: Asked<'_>, default: Action) -> Action {
     let decision = super::check(list, &service(asked.source), default);
     let Some(intention) = decision.matched else {
@@ -455,7 +455,7 @@ prop_compose! {
 }
 
 #[test]
-fn a_request_without_the_token_that_its_permission_asks_for_finds_no_other_way() {
+fn a_request_without_its_required_token_is_always_denied() {
     let mut intention = Intention::clone(&by_request(
         "web",
         "api",
@@ -550,7 +550,7 @@ proptest! {
 }
 
 proptest! {
-    /// What a source may reach is what the intentions of each destination let it connect to.
+    /// A source's reach agrees with the decisions of each destination's intentions.
     #[test]
     fn reach_agrees_with_the_decisions_of_each_destination(
         actions in prop::collection::btree_map((0..3usize, 0..3usize), 0..3usize, 0..9),

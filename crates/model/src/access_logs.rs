@@ -1,11 +1,11 @@
-//! What access logs are to Envoy: the logger that writes them, and what a line holds. For the bootstrap
-//! of a proxy, and for its listeners in the mesh.
+//! Translates access-log settings for Envoy: which logger writes the log, and the format of a line.
+//! Used for a proxy's bootstrap and its mesh listeners.
 
 use serde_json::{Map, Value};
 
 use crate::proxy::{AccessLogs, AccessLogsType};
 
-/// The keys of a line where the settings have no format, with Envoy's operators. Consul's.
+/// Keys and Envoy operators of the default JSON format, as in Consul.
 const DEFAULT_FORMAT: [(&str, &str); 24] = [
     ("start_time", "%START_TIME%"),
     ("route_name", "%ROUTE_NAME%"),
@@ -42,17 +42,17 @@ const DEFAULT_FORMAT: [(&str, &str); 24] = [
     ),
 ];
 
-/// What a line of a log holds.
+/// Format of a log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Envoy's format string, with the end of the line.
+    /// Envoy's format string, including the line break.
     Text(String),
     /// A JSON object whose values are Envoy's format strings.
     Json(Map<String, Value>),
 }
 
 impl Default for LogFormat {
-    /// Consul's keys as JSON.
+    /// Consul's default keys as JSON.
     fn default() -> Self {
         let pair = |(key, operator): (&str, &str)| (key.to_owned(), operator.into());
         Self::Json(DEFAULT_FORMAT.map(pair).into_iter().collect())
@@ -60,7 +60,7 @@ impl Default for LogFormat {
 }
 
 impl AccessLogs {
-    /// The message of Envoy's API that configures the logger, by its full name.
+    /// The full name of the Envoy message that configures the logger.
     pub fn logger(&self) -> &'static str {
         match self.r#type {
             AccessLogsType::Default | AccessLogsType::Stdout => {
@@ -71,12 +71,12 @@ impl AccessLogs {
         }
     }
 
-    /// What a line holds. JSON counts where there are both formats, which writes refuse.
+    /// The format of a line. If both formats are set, which writes refuse, JSON takes precedence.
     ///
     /// # Errors
     ///
-    /// When `JSONFormat` is not a JSON object. Writes refuse it, so that only a proxy that was
-    /// registered before has one; the default takes its place.
+    /// When `JSONFormat` is not a JSON object. Writes refuse such values, but proxies that were
+    /// registered earlier may have one; callers then use the default.
     pub fn format(&self) -> Result<LogFormat, serde_json::Error> {
         if !self.json_format.is_empty() {
             return serde_json::from_str(&self.json_format).map(LogFormat::Json);

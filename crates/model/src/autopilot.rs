@@ -1,5 +1,5 @@
-//! How servers look after each other, as operators set it. Nothing here acts on it: a store has one
-//! server, or servers that keep nothing themselves.
+//! Autopilot settings, as operators set them. Never acted on: a store has one server, or servers
+//! without state of their own.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 
-/// Consul's settings of that name. They are kept and shown.
+/// Consul's autopilot settings. They are stored and returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AutopilotConfiguration {
-    /// Whether servers that are gone are removed.
+    /// Whether dead servers are removed.
     pub cleanup_dead_servers: bool,
-    /// How long a healthy server may hear nothing.
+    /// How long a healthy server may go without contact.
     #[serde(with = "duration::text")]
     pub last_contact_threshold: Duration,
-    /// How many entries a healthy server may lack.
+    /// How many log entries a healthy server may lag behind.
     pub max_trailing_logs: u64,
-    /// Fewest servers that cleaning up leaves.
+    /// The minimum number of servers that cleanup retains.
     pub min_quorum: u32,
-    /// How long a new server has to be healthy.
+    /// How long a new server must be healthy before it is promoted.
     #[serde(with = "duration::text")]
     pub server_stabilization_time: Duration,
-    /// The key of nodes' metadata that says in which zone a server is.
+    /// Key of the node metadata that contains a server's redundancy zone.
     pub redundancy_zone_tag: String,
-    /// Whether servers of another version are taken at once.
+    /// Whether servers of a newer version are promoted at once.
     pub disable_upgrade_migration: bool,
-    /// The key of nodes' metadata that says which version a server has.
+    /// Key of the node metadata that contains a server's version.
     pub upgrade_version_tag: String,
     /// Index of the write that created it.
     pub create_index: u64,
@@ -36,7 +36,7 @@ pub struct AutopilotConfiguration {
 }
 
 impl Default for AutopilotConfiguration {
-    /// Consul's.
+    /// Consul's defaults.
     fn default() -> Self {
         Self {
             cleanup_dead_servers: true,

@@ -1,4 +1,4 @@
-//! Certificate authorities as the API shows them: certificates only, never keys.
+//! CA roots as the API returns them: certificates only, never keys.
 
 use std::time::SystemTime;
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::timestamp;
 
-/// One root of the mesh.
+/// One root certificate of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct CaRoot {
     /// SHA-1 of the certificate in colon-separated hex.
     #[serde(rename = "ID")]
     pub id: String,
-    /// For people.
+    /// Human-readable name.
     pub name: String,
     /// The certificate's serial number.
     pub serial_number: u64,
-    /// Key identifier of the key that signs leaves, colon-separated hex.
+    /// Key id of the key that signs leaves, as colon-separated hex.
     #[serde(rename = "SigningKeyID")]
     pub signing_key_id: String,
     /// Trust domain without the `.consul` suffix: the cluster id.
@@ -31,7 +31,7 @@ pub struct CaRoot {
     pub not_after: SystemTime,
     /// PEM.
     pub root_cert: String,
-    /// PEM; sent with every leaf in this order.
+    /// PEM; appended to every leaf, in this order.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub intermediate_certs: Vec<String>,
     /// Whether it signs new leaves; exactly one does.
@@ -56,7 +56,7 @@ fn null_is_empty<'de, D: serde::Deserializer<'de>>(
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Every root that is trusted, and which one is in use.
+/// All trusted roots, and which one is active.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CaRoots {
@@ -77,12 +77,12 @@ impl CaRoots {
             .find(|root| root.id == self.active_root_id)
     }
 
-    /// All root certificates concatenated, each ending with one newline: what peers verify against.
+    /// All root certificates concatenated, each ending with one newline: the trust bundle of peers.
     pub fn bundle_pem(&self) -> String {
         pem_lines(self.roots.iter().map(|root| root.root_cert.as_str()))
     }
 
-    /// Roots, each followed by its intermediates: what `?pem=true` answers.
+    /// Roots, each followed by its intermediates: the response to `?pem=true`.
     pub fn chain_pem(&self) -> String {
         pem_lines(self.roots.iter().flat_map(|root| {
             std::iter::once(root.root_cert.as_str())

@@ -1,5 +1,5 @@
-//! The configuration of the mesh CA as the API shows and takes it. What its keys mean is not known
-//! here.
+//! The configuration of the mesh CA as the API returns and accepts it. Never interprets the
+//! provider's settings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 
 use crate::json::decode::same_key;
 
-/// What stands for a secret in answers. In a write it means that the secret stays what it is.
+/// Placeholder of secrets in responses. In a write it means that the stored secret is retained.
 pub const HIDDEN: &str = "hidden";
 
-/// Keys whose values are shown to nobody.
+/// Settings whose values are never returned.
 const SECRETS: [&str; 2] = ["PrivateKey", "Token"];
 
-/// Where the parameters of a login stand; these of them are no secrets.
+/// Login parameters are secrets as well, except for the public ones.
 const LOGIN: &str = "AuthMethod";
 const LOGIN_PARAMETERS: &str = "Params";
 const PUBLIC_PARAMETERS: [&str; 6] = [
@@ -31,14 +31,14 @@ const PUBLIC_PARAMETERS: [&str; 6] = [
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CaConfiguration {
-    /// Who signs: `consul` is the built-in provider, `vault` HashiCorp Vault.
+    /// The provider: `consul` is built in, `vault` is HashiCorp Vault.
     pub provider: String,
     /// The provider's settings.
     pub config: Map<String, Value>,
-    /// What the provider keeps between changes. Read-only.
+    /// State that the provider retains between changes. Read-only.
     #[serde(deserialize_with = "null_is_empty", serialize_with = "empty_is_null")]
     pub state: BTreeMap<String, String>,
-    /// Whether another root becomes active although the present provider cannot cross-sign it.
+    /// Whether a root may become active even if the current provider cannot cross-sign it.
     pub force_without_cross_signing: bool,
     /// Index of the write that created it.
     pub create_index: u64,
@@ -61,7 +61,7 @@ fn empty_is_null<S: serde::Serializer>(
 }
 
 impl CaConfiguration {
-    /// The same with [`HIDDEN`] for each secret.
+    /// Returns a copy with each secret replaced by [`HIDDEN`].
     #[must_use]
     pub fn hidden(&self) -> CaConfiguration {
         let mut shown = self.clone();
@@ -73,8 +73,8 @@ impl CaConfiguration {
         shown
     }
 
-    /// The same with the secrets of `stored` where this one says [`HIDDEN`], so that what was read can
-    /// be written again.
+    /// Returns a copy with each [`HIDDEN`] replaced by the secret in `stored`, so that a
+    /// configuration that was read can be written back.
     #[must_use]
     pub fn revealed(&self, stored: &CaConfiguration) -> CaConfiguration {
         let mut known = BTreeMap::new();
@@ -93,7 +93,7 @@ impl CaConfiguration {
     }
 }
 
-/// Visits the secrets, each with a name for its place.
+/// Visits each secret with a key for its position.
 fn each_secret(config: &mut Map<String, Value>, mut visit: impl FnMut(String, &mut Value)) {
     for (key, value) in config {
         if let Some(secret) = SECRETS.iter().find(|secret| same_key(secret, key)) {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_and_come_back_with_what_was_read() {
+    fn hidden_secrets_are_restored_on_write() {
         let stored = vault("s.1234", "sesame");
         let shown = stored.hidden();
         assert_eq!(shown, vault("hidden", "hidden"));

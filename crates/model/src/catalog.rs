@@ -1,4 +1,4 @@
-//! The flat shape in which the catalog lists instances: node and service fields side by side.
+//! The flat form of instances in catalog lists: node and service fields in one object.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct ServiceNode {
     pub tagged_addresses: BTreeMap<String, String>,
     /// The node's meta.
     pub node_meta: BTreeMap<String, String>,
-    /// What the instance is for.
+    /// The instance's kind.
     pub service_kind: ServiceKind,
     /// The instance's id.
     #[serde(rename = "ServiceID")]

@@ -1,4 +1,4 @@
-//! What a caller of a service may want otherwise, when it asks for the service's discovery chain.
+//! Overrides in a request for a service's discovery chain.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::proxy::MeshGateway;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ChainOverrides {
-    /// Gateways on the way.
+    /// Mesh gateway mode.
     pub override_mesh_gateway: MeshGateway,
-    /// What is spoken; empty means what entries say.
+    /// Protocol; empty means that of the config entries.
     pub override_protocol: String,
-    /// Longest time to connect; zero means what entries say.
+    /// Connect timeout; zero means that of the config entries.
     #[serde(deserialize_with = "duration::text::deserialize")]
     pub override_connect_timeout: Duration,
 }
 
 impl ChainOverrides {
-    /// The protocol, where one is given.
+    /// The protocol, if it is overridden.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] when it is not a protocol.
+    /// [`Invalid`] when the protocol is unknown.
     pub fn protocol(&self) -> Result<Option<Protocol>, Invalid> {
         let text = self.override_protocol.as_str();
         let protocol = (!text.is_empty()).then(|| text.parse::<Protocol>());

@@ -1,4 +1,4 @@
-//! Health checks and what they say about an instance.
+//! Health checks and the status that they report for an instance.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,9 +19,9 @@ use crate::tenancy::{NoPeer, TenancyName};
 pub enum CheckStatus {
     /// Healthy.
     Passing,
-    /// Healthy with reservations.
+    /// Healthy, but with warnings.
     Warning,
-    /// Unhealthy; also what a check is before its first result.
+    /// Unhealthy; also the status of a check before its first result.
     #[default]
     #[serde(alias = "")]
     Critical,
@@ -68,41 +68,41 @@ impl FromStr for CheckStatus {
 pub struct HealthCheck {
     /// Node that the check belongs to.
     pub node: String,
-    /// Unique on its node; the name when the registration has none.
+    /// Unique on its node; defaults to the name.
     #[serde(rename = "CheckID")]
     pub check_id: String,
-    /// For people.
+    /// Human-readable name.
     pub name: String,
     /// Latest result.
     pub status: CheckStatus,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub notes: String,
-    /// What the check printed last.
+    /// Output of the latest run.
     pub output: String,
-    /// The instance that is checked; empty for a check of the node.
+    /// Id of the checked instance; empty for node checks.
     #[serde(rename = "ServiceID")]
     pub service_id: String,
     /// Name of that instance's service.
     pub service_name: String,
     /// Tags of that instance.
     pub service_tags: Vec<String>,
-    /// `http`, `tcp`, `ttl`, … or empty when whoever registered it runs it.
+    /// `http`, `tcp`, `ttl`, … or empty when an external program runs it.
     pub r#type: String,
     /// Time between runs in Go's notation, or empty.
     pub interval: String,
-    /// Longest run in Go's notation, or empty.
+    /// Timeout of a run in Go's notation, or empty.
     pub timeout: String,
     /// Port exposed by the sidecar for the check.
     pub exposed_port: u16,
-    /// How it is run.
+    /// How the check is run.
     pub definition: CheckDefinition,
     /// Always unset: peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -111,17 +111,17 @@ pub struct HealthCheck {
     pub modify_index: u64,
 }
 
-/// How a catalog check is run by whoever runs it. The catalog only stores it.
+/// How the owner of a catalog check runs it. The catalog only stores it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CheckDefinition {
-    /// URL to get.
+    /// URL to request.
     #[serde(rename = "HTTP", skip_serializing_if = "String::is_empty")]
     pub http: String,
-    /// Server name to verify instead of the URL's host.
+    /// TLS server name to verify instead of the URL's host.
     #[serde(rename = "TLSServerName", skip_serializing_if = "String::is_empty")]
     pub tls_server_name: String,
-    /// Accept any certificate.
+    /// Whether any server certificate is accepted.
     #[serde(rename = "TLSSkipVerify", skip_serializing_if = "std::ops::Not::not")]
     pub tls_skip_verify: bool,
     /// Request headers.
@@ -133,25 +133,25 @@ pub struct CheckDefinition {
     /// Request body.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub body: String,
-    /// Do not follow redirects.
+    /// Whether redirects are not followed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disable_redirects: bool,
     /// `host:port` to connect to.
     #[serde(rename = "TCP", skip_serializing_if = "String::is_empty")]
     pub tcp: String,
-    /// Speak TLS to the TCP address.
+    /// Whether the TCP connection uses TLS.
     #[serde(rename = "TCPUseTLS", skip_serializing_if = "std::ops::Not::not")]
     pub tcp_use_tls: bool,
     /// `host:port` to send to.
     #[serde(rename = "UDP", skip_serializing_if = "String::is_empty")]
     pub udp: String,
-    /// `host:port/service` of HTTP/2 to ping.
+    /// `host:port/service` of an HTTP/2 server to ping.
     #[serde(rename = "H2PING", skip_serializing_if = "String::is_empty")]
     pub h2ping: String,
-    /// Speak TLS for HTTP/2 pings.
+    /// Whether HTTP/2 pings use TLS.
     #[serde(rename = "H2PingUseTLS", skip_serializing_if = "std::ops::Not::not")]
     pub h2ping_use_tls: bool,
-    /// Service of the operating system.
+    /// Service of the operating system to query.
     #[serde(rename = "OSService", skip_serializing_if = "String::is_empty")]
     pub os_service: String,
     /// Command to run.
@@ -163,13 +163,13 @@ pub struct CheckDefinition {
     /// Shell in that container.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub shell: String,
-    /// Node whose health is copied.
+    /// Node whose health is mirrored.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub alias_node: String,
-    /// Instance whose health is copied.
+    /// Instance whose health is mirrored.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub alias_service: String,
-    /// How long a reported status stays good.
+    /// How long a reported status remains valid.
     #[serde(
         rename = "TTL",
         with = "duration::text",
@@ -179,26 +179,25 @@ pub struct CheckDefinition {
     /// `host:port[/service]` of a gRPC health service.
     #[serde(rename = "GRPC", skip_serializing_if = "String::is_empty")]
     pub grpc: String,
-    /// Whether that gRPC service speaks TLS.
+    /// Whether the gRPC connection uses TLS.
     #[serde(rename = "GRPCUseTLS", skip_serializing_if = "std::ops::Not::not")]
     pub grpc_use_tls: bool,
     /// Time between runs.
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
     pub interval: Duration,
-    /// Largest output kept, in bytes.
+    /// Maximum number of bytes of output that is stored.
     #[serde(skip_serializing_if = "is_zero")]
     pub output_max_size: u64,
-    /// Longest run.
+    /// Timeout of a run.
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
     pub timeout: Duration,
-    /// Remove the service when it was critical for so long.
+    /// Deregister the service after it has been critical for this long.
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
     pub deregister_critical_service_after: Duration,
 }
 
 impl CheckDefinition {
-    /// What the check's `Type` says when whoever registered it says nothing; empty without a
-    /// definition.
+    /// The default of the check's `Type`; empty without a definition.
     pub(crate) fn type_name(&self) -> &'static str {
         let probes = [
             ("grpc", !self.grpc.is_empty()),

@@ -1,4 +1,4 @@
-//! Checks as agents take them: what is checked, how often, and what its results mean.
+//! Check definitions as agents accept them: the target, the interval and how results are evaluated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use crate::invalid::Invalid;
 use crate::secret::Secret;
 use crate::tenancy::TenancyName;
 
-/// A check as agents take it, by itself or in a service definition.
+/// A check as agents accept it, by itself or in a service definition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CheckType {
     /// Unique on the node; empty means `service:<service id>`, numbered when there are several.
     #[serde(rename = "CheckID", alias = "ID")]
     pub check_id: String,
-    /// For people.
+    /// Human-readable name.
     pub name: String,
     /// Status until the first result; critical by default.
     pub status: CheckStatus,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub notes: String,
     /// Command to run.
     #[serde(alias = "Args")]
     pub script_args: Vec<String>,
-    /// URL to get.
+    /// URL to request.
     #[serde(rename = "HTTP")]
     pub http: String,
-    /// `host:port` of HTTP/2 to ping.
+    /// `host:port` of an HTTP/2 server to ping.
     #[serde(rename = "H2PING")]
     pub h2ping: String,
     /// `host:port` to connect to.
@@ -42,28 +42,28 @@ pub struct CheckType {
     /// `host:port[/service]` of a gRPC health service.
     #[serde(rename = "GRPC")]
     pub grpc: String,
-    /// Service of the operating system.
+    /// Service of the operating system to query.
     #[serde(rename = "OSService")]
     pub os_service: String,
-    /// Node whose health is copied.
+    /// Node whose health is mirrored.
     pub alias_node: String,
-    /// Instance whose health is copied.
+    /// Instance whose health is mirrored.
     pub alias_service: String,
     /// Container to run the command in.
     #[serde(rename = "DockerContainerID")]
     pub docker_container_id: String,
-    /// Shell in that container for a command line; without effect, for a command has its arguments.
+    /// Shell in that container. Ignored, since commands are run with explicit arguments.
     pub shell: String,
-    /// How long a reported status stays good.
+    /// How long a reported status remains valid.
     #[serde(rename = "TTL", with = "duration::text")]
     pub ttl: Duration,
     /// Time between runs.
     #[serde(with = "duration::text")]
     pub interval: Duration,
-    /// Longest run.
+    /// Timeout of a run.
     #[serde(with = "duration::text")]
     pub timeout: Duration,
-    /// Remove the service when it was critical for so long.
+    /// Deregister the service after it has been critical for this long.
     #[serde(with = "duration::text")]
     pub deregister_critical_service_after: Duration,
     /// Request headers.
@@ -72,67 +72,67 @@ pub struct CheckType {
     pub method: String,
     /// Request body.
     pub body: String,
-    /// Do not follow redirects.
+    /// Whether redirects are not followed.
     pub disable_redirects: bool,
-    /// Server name to verify.
+    /// TLS server name to verify.
     #[serde(rename = "TLSServerName")]
     pub tls_server_name: String,
-    /// Accept any certificate.
+    /// Whether any server certificate is accepted.
     #[serde(rename = "TLSSkipVerify")]
     pub tls_skip_verify: bool,
-    /// Speak TLS to the gRPC service.
+    /// Whether the gRPC connection uses TLS.
     #[serde(rename = "GRPCUseTLS")]
     pub grpc_use_tls: bool,
-    /// Speak TLS to the TCP address.
+    /// Whether the TCP connection uses TLS.
     #[serde(rename = "TCPUseTLS")]
     pub tcp_use_tls: bool,
-    /// Whether HTTP/2 pings go over TLS; they do unless it says no.
+    /// Whether HTTP/2 pings use TLS; the default is true.
     #[serde(rename = "H2PingUseTLS", skip_serializing_if = "Option::is_none")]
     pub h2ping_use_tls: Option<bool>,
-    /// Results needed to become passing.
+    /// Consecutive successes required to become passing.
     pub success_before_passing: u32,
-    /// Results needed to become warning.
+    /// Consecutive failures required to become warning.
     pub failures_before_warning: u32,
-    /// Results needed to become critical.
+    /// Consecutive failures required to become critical.
     pub failures_before_critical: u32,
-    /// URL to get through the sidecar, in place of the one in `http`.
+    /// URL to request through the sidecar instead of `http`.
     #[serde(rename = "ProxyHTTP")]
     pub proxy_http: String,
-    /// gRPC health service to ask through the sidecar, in place of the one in `grpc`.
+    /// gRPC health service to query through the sidecar instead of `grpc`.
     #[serde(rename = "ProxyGRPC")]
     pub proxy_grpc: String,
-    /// Largest output kept, in bytes; 0 means [`OUTPUT_MAX_SIZE`].
+    /// Maximum number of bytes of output that is stored; 0 means [`OUTPUT_MAX_SIZE`].
     pub output_max_size: u64,
-    /// The instance that is checked; empty for the node. For checks that are registered by
-    /// themselves: in a service definition it is the definition's own.
+    /// Id of the checked instance; empty for the node. For checks that are registered by themselves;
+    /// in a service definition it must be empty or the definition's own id.
     #[serde(rename = "ServiceID")]
     pub service_id: String,
-    /// Token with which an agent writes the catalog; not used by servers.
+    /// Token that an agent uses to write to the catalog; not used by servers.
     #[serde(skip_serializing)]
     pub token: Secret,
-    /// The namespace that it is of; empty for that of the request.
+    /// Namespace; empty means the request's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; empty for that of the request.
+    /// Partition; empty means the request's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
 
-/// How many bytes of a check's output are kept: Consul's default.
+/// Default limit for stored output in bytes, as in Consul.
 pub const OUTPUT_MAX_SIZE: u64 = 4096;
 
-/// The longest time that a check may take: few run at a time.
+/// The maximum timeout of a check, since only a few run at a time.
 const TIMEOUT_LIMIT: Duration = Duration::from_secs(60);
 
-/// How many may be asked for.
+/// The maximum of `OutputMaxSize`.
 const OUTPUT_MAX_SIZE_LIMIT: u64 = 64 * 1024;
 
-/// A check as the catalog shows it, and how the agent of its node runs it.
+/// A check in the catalog together with the definition that its agent runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DefinedCheck {
-    /// What the catalog has.
+    /// The check as the catalog returns it.
     pub check: HealthCheck,
-    /// How it is run.
+    /// How the check is run.
     pub definition: CheckType,
 }
 
@@ -143,7 +143,7 @@ fn time(duration: Duration) -> String {
     }
 }
 
-/// A URL as it is printed: a user and password in it are `***`.
+/// A URL for logs and responses, with user and password replaced by `***`.
 pub fn printed_url(url: &str) -> String {
     let begin = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(begin);
@@ -155,8 +155,8 @@ pub fn printed_url(url: &str) -> String {
 }
 
 impl HealthCheck {
-    /// Gives the check a port at the sidecar of its service, or none (0). The definition in the
-    /// catalog has what the sidecar passes on, and no headers, body or password, which are secrets.
+    /// Sets the check's port on the sidecar of its service; 0 means none. The definition in the
+    /// catalog then has the exposed target, without headers, body and password, which are secrets.
     pub fn expose(&mut self, port: u16, run: &CheckType) {
         self.exposed_port = port;
         self.definition = CheckDefinition::default();
@@ -168,7 +168,7 @@ impl HealthCheck {
 }
 
 impl CheckType {
-    /// The kinds of check that are run at an interval, with whether each is asked for.
+    /// Check kinds that run at an interval, and whether each is set.
     fn probes(&self) -> [(&'static str, bool); 7] {
         [
             ("http", !self.http.is_empty()),
@@ -185,7 +185,7 @@ impl CheckType {
         !self.alias_node.is_empty() || !self.alias_service.is_empty()
     }
 
-    /// What the check's `Type` says.
+    /// The check's `Type`.
     pub fn type_name(&self) -> &'static str {
         let probe = self.probes().into_iter().find(|(_, set)| *set);
         match probe {
@@ -198,7 +198,7 @@ impl CheckType {
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted in a definition of this service.
+    /// [`Invalid`] names the first field that is invalid in a definition of this service.
     pub(crate) fn validate_of(&self, service_id: &str) -> Result<(), Invalid> {
         if !self.service_id.is_empty() && self.service_id != service_id {
             return Err(Invalid::new(
@@ -209,8 +209,8 @@ impl CheckType {
         self.validate()
     }
 
-    /// The check as it is registered by itself, for the node or for an instance whose name and tags
-    /// the catalog adds. It is expected to be valid.
+    /// Converts a check that is registered by itself, for the node or an instance whose name and tags
+    /// the catalog adds. The check must be valid.
     pub fn into_defined(self, node: &str) -> DefinedCheck {
         let id = match self.check_id.as_str() {
             "" => &self.name,
@@ -224,7 +224,7 @@ impl CheckType {
         self.defined(node, id.to_owned(), name.to_owned(), owner)
     }
 
-    /// `owner` has the id, name and tags of the instance.
+    /// Converts a check; `owner` has the id, name and tags of the instance.
     pub(crate) fn defined(
         &self,
         node: &str,
@@ -308,12 +308,12 @@ impl CheckType {
         ))
     }
 
-    /// Whether it runs a program, on the machine of the agent or in a container there.
+    /// Whether it runs a program, on the agent's machine or in a container there.
     pub fn is_script(&self) -> bool {
         !self.script_args.is_empty()
     }
 
-    /// A container is named as Docker names it, so that the name is one part of a path.
+    /// Requires a name or id that Docker accepts, so that it is a single path segment.
     fn validate_container(&self) -> Result<(), Invalid> {
         let id = &self.docker_container_id;
         let reason = if id.is_empty() {
@@ -332,7 +332,7 @@ impl CheckType {
         Err(Invalid::new("DockerContainerID", reason))
     }
 
-    /// What is connected to must be an address; a name in it is looked up when the check runs.
+    /// Targets must have valid addresses. Host names are resolved when the check runs.
     fn validate_target(&self) -> Result<(), Invalid> {
         let http = self.http.as_str();
         if !http.is_empty() && !["http://", "https://"].iter().any(|s| http.starts_with(s)) {

@@ -1,4 +1,5 @@
-//! The question whether a caller may connect, as services ask it that verify certificates themselves.
+//! The request for whether a caller may connect, used by services that verify certificates
+//! themselves.
 
 use serde::Deserialize;
 
@@ -8,7 +9,7 @@ use crate::tenancy::{Ignored, TenancyName};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ConnectAuthorize {
-    /// The service that is called.
+    /// The called service.
     pub target: String,
     /// Its namespace.
     pub namespace: TenancyName,
@@ -17,6 +18,6 @@ pub struct ConnectAuthorize {
     /// The SPIFFE id in the caller's certificate.
     #[serde(rename = "ClientCertURI")]
     pub client_cert_uri: String,
-    /// Not used, as in Consul: certificates are not revoked.
+    /// Ignored, as in Consul, since certificates are not revoked.
     pub client_cert_serial: Ignored,
 }

@@ -1,6 +1,6 @@
-//! Network coordinates: where a node stands in a space in which distances are round-trip times.
+//! Network coordinates: a node's position in a space in which distances are round-trip times.
 //!
-//! Agents of Consul compute them from their gossip and write them here; nothing here measures.
+//! Consul agents compute them from gossip and write them here; nothing here measures.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,25 +8,25 @@ use crate::invalid::Invalid;
 use crate::name;
 use crate::tenancy::TenancyName;
 
-/// How many dimensions the space has; coordinates with another number cannot be compared.
+/// The number of dimensions. Coordinates with another number cannot be compared.
 const DIMENSIONS: usize = 8;
 
-/// A place in the space. All numbers are in seconds.
+/// A position in the space. All values but `error` are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Coordinate {
-    /// The place in the plain part of the space.
+    /// The Euclidean part of the position.
     pub vec: Vec<f64>,
-    /// How much the place is to be trusted; without a unit.
+    /// Confidence in the position; without a unit.
     pub error: f64,
-    /// A correction from recent measurements.
+    /// Correction from recent measurements.
     pub adjustment: f64,
-    /// The distance from the plain part of the space: what every connection of the node costs.
+    /// Distance from the Euclidean part: latency of every connection of the node.
     pub height: f64,
 }
 
 impl Default for Coordinate {
-    /// Where a node begins that has measured nothing.
+    /// The initial position of a node without measurements.
     fn default() -> Self {
         Coordinate {
             vec: vec![0.0; DIMENSIONS],
@@ -38,7 +38,7 @@ impl Default for Coordinate {
 }
 
 impl Coordinate {
-    /// The round-trip time between two places, in seconds.
+    /// The round-trip time between two positions, in seconds.
     pub fn distance(&self, other: &Coordinate) -> f64 {
         let pairs = self.vec.iter().zip(&other.vec);
         let squares: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
@@ -72,12 +72,12 @@ impl Coordinate {
 pub struct NodeCoordinate {
     /// The node's name.
     pub node: String,
-    /// Always empty: there are no network segments.
+    /// Always empty, since network segments are not supported.
     pub segment: String,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Where it is.
+    /// The node's position.
     pub coord: Coordinate,
 }
 
@@ -110,19 +110,19 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_is_what_lies_between_with_heights_and_corrections() {
+    fn distances_include_heights_and_adjustments() {
         assert_eq!(at(1.0).distance(&at(4.0)), 3.0);
         let mut high = at(1.0);
         high.height = 0.5;
         high.adjustment = -0.25;
         assert_eq!(high.distance(&at(4.0)), 3.25);
-        // A correction never makes a distance negative.
+        // Adjustments never make a distance negative.
         high.adjustment = -10.0;
         assert_eq!(high.distance(&at(4.0)), 3.5);
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused() {
+    fn incomparable_coordinates_are_refused() {
         let of = |coord| NodeCoordinate {
             node: "n".to_owned(),
             coord,

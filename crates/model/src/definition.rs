@@ -1,4 +1,4 @@
-//! Service definitions as agents take them, with checks and sidecars in short forms.
+//! Service definitions as agents accept them, with checks and sidecars in short forms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,10 +18,10 @@ use crate::secret::Secret;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
 use crate::tenancy::TenancyName;
 
-/// Ports that sidecars without one get, lowest free first.
+/// Ports for sidecars without one; the lowest free port is used.
 const SIDECAR_PORTS: RangeInclusive<u16> = 21_000..=21_255;
 const SIDECAR_SUFFIX: &str = "-sidecar-proxy";
-/// How often it is checked that a sidecar listens, as in Consul.
+/// Interval of the check that a sidecar listens, as in Consul.
 const SIDECAR_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The id of the sidecar that is registered with a service.
@@ -33,7 +33,7 @@ pub fn sidecar_id(service_id: &str) -> String {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceDefinition {
-    /// What the instance is for.
+    /// The instance's kind.
     pub kind: ServiceKind,
     /// Unique on the node; empty means the name.
     #[serde(rename = "ID")]
@@ -43,7 +43,7 @@ pub struct ServiceDefinition {
     pub name: String,
     /// Free labels.
     pub tags: Vec<String>,
-    /// Where it listens; empty means the node's address.
+    /// Address that it listens on; empty means the node's address.
     pub address: String,
     /// Other addresses by purpose.
     pub tagged_addresses: BTreeMap<String, ServiceAddress>,
@@ -51,15 +51,15 @@ pub struct ServiceDefinition {
     pub meta: BTreeMap<String, String>,
     /// TCP port; 0 means none.
     pub port: u16,
-    /// Unix socket instead of address and port.
+    /// Unix socket, instead of address and port.
     pub socket_path: String,
-    /// One check, besides `checks`.
+    /// A single check, in addition to `checks`.
     pub check: Option<CheckType>,
     /// Checks.
     pub checks: Vec<CheckType>,
-    /// Share of traffic by health.
+    /// Load balancing weights by health.
     pub weights: Weights,
-    /// Token with which an agent writes the catalog; not used by servers.
+    /// Token that an agent uses to write to the catalog; not used by servers.
     #[serde(skip_serializing)]
     pub token: Secret,
     /// Whether tags may be changed through the catalog.
@@ -71,10 +71,10 @@ pub struct ServiceDefinition {
     /// Region and zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Box<Locality>>,
-    /// The namespace that it is of; empty for that of the request.
+    /// Namespace; empty means the request's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; empty for that of the request.
+    /// Partition; empty means the request's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
@@ -83,13 +83,13 @@ pub struct ServiceDefinition {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ConnectDefinition {
-    /// The application speaks mutual TLS itself.
+    /// Whether the application terminates mutual TLS itself.
     pub native: bool,
     /// The instance's sidecar; an empty object is enough.
     pub sidecar_service: Option<Box<ServiceDefinition>>,
 }
 
-/// What a definition registers.
+/// The instances and checks that a definition registers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DefinitionParts {
     /// The instance, with its checks.
@@ -146,13 +146,13 @@ impl ServiceDefinition {
         }
         let mut whole = self.sidecar(sidecar);
         if whole.port == 0 && whole.socket_path.is_empty() {
-            // One is found for it.
+            // A port is allocated later; any valid one passes the validation.
             whole.port = *SIDECAR_PORTS.start();
         }
         whole.validate()
     }
 
-    /// Where others connect, there is something to connect to.
+    /// A connect-proxy must have a port or a socket.
     fn validate_reachable(&self) -> Result<(), Invalid> {
         if self.port != 0 || !self.socket_path.is_empty() {
             return Ok(());
@@ -167,14 +167,14 @@ impl ServiceDefinition {
         Ok(())
     }
 
-    /// All checks that it brings along, those of its sidecar included.
+    /// All its checks, including those of its sidecar.
     pub fn all_checks(&self) -> impl Iterator<Item = &CheckType> {
         let sidecar = self.connect.sidecar_service.as_deref();
         let all = std::iter::once(self).chain(sidecar);
         all.flat_map(|one| one.one_check().into_iter().chain(&one.checks))
     }
 
-    /// The service id, which is the name when none is given.
+    /// The service id; defaults to the name.
     pub fn service_id(&self) -> &str {
         match self.id.as_str() {
             "" => &self.name,
@@ -210,7 +210,8 @@ impl ServiceDefinition {
         }
     }
 
-    /// The addresses by purpose. As in Consul an IP address stands for both networks of its family.
+    /// Tagged addresses. As in Consul, an IP address is used for both the LAN and the WAN of its
+    /// family.
     fn all_addresses(&self) -> BTreeMap<String, ServiceAddress> {
         let mut all = self.tagged_addresses.clone();
         let family = match self.address.parse::<IpAddr>() {
@@ -228,7 +229,7 @@ impl ServiceDefinition {
         all
     }
 
-    /// The sidecar's own definition, with everything that it inherits from the service.
+    /// The sidecar's complete definition, with everything that it inherits from the service.
     fn sidecar(&self, short: &ServiceDefinition) -> ServiceDefinition {
         let mut whole = short.clone();
         whole.kind = ServiceKind::ConnectProxy;
@@ -270,12 +271,12 @@ impl ServiceDefinition {
         whole
     }
 
-    /// The instances and checks that the definition stands for. `taken` are the ports in use on the
-    /// node, from which a sidecar without a port keeps away. The definition is expected to be valid.
+    /// Expands the definition into instances and checks. `taken` are the ports in use on the node,
+    /// which are not allocated to a sidecar. The definition must be valid.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] when every port for sidecars is taken.
+    /// [`Invalid`] when all sidecar ports are taken.
     pub fn into_parts(self, node: &str, taken: &BTreeSet<u16>) -> Result<DefinitionParts, Invalid> {
         let sidecar = match &self.connect.sidecar_service {
             None => None,
@@ -302,8 +303,8 @@ impl ServiceDefinition {
         })
     }
 
-    /// What is checked about a sidecar that brings no checks: that it listens, where it shares the
-    /// network of its application unless it has an address, and the health of its service.
+    /// Default checks of a sidecar: that it listens, on its own address or else on the application's
+    /// local address, and the health of its service.
     fn sidecar_checks(&self, sidecar: &ServiceDefinition) -> Vec<CheckType> {
         let host = match sidecar.address.as_str() {
             "" => &sidecar.proxy.local_service_address,
@@ -332,7 +333,7 @@ impl ServiceDefinition {
             .collect()
     }
 
-    /// The single check, unless nothing in it is set: some clients always send the object.
+    /// The single check, unless it is empty: some clients always send the object.
     fn one_check(&self) -> Option<&CheckType> {
         self.check
             .as_ref()

@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
-/// A text that is not a duration, with what is wrong.
+/// A text that is not a duration, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a duration like 10s, 1h30m or 250ms (invalid duration: {reason})")]
 pub struct InvalidDuration {
@@ -26,35 +26,35 @@ pub struct InvalidDuration {
 pub struct GoDuration(i64);
 
 impl GoDuration {
-    /// No time at all.
+    /// The zero duration.
     pub const ZERO: GoDuration = GoDuration(0);
 
-    /// From nanoseconds.
+    /// Creates a duration of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: i64) -> Self {
         GoDuration(nanos)
     }
 
-    /// From seconds; saturates at the longest duration.
+    /// Creates a duration of `seconds` seconds; saturates at the longest duration.
     pub const fn from_secs(seconds: i64) -> Self {
         GoDuration(seconds.saturating_mul(SECOND as i64))
     }
 
-    /// In nanoseconds.
+    /// The number of nanoseconds.
     pub const fn as_nanos(self) -> i64 {
         self.0
     }
 
-    /// Whether it is exactly zero.
+    /// Whether it is zero.
     pub const fn is_zero(&self) -> bool {
         self.0 == 0
     }
 
-    /// Whether it is below zero.
+    /// Whether it is negative.
     pub const fn is_negative(self) -> bool {
         self.0 < 0
     }
 
-    /// The same length as an unsigned duration; a negative one becomes zero.
+    /// Converts to an unsigned duration; negative values become zero.
     pub const fn to_duration(self) -> Duration {
         if self.0 <= 0 {
             Duration::ZERO
@@ -106,7 +106,8 @@ impl FromStr for GoDuration {
 
 const TOO_LONG: &str = "it is longer than about 292 years";
 
-/// Reads one number with its unit from the front: `1.5h30m` gives 1.5 h and `30m`.
+/// Parses one number with its unit from the start of a text: `1.5h30m` yields 1.5 h and the rest
+/// `30m`.
 fn component(text: &str) -> Result<(u64, &str), &'static str> {
     let number_end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -125,7 +126,7 @@ fn component(text: &str) -> Result<(u64, &str), &'static str> {
     }
     let unit = match unit {
         "ns" => 1,
-        // Go takes the micro sign and the Greek letter, which look the same.
+        // Go accepts both the micro sign and the Greek letter, which look the same.
         "us" | "\u{b5}s" | "\u{3bc}s" => MICROSECOND,
         "ms" => MILLISECOND,
         "s" => SECOND,
@@ -148,7 +149,7 @@ fn component(text: &str) -> Result<(u64, &str), &'static str> {
         place /= 10.0;
         part += f64::from(digit - b'0') * place;
     }
-    // Rounded, so that 0.1 of a unit is not one nanosecond short in binary.
+    // Rounded, so that a fraction such as 0.1 is not one nanosecond short in binary.
     nanos = nanos.checked_add(part.round() as u64).ok_or(TOO_LONG)?;
     Ok((nanos, rest))
 }
@@ -181,7 +182,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// A count of nanoseconds as a decimal number of some unit, without trailing zeros.
+/// A number of nanoseconds, as a decimal number of a unit without trailing zeros.
 struct Decimal(u64, u64);
 
 impl fmt::Display for Decimal {
@@ -198,7 +199,7 @@ impl fmt::Display for Decimal {
     }
 }
 
-/// Reads a duration that must not be negative.
+/// Parses a duration that must not be negative.
 ///
 /// # Errors
 ///
@@ -214,7 +215,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     Ok(duration.to_duration())
 }
 
-/// Prints a duration as Go does: `1h30m0s`, `250ms`.
+/// Formats a duration as Go does: `1h30m0s`, `250ms`.
 pub fn format(duration: Duration) -> String {
     GoDuration::from(duration).to_string()
 }
@@ -226,7 +227,7 @@ impl Serialize for GoDuration {
 }
 
 impl<'de> Deserialize<'de> for GoDuration {
-    /// A text in Go's notation, or a whole number of nanoseconds; an empty text is zero.
+    /// Accepts a text in Go's notation, or a whole number of nanoseconds. An empty text is zero.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
         impl Visitor<'_> for Either {
@@ -253,17 +254,17 @@ impl<'de> Deserialize<'de> for GoDuration {
     }
 }
 
-/// For `Duration` fields: `#[serde(with = "duration::text")]` reads like [`GoDuration`], refuses
-/// negative values, and prints Go's notation.
+/// For `Duration` fields: `#[serde(with = "duration::text")]` deserialises like [`GoDuration`],
+/// refuses negative values, and serialises in Go's notation.
 pub mod text {
     use super::*;
 
-    /// Prints Go's notation.
+    /// Serialises in Go's notation.
     pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         GoDuration::from(*value).serialize(serializer)
     }
 
-    /// Reads Go's notation or nanoseconds.
+    /// Deserialises Go's notation or nanoseconds.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let duration = GoDuration::deserialize(deserializer)?;
         if duration.is_negative() {
@@ -275,14 +276,14 @@ pub mod text {
     }
 }
 
-/// Like [`text`], but prints whole nanoseconds: Consul shows some fields so, and its Go client reads
-/// them in no other form.
+/// Like [`text`], but serialises as whole nanoseconds. Consul returns some fields so, and its Go
+/// client accepts no other form.
 pub mod nanos {
     use super::*;
 
     pub use super::text::deserialize;
 
-    /// Prints nanoseconds; what is longer than Go can hold becomes the longest.
+    /// Serialises as nanoseconds; saturates at Go's longest duration.
     pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i64(GoDuration::from(*value).0)
     }

@@ -1,16 +1,16 @@
-//! The paths at which checks of an instance ask its application, as its proxy exposes them to the agent
-//! that runs the checks (`Proxy.Expose.Checks`). The agent gives each such check a port
-//! ([`HealthCheck::exposed_port`]) and asks there; the proxy listens there and asks the application.
+//! Paths that a proxy exposes for the health checks of its application (`Proxy.Expose.Checks`). The
+//! agent allocates a port to each such check ([`HealthCheck::exposed_port`]) and sends the check's
+//! requests there. The proxy listens on that port and forwards to the application.
 
 use crate::check::{CheckDefinition, HealthCheck};
 use crate::proxy::ExposePath;
 
-/// Where gRPC's health service is asked.
+/// Path of gRPC's health service.
 const GRPC_HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 impl HealthCheck {
-    /// The path that the proxy of the checked instance exposes for this check. `None` where the check
-    /// has no port there, or cannot be asked there (see [`CheckDefinition::exposable_path`]).
+    /// The path that the proxy exposes for this check. `None` if the check has no exposed port or
+    /// cannot be exposed (see [`CheckDefinition::exposable_path`]).
     pub fn exposed_path(&self) -> Option<ExposePath> {
         let path = self.definition.exposable_path()?;
         (self.exposed_port != 0).then_some(ExposePath {
@@ -21,9 +21,9 @@ impl HealthCheck {
 }
 
 impl CheckDefinition {
-    /// What a proxy exposes for such a check, at whichever port: the path, the application's port and
-    /// the protocol, for checks over HTTP and gRPC whose target names a port. `None` for others, and
-    /// for checks over TLS, because the proxy asks without.
+    /// The exposed path for HTTP and gRPC checks whose target has a port, without the listener's
+    /// port: path, application port and protocol. `None` for other checks, and for checks with TLS,
+    /// because the proxy forwards in plaintext.
     pub fn exposable_path(&self) -> Option<ExposePath> {
         let (path, port, protocol) = if !self.http.is_empty() {
             let (port, path) = http_target(&self.http)?;
@@ -44,7 +44,7 @@ impl CheckDefinition {
     }
 }
 
-/// Port and path of an `http://` URL, without query.
+/// Port and path of an `http://` URL, without the query.
 fn http_target(url: &str) -> Option<(u16, String)> {
     let rest = url.strip_prefix("http://")?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -55,7 +55,7 @@ fn http_target(url: &str) -> Option<(u16, String)> {
     Some((port_of(host)?, path.to_owned()))
 }
 
-/// The port of `host:port`; a host with colons stands in brackets.
+/// The port of `host:port`; IPv6 hosts are in brackets.
 fn port_of(host: &str) -> Option<u16> {
     let (_, port) = host.rsplit_once(':')?;
     port.parse().ok().filter(|port| *port != 0)
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_checks_ask_the_health_service() {
+    fn grpc_checks_use_the_health_service() {
         let definition = |tls| CheckDefinition {
             grpc: "127.0.0.1:9090/shop".to_owned(),
             grpc_use_tls: tls,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_is_exposed_where_it_has_a_port() {
+    fn a_check_is_exposed_if_it_has_a_port() {
         let mut check = HealthCheck {
             definition: CheckDefinition {
                 http: "http://127.0.0.1:8080/health".to_owned(),

@@ -1,6 +1,6 @@
-//! The fields that filters may name, by what is filtered: those of Consul's types, except where no
-//! value of this server has them. A filter is asked of the JSON that the API answers with, so the keys
-//! are those of the types' `Serialize`.
+//! The fields that filter expressions may use, by endpoint: those of Consul's types, except fields
+//! that this server never sets. Filters are evaluated on the JSON of responses, so the keys are those
+//! of the types' `Serialize`.
 
 use legate_filter::{Field, Filter, FilterError, Shape};
 
@@ -115,7 +115,7 @@ static PROXY: [Field; 12] = [
     list("EnvoyExtensions", &EXTENSION),
 ];
 
-/// Instances by themselves: `/v1/catalog/node/:node`, `/v1/catalog/node-services/:node` and
+/// Instances without their nodes: `/v1/catalog/node/:node`, `/v1/catalog/node-services/:node` and
 /// `/v1/agent/services`.
 pub static SERVICE: [Field; 14] = [
     text("Kind"),
@@ -209,7 +209,7 @@ pub static INTENTION: [Field; 14] = [
 
 static CONSUMERS: [Field; 2] = [texts("Peers"), texts("Partitions")];
 
-/// Services that others may use: `/v1/exported-services`.
+/// Exported services: `/v1/exported-services`.
 pub static EXPORTED: [Field; 4] = [
     text("Service"),
     text("Namespace"),
@@ -234,7 +234,7 @@ static UPSTREAM_CONFIG: [Field; 2] = [
 
 static DESTINATION: [Field; 2] = [texts("Addresses"), integer("Port")];
 
-/// `/v1/config/service-defaults`, the only kind of config entries that can be filtered.
+/// `/v1/config/service-defaults`. Other kinds of config entries cannot be filtered.
 pub static SERVICE_DEFAULTS: [Field; 17] = [
     text("Kind"),
     text("Name"),
@@ -256,16 +256,16 @@ pub static SERVICE_DEFAULTS: [Field; 17] = [
 ];
 
 impl CheckServiceNode {
-    /// Reads a filter for instances.
+    /// Parses a filter for instances.
     ///
     /// # Errors
     ///
-    /// [`FilterError`] says where the text is wrong and what was expected.
+    /// [`FilterError`] locates the syntax error and names what was expected.
     pub fn filter(text: &str) -> Result<Filter, FilterError> {
         Filter::parse(text, &INSTANCE[..])
     }
 
-    /// Whether a filter for instances fits this one.
+    /// Whether the instance matches a filter.
     pub fn matches(&self, filter: &Filter) -> bool {
         filter.matches(self)
     }

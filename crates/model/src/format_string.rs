@@ -1,12 +1,12 @@
-//! Texts in which Envoy replaces commands, such as `%REQ(X-USER)%`: lines of access logs, values of
-//! headers. Envoy refuses everything that has a text with a percent sign out of place. Which commands
-//! there are depends on Envoy's version, and is not known here.
+//! Envoy format strings with command operators such as `%REQ(X-USER)%`, in access logs and header
+//! values. Envoy refuses resources with misplaced percent signs. The set of commands depends on
+//! Envoy's version and is not checked here.
 
 use serde_json::Value;
 
 /// # Errors
 ///
-/// Says what is wrong with the first percent sign that Envoy would refuse.
+/// Validates a format string. The error locates the first percent sign that Envoy would refuse.
 pub(crate) fn validate(text: &str) -> Result<(), String> {
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -15,7 +15,7 @@ pub(crate) fn validate(text: &str) -> Result<(), String> {
         let Some(after) = after else {
             let position = text.len() - command.len() - 1;
             return Err(format!(
-                "no command of Envoy begins at the percent sign at position {position} of {text:?}: a \
+                "no Envoy command starts at the percent sign at position {position} of {text:?}: a \
                  command is like %PROTOCOL% or %REQ(X-USER)%, and %% is a percent sign"
             ));
         };
@@ -24,11 +24,11 @@ pub(crate) fn validate(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// All texts in a document; keys are not looked at.
+/// Validates all texts in a document, except object keys.
 ///
 /// # Errors
 ///
-/// As [`validate`].
+/// As for [`validate`].
 pub(crate) fn validate_all(document: &Value) -> Result<(), String> {
     match document {
         Value::String(text) => validate(text),
@@ -38,8 +38,8 @@ pub(crate) fn validate_all(document: &Value) -> Result<(), String> {
     }
 }
 
-/// What comes after a command, whose first percent sign was read: a name, arguments in brackets,
-/// and a length. Envoy's `%([A-Z0-9_]+)(\(.*?\))?(:[0-9]+)?%`.
+/// Skips a command whose opening percent sign was consumed: name, arguments in parentheses and
+/// length. Envoy's `%([A-Z0-9_]+)(\(.*?\))?(:[0-9]+)?%`.
 fn after(command: &str) -> Option<&str> {
     let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let rest = command.trim_start_matches(is_name);
@@ -66,9 +66,9 @@ fn after_length(rest: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// What a real Envoy 1.38 says about each.
+    /// The expectations are those of a real Envoy 1.38.
     #[test]
-    fn commands_are_what_envoy_takes() {
+    fn commands_are_validated_as_in_envoy() {
         for text in [
             "",
             "plain",
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn access_logs_are_looked_at() {
+    fn access_logs_are_validated() {
         for logs in [
             serde_json::json!({"TextFormat": "100%"}),
             serde_json::json!({"JSONFormat": "{\"a\": [\"100%\"]}"}),
@@ -114,15 +114,12 @@ mod tests {
             });
             let entry: crate::ConfigEntry = serde_json::from_value(entry).unwrap();
             let error = entry.validate().unwrap_err().to_string();
-            assert!(
-                error.contains("Format: no command of Envoy begins"),
-                "{error}"
-            );
+            assert!(error.contains("Format: no Envoy command starts"), "{error}");
         }
     }
 
     #[test]
-    fn documents_are_looked_at_everywhere() {
+    fn documents_are_validated_recursively() {
         let document = |text: &str| serde_json::json!({"%": 1, "a": ["b", {"c": text}]});
         assert_eq!(validate_all(&document("%PROTOCOL%")), Ok(()));
         assert!(validate_all(&document("%")).is_err());

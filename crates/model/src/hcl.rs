@@ -1,46 +1,46 @@
-//! Reads HCL of the first version, which is the language of Consul's configuration and rules, or
-//! JSON in its place. Knows shapes only; what they mean is the business of those who ask.
+//! Parser for HCL version 1, the language of Consul's configuration and rules, or JSON in its place.
+//! Parses structure only; callers interpret it.
 //!
-//! HCL's second version is another language: it has expressions, which the first does not, and it
-//! refuses commas, quoted names and several arguments on one line, which the first may have.
+//! HCL version 2 is a different language: it has expressions, which version 1 lacks, and does not
+//! support commas, quoted keys and several arguments per line, which version 1 permits.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// How deep objects and lists may be nested.
+/// The maximum nesting depth of objects and lists.
 const MAX_DEPTH: usize = 16;
 
-/// A value of a text. Names of an object may be repeated.
+/// A parsed value. Keys of an object may be repeated.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Node {
-    /// Text in quotes, or a heredoc.
+    /// Quoted text or a heredoc.
     Text(String),
-    /// A block, or an object behind `=`.
+    /// A block, or an object after `=`.
     Object(Vec<(String, Node)>),
-    /// Values in brackets.
+    /// A list in brackets.
     List(Vec<Node>),
     /// A number, true, false or null.
     Scalar(Value),
 }
 
-/// Where a text cannot be read, and why.
+/// A syntax error: its position and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(String);
 
-/// The whole of a text as one JSON object. What is repeated becomes a list, so that one block and
-/// several have different shapes: [`crate::json::from_hcl`] takes both where a list is wanted.
+/// Converts a text to one JSON object. Repeated keys become a list, so one block and several blocks
+/// differ in shape; [`crate::json::from_hcl`] accepts both for lists.
 ///
 /// # Errors
-/// [`Unreadable`] says where and why.
+/// [`Unreadable`] locates the syntax error.
 pub fn to_json(text: &str) -> Result<Value, Unreadable> {
     Ok(Node::Object(parse(text)?).into_json())
 }
 
 impl Node {
-    /// The same as JSON.
+    /// Converts the value to JSON.
     fn into_json(self) -> Value {
         match self {
             Node::Text(text) => Value::String(text),
@@ -68,10 +68,10 @@ fn items(value: Value) -> Vec<Value> {
     }
 }
 
-/// The top of a text: an object.
+/// Parses a text as the fields of an object.
 ///
 /// # Errors
-/// [`Unreadable`] says where and why.
+/// [`Unreadable`] locates the syntax error.
 pub fn parse(text: &str) -> Result<Vec<(String, Node)>, Unreadable> {
     if text.trim_start().starts_with('{') {
         return match serde_json::from_str(text) {
@@ -115,9 +115,9 @@ impl fmt::Display for Token {
 
 struct Reader<'t> {
     text: &'t str,
-    /// The byte behind the last token.
+    /// Byte offset after the last token.
     at: usize,
-    /// The byte where the last token begins.
+    /// Byte offset of the last token.
     start: usize,
 }
 
@@ -138,7 +138,7 @@ impl Reader<'_> {
         self.error(format_args!("expected {expected}, found {found}"))
     }
 
-    /// Arguments and blocks up to a closing brace or the end, which is left.
+    /// Parses arguments and blocks up to a closing brace or the end, which is not consumed.
     fn fields(&mut self, depth: usize) -> Result<Vec<(String, Node)>, Unreadable> {
         let mut fields = Vec::new();
         loop {
@@ -158,7 +158,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What stands behind a name: a value behind `=`, a block, or further names and a block.
+    /// Parses what follows a key: `=` and a value, a block, or further labels and a block.
     fn field(&mut self, depth: usize) -> Result<Node, Unreadable> {
         match self.token()? {
             Token::Sign('=') => self.value(depth),
@@ -195,7 +195,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind the opening brace, to the closing one.
+    /// Parses an object after its opening brace, including the closing one.
     fn object(&mut self, depth: usize) -> Result<Node, Unreadable> {
         self.deeper(depth)?;
         let fields = self.fields(depth + 1)?;
@@ -261,7 +261,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Space and comments.
+    /// Skips whitespace and comments.
     fn skip(&mut self) -> Result<(), Unreadable> {
         loop {
             let rest = self.rest();
@@ -324,7 +324,7 @@ impl Reader<'_> {
         Err(open)
     }
 
-    /// `<<END` or `<<-END`, lines, and a line that is `END`.
+    /// Parses a heredoc: `<<END` or `<<-END`, lines, and the terminating line `END`.
     fn heredoc(&mut self) -> Result<Token, Unreadable> {
         let open = self.error("a heredoc is not closed");
         let (head, body) = self.rest().split_once('\n').ok_or_else(|| open.clone())?;
@@ -336,7 +336,7 @@ impl Reader<'_> {
         let mut text = String::new();
         for line in body.split_inclusive('\n') {
             if line.trim() == mark {
-                // The end of the line stays: it ends the argument.
+                // The line break is not consumed: it ends the argument.
                 self.at += length + line.trim_end().len();
                 return Ok(Token::Text(text));
             }
@@ -347,7 +347,7 @@ impl Reader<'_> {
     }
 }
 
-/// An integer, also in hexadecimal or octal digits, or a decimal number.
+/// Parses an integer (decimal, hexadecimal or octal) or a decimal number.
 fn number(text: &str) -> Option<Number> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let radix = |digits: &str, radix| {
@@ -378,7 +378,7 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
-/// Reads JSON without losing names that are repeated.
+/// Deserialises JSON without losing repeated keys.
 struct Json;
 
 impl<'de> Visitor<'de> for Json {
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_is_one_list() {
+    fn repeated_keys_become_one_list() {
         assert_eq!(value("a = 1 a = 2 a = 3"), json!({"a": [1, 2, 3]}));
         assert_eq!(value("a = [1] a = [2]"), json!({"a": [1, 2]}));
         assert_eq!(value("a {} a = [{}]"), json!({"a": [{}, {}]}));

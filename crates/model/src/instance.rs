@@ -1,4 +1,4 @@
-//! A service instance together with its node and checks: what discovery answers with.
+//! A service instance with its node and checks, as discovery endpoints return it.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::locality::Locality;
 use crate::node::Node;
 use crate::service::ServiceInstance;
 
-/// An instance, the node that it is on, and the checks of both. Parts are shared, not copied.
+/// An instance with its node and the checks of both. The parts are shared, not copied.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct CheckServiceNode {
-    /// Where it is.
+    /// The instance's node.
     pub node: Arc<Node>,
-    /// What it is.
+    /// The instance.
     pub service: Arc<ServiceInstance>,
-    /// How it is: the instance's checks and those of the node.
+    /// Checks of the instance and of its node.
     pub checks: Vec<Arc<HealthCheck>>,
 }
 
 impl CheckServiceNode {
-    /// Where callers in the same datacenter reach it: the instance's address, else the node's.
+    /// The address for callers in the same datacenter: the instance's, or the node's.
     pub fn address(&self) -> (&str, u16) {
         let host = match self.service.address.as_str() {
             "" => self.node.address.as_str(),
@@ -31,13 +31,13 @@ impl CheckServiceNode {
         (host, self.service.port)
     }
 
-    /// Where it runs: the instance's own locality, else the node's.
+    /// The instance's locality, or the node's.
     pub fn locality(&self) -> Option<&Locality> {
         let own = self.service.locality.as_deref();
         own.or(self.node.locality.as_deref())
     }
 
-    /// The worst result of its checks; passing when there are none.
+    /// The worst status of its checks; passing if there are none.
     pub fn health(&self) -> CheckStatus {
         self.checks
             .iter()
@@ -46,7 +46,7 @@ impl CheckServiceNode {
             .unwrap_or(CheckStatus::Passing)
     }
 
-    /// Share of traffic for its health; 0 when it should get none.
+    /// Load balancing weight for its health; 0 means no traffic.
     pub fn weight(&self) -> u32 {
         match self.health() {
             CheckStatus::Passing => self.service.weights.passing,

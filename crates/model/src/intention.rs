@@ -1,4 +1,4 @@
-//! Intentions: which service may call which.
+//! Intentions: which services may call which others.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,19 +17,20 @@ use crate::timestamp;
 /// The only type of intention source.
 pub const SOURCE_TYPE_CONSUL: &str = "consul";
 
-/// Longest description, in bytes.
+/// The maximum length of descriptions, in bytes.
 const MAX_DESCRIPTION: usize = 512;
 
-/// Bytes at most that the permissions of one source come to in a proxy, by [`size_in_proxies`].
+/// The maximum size of one source's permissions in a proxy's configuration in bytes, by
+/// [`size_in_proxies`].
 const MAX_SIZE: usize = 1 << 20;
 
-/// What happens to a connection or request.
+/// Action for a connection or request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IntentionAction {
-    /// It is let through.
+    /// Permit it.
     Allow,
-    /// It is refused.
+    /// Deny it.
     Deny,
 }
 
@@ -49,23 +50,23 @@ impl std::fmt::Display for IntentionAction {
     }
 }
 
-/// A decision for requests of one shape; the first that fits decides.
+/// Action for requests that match conditions; the first matching permission applies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct IntentionPermission {
-    /// What happens to a request that fits.
+    /// Action for matching requests.
     pub action: IntentionAction,
-    /// Which requests fit.
+    /// Conditions on the request.
     #[serde(rename = "HTTP", default)]
     pub http: HttpPermission,
-    /// The token that a request that fits needs to be let through. Where it is refused anyway, it
-    /// is refused with and without.
+    /// The token that a matching request requires in order to be permitted. Has no effect if the
+    /// action is to deny.
     #[serde(rename = "JWT", default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtRequirement>,
 }
 
 impl IntentionPermission {
-    /// A permission for requests of any shape, to be narrowed by setting `http`.
+    /// A permission without conditions, which can be added in `http`.
     pub fn new(action: IntentionAction) -> Self {
         IntentionPermission {
             action,
@@ -83,128 +84,128 @@ impl IntentionPermission {
     }
 }
 
-/// The shape of a request: every condition that is set must hold.
+/// Conditions on a request; all that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpPermission {
     /// The whole path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_exact: String,
-    /// The start of the path.
+    /// Prefix of the path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_prefix: String,
-    /// A regular expression for the whole path (RE2 syntax).
+    /// A regular expression that the whole path must match (RE2 syntax).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_regex: String,
     /// Conditions on headers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub header: Vec<HttpHeaderPermission>,
-    /// Methods, any of which fits.
+    /// Accepted methods; empty accepts any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
 }
 
-/// A condition on one header: exactly one of the matchers is set.
+/// A condition on one header; exactly one kind of match is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpHeaderPermission {
     /// The header.
     pub name: String,
-    /// It is there.
+    /// Whether the header must be present, with any value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub present: bool,
-    /// It is this.
+    /// Exact value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub exact: String,
-    /// It starts with this.
+    /// Prefix of the value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix: String,
-    /// It ends with this.
+    /// Suffix of the value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub suffix: String,
-    /// It contains this.
+    /// Substring of the value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub contains: String,
-    /// It matches this regular expression (RE2 syntax).
+    /// A regular expression for the value (RE2 syntax).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub regex: String,
-    /// The condition must not hold.
+    /// Whether the condition is inverted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub invert: bool,
-    /// Case does not matter; not together with `present` or `regex`.
+    /// Whether case is ignored; not together with `present` or `regex`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ignore_case: bool,
 }
 
-/// An intention as the API shows it: one source of one destination.
+/// An intention as the API returns it: one source of one destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Intention {
-    /// What the oldest endpoints know it by; empty for what other endpoints wrote.
+    /// Id for the legacy intention endpoints; empty if the intention was written by other endpoints.
     #[serde(rename = "ID", skip_serializing_if = "String::is_empty")]
     pub id: String,
-    /// For people, at most 512 bytes.
+    /// Free text of at most 512 bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The caller's namespace, or `*`; empty means `default`.
+    /// Namespace of the source, or `*`; empty means `default`.
     #[serde(rename = "SourceNS")]
     pub source_ns: String,
-    /// The caller, or `*`.
+    /// Name of the source service, or `*`.
     pub source_name: String,
-    /// The namespace of the service called, or `*`; empty means `default`.
+    /// Namespace of the destination, or `*`; empty means `default`.
     #[serde(rename = "DestinationNS")]
     pub destination_ns: String,
-    /// The service called, or `*`.
+    /// Name of the destination service, or `*`.
     pub destination_name: String,
     /// Always `consul`.
     pub source_type: String,
-    /// What happens to every connection; unset when there are permissions.
+    /// Action for every connection; unset when there are permissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<IntentionAction>,
-    /// What happens to requests by their shape; empty when there is an action.
+    /// Permissions by request attributes; empty when there is an action.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<IntentionPermission>,
     /// Free key/value pairs of the destination's config entry.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Computed from the names: higher decides first.
+    /// Computed from the names; higher values take precedence.
     pub precedence: u32,
-    /// The token that every request needs, of the destination's config entry.
+    /// The token that every request requires, from the destination's config entry.
     #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtRequirement>,
-    /// Peering is not served.
+    /// Refused: peering is not served.
     #[serde(skip_serializing)]
     pub source_peer: NoPeer,
-    /// Groups of peers are not served.
+    /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
     pub source_sameness_group: NotServed,
-    /// The caller's partition; empty means `default`.
+    /// Partition of the source; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub source_partition: TenancyName,
     /// The partition of the service called; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub destination_partition: TenancyName,
-    /// Not used, as in Consul.
+    /// Ignored, as in Consul.
     #[serde(skip_serializing)]
     pub default_addr: Ignored,
-    /// Not used, as in Consul.
+    /// Ignored, as in Consul.
     #[serde(skip_serializing)]
     pub default_port: Ignored,
-    /// When it was made; of intentions with an id only, and set by the server.
+    /// When a legacy intention was created; set by the server.
     #[serde(
         deserialize_with = "ignored",
         serialize_with = "timestamp::option::serialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub created_at: Option<SystemTime>,
-    /// When it was written last, as [`Self::created_at`].
+    /// When a legacy intention was last changed; set by the server.
     #[serde(
         deserialize_with = "ignored",
         serialize_with = "timestamp::option::serialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub updated_at: Option<SystemTime>,
-    /// Written by Consul when it shows an intention; not used.
+    /// Part of intentions that Consul returns. Accepted and ignored.
     #[serde(skip_serializing)]
     pub hash: Ignored,
     /// Index of the write that created the destination's config entry.
@@ -213,7 +214,7 @@ pub struct Intention {
     pub modify_index: u64,
 }
 
-/// Whatever a client sends.
+/// Accepts and discards any value.
 fn ignored<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ignored::deserialize(deserializer).map(|Ignored| None)
 }
@@ -248,9 +249,9 @@ impl Default for Intention {
     }
 }
 
-/// How specific a pair of services is, higher first: 9 for two names, 8 when any caller of a namespace
-/// is meant, 7 when any caller is; 6 to 4 when any destination of a namespace is meant, and 3 to 1 when
-/// any destination is.
+/// Precedence of a pair of services; higher values are more specific. For an exact destination: 9
+/// with an exact source, 8 with a namespace's wildcard, 7 with the wildcard of all namespaces.
+/// Likewise 6 to 4 for all destinations of a namespace, and 3 to 1 for all destinations.
 pub fn precedence(source: &ServiceName, destination: &ServiceName) -> u32 {
     let every = |service: &ServiceName| {
         let parts = service.exact().into_iter();
@@ -259,7 +260,7 @@ pub fn precedence(source: &ServiceName, destination: &ServiceName) -> u32 {
     9 - 3 * every(destination) - every(source)
 }
 
-/// What of the names of a service in an intention cannot stand together. Consul's words.
+/// Validates where wildcards occur in a service of an intention. With Consul's error texts.
 pub(crate) fn validate_wildcards(service: &ServiceName) -> Result<(), &'static str> {
     if service.tenancy.partition.as_ref() == EVERY_TENANCY {
         return Err("a partition cannot be a wildcard");
@@ -273,18 +274,18 @@ pub(crate) fn validate_wildcards(service: &ServiceName) -> Result<(), &'static s
 }
 
 impl Intention {
-    /// The caller.
+    /// The source service.
     pub fn source(&self) -> ServiceName {
         service(&self.source_partition, &self.source_ns, &self.source_name)
     }
 
-    /// The service called.
+    /// The destination service.
     pub fn destination(&self) -> ServiceName {
         let (partition, namespace) = (&self.destination_partition, &self.destination_ns);
         service(partition, namespace, &self.destination_name)
     }
 
-    /// Says who calls and who is called.
+    /// Sets the source and the destination.
     pub fn set_ends(&mut self, source: &ServiceName, destination: &ServiceName) {
         self.source_partition = source.tenancy.shown_partition();
         self.source_ns = source.tenancy.namespace.as_ref().to_owned();
@@ -294,8 +295,8 @@ impl Intention {
         self.destination_name = destination.name.as_ref().to_owned();
     }
 
-    /// Fills what is computed or fixed: tenancies, type, precedence; methods in upper case. What the
-    /// destination leaves out is `own`, and what the source does is the destination's.
+    /// Sets computed and fixed values: tenancies, type and precedence; methods in upper case. An
+    /// unset tenancy of the destination means `own`, and one of the source means the destination's.
     pub fn normalise(&mut self, own: &Tenancy) {
         let name = |text: &str| text.parse::<TenancyName>().unwrap_or_default();
         let destination = own.resolve(&self.destination_partition, &name(&self.destination_ns));
@@ -349,7 +350,7 @@ impl Intention {
     }
 }
 
-/// A service as an intention names it. A namespace that cannot be read was refused before.
+/// A service of an intention. Invalid namespaces were refused earlier.
 fn service(partition: &TenancyName, namespace: &str, name: &str) -> ServiceName {
     let namespace = namespace.parse().unwrap_or_default();
     ServiceName::new(&Tenancy::new(partition, &namespace), name)
@@ -363,7 +364,7 @@ pub(crate) fn normalise_permissions(permissions: &mut [IntentionPermission]) {
     }
 }
 
-/// What an intention and a source of a config entry have in common.
+/// Validates what an intention and a source of a config entry have in common.
 pub(crate) fn validate_source(
     source_type: &str,
     description: &str,
@@ -374,7 +375,7 @@ pub(crate) fn validate_source(
     if !source_type.is_empty() && source_type != SOURCE_TYPE_CONSUL {
         return Err(Invalid::new(
             "Type",
-            format!("must be set to '{SOURCE_TYPE_CONSUL}', and is {source_type:?}"),
+            format!("must be set to '{SOURCE_TYPE_CONSUL}', not {source_type:?}"),
         ));
     }
     if description.len() > MAX_DESCRIPTION {
@@ -386,7 +387,7 @@ pub(crate) fn validate_source(
     match (action, permissions) {
         (None, []) => Err(Invalid::new(
             "Action",
-            "must be set to 'allow' or 'deny', for there are no Permissions",
+            "must be set to 'allow' or 'deny' if there are no Permissions",
         )),
         (Some(_), [_, ..]) => Err(Invalid::new(
             "Action",
@@ -417,16 +418,16 @@ fn validate_size(permissions: &[IntentionPermission]) -> Result<(), Invalid> {
     Err(Invalid::new(
         "Permissions",
         format!(
-            "come to more than {MAX_SIZE} bytes in a proxy, where each repeats the conditions of all \
+            "expand to more than {MAX_SIZE} bytes in a proxy, where each repeats the conditions of all \
              before it that have the other Action: use fewer, with a PathPrefix or PathRegex for several"
         ),
     ))
 }
 
-/// About how many bytes permissions come to in a proxy, whose rules have no order: each repeats the
-/// conditions of earlier ones that decide otherwise.
+/// Estimates the size of permissions in a proxy's configuration, in bytes. RBAC rules there have no
+/// order, so each rule repeats the conditions of earlier rules with the other action.
 fn size_in_proxies(permissions: &[IntentionPermission], default: IntentionAction) -> usize {
-    /// What a condition takes besides its text.
+    /// Overhead of a condition in addition to its text.
     const EACH: usize = 64;
     let (mut size, mut earlier) = (0, 0);
     for permission in permissions {

@@ -1,6 +1,6 @@
-//! The error of every validation: which field, and why. It never carries secrets.
+//! The error of all validations: a field and a reason. It never contains secrets.
 
-/// A value that decodes but cannot be accepted.
+/// A value that decodes but is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct Invalid {
@@ -9,8 +9,8 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// `path` names the field as the user wrote it (`Proxy.Upstreams[0].LocalBindPort`), `reason`
-    /// says what is wrong and what is allowed.
+    /// Creates an error. `path` names the field as the user wrote it
+    /// (`Proxy.Upstreams[0].LocalBindPort`); `reason` contains the problem and the permitted values.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
         Invalid {
             path: path.into(),
@@ -18,17 +18,17 @@ impl Invalid {
         }
     }
 
-    /// The field that is wrong.
+    /// The invalid field.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The same error seen from the object that contains the field.
+    /// Prefixes the path with the object that contains the field.
     #[must_use]
     pub fn within(self, parent: impl std::fmt::Display) -> Self {
         let path = if self.path.is_empty() || self.path.starts_with('[') {

@@ -1,8 +1,9 @@
-//! JSON that people and Consul's clients write, decoded.
+//! Decodes JSON from users and Consul's clients.
 //!
 //! Keys may be in any case and with or without underscores (`ServiceName`, `service_name`,
-//! `servicename`); `null` means that the field is absent; unknown fields are ignored or all of them
-//! are reported; errors say where in the document they are. Keys of maps are data and are kept.
+//! `servicename`). `null` means that the field is absent. Unknown fields are either ignored or all
+//! reported. Errors contain the position in the document. Keys of maps are data and are retained
+//! verbatim.
 
 pub(crate) mod decode;
 mod place;

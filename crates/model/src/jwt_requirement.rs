@@ -1,35 +1,35 @@
-//! What requests have to prove with a JSON Web Token. Tokens are verified by proxies, nowhere here.
+//! JSON Web Tokens that requests must carry. Proxies verify tokens; nothing here does.
 
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 
-/// A token that a request has to carry: one of a provider's that makes all claims.
+/// A required token: issued by one of the providers and with all required claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtRequirement {
-    /// Whose tokens are taken; a token of one of them is enough.
+    /// Accepted providers; a token of one of them is sufficient.
     pub providers: Vec<RequiredProvider>,
 }
 
-/// A provider whose tokens are taken.
+/// An accepted provider.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RequiredProvider {
     /// Name of a `jwt-provider` config entry.
     pub name: String,
-    /// Claims that the token has to make, all of them.
+    /// Claims that the token must have, all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub verify_claims: Vec<RequiredClaim>,
 }
 
-/// A claim that a token has to make.
+/// A required claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RequiredClaim {
-    /// Where it stands in the token: the keys of nested objects, the outermost first.
+    /// Path of the claim: keys of nested objects, the outermost first.
     pub path: Vec<String>,
-    /// The text that stands there, or that is in the list that stands there.
+    /// The required value. If the claim is a list, it must contain the value.
     pub value: String,
 }
 

@@ -1,4 +1,4 @@
-//! Entries of the key-value store: what a key holds, and who holds its lock.
+//! Entries of the key-value store: values and locks.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use serde::{Deserialize as DeriveDeserialize, Serialize as DeriveSerialize};
 
 use crate::tenancy::TenancyName;
 
-/// The longest key, in bytes. Consul has no limit of its own.
+/// The maximum length of a key, in bytes. Consul has no such limit.
 pub const MAX_KEY: usize = 4096;
 
 /// A key with its value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, DeriveSerialize, DeriveDeserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct KvEntry {
-    /// How often the lock was acquired.
+    /// How many times the lock was acquired.
     pub lock_index: u64,
-    /// Its name. Case counts.
+    /// The key; case-sensitive.
     pub key: String,
-    /// For applications; opaque here.
+    /// Application-defined; opaque here.
     pub flags: u64,
-    /// Any bytes.
+    /// The value; arbitrary bytes.
     pub value: KvValue,
-    /// The session that holds the lock; empty when nobody does.
+    /// Id of the session that holds the lock; empty if it is not held.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub session: String,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -40,7 +40,7 @@ pub struct KvEntry {
     pub modify_index: u64,
 }
 
-/// Bytes; in JSON base64, or `null` when there are none.
+/// A byte string; in JSON base64, or `null` if empty.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct KvValue(Option<Arc<[u8]>>);
 
@@ -58,7 +58,7 @@ impl From<&[u8]> for KvValue {
 }
 
 impl std::fmt::Debug for KvValue {
-    /// Without the bytes: values are large, and may be secret.
+    /// Omits the bytes: values are large and may be secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes", self.as_bytes().len())
     }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_base64_and_nothing_is_null() {
+    fn values_are_base64_and_empty_ones_are_null() {
         let entry = KvEntry {
             key: "a".to_owned(),
             value: KvValue::from(&b"test"[..]),

@@ -1,9 +1,8 @@
-//! The nouns of the mesh: nodes, services, checks, proxies, intentions, config entries, identities.
+//! Data types of the mesh: nodes, services, checks, proxies, intentions, config entries, identities.
 //!
-//! Every type that crosses Consul's HTTP API is defined here once, with the exact field names and
-//! the exact shape that Consul gives it. The crate is pure: it opens nothing, reads no clock and
-//! starts no task. What it does: decode ([`json`]), refuse what cannot work with an error that
-//! names the field ([`Invalid`]), and answer questions that need nothing but the values at hand.
+//! Every type of Consul's HTTP API is defined here once, with Consul's field names and JSON form. The
+//! crate is pure: no IO, clock or tasks. It decodes values ([`json`]), validates them with errors
+//! that name the invalid field ([`Invalid`]), and computes what follows from values alone.
 
 mod access_logs;
 pub mod acl;

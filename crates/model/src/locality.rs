@@ -1,12 +1,12 @@
-//! Where instances run, and callers' preference for near ones.
+//! Localities of instances, and the preference of callers for nearby ones.
 //!
-//! In Consul only the paid edition acts on it; it means the same here.
+//! The preference has an effect only in Consul Enterprise; the semantics here are the same.
 
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 
-/// Region and zone of a node or an instance, by any names.
+/// Region and zone of a node or instance; the names are free.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Locality {
@@ -26,7 +26,7 @@ impl Locality {
         Ok(())
     }
 
-    /// How far another place is from here, the nearest first.
+    /// The distance to another locality; closer ones order first.
     pub fn distance(&self, other: Option<&Self>) -> Distance {
         let other = other.filter(|other| !self.region.is_empty() && self.region == other.region);
         match other {
@@ -37,37 +37,37 @@ impl Locality {
     }
 }
 
-/// How far one place is from another.
+/// Distance between two localities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
     /// In the same zone.
     SameZone,
     /// In another zone of the same region.
     SameRegion,
-    /// In another region, or nobody knows where.
+    /// In another region, or at least one of the localities is unknown.
     Elsewhere,
 }
 
-/// Whether callers prefer near instances.
+/// Whether callers prefer nearby instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PrioritizeByLocality {
-    /// How they do.
+    /// The preference mode.
     #[serde(skip_serializing_if = "LocalityMode::is_default")]
     pub mode: LocalityMode,
 }
 
-/// How near instances are preferred.
+/// Preference for nearby instances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LocalityMode {
-    /// Not said: they are not.
+    /// Unset, which means no preference.
     #[default]
     #[serde(rename = "")]
     Default,
-    /// They are not.
+    /// No preference.
     None,
-    /// Instances in the caller's zone first, then those in its region, then the others.
+    /// Instances in the caller's zone first, then those in its region, then all others.
     Failover,
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_zone_is_near_in_the_same_region_only() {
+    fn zones_are_compared_within_a_region() {
         let here = at("r1", "a");
         assert_eq!(here.distance(Some(&at("r1", "a"))), Distance::SameZone);
         assert_eq!(here.distance(Some(&at("r1", "b"))), Distance::SameRegion);

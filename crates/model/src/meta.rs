@@ -1,4 +1,4 @@
-//! Limits of the free key/value pairs that users attach to things.
+//! Limits on user-defined metadata (key/value pairs).
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,11 @@ const MAX_PAIRS: usize = 64;
 const MAX_KEY: usize = 128;
 const MAX_VALUE: usize = 512;
 const RESERVED_PREFIX: &str = "consul-";
-/// The one reserved key that users set, on mesh gateways.
+/// The only reserved key that users may set; used on mesh gateways.
 const WAN_FEDERATION: &str = "consul-wan-federation";
 
-/// For nodes: their agents set reserved keys themselves, and Consul's catalog takes any letters.
+/// For nodes. Agents set reserved keys themselves, and Consul's catalog accepts any characters in
+/// keys.
 pub(crate) fn validate_node(meta: &BTreeMap<String, String>) -> Result<(), Invalid> {
     validate_sizes("NodeMeta", meta)
 }
@@ -36,7 +37,7 @@ pub(crate) fn validate_service(
     }
 }
 
-/// For config entries, whose writers use keys with dots and slashes.
+/// For config entries, whose keys may contain dots and slashes.
 pub(crate) fn validate_entry(field: &str, meta: &BTreeMap<String, String>) -> Result<(), Invalid> {
     validate_sizes(field, meta)
 }

@@ -1,14 +1,14 @@
-//! Which names are accepted, and why others are not.
+//! Validation of names.
 
-/// The name that stands for every service in an intention.
+/// Name for every service in an intention.
 pub const WILDCARD: &str = "*";
 
-/// Longest name and id, in bytes. Names are keys of tables, topics and metrics.
+/// The maximum length of names and ids in bytes, as they are keys of tables, topics and metrics.
 const MAX_NAME: usize = 512;
-/// Longest name that an ACL identity may carry, in bytes.
+/// The maximum length of names in ACL identities, in bytes.
 const MAX_IDENTITY: usize = 256;
 
-/// A name that cannot be used.
+/// An invalid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not a {what}: {reason}")]
 pub struct InvalidName {
@@ -17,7 +17,7 @@ pub struct InvalidName {
     reason: &'static str,
 }
 
-/// What every name must be: something, readable, and one segment of a URI path.
+/// Rules for all names: not empty, no control characters, and a single URI path segment.
 fn validate(name: &str, what: &'static str) -> Result<(), InvalidName> {
     let fail = |reason| {
         Err(InvalidName {
@@ -53,7 +53,7 @@ fn too_long(name: &str, what: &'static str) -> InvalidName {
     }
 }
 
-/// The id of an instance or check, which may be empty.
+/// Validates the id of an instance or check, which may be empty.
 pub(crate) fn validate_length(id: &str) -> Result<(), InvalidName> {
     match id.len() > MAX_NAME {
         true => Err(too_long(id, "id")),
@@ -61,11 +61,11 @@ pub(crate) fn validate_length(id: &str) -> Result<(), InvalidName> {
     }
 }
 
-/// A service's name in the catalog: anything but nothing, `*`, control characters and slashes.
+/// Validates a service name of the catalog: not empty, not `*`, no control characters or slashes.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub fn validate_service_name(name: &str) -> Result<(), InvalidName> {
     const WHAT: &str = "service name";
     validate(name, WHAT)?;
@@ -73,26 +73,26 @@ pub fn validate_service_name(name: &str) -> Result<(), InvalidName> {
         return Err(InvalidName {
             name: name.to_owned(),
             what: WHAT,
-            reason: "it stands for every service and cannot be registered",
+            reason: "it is the wildcard for every service and cannot be registered",
         });
     }
     Ok(())
 }
 
-/// A node's name: anything but nothing, control characters and slashes.
+/// Validates a node name: not empty, no control characters or slashes.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub fn validate_node_name(name: &str) -> Result<(), InvalidName> {
     validate(name, "node name")
 }
 
-/// A datacenter's name: lower-case letters, digits, `-` and `_`.
+/// Validates a datacenter name: lower-case letters, digits, `-` and `_`.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub fn validate_datacenter(name: &str) -> Result<(), InvalidName> {
     const WHAT: &str = "datacenter name";
     validate(name, WHAT)?;
@@ -107,16 +107,17 @@ pub fn validate_datacenter(name: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
-/// The destination of an upstream: a service's name that does not look like an upstream's id.
+/// Validates the destination of an upstream: a service name that cannot be mistaken for an upstream
+/// id.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub fn validate_upstream(name: &str) -> Result<(), InvalidName> {
     const WHAT: &str = "upstream destination";
     validate(name, WHAT)?;
     let reason = match name {
-        WILDCARD => "an upstream calls one service, so \"*\" cannot be dialled",
+        WILDCARD => "an upstream refers to one service, so \"*\" is not allowed",
         _ if name.contains('?') => {
             "a question mark is not allowed, because it starts ?dc= and ?peer="
         }
@@ -129,11 +130,11 @@ pub fn validate_upstream(name: &str) -> Result<(), InvalidName> {
     })
 }
 
-/// A name in an intention: a service, or exactly `*` for all of them.
+/// Validates a name in an intention: a service, or `*` for all services.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub fn validate_intention_name(name: &str) -> Result<(), InvalidName> {
     const WHAT: &str = "service name in an intention";
     validate(name, WHAT)?;
@@ -147,31 +148,31 @@ pub fn validate_intention_name(name: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
-/// The name of a config entry that is not about one service: anything but nothing, control characters
-/// and slashes.
+/// Validates the name of a config entry that does not belong to one service: not empty, no control
+/// characters or slashes.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub(crate) fn validate_entry_name(name: &str) -> Result<(), InvalidName> {
     validate(name, "name of a config entry")
 }
 
-/// The name of a provider of JSON Web Tokens: anything but nothing, control characters and slashes.
+/// Validates the name of a JWT provider: not empty, no control characters or slashes.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub(crate) fn validate_jwt_provider(name: &str) -> Result<(), InvalidName> {
     validate(name, "name of a JWT provider")
 }
 
-/// A service or node name in an ACL identity: lower-case letters, digits, `-` and `_`, at most 256,
-/// starting and ending with a letter or digit.
+/// Validates a service or node name in an ACL identity: at most 256 lower-case letters, digits, `-`
+/// and `_`, starting and ending with a letter or digit.
 ///
 /// # Errors
 ///
-/// [`InvalidName`] says what is allowed.
+/// [`InvalidName`] contains the rule.
 pub fn validate_identity_name(name: &str) -> Result<(), InvalidName> {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let ends = [name.bytes().next(), name.bytes().last()];
@@ -189,7 +190,7 @@ pub fn validate_identity_name(name: &str) -> Result<(), InvalidName> {
     })
 }
 
-/// An auth method's name: letters, digits, `-`, `_`, at most 128.
+/// Validates an auth method's name: at most 128 letters, digits, `-` and `_`.
 pub(crate) fn validate_auth_method(name: &str) -> Result<(), InvalidName> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
     if (1..=128).contains(&name.len()) && name.bytes().all(allowed) {
@@ -202,7 +203,7 @@ pub(crate) fn validate_auth_method(name: &str) -> Result<(), InvalidName> {
     })
 }
 
-/// Whether a text is a UUID in its usual form, as ids of nodes are.
+/// Whether a text is a UUID in its usual form, as node ids are.
 pub(crate) fn is_uuid(text: &str) -> bool {
     text.len() == 36
         && text.bytes().enumerate().all(|(i, b)| match i {
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_say_what_is_wrong() {
+    fn other_names_are_refused_with_the_reason() {
         for (result, part) in [
             (validate_service_name(""), "must not be empty"),
             (validate_service_name("*"), "every service"),

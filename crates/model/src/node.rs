@@ -14,7 +14,7 @@ pub struct Node {
     /// UUID, or empty.
     #[serde(rename = "ID")]
     pub id: String,
-    /// The node's name, unique in the datacenter whatever its case.
+    /// The node's name, unique in the datacenter irrespective of case.
     pub node: String,
     /// Host name or IP address, without a port.
     pub address: String,
@@ -27,7 +27,7 @@ pub struct Node {
     /// Region and zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Box<Locality>>,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.

@@ -1,6 +1,6 @@
-//! Connections to other clusters: what is known of each, and the tokens that introduce one to another.
+//! Peerings: connections to other clusters, and the tokens that establish them.
 //!
-//! A peering is agreed on and remembered. Nothing is exchanged with another cluster yet.
+//! Peerings are created and stored. No data is exchanged with other clusters yet.
 
 use std::collections::BTreeMap;
 
@@ -16,48 +16,48 @@ use crate::meta;
 use crate::secret::Secret;
 use crate::tenancy::TenancyName;
 
-/// Addresses in a token at most.
+/// The maximum number of addresses in a token.
 const MAX_ADDRESSES: usize = 64;
-/// Longest token, in bytes.
+/// The maximum length of a token, in bytes.
 const MAX_TOKEN: usize = 256 * 1024;
 
-/// How far a peering has come.
+/// State of a peering.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum PeeringState {
-    /// A token was given out; the other cluster has not called.
+    /// A token was generated; the other cluster has not connected.
     #[default]
     Pending,
-    /// A token was taken; the other cluster was not reached.
+    /// A token was accepted; the other cluster has not been reached.
     Establishing,
 }
 
-/// What is known of another cluster.
+/// A peering with another cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Peering {
-    /// Unique, and the same for as long as it exists.
+    /// Unique and immutable id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// What it is called here.
+    /// Local name of the other cluster.
     pub name: String,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
-    /// How far it has come.
+    /// State of the peering.
     pub state: PeeringState,
-    /// The id that the other cluster has for it; empty where this one gave out the token.
+    /// Id of the peering in the other cluster; empty if this cluster generated the token.
     #[serde(rename = "PeerID")]
     pub peer_id: String,
-    /// The other cluster's CA.
+    /// CA certificates of the other cluster.
     #[serde(rename = "PeerCAPems")]
     pub peer_ca_pems: Vec<String>,
-    /// The name in the certificates of the other cluster's servers.
+    /// TLS server name of the other cluster's servers.
     pub peer_server_name: String,
-    /// Where the other cluster's servers are.
+    /// Addresses of the other cluster's servers.
     pub peer_server_addresses: Vec<String>,
-    /// What proves that who calls has the token, or that this cluster has it.
+    /// Secret that proves possession of the token.
     pub establishment_secret: Secret,
-    /// Where the other cluster is.
+    /// Location of the other cluster.
     pub remote: PeeringRemote,
     /// Index of the write that created it.
     pub create_index: u64,
@@ -66,13 +66,13 @@ pub struct Peering {
 }
 
 impl Peering {
-    /// Whether this cluster is the one that calls the other.
+    /// Whether this cluster connects to the other.
     pub fn dials(&self) -> bool {
         !self.peer_id.is_empty()
     }
 }
 
-/// Where another cluster is.
+/// Location of another cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PeeringRemote {
@@ -89,13 +89,13 @@ pub struct PeeringRemote {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GeneratePeeringToken {
-    /// What the other cluster is called here.
+    /// Local name of the other cluster.
     pub peer_name: String,
-    /// The partition that is peered; empty for that of the request.
+    /// The partition that is peered; empty means the request's.
     pub partition: TenancyName,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
-    /// Where this cluster's servers are reached from outside.
+    /// External addresses of this cluster's servers.
     pub server_external_addresses: Vec<String>,
 }
 
@@ -103,41 +103,41 @@ pub struct GeneratePeeringToken {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EstablishPeering {
-    /// What the other cluster is called here.
+    /// Local name of the other cluster.
     pub peer_name: String,
     /// The other cluster's token.
     pub peering_token: Secret,
-    /// The partition that is peered; empty for that of the request.
+    /// The partition that is peered; empty means the request's.
     pub partition: TenancyName,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
 }
 
-/// What a token says, in the form that Consul gives it.
+/// Contents of a token, in Consul's format.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PeeringToken {
-    /// The CA of the cluster that gave it out.
+    /// CA certificates of the cluster that generated it.
     #[serde(rename = "CA", serialize_with = "null_if_empty")]
     pub ca: Vec<String>,
-    /// Where its servers are, as whoever asked for it says.
+    /// Addresses of its servers, as set by the operator who requested the token.
     #[serde(serialize_with = "null_if_empty")]
     pub manual_server_addresses: Vec<String>,
-    /// Where its servers are.
+    /// Addresses of its servers.
     #[serde(serialize_with = "null_if_empty")]
     pub server_addresses: Vec<String>,
-    /// The name in their certificates.
+    /// TLS server name of its servers.
     pub server_name: String,
-    /// The id of the peering there.
+    /// Id of the peering in that cluster.
     #[serde(rename = "PeerID")]
     pub peer_id: String,
-    /// What proves that who calls has the token.
+    /// Secret that proves possession of the token.
     pub establishment_secret: Secret,
-    /// Where that cluster is.
+    /// Location of that cluster.
     pub remote: TokenRemote,
 }
 
-/// Where the cluster of a token is.
+/// Location of the cluster that generated a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TokenRemote {
@@ -170,7 +170,7 @@ impl EstablishPeering {
     }
 }
 
-/// A name as it becomes part of host names. Consul's rule and words.
+/// Validates a name that becomes part of host names, with Consul's rule and error text.
 fn validate_peer_name(name: &str) -> Result<(), Invalid> {
     let end = |byte: Option<u8>| {
         byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
@@ -214,19 +214,19 @@ fn validate_addresses(field: &str, addresses: &[String]) -> Result<(), Invalid> 
 }
 
 impl PeeringToken {
-    /// As it is handed on.
+    /// Encodes the token for the operator.
     pub fn encode(&self) -> Secret {
-        // Texts and lists of texts can always be written.
+        // Serialising texts and lists of texts cannot fail.
         let text = serde_json::to_vec(self).unwrap_or_default();
         Secret::new(STANDARD.encode(text))
     }
 
-    /// Reads a token.
+    /// Decodes a token.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] says what is wrong with it. Consul's words; that its `CA` are certificates is for the
-    /// caller to look at.
+    /// [`Invalid`] contains the problem, with Consul's error texts. The caller verifies that `CA`
+    /// contains certificates.
     pub fn decode(text: &Secret) -> Result<Self, Invalid> {
         const FIELD: &str = "PeeringToken";
         let refused = |reason: String| Invalid::new(FIELD, reason);
@@ -234,11 +234,12 @@ impl PeeringToken {
             return Err(refused(format!("at most {MAX_TOKEN} bytes are allowed")));
         }
         let bytes = STANDARD.decode(text.expose().trim());
-        // The reader's own message could repeat a part of the secret.
+        // The decoder's own message could contain a part of the secret.
         let bytes =
-            bytes.map_err(|_| refused("failed to decode token: it is no base64".to_owned()))?;
-        let token: Self = from_slice(&bytes, UnknownFields::Ignore)
-            .map_err(|_| refused("failed to decode token: it is no token's JSON".to_owned()))?;
+            bytes.map_err(|_| refused("failed to decode token: it is not base64".to_owned()))?;
+        let token: Self = from_slice(&bytes, UnknownFields::Ignore).map_err(|_| {
+            refused("failed to decode token: it is not the JSON of a token".to_owned())
+        })?;
         let within = |error: Invalid| error.within(FIELD);
         validate_addresses("ManualServerAddresses", &token.manual_server_addresses)
             .map_err(within)?;

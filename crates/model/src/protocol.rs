@@ -1,4 +1,4 @@
-//! The protocol that a service speaks, which decides between layer 4 and layer 7 handling.
+//! The protocol of a service, which selects layer 4 or layer 7 handling.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// Protocol of a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// Bytes; the default.
+    /// Opaque bytes (TCP); the default.
     #[default]
     Tcp,
     /// HTTP/1.1.
@@ -17,7 +17,7 @@ pub enum Protocol {
     Grpc,
 }
 
-/// An unknown name of a protocol.
+/// An unknown protocol name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a protocol: it must be tcp, http, http2 or grpc (or empty, which is tcp)")]
 pub struct UnknownProtocol(String);
@@ -33,12 +33,12 @@ impl Protocol {
         }
     }
 
-    /// Whether single requests are seen, not only connections.
+    /// Whether individual requests are processed, not only connections.
     pub const fn is_http(self) -> bool {
         !matches!(self, Protocol::Tcp)
     }
 
-    /// Whether it is carried by HTTP/2.
+    /// Whether it uses HTTP/2.
     pub const fn is_http2(self) -> bool {
         matches!(self, Protocol::Http2 | Protocol::Grpc)
     }
@@ -47,7 +47,7 @@ impl Protocol {
 impl FromStr for Protocol {
     type Err = UnknownProtocol;
 
-    /// Any case; empty is [`Protocol::Tcp`].
+    /// Case-insensitive; empty means [`Protocol::Tcp`].
     fn from_str(text: &str) -> Result<Self, UnknownProtocol> {
         match text.to_ascii_lowercase().as_str() {
             "" | "tcp" => Ok(Protocol::Tcp),

@@ -1,4 +1,4 @@
-//! What a proxy's registration says about how it is to be configured.
+//! Proxy settings of a registration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::json::shown::is_zero;
 use crate::rate_limits::InstanceRateLimits;
 use crate::tenancy::{Tenancy, TenancyName};
 
-/// How traffic is meant to reach the proxy.
+/// How traffic reaches the proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyMode {
-    /// Not said here; central configuration or `direct` applies.
+    /// Unset: central configuration applies, otherwise `direct`.
     #[default]
     #[serde(rename = "")]
     Default,
     /// Traffic is captured and redirected into the proxy.
     Transparent,
-    /// Callers dial the proxy's listeners.
+    /// Callers connect to the proxy's listeners.
     Direct,
 }
 
@@ -31,18 +31,18 @@ impl ProxyMode {
     }
 }
 
-/// Whether a service takes connections without mutual TLS.
+/// Whether a service accepts connections without mutual TLS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MutualTlsMode {
-    /// Not said here: strict.
+    /// Unset, which means strict.
     #[default]
     #[serde(rename = "")]
     Default,
     /// Mutual TLS only.
     Strict,
-    /// Connections to the application's own port, which are captured, are taken without TLS as well.
-    /// It is for transparent mode, and needs the consent of the `mesh` entry.
+    /// Captured connections to the application's own port are accepted without TLS as well. For
+    /// transparent mode; requires permission in the `mesh` entry.
     Permissive,
 }
 
@@ -52,11 +52,11 @@ impl MutualTlsMode {
     }
 }
 
-/// Which mesh gateways carry traffic to other networks.
+/// The mesh gateways for traffic to other networks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MeshGatewayMode {
-    /// Not said here.
+    /// Unset.
     #[default]
     #[serde(rename = "")]
     Default,
@@ -72,7 +72,7 @@ pub enum MeshGatewayMode {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshGateway {
-    /// Which gateways to use.
+    /// The gateways to use.
     #[serde(skip_serializing_if = "MeshGateway::mode_is_default")]
     pub mode: MeshGatewayMode,
 }
@@ -87,8 +87,8 @@ impl MeshGateway {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Expose {
-    /// Expose the paths of the instance's HTTP and gRPC checks to the agent that runs them and has given
-    /// each a port.
+    /// Whether the paths of the instance's HTTP and gRPC checks are exposed to the agent that runs
+    /// them, on the ports that the agent allocated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub checks: bool,
     /// Paths to expose.
@@ -109,11 +109,11 @@ pub struct ExposePath {
     /// Port on which the application serves the path.
     #[serde(skip_serializing_if = "is_zero")]
     pub local_path_port: u16,
-    /// `http` or `http2`; empty is `http`.
+    /// `http` or `http2`; empty means `http`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
-    /// Set when the path comes from a check of an agent: only the proxy's own machine may ask for it
-    /// then.
+    /// Whether the path is that of an agent's check. Then only clients on the proxy's own machine may
+    /// request it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parsed_from_check: bool,
 }
@@ -122,10 +122,10 @@ pub struct ExposePath {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TransparentProxy {
-    /// Where captured outbound traffic arrives; 0 means 15001.
+    /// Port of the listener for captured outbound traffic; 0 means 15001.
     #[serde(skip_serializing_if = "is_zero")]
     pub outbound_listener_port: u16,
-    /// Whether instances may be dialled by their own address.
+    /// Whether callers may connect to instances by their own addresses.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dialed_directly: bool,
 }
@@ -136,7 +136,7 @@ impl TransparentProxy {
     }
 }
 
-/// Where access logs go.
+/// Destination of access logs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessLogsType {
@@ -159,10 +159,10 @@ pub struct AccessLogs {
     /// Whether requests and connections are logged.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub enabled: bool,
-    /// Leave out connections that no filter chain accepts.
+    /// Whether connections that match no filter chain are not logged.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disable_listener_logs: bool,
-    /// Where logs go.
+    /// Destination of the logs.
     #[serde(skip_serializing_if = "AccessLogs::type_is_default")]
     pub r#type: AccessLogsType,
     /// File for [`AccessLogsType::File`].
@@ -190,15 +190,15 @@ impl AccessLogs {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EnvoyExtension {
-    /// Which extension, e.g. `builtin/lua`.
+    /// Name of the extension, e.g. `builtin/lua`.
     pub name: String,
-    /// Whether a failure of the extension makes the whole configuration fail.
+    /// Whether an error of the extension invalidates the whole configuration.
     pub required: bool,
-    /// The extension's own settings.
+    /// The extension's arguments.
     pub arguments: Opaque,
-    /// Control plane versions for which it applies.
+    /// Constraint on the control plane's version.
     pub consul_version: String,
-    /// Envoy versions for which it applies.
+    /// Constraint on Envoy's version.
     pub envoy_version: String,
 }
 
@@ -215,7 +215,7 @@ pub struct ConnectProxy {
         skip_serializing_if = "String::is_empty"
     )]
     pub destination_service_id: String,
-    /// Where the application listens; empty means 127.0.0.1.
+    /// Address that the application listens on; empty means 127.0.0.1.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub local_service_address: String,
     /// The application's port.
@@ -226,31 +226,31 @@ pub struct ConnectProxy {
     pub local_service_socket_path: String,
     /// How traffic reaches the proxy.
     pub mode: ProxyMode,
-    /// Opaque settings; keys are kept as they are.
+    /// Opaque settings; keys are retained verbatim.
     #[serde(skip_serializing_if = "Opaque::is_empty")]
     pub config: Opaque,
-    /// Services that the application calls through its own proxy. Shared between the catalog and
-    /// what is made from it for the proxy.
+    /// Services that the application calls through its proxy. Shared between the catalog and values
+    /// that are derived from it for the proxy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub upstreams: Vec<Arc<Upstream>>,
-    /// Gateways for upstreams in other networks.
+    /// Mesh gateway mode for upstreams in other networks.
     pub mesh_gateway: MeshGateway,
     /// Paths reachable without mutual TLS.
     pub expose: Expose,
     /// Settings for captured traffic.
     #[serde(skip_serializing_if = "TransparentProxy::is_default")]
     pub transparent_proxy: TransparentProxy,
-    /// Set by the merge with central configuration only: a registration cannot say it.
+    /// Set only by the merge with central configuration; not part of registrations.
     #[serde(skip)]
     pub mutual_tls_mode: MutualTlsMode,
-    /// Set by the merge with central configuration only: a registration cannot say it.
+    /// Set only by the merge with central configuration; not part of registrations.
     #[serde(skip)]
     pub rate_limits: Option<InstanceRateLimits>,
     /// Access log settings.
     #[serde(skip_serializing_if = "AccessLogs::is_default")]
     pub access_logs: AccessLogs,
-    /// Extensions, applied in order. Those of a registration are kept and have no effect: those of
-    /// config entries take their place.
+    /// Extensions, applied in order. Those of a registration are stored but have no effect; the merge
+    /// replaces them with those of config entries.
     #[serde(
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "without_effect"
@@ -258,7 +258,7 @@ pub struct ConnectProxy {
     pub envoy_extensions: Vec<EnvoyExtension>,
 }
 
-/// Reads extensions as one value, whose fields have no rows of their own in [`crate::served`].
+/// Deserialises extensions as opaque values whose fields have no rows in [`crate::served`].
 fn without_effect<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<EnvoyExtension>, D::Error> {
@@ -266,12 +266,12 @@ fn without_effect<'de, D: Deserializer<'de>>(
     from_value(value, UnknownFields::Ignore).map_err(D::Error::custom)
 }
 
-/// What an upstream's name refers to.
+/// Kind of an upstream's destination.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum UpstreamType {
-    /// Not said, which means the same as the next.
+    /// Unset, which means a service.
     #[default]
     #[serde(rename = "")]
     Unset,
@@ -284,17 +284,17 @@ pub enum UpstreamType {
 }
 
 impl UpstreamType {
-    /// Whether the name is that of a service.
+    /// Whether the destination is a service.
     pub fn is_service(self) -> bool {
         self != UpstreamType::PreparedQuery
     }
 }
 
-/// A service that the application calls through its own proxy.
+/// A service that the application calls through its proxy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Upstream {
-    /// What the name refers to.
+    /// Kind of the destination.
     pub destination_type: UpstreamType,
     /// Namespace of the destination; empty means the proxy's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
@@ -305,26 +305,26 @@ pub struct Upstream {
     /// Cluster peer of the destination.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub destination_peer: String,
-    /// The service called.
+    /// Name of the destination.
     pub destination_name: String,
     /// Datacenter of the destination; empty means the proxy's own.
     pub datacenter: String,
-    /// Where the application dials; empty means 127.0.0.1.
+    /// Address that the application connects to; empty means 127.0.0.1.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub local_bind_address: String,
-    /// The port that the application dials.
+    /// Port that the application connects to.
     #[serde(skip_serializing_if = "is_zero")]
     pub local_bind_port: u16,
-    /// The unix socket that the application dials, instead of address and port.
+    /// Unix socket that the application connects to, instead of address and port.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub local_bind_socket_path: String,
-    /// Permissions of that socket, octal.
+    /// Octal permissions of that socket.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub local_bind_socket_mode: String,
-    /// Opaque settings; keys are kept as they are.
+    /// Opaque settings; keys are retained verbatim.
     #[serde(skip_serializing_if = "Opaque::is_empty")]
     pub config: Opaque,
-    /// Gateways for this upstream.
+    /// Mesh gateway mode for this upstream.
     pub mesh_gateway: MeshGateway,
 }
 
@@ -344,33 +344,34 @@ impl Upstream {
         }
     }
 
-    /// The tenancy of the destination, for a proxy of this one.
+    /// The destination's tenancy, for a proxy of tenancy `own`.
     pub fn tenancy(&self, own: &Tenancy) -> Tenancy {
         own.resolve(&self.destination_partition, &self.destination_namespace)
     }
 
-    /// Whether the application dials a unix socket.
+    /// Whether the application connects to a Unix socket.
     pub fn has_local_socket(&self) -> bool {
         !self.local_bind_socket_path.is_empty()
     }
 }
 
-/// Identifies an upstream of a proxy; prints as the name that Envoy's listeners, routes and
-/// statistics carry: `<name>`, `<name>?dc=<dc>`, `<name>?peer=<peer>`, `prepared_query:<name>`. A namespace
-/// that the upstream names stands before the name, `<namespace>/<name>`, and a partition before that.
+/// Identifies an upstream among those of a proxy. Its text form is used in the names of Envoy's
+/// listeners, routes and statistics: `<name>`, `<name>?dc=<dc>`, `<name>?peer=<peer>`,
+/// `prepared_query:<name>`. An explicit namespace precedes the name, `<namespace>/<name>`, and an
+/// explicit partition precedes both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UpstreamId {
-    /// What the name refers to.
+    /// Kind of the destination.
     pub r#type: UpstreamType,
-    /// Its partition, or empty for the proxy's own.
+    /// Partition; empty means the proxy's.
     pub partition: TenancyName,
-    /// Its namespace, or empty for the proxy's own.
+    /// Namespace; empty means the proxy's.
     pub namespace: TenancyName,
-    /// The service called.
+    /// Name of the destination.
     pub name: String,
-    /// Its datacenter, or empty for the proxy's own.
+    /// Datacenter; empty means the proxy's.
     pub datacenter: String,
-    /// Its cluster peer, or empty; a peer hides the datacenter when printed.
+    /// Cluster peer, or empty. In the text form a peer replaces the datacenter.
     pub peer: String,
 }
 

@@ -1,6 +1,6 @@
-//! How many requests each instance of a service takes: `RateLimits` of `service-defaults`.
+//! Request rate limits of a service's instances: `RateLimits` of `service-defaults`.
 //!
-//! Consul has these fields in its paid edition only; they mean the same here.
+//! These fields have an effect only in Consul Enterprise; the semantics here are the same.
 
 use legate_filter::re2;
 use serde::{Deserialize, Serialize};
@@ -18,42 +18,42 @@ pub struct RateLimits {
     pub instance_level: InstanceRateLimits,
 }
 
-/// Limits of each instance, for requests over HTTP.
+/// Limits of each instance, for HTTP requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct InstanceRateLimits {
-    /// Requests per second on average; 0 means no limit.
+    /// Average requests per second; 0 means no limit.
     #[serde(skip_serializing_if = "is_zero")]
     pub requests_per_second: u32,
-    /// Requests at once; 0 means as many as per second.
+    /// The maximum burst of requests; 0 means the same as per second.
     #[serde(skip_serializing_if = "is_zero")]
     pub requests_max_burst: u32,
-    /// Limits by path, in place of those above. The first one that matches counts.
+    /// Limits by path, which replace those above. The first match applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteRateLimits>,
 }
 
-/// A limit of each instance for one path.
+/// Limit of each instance for one path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RouteRateLimits {
-    /// The path.
+    /// The exact path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_exact: String,
-    /// What the path begins with.
+    /// Prefix of the path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_prefix: String,
-    /// An expression (RE2) for the whole path.
+    /// Regular expression (RE2) that the whole path must match.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_regex: String,
-    /// Requests per second on average.
+    /// Average requests per second.
     pub requests_per_second: u32,
-    /// Requests at once; 0 means as many as per second.
+    /// The maximum burst of requests; 0 means the same as per second.
     #[serde(skip_serializing_if = "is_zero")]
     pub requests_max_burst: u32,
 }
 
-/// The rows of these types.
+/// Field table rows of these types.
 pub(crate) const SERVED: [Rows; 3] = [
     ("RateLimits", &[(Inside, "InstanceLevel")]),
     (

@@ -1,4 +1,4 @@
-//! Requests that write the catalog.
+//! Requests that write to the catalog.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::tenancy::{NoPeer, TenancyName};
 use crate::validate::{validate_address, validate_host};
 use crate::{meta, name};
 
-/// Why an instance that speaks the mesh's protocol itself is refused without a port.
+/// The error for a mesh-native instance without a port.
 pub(crate) const NATIVE_PORT: &str = "Port or SocketPath must be set for a Connect native service.";
 
 /// Body of `PUT /v1/catalog/register`: a node, and optionally an instance and checks on it.
@@ -36,27 +36,27 @@ pub struct RegisterRequest {
     /// An instance on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceInstance>,
-    /// One check, besides `checks`.
+    /// A single check, in addition to `checks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<HealthCheck>,
     /// Checks of the node or of instances on it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<HealthCheck>,
-    /// Leave the node as it is.
+    /// Whether an existing node is not updated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skip_node_update: bool,
     /// Region and zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Box<Locality>>,
-    /// Peering is not served.
+    /// Refused: peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
-    /// The partition of the node; empty for that of the request.
+    /// Partition of the node; empty means the request's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
 
-/// What a registration writes, with every id filled in.
+/// Rows that a registration writes, with all ids set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegistrationParts {
     /// The node.
@@ -65,7 +65,7 @@ pub struct RegistrationParts {
     pub service: Option<ServiceInstance>,
     /// The checks.
     pub checks: Vec<HealthCheck>,
-    /// Whether an existing node stays as it is.
+    /// Whether an existing node is not updated.
     pub skip_node_update: bool,
 }
 
@@ -113,12 +113,13 @@ impl RegisterRequest {
         Ok(())
     }
 
-    /// The partition and the namespace that the request names, where it does. What it registers is in
-    /// one namespace; a check of the node is in none, and may say `default`.
+    /// The partition and namespace of the request, where it sets them. Everything that it registers
+    /// must be in one namespace, except that checks of the node belong to none and may have
+    /// `default`.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] when its parts name different ones.
+    /// [`Invalid`] when its parts have different tenancies.
     pub fn tenancy(&self) -> Result<(TenancyName, TenancyName), Invalid> {
         let mut partition = self.partition.clone();
         let mut namespace = TenancyName::default();
@@ -182,8 +183,8 @@ impl RegisterRequest {
         Ok(())
     }
 
-    /// Fills in what Consul derives: ids from names, the checks' node and service. The request is
-    /// expected to be valid.
+    /// Sets what Consul derives: ids from names, and the node and service of checks. The request must
+    /// be valid.
     pub fn into_parts(self, datacenter: &str) -> RegistrationParts {
         let node = Node {
             id: self.id.to_ascii_lowercase(),
@@ -232,8 +233,8 @@ impl RegisterRequest {
     }
 }
 
-/// Body of `PUT /v1/catalog/deregister`: removes an instance when one is named, else a check when
-/// one is named, else the whole node.
+/// Body of `PUT /v1/catalog/deregister`: removes the instance or, if none is given, the check or, if
+/// neither is given, the whole node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DeregisterRequest {
@@ -241,7 +242,7 @@ pub struct DeregisterRequest {
     pub datacenter: String,
     /// The node's name.
     pub node: String,
-    /// Accepted and not used.
+    /// Accepted and ignored.
     pub address: String,
     /// The instance to remove.
     #[serde(rename = "ServiceID")]
@@ -249,13 +250,13 @@ pub struct DeregisterRequest {
     /// The check to remove.
     #[serde(rename = "CheckID")]
     pub check_id: String,
-    /// Peering is not served.
+    /// Refused: peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
-    /// The namespace of the instance or check; empty for that of the request.
+    /// Namespace of the instance or check; empty means the request's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition of the node; empty for that of the request.
+    /// Partition of the node; empty means the request's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }

@@ -1,12 +1,13 @@
-//! A string that must not appear in logs. It does not protect memory.
+//! A string that is redacted in logs. Memory is not protected.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A token, key or password: prints as `***`, serialises as what it is.
+/// A token, key or password. Prints as `***`, but serialises to its value.
 ///
-/// Serialising exposes the value because the API that returns it exists to hand it out; everything
+/// Serialisation exposes the value, since API responses have to contain it. `Debug` and `Display`
+/// redact it.
 /// that prints (`Debug`, `Display`) hides it.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -18,12 +19,12 @@ impl Secret {
         Secret(value.into())
     }
 
-    /// The value itself. Call it where the value leaves the process, nowhere else.
+    /// The value itself. Call this only where the value leaves the process.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Whether there is no value.
+    /// Whether the value is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

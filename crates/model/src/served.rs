@@ -1,11 +1,10 @@
-//! What becomes of every field that a request may have: nothing is accepted and then not served
-//! without a word.
+//! How every field of requests is served, so that no field is accepted and then silently ignored.
 //!
-//! One table by the name of the type, which each kind of config entry adds its own rows to. A test
-//! derives the fields of all types from their decoders and holds each to its row, so that a field
-//! without a row cannot be added. The table decides what a write's answer reports as not served
-//! ([`crate::json::Request::not_served`]); what is refused, the field's own type or its validation
-//! refuses.
+//! One table by type name, to which each kind of config entry adds its own rows. A test derives the
+//! fields of all types from their decoders and compares them with the rows, so no field can be added
+//! without one. The table determines the fields that the response to a write reports as not served
+//! ([`crate::json::Request::not_served`]). Refused fields are refused by their own type or by
+//! validation.
 
 pub(crate) mod field;
 pub(crate) mod table;
@@ -23,7 +22,7 @@ fn tables() -> impl Iterator<Item = &'static Rows> {
     table::TABLE.iter().chain(entries)
 }
 
-/// The row of a field, by the name of its type and its own.
+/// The row of a field, by type name and field name.
 pub fn row(target: &str, field: &str) -> Option<Served> {
     let (_, rows) = tables().find(|(name, _)| *name == target)?;
     let (served, _) = rows
@@ -32,7 +31,7 @@ pub fn row(target: &str, field: &str) -> Option<Served> {
     Some(*served)
 }
 
-/// Every type and field that has a row.
+/// All types and fields with rows.
 pub fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
     tables().flat_map(|(target, rows)| {
         let fields = rows.iter().flat_map(|(_, fields)| names(fields));
@@ -44,7 +43,7 @@ fn names(fields: &'static str) -> impl Iterator<Item = &'static str> {
     fields.split_ascii_whitespace()
 }
 
-/// What of a field is to be reported, as paths from its object.
+/// The parts of a field to report, as paths relative to its object.
 pub(crate) fn unserved(target: &str, field: &str, value: &Value) -> Vec<String> {
     match row(target, field) {
         None if target == KIND_TAGGED && is_unserved_kind(value) => vec![field.to_owned()],
@@ -62,7 +61,7 @@ pub(crate) fn unserved(target: &str, field: &str, value: &Value) -> Vec<String> 
     }
 }
 
-/// Whether a kind of config entry is kept and has no effect as a whole.
+/// Whether a kind of config entry is stored without any effect.
 fn is_unserved_kind(value: &Value) -> bool {
     let kind = value.as_str().map(str::parse::<ConfigKind>);
     kind.is_some_and(|kind| kind.is_ok_and(|kind| !kind.is_in_effect()))
@@ -72,7 +71,7 @@ fn is_one_of(value: &Value, served: &[&str]) -> bool {
     value.as_str().is_some_and(|text| served.contains(&text))
 }
 
-/// Whether a value is what Go's client sends for a field that nobody set.
+/// Whether a value is what Go's client sends for an unset field.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Service instances as the catalog holds them.
+//! Service instances in the catalog.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::locality::Locality;
 use crate::proxy::ConnectProxy;
 use crate::tenancy::{NoPeer, Tenancy, TenancyName};
 
-/// What a service instance is for.
+/// The kind of a service instance.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -49,7 +49,7 @@ impl ServiceKind {
         }
     }
 
-    /// Whether it is one of the gateways.
+    /// Whether it is a gateway.
     pub const fn is_gateway(self) -> bool {
         !matches!(self, ServiceKind::Typical | ServiceKind::ConnectProxy)
     }
@@ -74,8 +74,8 @@ pub struct ServiceAddress {
     pub port: u16,
 }
 
-/// How much traffic an instance gets compared with the others, by its health. Both are 1 when
-/// neither is given; one that is left out while the other is given is 0, as in Consul.
+/// Load balancing weights of an instance, by its health. Both are 1 when neither is set; if only one
+/// is set, the other is 0, as in Consul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Weights {
@@ -96,8 +96,8 @@ impl Default for Weights {
     }
 }
 
-/// Go's client has no way to leave weights out of a catalog registration and sends zeros when its
-/// user sets none. Consul stores the default for them, and so do we.
+/// Go's client cannot omit weights from a catalog registration and sends zeros when they are unset.
+/// Consul stores the default for zeros, and so do we.
 fn weights_or_unset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Weights, D::Error> {
     let weights = Weights::deserialize(deserializer)?;
     Ok(match weights {
@@ -109,18 +109,18 @@ fn weights_or_unset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Weight
     })
 }
 
-/// An object, and nothing else: a `LiteMap` by itself would take a list of pairs too.
+/// Accepts objects only: a `LiteMap` by itself would also accept a list of pairs.
 fn list_of_map<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<LiteMap<String, ServiceAddress>, D::Error> {
     BTreeMap::deserialize(deserializer).map(LiteMap::from_iter)
 }
 
-/// How the instance takes part in the mesh apart from its proxy.
+/// Mesh settings of the application itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceConnect {
-    /// The application speaks mutual TLS itself, without a sidecar.
+    /// Whether the application terminates mutual TLS itself, without a sidecar.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub native: bool,
 }
@@ -129,20 +129,20 @@ pub struct ServiceConnect {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceInstance {
-    /// What the instance is for.
+    /// The instance's kind.
     #[serde(skip_serializing_if = "ServiceKind::is_typical")]
     pub kind: ServiceKind,
-    /// Unique on its node; the service name when the registration has none.
+    /// Unique on its node; defaults to the service name.
     #[serde(rename = "ID")]
     pub id: String,
     /// The service's name.
     pub service: String,
     /// Free labels.
     pub tags: Vec<String>,
-    /// Where it listens; empty means the node's address.
+    /// Address that it listens on; empty means the node's address.
     pub address: String,
-    /// Other addresses by purpose (`lan`, `wan`, `virtual`, …). A sorted list, because each proxy has
-    /// one of them, and a tree takes the room of eleven.
+    /// Other addresses by purpose (`lan`, `wan`, `virtual`, …). A sorted list, since every proxy has
+    /// exactly one and a B-tree node has space for eleven.
     #[serde(
         deserialize_with = "list_of_map",
         skip_serializing_if = "LiteMap::is_empty"
@@ -153,15 +153,15 @@ pub struct ServiceInstance {
     /// TCP port; 0 means none.
     #[serde(skip_serializing_if = "is_zero")]
     pub port: u16,
-    /// Unix socket instead of address and port.
+    /// Unix socket, instead of address and port.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub socket_path: String,
-    /// Share of traffic by health.
+    /// Load balancing weights by health.
     #[serde(deserialize_with = "weights_or_unset")]
     pub weights: Weights,
-    /// Whether tags may be changed through the catalog without the agent undoing it.
+    /// Whether tags may be changed through the catalog without being reverted by the agent.
     pub enable_tag_override: bool,
-    /// Proxy settings, meaningful for every kind but [`ServiceKind::Typical`].
+    /// Proxy settings, used for every kind but [`ServiceKind::Typical`].
     pub proxy: ConnectProxy,
     /// Mesh settings of the application itself.
     pub connect: ServiceConnect,
@@ -170,10 +170,10 @@ pub struct ServiceInstance {
     pub locality: Option<Box<Locality>>,
     /// Always unset: peering is not served.
     pub peer_name: NoPeer,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -183,13 +183,13 @@ pub struct ServiceInstance {
 }
 
 impl ServiceInstance {
-    /// Its partition and namespace.
+    /// The instance's tenancy.
     pub fn tenancy(&self) -> Tenancy {
         Tenancy::new(&self.partition, &self.namespace)
     }
 
-    /// The service that callers in the mesh reach through this instance: a sidecar's destination,
-    /// a mesh-native service itself, nothing for the rest.
+    /// The service that mesh callers reach through this instance: a sidecar's destination, or a
+    /// mesh-native service itself. `None` for other kinds.
     pub fn destination(&self) -> Option<&str> {
         match self.kind {
             ServiceKind::ConnectProxy => {
@@ -200,7 +200,7 @@ impl ServiceInstance {
         }
     }
 
-    /// The service whose identity the proxy carries: a sidecar's destination, a gateway's own name.
+    /// The service whose identity the proxy uses: a sidecar's destination, or a gateway's own name.
     pub fn identity(&self) -> &str {
         match self.kind {
             ServiceKind::ConnectProxy => &self.proxy.destination_service_name,

@@ -1,12 +1,11 @@
-//! Server names in TLS handshakes inside the mesh.
+//! TLS server names (SNI) inside the mesh.
 
 use crate::spiffe::TrustDomain;
 use crate::tenancy::{DEFAULT_TENANCY, ServiceName};
 
-/// The server name under which a service is dialled:
-/// `<service>.<namespace>.<datacenter>.internal.<trust domain>`, or
-/// `<service>.<namespace>.<partition>.<datacenter>.internal-v1.<trust domain>` in a partition other than
-/// `default`.
+/// The server name of a service: `<service>.<namespace>.<datacenter>.internal.<trust domain>`, or
+/// `<service>.<namespace>.<partition>.<datacenter>.internal-v1.<trust domain>` in a partition other
+/// than `default`.
 pub fn service(service: &ServiceName, datacenter: &str, trust_domain: &TrustDomain) -> String {
     let ServiceName { tenancy, name } = service;
     let (partition, namespace) = (&tenancy.partition, &tenancy.namespace);
@@ -16,8 +15,8 @@ pub fn service(service: &ServiceName, datacenter: &str, trust_domain: &TrustDoma
     }
 }
 
-/// The server name under which the instances that a prepared query finds are dialled:
-/// `<query>.default.<datacenter>.query.<trust domain>`.
+/// The server name for the results of a prepared query: `<query>.default.<datacenter>.query.<trust
+/// domain>`.
 pub fn query(query: &str, datacenter: &str, trust_domain: &TrustDomain) -> String {
     format!("{query}.{DEFAULT_TENANCY}.{datacenter}.query.{trust_domain}")
 }

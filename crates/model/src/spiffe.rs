@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenancy::{Tenancy, TenancyName};
 
-/// The mesh that identities belong to: `<cluster id>.consul`, lower case.
+/// The trust domain of a mesh: `<cluster id>.consul`, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TrustDomain(Arc<str>);
@@ -39,7 +39,7 @@ impl fmt::Display for TrustDomain {
 impl FromStr for TrustDomain {
     type Err = InvalidSpiffeId;
 
-    /// Any case; letters, digits, `.`, `-` and `_`, with at least one dot inside.
+    /// Accepts any case; letters, digits, `.`, `-` and `_`, with at least one dot inside.
     fn from_str(text: &str) -> Result<Self, InvalidSpiffeId> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let dotted = text.split('.').count() > 1 && text.split('.').all(|label| !label.is_empty());
@@ -68,7 +68,7 @@ impl From<TrustDomain> for String {
     }
 }
 
-/// A URI that is not an identity of a mesh, with the reason.
+/// A URI that is not an identity of a mesh, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{uri:?} is not a SPIFFE id of this mesh: {reason}")]
 pub struct InvalidSpiffeId {
@@ -76,12 +76,13 @@ pub struct InvalidSpiffeId {
     reason: &'static str,
 }
 
-/// Who a certificate speaks for. In a partition other than `default` the path begins with `/ap/<partition>`.
+/// The identity in a certificate. In a partition other than `default`, the path starts with
+/// `/ap/<partition>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpiffeId {
     /// A service in a datacenter: `/ns/<namespace>/dc/<dc>/svc/<service>`.
     Service {
-        /// Its mesh.
+        /// Its trust domain.
         trust_domain: TrustDomain,
         /// Its partition and namespace.
         tenancy: Tenancy,
@@ -92,29 +93,29 @@ pub enum SpiffeId {
     },
     /// The control plane of a datacenter: `/agent/server/dc/<dc>`.
     Server {
-        /// Its mesh.
+        /// Its trust domain.
         trust_domain: TrustDomain,
         /// Its datacenter.
         datacenter: String,
     },
     /// The mesh gateways of a datacenter: `/gateway/mesh/dc/<dc>`.
     MeshGateway {
-        /// Its mesh.
+        /// Its trust domain.
         trust_domain: TrustDomain,
         /// Its partition, in the namespace `default`.
         tenancy: Tenancy,
         /// Its datacenter.
         datacenter: String,
     },
-    /// The signing authority: no path.
+    /// The signing authority; the URI has no path.
     Signing {
-        /// Its mesh.
+        /// Its trust domain.
         trust_domain: TrustDomain,
     },
 }
 
 impl SpiffeId {
-    /// The mesh that the identity belongs to.
+    /// The trust domain of the identity.
     pub fn trust_domain(&self) -> &TrustDomain {
         match self {
             SpiffeId::Service { trust_domain, .. }
@@ -124,7 +125,7 @@ impl SpiffeId {
         }
     }
 
-    /// The datacenter, which only the signing authority has not.
+    /// The datacenter; `None` for the signing authority.
     pub fn datacenter(&self) -> Option<&str> {
         match self {
             SpiffeId::Service { datacenter, .. }
@@ -134,7 +135,7 @@ impl SpiffeId {
         }
     }
 
-    /// Whose it is: of no tenant, where it is the control plane's.
+    /// The tenancy; the default one for identities of the control plane.
     pub fn tenancy(&self) -> Tenancy {
         match self {
             SpiffeId::Service { tenancy, .. } | SpiffeId::MeshGateway { tenancy, .. } => {
@@ -175,13 +176,13 @@ impl fmt::Display for SpiffeId {
     }
 }
 
-/// A path segment, percent-encoded where a URI path needs it.
+/// A path segment, percent-encoded where required.
 struct Segment<'a>(&'a str);
 
 impl fmt::Display for Segment<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.0.bytes() {
-            // What RFC 3986 allows in a path segment as it is.
+            // Characters that RFC 3986 permits unencoded in a path segment.
             if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte) {
                 write!(f, "{}", char::from(byte))?;
             } else {
@@ -192,7 +193,7 @@ impl fmt::Display for Segment<'_> {
     }
 }
 
-/// Undoes percent-encoding; `None` when it is malformed or not UTF-8.
+/// Reverses percent-encoding; `None` when it is malformed or not UTF-8.
 fn decode(segment: &str) -> Option<String> {
     let bytes = segment.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -244,7 +245,7 @@ impl FromStr for SpiffeId {
             .collect::<Option<Vec<String>>>()
             .ok_or_else(|| fail("a path segment is empty or wrongly percent-encoded"))?;
         let mut segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        // A name that stands for several is nobody's.
+        // A wildcard is not a valid identity.
         let tenant = |name: &str| match name.parse::<TenancyName>() {
             Ok(name) if !name.is_every() => Ok(name),
             _ => Err(fail("its namespace or partition has no valid name")),
@@ -274,7 +275,7 @@ impl FromStr for SpiffeId {
                 datacenter: (*datacenter).to_owned(),
             }),
             _ => Err(fail(
-                "its path is none of /ns/<namespace>/dc/<dc>/svc/<service>, /agent/server/dc/<dc>, \
+                "its path is not one of /ns/<namespace>/dc/<dc>/svc/<service>, /agent/server/dc/<dc>, \
                  /gateway/mesh/dc/<dc>",
             )),
         }
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_kinds_are_told_apart() {
+    fn the_other_kinds_are_distinguished() {
         let signing: SpiffeId = "spiffe://x.consul".parse().unwrap();
         assert!(matches!(signing, SpiffeId::Signing { .. }));
         let server: SpiffeId = "spiffe://x.consul/agent/server/dc/dc1".parse().unwrap();
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_identity_says_why() {
+    fn invalid_identities_are_refused_with_the_reason() {
         for (uri, reason) in [
             (
                 "https://x.consul/ns/default/dc/d/svc/w",
@@ -356,7 +357,7 @@ mod tests {
                 "spiffe://x.consul/ap/a.b/ns/default/dc/d/svc/w",
                 "no valid name",
             ),
-            ("spiffe://x.consul/ap/p/agent/server/dc/d", "none of"),
+            ("spiffe://x.consul/ap/p/agent/server/dc/d", "not one of"),
             ("spiffe://x.consul/ns/default/dc/d/svc/", "segment is empty"),
             (
                 "spiffe://x.consul/ns/default/dc/d/svc/%+1",
@@ -367,7 +368,7 @@ mod tests {
                 "percent-encoded",
             ),
             ("spiffe://x.consul/ns/default/dc/d/svc/w?x", "no query"),
-            ("spiffe://x.consul/user/w", "none of"),
+            ("spiffe://x.consul/user/w", "not one of"),
         ] {
             let error = uri.parse::<SpiffeId>().unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains(uri), "{error}");

@@ -1,6 +1,6 @@
-//! Whose a row is, and fields that Consul has and that cannot be used here. They are declared all the
-//! same, because a field that is left out is ignored by some decoders, and ignoring one that restricts
-//! access would widen it.
+//! Tenancies, and types for fields of Consul that are not supported here. Such fields are declared
+//! nevertheless: some decoders ignore undeclared fields, and ignoring a field that restricts access
+//! would widen it.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -8,28 +8,28 @@ use std::sync::{Arc, LazyLock};
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// The namespace and the partition that always exist.
+/// Name of the built-in namespace and partition.
 pub const DEFAULT_TENANCY: &str = "default";
 
-/// The longest name of a namespace or a partition, in bytes. Consul Enterprise's.
+/// The maximum length of a namespace's or partition's name in bytes, as in Consul Enterprise.
 pub const MAX_TENANCY_NAME: usize = 64;
 
-/// Stands for every namespace or partition, where that can be said.
+/// Wildcard for all namespaces or partitions, where permitted.
 pub const EVERY_TENANCY: &str = "*";
 
-/// Whose a row is. Names are unique within one tenancy only.
+/// The tenancy of a row. Names are unique within one tenancy only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenancy {
     /// The admin partition.
     pub partition: Arc<str>,
     /// The namespace.
     pub namespace: Arc<str>,
-    /// The peer that it was imported from; empty for what is registered here.
+    /// The peer that the row was imported from; empty for local rows.
     pub peer: Arc<str>,
 }
 
 impl Default for Tenancy {
-    /// Partition and namespace `default`, registered here.
+    /// The default namespace of the default partition, local.
     fn default() -> Self {
         static DEFAULT: LazyLock<Tenancy> = LazyLock::new(|| Tenancy {
             partition: DEFAULT_TENANCY.into(),
@@ -41,14 +41,13 @@ impl Default for Tenancy {
 }
 
 impl Tenancy {
-    /// A namespace of a partition; each is `default` where no name is given.
+    /// A namespace of a partition; unset names mean `default`.
     #[must_use]
     pub fn new(partition: &TenancyName, namespace: &TenancyName) -> Self {
         Self::default().resolve(partition, namespace)
     }
 
-    /// What a row of this tenancy means that names another one: each name that it leaves out is its
-    /// own.
+    /// The tenancy that a row of this tenancy refers to. Unset names mean this tenancy's own.
     #[must_use]
     pub fn resolve(&self, partition: &TenancyName, namespace: &TenancyName) -> Self {
         let named = |name: &TenancyName, own: &Arc<str>| name.0.as_ref().unwrap_or(own).clone();
@@ -59,8 +58,8 @@ impl Tenancy {
         }
     }
 
-    /// How another tenancy names this one: not at all where it is the same, and in full where the
-    /// partition is another one. Partition and namespace.
+    /// The partition and namespace with which another tenancy refers to this one: both unset if the
+    /// tenancies are equal, both set if the partitions differ.
     #[must_use]
     pub fn named_from(&self, other: &Self) -> (TenancyName, TenancyName) {
         let name = |is: bool, name: &Arc<str>| TenancyName(is.then(|| name.clone()));
@@ -72,7 +71,7 @@ impl Tenancy {
         )
     }
 
-    /// Where the partition keeps what belongs to none of its namespaces: nodes, for example.
+    /// The tenancy of what belongs to the partition as a whole, such as nodes.
     #[must_use]
     pub fn of_partition(&self) -> Self {
         Self {
@@ -105,31 +104,31 @@ impl Tenancy {
         &*self.namespace == DEFAULT_TENANCY
     }
 
-    /// The partition as rows show their own: not at all where it is `default`, so that nothing
-    /// differs for those who name none.
+    /// The partition for use in rows: unset if it is `default`, so that the output without tenancies
+    /// is unchanged.
     #[must_use]
     pub fn shown_partition(&self) -> TenancyName {
         TenancyName::shown(&self.partition)
     }
 
-    /// The namespace as rows show their own; see [`Self::shown_partition`].
+    /// The namespace for use in rows; see [`Self::shown_partition`].
     #[must_use]
     pub fn shown_namespace(&self) -> TenancyName {
         TenancyName::shown(&self.namespace)
     }
 }
 
-/// A service by its name, and whose it is.
+/// The full name of a service: tenancy and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceName {
-    /// Whose it is.
+    /// The service's tenancy.
     pub tenancy: Tenancy,
     /// Its name, or `*`.
     pub name: Arc<str>,
 }
 
 impl ServiceName {
-    /// A service of a tenancy.
+    /// A service in a tenancy.
     #[must_use]
     pub fn new(tenancy: &Tenancy, name: &str) -> Self {
         Self {
@@ -152,14 +151,14 @@ impl From<&ServiceName> for ServiceName {
 }
 
 impl PartialEq<&str> for ServiceName {
-    /// Whether it is the service of the default tenancy with that name.
+    /// Whether it is the service of that name in the default tenancy.
     fn eq(&self, name: &&str) -> bool {
         self.tenancy.is_default() && *self.name == **name
     }
 }
 
 impl From<&str> for ServiceName {
-    /// A service of the default tenancy.
+    /// A service in the default tenancy.
     fn from(name: &str) -> Self {
         Self::new(&Tenancy::default(), name)
     }
@@ -182,7 +181,7 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// A service as an entry names it: what is left out is the entry's own.
+/// A reference to a service in a config entry; unset parts mean the entry's own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServiceReference<'a> {
     pub(crate) service: &'a str,
@@ -191,7 +190,7 @@ pub(crate) struct ServiceReference<'a> {
 }
 
 impl ServiceReference<'_> {
-    /// The service that an entry means which is about `own`.
+    /// The service that is referred to in an entry of the service `own`.
     pub(crate) fn resolve(&self, own: &ServiceName) -> ServiceName {
         let name = match self.service {
             "" => &own.name,
@@ -201,12 +200,11 @@ impl ServiceReference<'_> {
     }
 }
 
-/// The name of a namespace or a partition, in lower case, or `*` for every one of them. Empty where
-/// none is named.
+/// The name of a namespace or partition in lower case, `*` for all of them, or unset.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenancyName(Option<Arc<str>>);
 
-/// A text that names no namespace and no partition.
+/// A text that is not a valid name of a namespace or partition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot name a namespace or partition: write at most 64 letters, digits and dashes, with a \
@@ -215,37 +213,37 @@ pub struct TenancyName(Option<Arc<str>>);
 pub struct InvalidTenancyName(String);
 
 impl TenancyName {
-    /// As text; empty where none is named.
+    /// The name as text; empty if unset.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Whether none is named.
+    /// Whether it is unset.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether every one of them is meant: `*`.
+    /// Whether it is the wildcard `*`.
     #[must_use]
     pub fn is_every(&self) -> bool {
         self.as_str() == EVERY_TENANCY
     }
 
-    /// The name that is meant where none is named.
+    /// The name that unset names default to.
     #[must_use]
     pub fn default_name() -> Self {
         Self(Some(Tenancy::default().namespace))
     }
 
-    /// Whether the default one is meant: none is named, or it is.
+    /// Whether it is unset or `default`.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.is_empty() || self.as_str() == DEFAULT_TENANCY
     }
 
-    /// None named.
+    /// The unset name.
     pub(crate) const NONE: &'static Self = &Self(None);
 
     fn shown(name: &Arc<str>) -> Self {
@@ -256,7 +254,7 @@ impl TenancyName {
 impl std::str::FromStr for TenancyName {
     type Err = InvalidTenancyName;
 
-    /// Any case; empty and `*` are read, too.
+    /// Accepts any case, the empty text and `*`.
     fn from_str(text: &str) -> Result<Self, InvalidTenancyName> {
         if text.is_empty() {
             return Ok(Self::default());
@@ -299,7 +297,7 @@ impl<'de> Deserialize<'de> for TenancyName {
     }
 }
 
-/// A peer's name: peering does not exist here, so only `""` is read. Serialises as `""`.
+/// A peer's name. Peering is not served, so only `""` is accepted. Serialises as `""`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NoPeer;
 
@@ -323,7 +321,7 @@ impl<'de> Deserialize<'de> for NoPeer {
     }
 }
 
-/// A field that is read whatever it holds and not used, because Consul does not use it either.
+/// A field that accepts any value and ignores it, as Consul does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Ignored;
 
@@ -333,7 +331,7 @@ impl<'de> Deserialize<'de> for Ignored {
     }
 }
 
-/// A field whose meaning is not served: any value but an empty one is refused.
+/// A field that is not served: any value but an empty one is refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NotServed;
 

@@ -1,4 +1,4 @@
-//! Namespaces and partitions as users make them. What is in them is other types' business.
+//! Namespaces and partitions as users define them, without their contents.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -11,10 +11,10 @@ use crate::json::shown::is_zero;
 use crate::tenancy::TenancyName;
 use crate::{meta, timestamp};
 
-/// The longest description of a namespace or a partition, in bytes.
+/// The maximum length of a description, in bytes.
 const MAX_DESCRIPTION: usize = 4096;
 
-/// The most policies or roles that a namespace gives to all its tokens.
+/// The maximum number of default policies and of default roles of a namespace.
 const MAX_DEFAULTS: usize = 64;
 
 /// A namespace of a partition.
@@ -23,19 +23,19 @@ const MAX_DEFAULTS: usize = 64;
 pub struct Namespace {
     /// Its name.
     pub name: TenancyName,
-    /// For people.
+    /// Free text for operators; not interpreted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// What its tokens may do besides.
+    /// Default permissions of its tokens.
     #[serde(rename = "ACLs", skip_serializing_if = "Option::is_none")]
     pub acls: Option<Box<NamespaceAcls>>,
-    /// For applications.
+    /// Application-defined metadata.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Since when it is being deleted with all that is in it.
+    /// When its deletion, including all its contents, started.
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<SystemTime>,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -46,18 +46,18 @@ pub struct Namespace {
     pub modify_index: u64,
 }
 
-/// What holds for all tokens of a namespace that say nothing else.
+/// Policies and roles that all tokens of a namespace have by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NamespaceAcls {
-    /// Policies that they have.
+    /// Default policies.
     pub policy_defaults: Vec<PolicyLink>,
-    /// Roles that they have.
+    /// Default roles.
     pub role_defaults: Vec<RoleLink>,
 }
 
 impl Namespace {
-    /// The namespace that every partition has.
+    /// The default namespace, which every partition has.
     #[must_use]
     pub fn builtin() -> Self {
         Self {
@@ -98,13 +98,13 @@ impl Namespace {
 pub struct Partition {
     /// Its name.
     pub name: TenancyName,
-    /// For people.
+    /// Free text for operators; not interpreted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Kept and shown: there is no gossip.
+    /// Stored and returned; there is no gossip.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disable_gossip: bool,
-    /// Since when it is being deleted with all that is in it.
+    /// When its deletion, including all its contents, started.
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<SystemTime>,
     /// Index of the write that created it.
@@ -116,7 +116,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The partition that every mesh has.
+    /// The default partition.
     #[must_use]
     pub fn builtin() -> Self {
         Self {
@@ -142,7 +142,7 @@ fn named(name: &TenancyName) -> Result<(), Invalid> {
         return Err(Invalid::new("Name", "it must be given"));
     }
     if name.is_every() {
-        return Err(Invalid::new("Name", "\"*\" stands for every one"));
+        return Err(Invalid::new("Name", "\"*\" is not allowed here"));
     }
     Ok(())
 }

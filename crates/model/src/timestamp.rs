@@ -1,6 +1,6 @@
-//! Times in JSON as RFC 3339, the way Go prints them: UTC, fractions without trailing zeros.
+//! RFC 3339 times in JSON, formatted as in Go: UTC, fractions without trailing zeros.
 //!
-//! Nothing here asks what time it is.
+//! Never reads the clock.
 
 use std::time::SystemTime;
 
@@ -9,10 +9,10 @@ use serde::ser::{Error as _, Serializer};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// How Go prints a time that was never set.
+/// How Go formats an unset time.
 const GO_ZERO: &str = "0001-01-01T00:00:00Z";
 
-/// A text that is not an RFC 3339 time, or a time that RFC 3339 cannot express.
+/// A text that is not an RFC 3339 time, or a time that RFC 3339 cannot represent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a time like 2030-01-31T12:00:00Z: {reason}")]
 pub struct InvalidTime {
@@ -20,7 +20,7 @@ pub struct InvalidTime {
     reason: String,
 }
 
-/// Prints a time as RFC 3339 in UTC.
+/// Formats a time as RFC 3339 in UTC.
 pub fn format(time: SystemTime) -> Result<String, InvalidTime> {
     OffsetDateTime::from(time)
         .format(&Rfc3339)
@@ -30,7 +30,7 @@ pub fn format(time: SystemTime) -> Result<String, InvalidTime> {
         })
 }
 
-/// Reads an RFC 3339 time with any offset.
+/// Parses an RFC 3339 time with any offset.
 pub fn parse(text: &str) -> Result<SystemTime, InvalidTime> {
     OffsetDateTime::parse(text, &Rfc3339)
         .map(SystemTime::from)
@@ -50,7 +50,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemT
     parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// The same for a time that may be unset: an empty text and Go's zero time read as `None`.
+/// For optional times. An empty text and Go's zero time deserialise as `None`.
 pub mod option {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Body of `PUT /v1/txn`: operations that happen together or not at all.
+//! Body of `PUT /v1/txn`: operations that are applied atomically.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::register::RegisterRequest;
 use crate::service::ServiceInstance;
 use crate::tenancy::{NoPeer, TenancyName};
 
-/// How many operations a transaction may have.
+/// The maximum number of operations in a transaction.
 pub const MAX_OPERATIONS: usize = 128;
 
-/// One operation: exactly one of its fields says which.
+/// One operation; exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Operation {
@@ -32,7 +32,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether it may change something.
+    /// Whether it may write.
     pub fn writes(&self) -> bool {
         const KV: [&str; 7] = [
             "set",
@@ -59,21 +59,21 @@ impl Operation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct KvOperation {
-    /// What to do.
+    /// The operation's verb.
     pub verb: String,
-    /// The key, or what keys begin with.
+    /// The key or key prefix.
     pub key: String,
-    /// What to store.
+    /// The value to store.
     pub value: KvValue,
-    /// For applications.
+    /// Application-defined flags.
     pub flags: u64,
-    /// The index that the key must have.
+    /// The required index of the key.
     pub index: u64,
-    /// The session that locks, or that must hold the lock.
+    /// The session that acquires the lock or must hold it.
     pub session: String,
-    /// The namespace that it is about; empty for that of the request.
+    /// Namespace; empty means the request's.
     pub namespace: TenancyName,
-    /// The partition that it is about; empty for that of the request.
+    /// Partition; empty means the request's.
     pub partition: TenancyName,
 }
 
@@ -81,13 +81,13 @@ pub struct KvOperation {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeOperation {
-    /// What to do.
+    /// The operation's verb.
     pub verb: String,
-    /// Which node, and what it is to be.
+    /// The node, with the values to write.
     pub node: NodeOperand,
 }
 
-/// A node as operations have it.
+/// A node in an operation.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeOperand {
@@ -106,13 +106,13 @@ pub struct NodeOperand {
     pub meta: BTreeMap<String, String>,
     /// Region and zone.
     pub locality: Option<Box<Locality>>,
-    /// Accepted and not used.
+    /// Accepted and ignored.
     pub create_index: u64,
-    /// The index that the node must have.
+    /// The required index of the node.
     pub modify_index: u64,
-    /// Peering is not served.
+    /// Refused: peering is not served.
     pub peer_name: NoPeer,
-    /// The partition that it is about; empty for that of the request.
+    /// Partition; empty means the request's.
     pub partition: TenancyName,
 }
 
@@ -120,11 +120,11 @@ pub struct NodeOperand {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceOperation {
-    /// What to do.
+    /// The operation's verb.
     pub verb: String,
-    /// The node that it is on.
+    /// The instance's node.
     pub node: String,
-    /// Which instance, and what it is to be.
+    /// The instance, with the values to write.
     pub service: ServiceInstance,
 }
 
@@ -132,9 +132,9 @@ pub struct ServiceOperation {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CheckOperation {
-    /// What to do.
+    /// The operation's verb.
     pub verb: String,
-    /// Which check, and what it is to be.
+    /// The check, with the values to write.
     pub check: HealthCheck,
 }
 
@@ -142,27 +142,27 @@ pub struct CheckOperation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SessionOperation {
-    /// What to do.
+    /// The operation's verb.
     pub verb: String,
-    /// Which session.
+    /// The session.
     pub session: SessionOperand,
 }
 
-/// A session as operations have it.
+/// A session in an operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SessionOperand {
     /// Its id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// The namespace that it is about; empty for that of the request.
+    /// Namespace; empty means the request's.
     pub namespace: TenancyName,
-    /// The partition that it is about; empty for that of the request.
+    /// Partition; empty means the request's.
     pub partition: TenancyName,
 }
 
 impl NodeOperand {
-    /// The registration that writes it.
+    /// The equivalent registration.
     pub fn into_registration(self) -> RegisterRequest {
         RegisterRequest {
             datacenter: self.datacenter,
@@ -179,7 +179,7 @@ impl NodeOperand {
 }
 
 impl ServiceOperation {
-    /// The registration that writes it, on a node that stays as it is.
+    /// The equivalent registration, which does not update the node.
     pub fn into_registration(self) -> RegisterRequest {
         RegisterRequest {
             node: self.node,
@@ -191,7 +191,7 @@ impl ServiceOperation {
 }
 
 impl CheckOperation {
-    /// The registration that writes it, on a node that stays as it is.
+    /// The equivalent registration, which does not update the node.
     pub fn into_registration(self) -> RegisterRequest {
         RegisterRequest {
             node: self.check.node.clone(),
@@ -210,7 +210,7 @@ mod tests {
     use crate::json::{UnknownFields, from_value};
 
     #[test]
-    fn what_only_looks_is_no_write() {
+    fn reads_are_not_writes() {
         let writes = |body| {
             let operation: Operation = from_value(body, UnknownFields::Refuse).unwrap();
             operation.writes()

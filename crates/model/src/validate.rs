@@ -1,4 +1,4 @@
-//! What makes a service instance and its proxy settings acceptable.
+//! Validation of service instances and their proxy settings.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl ServiceInstance {
         proxy.map_err(|error| error.within("Proxy"))
     }
 
-    /// The proxy's listener binds to what is registered, unless its config says otherwise.
+    /// The proxy's listener binds to the registered address, unless its config overrides it.
     fn validate_proxy_address(&self) -> Result<(), Invalid> {
         if !self.socket_path.is_empty() {
             return Err(Invalid::new(
@@ -140,7 +140,7 @@ impl ServiceInstance {
     }
 }
 
-/// An address that others dial must not be the unspecified one. Empty is none.
+/// An address that others connect to must not be the unspecified address. Empty is permitted.
 pub(crate) fn validate_address(field: &str, address: &str) -> Result<(), Invalid> {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {
@@ -152,7 +152,7 @@ pub(crate) fn validate_address(field: &str, address: &str) -> Result<(), Invalid
     }
 }
 
-/// A host name or an IP address, without a port. Empty is none.
+/// Requires a host name or an IP address, without a port. Empty is permitted.
 pub(crate) fn validate_host(field: &str, address: &str) -> Result<(), Invalid> {
     let label = |label: &str| {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
@@ -170,8 +170,8 @@ pub(crate) fn validate_host(field: &str, address: &str) -> Result<(), Invalid> {
     ))
 }
 
-/// An IP address: Envoy binds to nothing else, and its static clusters dial nothing else. Empty is
-/// none.
+/// Requires an IP address, since Envoy's listeners and static clusters support nothing else. Empty is
+/// permitted.
 pub(crate) fn validate_ip(field: &str, address: &str) -> Result<(), Invalid> {
     if address.is_empty() || address.parse::<IpAddr>().is_ok() {
         return Ok(());
@@ -183,7 +183,7 @@ pub(crate) fn validate_ip(field: &str, address: &str) -> Result<(), Invalid> {
     ))
 }
 
-/// The one opaque setting of a proxy without which no listener can be made.
+/// Validates the only opaque setting of a proxy without which its listener cannot be built.
 pub(crate) fn validate_bind_address(config: &Opaque) -> Result<(), Invalid> {
     const FIELD: &str = "Config.bind_address";
     match config.get(BIND_ADDRESS) {
@@ -267,11 +267,11 @@ impl ConnectProxy {
             .map_err(|error| error.within("AccessLogs"))
     }
 
-    /// Refuses upstreams of other datacenters than the server's own, which are not served.
+    /// Refuses upstreams in datacenters other than the server's own, which are not served.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] names the first one.
+    /// [`Invalid`] names the first such upstream.
     pub fn refuse_other_datacenters(&self, own: &str) -> Result<(), Invalid> {
         let other = |upstream: &Arc<Upstream>| {
             let datacenter = upstream.datacenter.as_str();
@@ -314,7 +314,7 @@ impl ConnectProxy {
     }
 }
 
-/// Where an upstream's listener binds, for people.
+/// Prints where an upstream's listener binds, for error messages.
 struct Bind<'a>(&'a Upstream);
 
 impl std::fmt::Display for Bind<'_> {
@@ -342,7 +342,7 @@ impl Upstream {
 
     fn validate(&self) -> Result<(), Invalid> {
         if self.destination_name == WILDCARD {
-            // Consul's words.
+            // Consul's error text.
             return Err(Invalid::new(
                 "DestinationName",
                 "upstream destination name cannot be a wildcard; settings for all upstreams go to \

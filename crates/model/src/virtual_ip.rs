@@ -1,5 +1,5 @@
-//! Virtual IPs of mesh services: which one a service gets, and those that others assign. Pure; what
-//! is given out is kept by the store, in the transaction that registers the service.
+//! Virtual IPs of mesh services: automatic allocation, and addresses that clients assign. Pure; the
+//! store records allocations in the transaction that registers the service.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -11,38 +11,37 @@ use crate::invalid::Invalid;
 use crate::name::{self, WILDCARD};
 use crate::tenancy::TenancyName;
 
-/// The tagged address under which the instances of a mesh service carry its virtual IP.
+/// Key of the tagged address that contains a mesh service's virtual IP.
 pub const TAGGED_ADDRESS: &str = "consul-virtual";
 
-/// The tagged address under which instances carry an address that somebody else has for their
-/// service: the ClusterIP of a Kubernetes Service. Consul's key.
+/// Key of the tagged address that contains a service's external virtual IP, such as the ClusterIP of
+/// a Kubernetes Service. As in Consul.
 pub const EXTERNAL_TAGGED_ADDRESS: &str = "virtual";
 
-/// The most addresses that can be assigned to a service. Consul's.
+/// The maximum number of assigned addresses per service, as in Consul.
 pub const MAX_MANUAL: usize = 8;
 
-/// The range begins after this address, which is never given out. Consul's.
+/// The address before the range; never allocated. As in Consul.
 const BASE: u32 = Ipv4Addr::new(240, 0, 0, 0).to_bits();
 
-/// The first number that is too large. Consul's.
+/// The first offset above the range, as in Consul.
 const END: u32 = Ipv4Addr::new(15, 255, 255, 254).to_bits();
 
-/// How many there are.
+/// The number of addresses in the range.
 pub const COUNT: u32 = END - 1;
 
-/// A virtual IP as rows hold it: how far it is from the beginning of the range. Unique in a
-/// partition.
+/// A virtual IP as stored in rows: the offset from 240.0.0.0. Unique in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct VirtualIp(u32);
 
-/// A number that stands for no virtual IP.
+/// An offset outside of the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no virtual IP: it must be from 1 to {COUNT}")]
+#[error("{0} is not a virtual IP: it must be from 1 to {COUNT}")]
 pub struct OutOfRange(u32);
 
-/// Whether a config entry gives the service of its name a virtual IP, as an instance in the mesh
-/// does. Consul's kinds.
+/// Whether a config entry entitles its service to a virtual IP, as an instance in the mesh does.
+/// Consul's kinds.
 pub fn is_given_for(kind: ConfigKind, name: &str) -> bool {
     match kind {
         ConfigKind::ServiceDefaults
@@ -55,9 +54,9 @@ pub fn is_given_for(kind: ConfigKind, name: &str) -> bool {
 }
 
 impl VirtualIp {
-    /// What a service gets that has none: one that another service gave back, else the one after
-    /// the `last` that was ever given out. `None`: there are no more, and the registration has to be
-    /// refused.
+    /// Allocates a virtual IP for a service without one: a released one, or else the one after the
+    /// `last` that was ever allocated. `None` means that the range is exhausted and the registration
+    /// must be refused.
     pub fn choose(given_back: Option<Self>, last: Option<Self>) -> Option<Self> {
         if given_back.is_some() {
             return given_back;
@@ -71,7 +70,7 @@ impl VirtualIp {
         Ipv4Addr::from_bits(BASE + self.0)
     }
 
-    /// The number that stands for it in a row.
+    /// The offset, as stored in rows.
     pub fn number(self) -> u32 {
         self.0
     }
@@ -95,8 +94,8 @@ impl From<VirtualIp> for u32 {
     }
 }
 
-/// Body of `PUT /v1/internal/service-virtual-ip`: the addresses that a service has besides its
-/// automatic one. They take the place of those that it had.
+/// Body of `PUT /v1/internal/service-virtual-ip`: replaces the addresses of a service that are
+/// assigned in addition to its automatic one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AssignVirtualIps {
@@ -104,13 +103,13 @@ pub struct AssignVirtualIps {
     pub datacenter: String,
     /// The service.
     pub service: String,
-    /// IPv4 addresses, at most [`MAX_MANUAL`]. None takes all of them away.
+    /// IPv4 addresses, at most [`MAX_MANUAL`]. Empty removes all of them.
     #[serde(rename = "ManualVIPs")]
     pub manual_vips: Vec<String>,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
@@ -125,13 +124,13 @@ impl AssignVirtualIps {
         self.addresses().map(|_| ())
     }
 
-    /// The addresses, each once.
+    /// The addresses, without duplicates.
     ///
     /// # Errors
     ///
     /// [`Invalid`] when one is not an IPv4 address, or there are too many.
     pub fn addresses(&self) -> Result<BTreeSet<Ipv4Addr>, Invalid> {
-        // As sent: Consul counts before it leaves out what is there twice.
+        // Before removing duplicates, as in Consul.
         if self.manual_vips.len() > MAX_MANUAL {
             return Err(Invalid::new(
                 "ManualVIPs",
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_given_out_in_order_and_again_when_given_back() {
+    fn addresses_are_allocated_in_order_and_reused() {
         let first = VirtualIp::choose(None, None).unwrap();
         assert_eq!(first.address(), Ipv4Addr::new(240, 0, 0, 1));
         let second = VirtualIp::choose(None, Some(first)).unwrap();
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn some_config_entries_give_one() {
+    fn some_config_entries_allocate_a_virtual_ip() {
         assert!(is_given_for(ConfigKind::ServiceDefaults, "web"));
         assert!(is_given_for(ConfigKind::ServiceIntentions, "web"));
         assert!(!is_given_for(ConfigKind::ServiceIntentions, "*"));

@@ -1,27 +1,27 @@
-//! Delays between attempts: exponential, with jitter, bounded.
+//! Bounded exponential backoff with jitter.
 //!
-//! Pure arithmetic: it neither waits nor draws random numbers.
+//! Pure arithmetic: neither waits nor generates random numbers.
 
 use std::time::Duration;
 
-/// How delays grow.
+/// Parameters of a backoff.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackoffPolicy {
-    /// Middle of the first delay.
+    /// Mean of the first delay.
     pub initial: Duration,
-    /// Factor from one delay to the next, at least 1.
+    /// Factor between consecutive delays, at least 1.
     pub multiplier: f64,
-    /// Share of a delay by which it may be shorter or longer, 0 to 1.
+    /// Maximum relative deviation of a delay, 0 to 1.
     pub jitter: f64,
-    /// Middle of the longest delay; with jitter a delay reaches `cap * (1 + jitter)`.
+    /// Mean of the longest delay. With jitter, a delay is at most `cap * (1 + jitter)`.
     ///
-    /// The jitter stays on top so that many clients at the cap do not come in step.
+    /// Jitter applies to the cap as well, so that many clients at the cap do not synchronise.
     pub cap: Duration,
 }
 
 impl BackoffPolicy {
-    /// For connections to servers: 500 ms growing by half, jitter one half, up to a minute.
-    /// The values are those that Consul's own dataplane uses.
+    /// For connections to servers: from 500 ms, growing by half, with 50 % jitter, up to one minute.
+    /// These are the values of Consul's dataplane.
     pub const SERVER: BackoffPolicy = BackoffPolicy {
         initial: Duration::from_millis(500),
         multiplier: 1.5,
@@ -29,15 +29,15 @@ impl BackoffPolicy {
         cap: Duration::from_secs(60),
     };
 
-    /// The same until a proxy has its configuration: it serves nobody until then, so that a delay
-    /// is 4.5 s at most.
+    /// For a proxy without configuration, which cannot serve yet: like [`BackoffPolicy::SERVER`], but
+    /// delays are at most 4.5 s.
     pub const UNCONFIGURED: BackoffPolicy = BackoffPolicy {
         cap: Duration::from_secs(3),
         ..BackoffPolicy::SERVER
     };
 }
 
-/// The state of one series of attempts.
+/// State of a series of attempts.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     policy: BackoffPolicy,
@@ -45,7 +45,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A series that has not failed yet.
+    /// A series without failures so far.
     #[must_use]
     pub fn new(policy: BackoffPolicy) -> Backoff {
         Backoff {
@@ -54,7 +54,7 @@ impl Backoff {
         }
     }
 
-    /// The delay before the next attempt; `random` is drawn uniformly from 0 to 1.
+    /// The delay before the next attempt; `random` is uniform between 0 and 1.
     pub fn next(&mut self, random: f64) -> Duration {
         let jitter = fraction(self.policy.jitter);
         let factor = 1.0 - jitter + 2.0 * jitter * fraction(random);
@@ -76,7 +76,7 @@ fn fraction(value: f64) -> f64 {
     value.clamp(0.0, 1.0)
 }
 
-/// Multiplies without the panic of `Duration::mul_f64` on overflow.
+/// Multiplies, but without the panic of `Duration::mul_f64` on overflow.
 fn scale(duration: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(duration.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_policy_panics_or_leaves_its_bounds(
+        fn delays_are_bounded_for_every_policy(
             initial_ms in 0_u64..u64::MAX / 2, cap_ms in 0_u64..u64::MAX / 2,
             multiplier in -2.0..1e300_f64, jitter in -1.0..3.0_f64,
             randoms in proptest::collection::vec(any::<f64>(), 1..40),
@@ -112,7 +112,7 @@ mod tests {
             let policy = BackoffPolicy { initial: Duration::from_millis(initial_ms), multiplier, jitter, cap };
             let mut backoff = Backoff::new(policy);
             for random in randoms {
-                // Seconds as f64 lose nanoseconds of very long delays.
+                // Seconds as f64 lose the nanoseconds of very long delays.
                 prop_assert!(backoff.next(random).as_secs_f64() <= 2.0 * cap.as_secs_f64() * 1.000_001);
             }
         }

@@ -1,7 +1,7 @@
-//! Wall-clock time as a value that is passed in, so that tests can choose it.
+//! Wall-clock time as a parameter, so that tests can control it.
 //!
-//! For waiting and measuring, `tokio::time` is the clock; this one is for what is written down:
-//! validity of certificates, expiry of tokens.
+//! Waits and measurements use `tokio::time`. This clock is for recorded times, such as the validity
+//! of certificates and the expiry of tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// Source of the current time. Copies share it.
+/// Source of the current time. Clones share the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     test: Option<TestClock>,
@@ -19,18 +19,18 @@ pub struct Clock {
 struct TestClock {
     start: SystemTime,
     since: Instant,
-    /// Time that passed without tokio's, in seconds.
+    /// Seconds that were skipped independently of tokio's time.
     skipped: Arc<AtomicU64>,
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// The system clock.
     #[must_use]
     pub fn system() -> Clock {
         Clock { test: None }
     }
 
-    /// A clock that shows `start` now and advances with tokio's time, which tests can pause.
+    /// A clock that starts at `start` and advances with tokio's time, which tests can pause.
     #[must_use]
     pub fn at(start: SystemTime) -> Clock {
         Clock {
@@ -42,8 +42,8 @@ impl Clock {
         }
     }
 
-    /// Moves a clock of [`Clock::at`] and its copies ahead by whole seconds, and not tokio's time: as
-    /// it is on a machine that was suspended. The machine's clock stays as it is.
+    /// Advances a clock of [`Clock::at`] and its clones by whole seconds without advancing tokio's
+    /// time, like a machine that was suspended. No effect on the system clock.
     pub fn skip(&self, time: Duration) {
         if let Some(test) = &self.test {
             test.skipped.fetch_add(time.as_secs(), Ordering::Relaxed);

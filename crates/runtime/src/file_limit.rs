@@ -1,17 +1,17 @@
-//! How many files this process may open: every connection is one.
+//! The limit on open files of this process. Every connection uses one.
 
 use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the soft limit of open files to the hard one and returns it. To be called once, by
-/// `main`. The soft limit is 1,024 on most systems, for the sake of programs that use `select`;
-/// what runs here needs a file for every connection.
+/// Raises the soft limit of open files to the hard limit and returns it. Called once, by `main`. Most
+/// systems have a soft limit of 1,024 for the sake of programs that use `select`, too low for
+/// programs with many connections.
 ///
-/// Processes that are started later inherit it.
+/// Child processes inherit the limit.
 ///
 /// # Errors
-/// What the system says; the limit is as it was then.
+/// The system's error; the limit is then unchanged.
 pub fn raise() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -20,10 +20,10 @@ pub fn raise() -> io::Result<u64> {
     Ok(hard)
 }
 
-/// How many files the process may have open now: the soft limit.
+/// The current soft limit of open files.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn current() -> io::Result<u64> {
     Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
 }

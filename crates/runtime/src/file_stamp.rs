@@ -1,22 +1,22 @@
-//! Whether files have changed, found out without reading them.
+//! Detects changes of files without reading their contents.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// So many entries of a directory are looked at.
-const ENTRIES: usize = 1024;
+/// The maximum number of entries of a directory that are included.
+const MAX_ENTRIES: usize = 1024;
 
-/// What files were at one moment. Links are followed: Kubernetes changes mounted secrets by changing
-/// a link.
+/// The status of files at one time. Links are followed, since Kubernetes updates mounted secrets by
+/// changing a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStamp(Vec<(PathBuf, Option<Status>)>);
 
-/// Device, inode, length, and the time of the last change in seconds and nanoseconds.
+/// Device, inode, length, and modification time in seconds and nanoseconds.
 type Status = (u64, u64, u64, i64, i64);
 
 impl FileStamp {
-    /// Of files, and of directories with their entries.
+    /// The stamp of files, and of directories with their entries.
     pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
         let mut stamps = Vec::new();
         for path in paths {
@@ -24,7 +24,7 @@ impl FileStamp {
             let Ok(entries) = fs::read_dir(path) else {
                 continue;
             };
-            let entries = entries.flatten().take(ENTRIES);
+            let entries = entries.flatten().take(MAX_ENTRIES);
             let mut entries: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
             entries.sort();
             stamps.extend(entries.into_iter().map(stamp));
@@ -56,7 +56,7 @@ mod tests {
         for version in [&first, &second] {
             fs::write(version.join("ca.pem"), "same length").unwrap();
         }
-        // As Kubernetes mounts a secret: a link to a version that is swapped.
+        // As Kubernetes mounts a secret: a link to a version, which is replaced.
         let current = folder.path().join("..data");
         symlink(&first, &current).unwrap();
         let file = current.join("ca.pem");

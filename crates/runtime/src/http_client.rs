@@ -1,9 +1,9 @@
-//! A small HTTP/1.1 client: one request on one connection, with a deadline, and bounds on the sizes
-//! of head and body.
+//! A minimal HTTP/1.1 client: one request per connection, with a deadline and size limits for head
+//! and body.
 //!
-//! It follows no redirect, goes through no proxy, retries nothing and keeps no connection. It spawns
-//! nothing: whoever waits for the answer or reads its body drives the connection, and dropping that
-//! closes it.
+//! Never follows redirects, uses proxies, retries, or reuses connections. Spawns no tasks: the future
+//! that waits for the response, or reads its body, drives the connection, and dropping it closes the
+//! connection.
 
 use std::fmt;
 use std::future::Future;
@@ -23,28 +23,28 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// Largest head of an answer, and how much of a body waits in memory, in bytes.
+/// The maximum size of a response's head, and of the buffered part of a body, in bytes.
 const BUFFER: usize = 64 * 1024;
 
-/// The body of a request: all its bytes at once, by default none.
+/// The body of a request, held in memory; empty by default.
 pub type Body = Full<Bytes>;
 
-/// Why there is no answer, or no whole one.
+/// Why there is no complete response.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The request is not valid: its path cannot be parsed, for example.
+    /// The request is invalid, for example because its path cannot be parsed.
     #[error(transparent)]
     Request(#[from] http::Error),
-    /// There is no connection, so nothing was sent.
+    /// No connection could be established, so nothing was sent.
     #[error("{0}")]
     Connect(#[source] io::Error),
     /// The deadline has passed.
     #[error("timed out")]
     Timeout,
-    /// The other side does not speak HTTP/1, or its head is too large.
+    /// The peer does not use HTTP/1, or the response's head is too large.
     #[error("the answer is not HTTP: {}", WithCause(.0))]
     NotHttp(#[source] hyper::Error),
-    /// The body is larger than this many bytes.
+    /// The body exceeds this many bytes.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
     /// The connection broke.
@@ -61,7 +61,7 @@ impl From<hyper::Error> for HttpError {
     }
 }
 
-/// hyper's errors do not say their cause.
+/// Adds the cause, which hyper's errors do not print.
 struct WithCause<'a>(&'a hyper::Error);
 
 impl fmt::Display for WithCause<'_> {
@@ -76,7 +76,7 @@ impl fmt::Display for WithCause<'_> {
     }
 }
 
-/// The head of an answer, and the connection on which its body arrives.
+/// The head of a response, and the connection that delivers the body.
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
@@ -87,10 +87,10 @@ pub struct Reply {
 }
 
 /// Connects to `address` and sends `request`, whose URI is a path. Returns when the head of the
-/// answer is there.
+/// response has arrived.
 ///
 /// # Errors
-/// When there is no answer until `deadline`.
+/// When there is no response before `deadline`.
 pub async fn send(
     address: SocketAddr,
     mut request: Request<Body>,
@@ -104,10 +104,10 @@ pub async fn send(
     send_over(stream.map_err(HttpError::Connect)?, request, deadline).await
 }
 
-/// The same over a connection that is already there. The request needs a `Host` header.
+/// Sends a request over an existing connection. The request must have a `Host` header.
 ///
 /// # Errors
-/// When there is no answer until `deadline`.
+/// When there is no response before `deadline`.
 pub async fn send_over<S>(
     stream: S,
     mut request: Request<Body>,
@@ -122,7 +122,7 @@ where
         let mut http = http1::Builder::new();
         let handshake = http.max_buf_size(BUFFER).handshake(TokioIo::new(stream));
         let (mut sender, connection) = handshake.await?;
-        // Its errors are also those of the request and of the body.
+        // Errors of the connection are also reported by the request and the body.
         let mut connection = Box::pin(connection.map(drop).fuse());
         let mut answer = pin!(sender.send_request(request));
         let answer = tokio::select! {
@@ -143,10 +143,10 @@ where
 }
 
 impl Reply {
-    /// The next piece of the body; `None` at its end.
+    /// The next chunk of the body; `None` at the end.
     ///
     /// # Errors
-    /// When there is neither until `deadline`.
+    /// When neither arrives before `deadline`.
     pub async fn piece(&mut self, deadline: Instant) -> Result<Option<Bytes>, HttpError> {
         loop {
             let frame = async {
@@ -160,7 +160,7 @@ impl Reply {
             match frame.map_err(|_| HttpError::Timeout)?.transpose()? {
                 None => return Ok(None),
                 Some(frame) => {
-                    // A frame without data holds trailers.
+                    // Frames without data are trailers.
                     if let Ok(data) = frame.into_data() {
                         return Ok(Some(data));
                     }
@@ -169,10 +169,10 @@ impl Reply {
         }
     }
 
-    /// The whole body, of at most `limit` bytes.
+    /// Reads the whole body, of at most `limit` bytes.
     ///
     /// # Errors
-    /// When it is larger, or not complete until `deadline`.
+    /// When it is larger, or not complete before `deadline`.
     pub async fn body(mut self, limit: usize, deadline: Instant) -> Result<Bytes, HttpError> {
         let mut body = Vec::new();
         while let Some(piece) = self.piece(deadline).await? {
@@ -208,7 +208,7 @@ mod tests {
         Request::get("/x").body(Body::default()).unwrap()
     }
 
-    /// Answers one connection with these bytes, piece by piece, and closes it.
+    /// A server that handles one connection: sends these chunks and closes it.
     async fn server(scope: &Scope, pieces: &[&str]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -221,7 +221,7 @@ mod tests {
             assert!(asked.starts_with("GET /x HTTP/1.1\r\n"), "{asked}");
             assert!(asked.contains(&format!("host: {address}\r\n")), "{asked}");
             for piece in pieces {
-                // The other side may have heard enough.
+                // The peer may have stopped reading.
                 let _ = stream.write_all(piece.as_bytes()).await;
                 tokio::task::yield_now().await;
             }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_ends_where_the_head_says() {
+    async fn body_lengths_follow_the_head() {
         let ok = |body: &str| Ok((200, body.to_owned()));
         for pieces in [
             &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello, and more"][..],
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_whole_answer_is_an_error() {
+    async fn incomplete_responses_are_errors() {
         let long = "x".repeat(LIMIT + 1);
         let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(2 * BUFFER));
         let by_length = format!("HTTP/1.1 200 OK\r\ncontent-length: 101\r\n\r\n{long}");
@@ -288,8 +288,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_deadline_is_for_the_head_and_for_the_body() {
-        // Takes the connection and never answers.
+    async fn the_deadline_applies_to_head_and_body() {
+        // Accepts the connection and never responds.
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let soon = || Instant::now() + Duration::from_millis(20);
         let late = send(silent.local_addr().unwrap(), request(), soon()).await;
@@ -302,7 +302,7 @@ mod tests {
         assert!(matches!(late, Err(HttpError::Timeout)), "{late:?}");
     }
 
-    /// The other side of the connection stays open.
+    /// A partial response on a connection that remains open.
     async fn half_answered(answer: &str) -> (Reply, DuplexStream) {
         let (here, mut there) = tokio::io::duplex(1024);
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropping_the_answer_closes_the_connection() {
+    async fn dropping_the_response_closes_the_connection() {
         let (reply, mut there) = half_answered("HTTP/1.1 200 OK\r\n\r\nx").await;
         drop(reply);
         assert_eq!(there.read(&mut [0]).await.unwrap(), 0);

@@ -1,9 +1,9 @@
-//! A small HTTP/1.1 server, for the ports at which a program tells about itself. Whoever can connect
-//! may be hostile, so that everything has a bound: connections, and the time of each step of one. It
-//! knows no path and decides about no answer.
+//! A minimal HTTP/1.1 server for the ports with metrics and status of a program. Clients may be
+//! hostile, so everything is bounded: the number of connections, and the duration of each phase of a
+//! connection. Routing and responses are up to the service.
 //!
-//! A connection carries one request. Callers here ask seldom, and a connection that is kept could be
-//! closed just when its next request is on its way.
+//! Each connection serves one request. Clients rarely send requests, and a reused connection could be
+//! closed just as the next request arrives.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -33,34 +33,34 @@ use tokio_util::sync::CancellationToken;
 use crate::net::accept;
 use crate::{Spawner, Throttle};
 
-/// Connections that the kernel keeps until they are accepted.
+/// Length of the kernel's accept queue.
 const BACKLOG: u32 = 1024;
 
-/// Largest head of a request, in bytes.
+/// The maximum size of a request's head, in bytes.
 const HEAD_SIZE: usize = 16 * 1024;
 
-/// Between two warnings about too many connections.
-const WARNINGS: Duration = Duration::from_secs(60);
+/// Interval between warnings about too many connections.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How much one port takes.
+/// Limits of one port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Open connections. One more closes the least useful of them: the oldest one whose request has
-    /// not arrived; else the oldest one that reads its answer; else the last one that came, because
-    /// a flood must not cost those who came before it their answers.
+    /// Open connections. Each additional one closes the least useful: the oldest without a complete
+    /// request; otherwise the oldest that reads its response; otherwise the newest, because a flood
+    /// must not cost earlier clients their responses.
     pub connections: usize,
-    /// From the connection's start to the end of the request's head, a handshake included.
+    /// From the start of the connection to the end of the request's head, including a TLS handshake.
     pub head: Duration,
-    /// From then on until the answer begins. What makes answers may have limits of its own.
+    /// From then until the start of the response. The service may have stricter limits.
     pub making: Duration,
-    /// From the beginning of the answer to its end.
+    /// From the start of the response to its end.
     pub answer: Duration,
 }
 
-/// Listens at this address; at `::` for IPv4 as well, and for IPv4 alone where there is no IPv6.
+/// Listens on an address; on `::` for IPv4 as well, and for IPv4 only if IPv6 is unavailable.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let all = address.ip() == Ipv6Addr::UNSPECIFIED;
     match listen(address) {
@@ -86,9 +86,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Answers with `service` until the scope of `spawner` stops. Then nothing is accepted any more, and
-/// the task ends when the answers that have begun have been read. `open` makes of a connection what
-/// HTTP is spoken over.
+/// Serves requests with `service` until the scope of `spawner` stops. Then no connections are
+/// accepted any more, and the task ends once the responses in progress have been read. `open`
+/// converts a connection to the transport for HTTP, for example with a TLS handshake.
 pub fn serve<S, B, O, F, I>(
     name: &'static str,
     listener: TcpListener,
@@ -111,17 +111,17 @@ pub fn serve<S, B, O, F, I>(
             name,
             limits,
             open: Vec::new(),
-            warnings: Throttle::new(WARNINGS),
+            warnings: Throttle::new(WARNING_INTERVAL),
         };
         let graceful = GracefulShutdown::new();
         let mut running = FuturesUnordered::new();
         {
             let next = || accept(name, || listener.accept());
-            // It goes on while connections end, so that what the system refuses is logged once.
+            // It is retained while connections end, so that repeated system errors are logged once.
             let mut incoming = pin!(next());
             loop {
                 tokio::select! {
-                    // Each connection is looked at before another one is accepted: a request that has
+                    // Connections are processed before another one is accepted: a request that has
                     // arrived is answered however many connections follow.
                     biased;
                     () = stop.cancelled() => break,
@@ -142,21 +142,21 @@ pub fn serve<S, B, O, F, I>(
     });
 }
 
-/// What a connection is doing, in the order in which connections make room for others.
+/// Phase of a connection, in the order in which connections are closed to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// Its request has not arrived.
+    /// Waiting for the request.
     Asking,
-    /// Its answer is being sent.
+    /// Sending the response.
     Reading,
-    /// Its answer is being made.
+    /// Waiting for the service.
     Waiting,
 }
 
 /// An open connection.
 struct Connection {
     phase: watch::Sender<Phase>,
-    /// Cancelled when it has ended, or to end it.
+    /// Cancelled when the connection has ended, or in order to end it.
     end: CancellationToken,
 }
 
@@ -164,13 +164,13 @@ struct Connection {
 struct Port {
     name: &'static str,
     limits: Limits,
-    /// In the order in which they came.
+    /// Open connections, the oldest first.
     open: Vec<Arc<Connection>>,
     warnings: Throttle,
 }
 
 impl Port {
-    /// Admits a connection, in the place of another one where there are enough.
+    /// Admits a connection; closes another one if the limit is reached.
     fn admit(&mut self) -> Arc<Connection> {
         self.open.retain(|one| !one.end.is_cancelled());
         if self.open.len() >= self.limits.connections {
@@ -198,14 +198,14 @@ impl Port {
             tracing::warn!(
                 server = self.name,
                 limit = self.limits.connections,
-                "too many connections: for each new one, one that asks or reads slowly is closed"
+                "too many connections: closing one that sends or reads slowly for each new one"
             );
         }
     }
 }
 
 impl Connection {
-    /// Serves it to its end, or to the first limit that it exceeds.
+    /// Serves the connection until its end, or until it exceeds a limit.
     async fn serve<S, B, I>(
         self: Arc<Self>,
         stream: impl Future<Output = io::Result<I>>,
@@ -234,7 +234,7 @@ impl Connection {
                     .header_read_timeout(None)
                     .max_buf_size(HEAD_SIZE)
                     .serve_connection(TokioIo::new(stream), service);
-                // What goes wrong with a connection concerns its peer, who sees it.
+                // Errors of a connection only concern the peer, which sees them.
                 let _ = watcher.watch(http).await;
             }
         };
@@ -246,7 +246,7 @@ impl Connection {
         self.end.cancel();
     }
 
-    /// Waits until a step of it has taken longer than it may.
+    /// Waits until a phase exceeds its limit.
     async fn is_overdue(&self, limits: Limits) {
         let mut phase = self.phase.subscribe();
         loop {

@@ -1,8 +1,8 @@
-//! What every component runs on: task scopes, the end of a program, readiness, clock, backoff, the
-//! limit of open files, a small HTTP client and server, logs and metrics.
+//! Foundations of every program: task scopes, termination, readiness, clock, backoff, the limit on
+//! open files, a minimal HTTP client and server, logs and metrics.
 //!
-//! This crate is the only one that spawns tasks. It never reads the environment, never ends the
-//! process and knows nothing of what runs on it.
+//! The only crate that spawns tasks. Never reads the environment, never ends the process, and
+//! contains no application logic.
 
 pub mod scope;
 

@@ -5,16 +5,16 @@
 //! ```
 //!
 //! The logger's name (`@module` in JSON) is the program's name and, after a dot, the target of the
-//! event. An explicit `target: "dns-proxy.udp"` is taken as it is; of a default target only the
-//! crate counts, without `legate_`. Fields of enclosing spans stand before those of the event.
+//! event. An explicit `target: "dns-proxy.udp"` is used verbatim; of a default target only the
+//! crate's name is used, without `legate_`. Fields of enclosing spans precede those of the event.
 //!
-//! Times are UTC: the zone of a container is hardly ever anything else. Events of other crates
-//! appear from INFO upwards only, whatever the level, because their debug output can hold header
-//! values, tokens among them. Nothing here rotates or ships logs.
+//! Times are in UTC, as in nearly all containers. Events of other crates are logged from INFO upwards
+//! only, whatever the level, because their debug output can contain header values such as tokens.
+//! Nothing here rotates or ships logs.
 //!
-//! A thread of its own writes the lines, so that a reader which does not keep up, or a full disk,
-//! holds up nothing else. What does not fit into its queue is lost, and counted in a line of its own
-//! as soon as the log is taken again.
+//! A separate thread writes the lines, so that a slow reader or a full disk does not block the
+//! program. Lines that do not fit into its queue are dropped, and a line with their number follows
+//! once the output accepts data again.
 
 mod follow;
 mod format;
@@ -35,19 +35,19 @@ pub use self::layer::LogOptions;
 pub use self::level::{Level, LogLevel, UnknownLevel};
 pub use self::queue::LineQueue;
 
-/// Logging cannot start.
+/// Logging cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A process has one log, set up once by its main function.
+    /// The log is already set up; `main` does this once per process.
     #[error("the log of this process has been set up before")]
     AlreadySet(#[source] tracing::dispatcher::SetGlobalDefaultError),
-    /// There is no room for the thread that writes.
+    /// The thread that writes the log cannot be started.
     #[error("no thread can be started that writes the log: {0}")]
     Thread(io::Error),
 }
 
-/// The log of the process. Dropping it waits until everything has been written, for a second at
-/// most: whoever ends the process keeps it until then.
+/// The log of the process. Dropping it flushes the log, for at most a second, so `main` holds it
+/// until the process ends.
 #[must_use = "what waits to be written is lost when the process ends without it"]
 #[derive(Debug)]
 pub struct Log {
@@ -55,16 +55,16 @@ pub struct Log {
     level: LogLevel,
 }
 
-/// How long the end of the process waits for whoever reads the log.
-const FLUSH: Duration = Duration::from_secs(1);
+/// The maximum duration of the flush at the end of the process.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Log {
-    /// Writes a line as it is, behind those that were logged before. It takes no time.
+    /// Writes a line verbatim, after those that were logged before. Never blocks.
     pub fn line(&self, line: &str) {
         self.queue.push(format!("{line}\n").as_bytes());
     }
 
-    /// What changes from which weight on events are logged.
+    /// Handle for changing the log level.
     #[must_use]
     pub fn level(&self) -> LogLevel {
         self.level.clone()
@@ -73,25 +73,25 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.queue.flush(FLUSH);
+        self.queue.flush(FLUSH_TIMEOUT);
     }
 }
 
-/// Sends the events of the whole process to standard error. To be called once, by `main`, which
-/// keeps what it returns until the process ends.
+/// Logs the events of the whole process to standard error. Called once, by `main`, which holds the
+/// result until the process ends.
 ///
 /// # Errors
 ///
-/// [`LogError::AlreadySet`] on a second call; [`LogError::Thread`] where no thread can be started.
+/// [`LogError::AlreadySet`] on a second call; [`LogError::Thread`] when no thread can be started.
 pub fn init(options: LogOptions) -> Result<Log, LogError> {
     init_to(options, io::stderr())
 }
 
-/// The same to another output.
+/// As [`init`], but with another output.
 ///
 /// # Errors
 ///
-/// As of [`init`].
+/// As for [`init`].
 pub fn init_to(options: LogOptions, output: impl Write + Send + 'static) -> Result<Log, LogError> {
     let note = move |lost| lost::lost_lines(options.name, options.json, lost);
     let queue = LineQueue::start(output, note).map_err(LogError::Thread)?;
@@ -102,7 +102,7 @@ pub fn init_to(options: LogOptions, output: impl Write + Send + 'static) -> Resu
     Ok(Log { queue, level })
 }
 
-/// The same log written elsewhere, for one thread or one test: see `tracing::subscriber`.
+/// A subscriber that logs to a writer, for one thread or test: see `tracing::subscriber`.
 pub fn subscriber<W>(options: LogOptions, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
@@ -110,8 +110,7 @@ where
     tracing_subscriber::registry().with(layer::LineLayer::new(options, writer))
 }
 
-/// An output of two: the second one gets all that the first one gets, and its failures are the first
-/// one's lines.
+/// Combines two outputs. Both get the same bytes, and failures of the second are logged to the first.
 pub struct Both<A, B>(pub A, pub B);
 
 impl<A: Write, B: Write> Write for Both<A, B> {

@@ -1,4 +1,4 @@
-//! Listening: how connections are accepted whatever the system says. It reads and writes no byte.
+//! Accepts connections despite system errors. Never reads or writes data.
 
 use std::future::Future;
 use std::io;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// How long a listener rests when the system refuses a connection, so that a lack of file descriptors
-/// does not become a busy loop.
-const REST: Duration = Duration::from_millis(100);
+/// Delay after the system refused a connection, so that a lack of file descriptors does not cause a
+/// busy loop.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// The next connection, by `accept`. Running out of file descriptors passes: it is logged under the
-/// name of the `listener`, once, and ends nothing. Cancel safe where `accept` is.
+/// The next connection of `accept`. Running out of file descriptors is temporary: the error is logged
+/// once, with the name of the `listener`, and accepting continues. Cancel safe if `accept` is.
 pub async fn accept<T, F>(listener: &str, accept: impl Fn() -> F) -> T
 where
     F: Future<Output = io::Result<T>>,
@@ -22,9 +22,9 @@ where
             Ok(connection) => return connection,
             Err(error) => {
                 if !std::mem::replace(&mut refused, true) {
-                    tracing::warn!(listener, %error, "a connection could not be accepted");
+                    tracing::warn!(listener, %error, "cannot accept a connection");
                 }
-                sleep(REST).await;
+                sleep(PAUSE).await;
             }
         }
     }

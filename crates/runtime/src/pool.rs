@@ -1,9 +1,8 @@
-//! Long computations, on a bounded number of threads of their own, so that the threads that serve
-//! connections stay free.
+//! A pool for long computations on a bounded number of threads, so that the threads that serve
+//! connections remain responsive.
 //!
-//! It is for work that keeps a processor busy for a millisecond and longer: handing over costs about
-//! ten microseconds. It never queues without a bound by itself: whoever waits for an answer is in
-//! the queue once.
+//! For work that uses the CPU for at least a millisecond: the handover costs about ten microseconds.
+//! The queue has no limit of its own, but each waiting caller has only one entry in it.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -15,22 +14,21 @@ use tokio::sync::{Mutex, Semaphore};
 
 use crate::scope::Spawner;
 
-/// Runs computations, a fixed number at a time and in the order in which they come. Clones are the
-/// same pool.
+/// Runs computations in order of arrival, a fixed number at a time. Clones share the pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
     spawner: Spawner,
     slots: Arc<Semaphore>,
 }
 
-/// Whose computations these are: of those with one share, the next comes into the queue when the
-/// one before is done. So nobody fills the pool alone. Clones are the same share.
+/// Groups computations. Only one of a share is in the queue at a time, so that no share can fill the
+/// pool alone. Clones denote the same share.
 #[derive(Clone, Debug, Default)]
 pub struct Share(Arc<Mutex<()>>);
 
 impl Pool {
-    /// As many threads as there are processors. What runs belongs to the spawner's scope, which
-    /// waits for it when it stops.
+    /// A pool with as many threads as CPUs. Computations belong to the spawner's scope, which waits
+    /// for them when it stops.
     #[must_use]
     pub fn new(spawner: Spawner) -> Self {
         Self::with(
@@ -39,7 +37,7 @@ impl Pool {
         )
     }
 
-    /// The same with this many threads.
+    /// A pool with this many threads.
     #[must_use]
     pub fn with(spawner: Spawner, threads: NonZeroUsize) -> Self {
         Self {
@@ -48,12 +46,12 @@ impl Pool {
         }
     }
 
-    /// Runs `work` when its turn has come; `None` when the scope has ended. Work that waits is given
-    /// up when the future is dropped; what has begun goes on, for nobody.
+    /// Runs `work` when its turn comes; `None` if the scope has ended. If the future is dropped,
+    /// queued work is discarded, whereas running work continues and its result is discarded.
     ///
     /// # Panics
     ///
-    /// When `work` does, with the same panic.
+    /// When `work` panics, with the same payload.
     pub async fn run<T: Send + 'static>(
         &self,
         name: impl Into<Cow<'static, str>>,

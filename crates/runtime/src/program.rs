@@ -1,25 +1,26 @@
-//! How a program runs: its main future, and an end that nothing holds up.
+//! Runs a program's main future, and ends the process without delay.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-/// How long threads may still take when the main future is done. What matters has been waited for
-/// by then; what is left is the look-up of a name whose server does not answer, which can take
-/// minutes and cannot be interrupted.
-const THREADS: Duration = Duration::from_millis(100);
+/// How long blocking threads may take after the main future has ended. Everything important has been
+/// awaited by then. What remains is name resolution with unresponsive servers, which can take minutes
+/// and cannot be interrupted.
+const THREAD_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Runs a program's main future to its end, and returns a tenth of a second later at most.
+/// Runs a program's main future to completion, and returns at most 100 ms later.
 ///
-/// Dropping a runtime waits for its blocking threads without a bound. Tasks are dropped as then.
+/// Dropping a runtime instead would wait for its blocking threads indefinitely. Tasks are dropped in
+/// both cases.
 ///
 /// # Panics
 ///
-/// When `main` does.
+/// When `main` panics.
 pub fn block_on<F: Future>(runtime: Runtime, main: F) -> F::Output {
     let output = runtime.block_on(main);
-    runtime.shutdown_timeout(THREADS);
+    runtime.shutdown_timeout(THREAD_TIMEOUT);
     output
 }
 
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_does_not_end_holds_up_nothing() {
+    fn a_blocked_thread_does_not_delay_the_end() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();

@@ -1,6 +1,7 @@
-//! Whether the parts of a process are ready, and if not, which and why.
+//! Readiness of a process: which components are ready, and why others are not.
 //!
-//! Ready is a call. A component that ends without a word counts as failed, never as ready.
+//! Readiness must be reported explicitly. A component that ends without a report counts as failed,
+//! never as ready.
 
 use std::sync::Arc;
 
@@ -9,11 +10,11 @@ use tokio::sync::watch;
 /// State of one component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadyState {
-    /// Not ready yet, and what it waits for.
+    /// Not ready yet; the text is what it waits for.
     Pending(String),
     /// It does its work.
     Ready,
-    /// It cannot do its work, and why.
+    /// Not able to work; the text is the reason.
     Failed(String),
 }
 
@@ -26,7 +27,7 @@ pub struct Component {
     pub state: ReadyState,
 }
 
-/// The components of a process. Copies share them.
+/// The components of a process. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Readiness {
     board: Arc<watch::Sender<Board>>,
@@ -40,7 +41,7 @@ struct Board {
 }
 
 impl Board {
-    /// Nothing registered is not ready: the process has not said yet what it consists of.
+    /// Without components, the process is not ready: it has not registered its components yet.
     fn is_ready(&self) -> bool {
         !self.entries.is_empty()
             && self
@@ -51,7 +52,7 @@ impl Board {
 }
 
 impl Readiness {
-    /// Without components, and therefore not ready.
+    /// An instance without components, which is therefore not ready.
     #[must_use]
     pub fn new() -> Readiness {
         let board = watch::Sender::new(Board::default());
@@ -62,9 +63,9 @@ impl Readiness {
         }
     }
 
-    /// Adds a component, pending until its handle says otherwise.
+    /// Registers a component, which is pending until its handle reports otherwise.
     ///
-    /// A component that starts again takes the place of the earlier one of the same name.
+    /// A restarted component replaces the earlier one of the same name.
     #[must_use = "dropping the handle reports the component as failed"]
     pub fn register(&self, name: &'static str) -> ReadyHandle {
         let mut id = 0;
@@ -94,15 +95,15 @@ impl Readiness {
         components.collect()
     }
 
-    /// True when there is at least one component and all of them are ready.
+    /// Whether there is at least one component and all of them are ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.board.borrow().is_ready()
     }
 
-    /// Waits for the next change that this copy has not seen. Cancel safe.
+    /// Waits for the next change that this clone has not seen. Cancel safe.
     pub async fn changed(&mut self) {
-        // `self` holds the sender, so the channel cannot close.
+        // `self` contains the sender, so the channel cannot be closed.
         let _ = self.seen.changed().await;
     }
 
@@ -119,9 +120,9 @@ impl Default for Readiness {
     }
 }
 
-/// With which a component reports its own state.
+/// Handle with which a component reports its own state.
 ///
-/// Dropping it means failed: a component that still works holds its handle.
+/// Dropping it means failed, so a component must hold its handle while it works.
 #[derive(Debug)]
 pub struct ReadyHandle {
     board: Arc<watch::Sender<Board>>,
@@ -129,22 +130,22 @@ pub struct ReadyHandle {
 }
 
 impl ReadyHandle {
-    /// The component does its work.
+    /// Reports that the component is ready.
     pub fn ready(&self) {
         self.set(ReadyState::Ready);
     }
 
-    /// The component is not ready, because of `why`.
+    /// Reports that the component is not ready, because of `why`.
     pub fn pending(&self, why: impl Into<String>) {
         self.set(ReadyState::Pending(why.into()));
     }
 
-    /// The component cannot work, because of `why`.
+    /// Reports that the component cannot work, because of `why`.
     pub fn failed(&self, why: impl Into<String>) {
         self.set(ReadyState::Failed(why.into()));
     }
 
-    /// Takes the component off the list: it ended on purpose and is not waited for.
+    /// Removes the component, which ended intentionally.
     pub fn remove(self) {
         let id = self.id;
         self.board.send_if_modified(|board| {
@@ -178,7 +179,7 @@ impl ReadyHandle {
 
 impl Drop for ReadyHandle {
     fn drop(&mut self) {
-        // A reason given earlier says more than the end that followed it.
+        // An earlier reason is more informative than the end that followed it.
         self.change(|old| match old {
             ReadyState::Failed(_) => None,
             ReadyState::Pending(_) | ReadyState::Ready => {
@@ -198,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_registered_is_not_ready() {
+    fn without_components_it_is_not_ready() {
         assert!(!Readiness::new().is_ready());
     }
 
     #[test]
-    fn ready_when_all_say_so_and_a_lost_handle_is_a_failure() {
+    fn ready_when_all_components_are_and_a_dropped_handle_is_a_failure() {
         let readiness = Readiness::new();
         let envoy = readiness.register("envoy");
         let dns = readiness.register("dns");
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_that_starts_again_replaces_the_old_one() {
+    fn a_restarted_component_replaces_the_old_one() {
         let readiness = Readiness::new();
         let old = readiness.register("envoy");
         let new = readiness.register("envoy");
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiters_see_changes() {
+    async fn waiters_are_notified_of_changes() {
         let mut readiness = Readiness::new();
         let observer = readiness.clone();
         let envoy = readiness.register("envoy");
@@ -254,7 +255,7 @@ mod tests {
         envoy.ready();
         waiting.await;
         readiness.changed().await;
-        // Saying the same again is no change.
+        // Reporting the same state again is not a change.
         envoy.ready();
         assert!(futures_util::FutureExt::now_or_never(readiness.changed()).is_none());
     }

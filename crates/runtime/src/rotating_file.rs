@@ -1,6 +1,6 @@
-//! A file that is appended to, and replaced by a new one when it is large or old: for logs that
-//! nobody else rotates. The one that is written to always has the same name; those before it have the
-//! time of their end in theirs, in nanoseconds: `audit-1764000000000000000.json`.
+//! An append-only file that is rotated by size or age, for logs without external rotation. The
+//! current file always has the same name. Names of rotated files contain the time of rotation in
+//! nanoseconds: `audit-1764000000000000000.json`.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -9,19 +9,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// When another file takes the place of the current one, and how many are kept.
+/// When a file is rotated, and how many rotated files are retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// From how many bytes on; 0 is never.
+    /// Size limit in bytes; 0 means none.
     pub bytes: u64,
-    /// How long after it was begun; zero is never.
+    /// Age limit; zero means none.
     pub age: Duration,
-    /// How many of those before it are kept: `None` is all of them.
+    /// The number of rotated files that are retained; `None` means all.
     pub keep: Option<usize>,
 }
 
 impl Default for Rotation {
-    /// Consul's: a day, and everything is kept.
+    /// Consul's defaults: rotate daily, and retain all files.
     fn default() -> Self {
         Rotation {
             bytes: 0,
@@ -31,7 +31,7 @@ impl Default for Rotation {
     }
 }
 
-/// The file. What is written with one call is never divided between two files.
+/// The file. Data of one write call is never split between two files.
 #[derive(Debug)]
 pub struct RotatingFile {
     path: PathBuf,
@@ -98,15 +98,15 @@ impl RotatingFile {
             .unwrap_or_default()
             .as_nanos();
         fs::rename(&self.path, self.archive(&nanoseconds.to_string()))?;
-        // From here on a failure leaves no file open, and the next write tries again.
+        // If the following fails, no file is open, and the next write tries again.
         self.current = None;
         self.prune()?;
-        // Some file systems keep the time of creation with the name.
+        // Some file systems associate the creation time with the name.
         self.current()?.begun = now;
         Ok(())
     }
 
-    /// The name of a file that was ended at this time.
+    /// The name of a file that was rotated at this time.
     fn archive(&self, time: &str) -> PathBuf {
         let (stem, ending) = self.parts();
         let mut name = stem;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_file_is_replaced_and_old_ones_are_removed() {
+    fn a_large_file_is_rotated_and_old_ones_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.json");
         let rotation = Rotation {
@@ -208,7 +208,7 @@ mod tests {
             .map(|name| fs::read_to_string(name).unwrap())
             .collect();
         assert_eq!(texts, ["line 2\nmore\n", "line 3\nmore\n"]);
-        // What was there is appended to.
+        // Appends to the existing file.
         drop(file);
         let mut file = RotatingFile::open(path.clone(), 0o600, Rotation::default()).unwrap();
         file.write_all(b"again\n").unwrap();

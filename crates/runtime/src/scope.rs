@@ -1,8 +1,8 @@
-//! Ownership of tasks: whoever starts a task holds the [`Scope`] that ends and joins it.
+//! Ownership of tasks: every task belongs to a [`Scope`], whose owner stops and joins it.
 //!
-//! A failure or panic of a task is kept for the owner and never lost in a detached handle. It also
-//! reaches every scope above, so that one look at a program's root scope sees all of them.
-//! Nothing here restarts a task: that decision belongs to the owner.
+//! A task's failure or panic is stored for the owner and never lost in a detached handle. It also
+//! reaches every scope above, so that a program's root scope sees all failures. Nothing here restarts
+//! tasks: that is up to the owner.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -19,29 +19,29 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// What a task may fail with.
+/// Error type of tasks.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long [`Scope::stop`] waits for tasks that it has dropped after the deadline.
+/// How long [`Scope::stop`] waits for tasks that it dropped after the deadline.
 ///
-/// A dropped task is gone at its next await point; one that blocks its thread never reaches it,
-/// and must not hold up the end of the process.
+/// A dropped task ends at its next await point. One that blocks its thread never reaches it, and must
+/// not delay the end of the process.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
 /// Owner of a set of tasks.
 ///
-/// Dropping a scope cancels its token and drops every task that is still running, at that task's
-/// next await point. [`Scope::stop`] is the orderly way.
+/// Dropping a scope cancels its token and drops every running task at its next await point.
+/// [`Scope::stop`] stops tasks gracefully.
 #[derive(Debug)]
 pub struct Scope {
     spawner: Spawner,
 }
 
 impl Scope {
-    /// An empty scope with none above it; `name` stands in every error about its tasks.
+    /// A root scope without tasks; `name` is part of every error of its tasks.
     ///
-    /// Its owner has to wait for [`Scope::failed`]: nobody else hears of a failure. A program has
-    /// one such scope; the others are children of it ([`Spawner::child`]).
+    /// Its owner must await [`Scope::failed`], since failures are not reported elsewhere. A program
+    /// has one root scope; the others are its children ([`Spawner::child`]).
     #[must_use]
     pub fn new(name: &'static str) -> Scope {
         Scope::under(name, None, CancellationToken::new())
@@ -63,7 +63,7 @@ impl Scope {
         }
     }
 
-    /// A handle that starts tasks in this scope, for those who must not be able to stop it.
+    /// A handle that starts tasks in this scope but cannot stop it.
     #[must_use]
     pub fn spawner(&self) -> Spawner {
         self.spawner.clone()
@@ -78,32 +78,34 @@ impl Scope {
         self.spawner.spawn(name, task);
     }
 
-    /// Cancelled as soon as [`Scope::stop`] starts. Tasks watch it and end by themselves.
+    /// A token that is cancelled when [`Scope::stop`] starts. Tasks watch it and then end by
+    /// themselves.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.spawner.token()
     }
 
-    /// Waits for the first task of this scope, or of one below it, that returns an error or
-    /// panics; pending for ever otherwise.
+    /// Waits for the first task of this scope, or of a child scope, that returns an error or panics;
+    /// pending forever otherwise.
     ///
-    /// Cancel safe: the failure is kept, and every later call returns the same one.
+    /// Cancel safe: the failure is stored, and every later call returns it again.
     pub async fn failed(&self) -> TaskError {
         let mut failure = self.spawner.shared.failure.subscribe();
         let failure = failure.wait_for(Option::is_some).await;
         match failure.ok().and_then(|failure| failure.clone()) {
             Some(error) => error,
-            // The sender lives as long as `self`, so there is always something to wait for.
+            // The sender lives as long as `self`, so the channel is never closed.
             None => std::future::pending().await,
         }
     }
 
-    /// Cancels the token, waits for the tasks to end and drops those that outlive `deadline`.
+    /// Cancels the token, waits for the tasks to end, and drops those that are still running at
+    /// `deadline`.
     ///
     /// # Errors
     ///
-    /// [`StopError`] names the tasks that had to be dropped, and holds what [`Scope::failed`]
-    /// returns, also when it happened before the stop.
+    /// [`StopError`] contains the names of dropped tasks, and the failure that [`Scope::failed`]
+    /// returns, even if it occurred before the stop.
     pub async fn stop(&self, deadline: Duration) -> Result<(), StopError> {
         let shared = &self.spawner.shared;
         shared.token.cancel();
@@ -144,17 +146,18 @@ impl Drop for Scope {
     }
 }
 
-/// Starts tasks in a [`Scope`] that someone else owns.
+/// Starts tasks in a [`Scope`] that is owned elsewhere.
 #[derive(Clone, Debug)]
 pub struct Spawner {
     shared: Arc<Shared>,
 }
 
 impl Spawner {
-    /// Starts a task that the scope owns; `name` stands in errors about it.
+    /// Starts a task in the scope; `name` is part of its errors.
     ///
-    /// An error or a panic of the task is handed to the owner of the scope, and to those of the
-    /// scopes above it. Once the scope has ended the task is dropped without running, because nobody would be left to join it.
+    /// An error or panic of the task is reported to the owner of the scope and to those of the scopes
+    /// above it. If the scope has ended, the task is dropped without running, since it could not be
+    /// joined any more.
     ///
     /// # Panics
     ///
@@ -164,7 +167,7 @@ impl Spawner {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        // One type for all tasks: tokio's part of a task would be compiled for each of them.
+        // One type for all tasks, so that tokio's code is not instantiated for each of them.
         let task = task.map(|outcome| outcome.map_err(Into::into)).boxed();
         self.start(name.into(), task);
     }
@@ -210,8 +213,8 @@ impl Spawner {
         });
     }
 
-    /// A place in the scope for something that ends by itself, or `None` when the scope has ended.
-    /// The scope waits until it is given up.
+    /// Registers something in the scope that ends by itself; `None` if the scope has ended. The scope
+    /// waits until the entry is dropped.
     pub(crate) fn enter(&self, name: Cow<'static, str>) -> Option<Entry> {
         Shared::enter(&self.shared, name)
     }
@@ -222,7 +225,7 @@ impl Spawner {
         self.shared.token.clone()
     }
 
-    /// A scope whose token is cancelled with this one's, and whose failures reach this one. The
+    /// A child scope: its token is cancelled with this one's, and its failures reach this one. The
     /// caller owns, stops and joins it.
     #[must_use]
     pub fn child(&self, name: &'static str) -> Scope {
@@ -230,8 +233,8 @@ impl Spawner {
         Scope::under(name, Some(Arc::clone(&self.shared)), token)
     }
 
-    /// Like [`Spawner::child`], with a token of its own: for tasks that are needed until after the
-    /// stop of this scope has begun. Only its owner stops it.
+    /// As [`Spawner::child`], but with an independent token: for tasks that are still needed while
+    /// this scope stops. Only its owner stops it.
     #[must_use]
     pub fn child_with_own_token(&self, name: &'static str) -> Scope {
         let token = CancellationToken::new();
@@ -239,13 +242,13 @@ impl Spawner {
     }
 }
 
-/// What the scope, its spawners and its tasks share. The scope alone cancels the tokens.
+/// State that the scope, its spawners and its tasks share. Only the scope cancels the tokens.
 #[derive(Debug)]
 struct Shared {
     name: &'static str,
-    /// The scope that hears of failures too.
+    /// The scope to which failures are reported as well.
     parent: Option<Arc<Shared>>,
-    /// Asks tasks to end.
+    /// Requests tasks to end.
     token: CancellationToken,
     /// Drops tasks at their next await point.
     kill: CancellationToken,
@@ -261,7 +264,7 @@ struct Running {
 }
 
 impl Shared {
-    /// Registers a task, or `None` when the scope has ended.
+    /// Registers a task; `None` if the scope has ended.
     fn enter(shared: &Arc<Shared>, name: Cow<'static, str>) -> Option<Entry> {
         let mut id = None;
         shared.running.send_if_modified(|running| {
@@ -270,7 +273,7 @@ impl Shared {
                 id = Some(running.next);
                 running.next += 1;
             }
-            // Waiters look for an empty set, and adding a task cannot make it empty.
+            // Waiters wait for an empty set, so adding a task does not concern them.
             false
         });
         id.map(|id| Entry {
@@ -280,7 +283,7 @@ impl Shared {
         })
     }
 
-    /// Waits until no task runs, and closes the scope in the same step.
+    /// Waits until no task runs, and closes the scope atomically.
     async fn idle(&self) {
         let mut running = self.running.subscribe();
         loop {
@@ -298,7 +301,7 @@ impl Shared {
     }
 }
 
-/// A running task's place in its scope, given up when it is dropped.
+/// A running task's entry in its scope, removed when it is dropped.
 pub(crate) struct Entry {
     shared: Arc<Shared>,
     id: u64,
@@ -325,7 +328,7 @@ impl Entry {
             next = scope.parent.as_ref();
         }
         if !first {
-            // Owners get the first failure only; the others would be lost without this line.
+            // Owners only get the first failure; this line reports the others.
             tracing::warn!(%error, "another task failed");
         }
     }
@@ -347,12 +350,12 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "panic without a text".to_owned())
 }
 
-/// Why a task ended early.
+/// Cause of a task's failure.
 #[derive(Debug)]
 pub enum TaskCause {
     /// It returned this error.
     Failed(BoxError),
-    /// It panicked with this text: a defect in the program.
+    /// It panicked with this message, which indicates a bug.
     Panicked(String),
 }
 
@@ -371,13 +374,13 @@ impl TaskError {
         self.scope
     }
 
-    /// Name the task was started with.
+    /// Name of the task.
     #[must_use]
     pub fn task(&self) -> &str {
         &self.task
     }
 
-    /// What happened.
+    /// The cause.
     #[must_use]
     pub fn cause(&self) -> &TaskCause {
         &self.cause
@@ -397,7 +400,7 @@ impl fmt::Display for TaskError {
 impl std::error::Error for TaskError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.cause {
-            // The error itself stands in this one's text; the chain goes on behind it.
+            // This error's text includes the error itself, so the chain continues after it.
             TaskCause::Failed(error) => error.source(),
             TaskCause::Panicked(_) => None,
         }

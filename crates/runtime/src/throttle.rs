@@ -1,20 +1,20 @@
-//! Which of many equal log lines are written.
+//! Throttling of repeated log lines.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lets one line through in each interval, and counts the others.
+/// Permits one line per interval, and counts the suppressed ones.
 #[derive(Debug)]
 pub struct Throttle {
     interval: Duration,
-    /// When a line was let through last, and how many were not since.
+    /// When a line was last permitted, and how many were suppressed since then.
     state: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Throttle {
-    /// The first line is let through.
+    /// The first line is always permitted.
     pub fn new(interval: Duration) -> Self {
         Self {
             interval,
@@ -22,7 +22,8 @@ impl Throttle {
         }
     }
 
-    /// `None` when this line is suppressed; else how many were since the last one that was not.
+    /// `None` if this line is suppressed, otherwise the number of lines suppressed since the last
+    /// permitted one.
     pub fn pass(&self) -> Option<u64> {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +46,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn one_line_stands_for_many() {
+    async fn repeated_lines_are_throttled() {
         let throttle = Throttle::new(SECOND);
         assert_eq!(throttle.pass(), Some(0));
         assert_eq!(throttle.pass(), None);

@@ -1,4 +1,4 @@
-//! The built-in provider: a root whose key is in the store. It reaches nobody.
+//! The built-in provider: a root with its key in the store. Sends no requests.
 
 use async_trait::async_trait;
 use legate_identity::{
@@ -23,7 +23,7 @@ pub(crate) struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// The root that the store has.
+    /// The provider for the root in the store.
     pub(crate) fn stored(
         root: &CaRoot,
         key: &Secret,
@@ -77,7 +77,7 @@ impl BuiltIn {
     }
 }
 
-/// A key of RSA takes so long that other tasks would wait for it.
+/// Generating an RSA key takes long enough to block other tasks, so it runs on another thread.
 async fn generate(kind: KeyKind) -> Result<PrivateKey, CaError> {
     if kind.algorithm() == "ec" {
         return Ok(PrivateKey::generate_kind(kind)?);
@@ -87,7 +87,7 @@ async fn generate(kind: KeyKind) -> Result<PrivateKey, CaError> {
     Ok(key?)
 }
 
-/// A root from elsewhere, if what it signs can be verified with it.
+/// A root from the settings, if certificates that it signs can be verified.
 fn given_root(settings: &BuiltInSettings, mesh: &Mesh) -> Result<Authority, CaError> {
     let (root, key) = (&settings.root_cert, settings.private_key.expose());
     let authority = Authority::from_pem(root, key);
@@ -116,7 +116,7 @@ fn given_root(settings: &BuiltInSettings, mesh: &Mesh) -> Result<Authority, CaEr
     })?;
     match is_issued_by(&probe.cert_pem, root)? {
         true => Ok(authority),
-        false => Err(refuse("its subject cannot be written again as it is")),
+        false => Err(refuse("its subject cannot be encoded identically")),
     }
 }
 

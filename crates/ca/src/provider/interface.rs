@@ -1,4 +1,4 @@
-//! What every provider does, and what it hands over. Nothing here knows which providers there are.
+//! The interface of providers. Independent of the individual providers.
 
 use std::time::Duration;
 
@@ -12,53 +12,53 @@ use crate::settings::Settings;
 /// Signs under one root.
 #[async_trait]
 pub(crate) trait Provider: Send + Sync {
-    /// The root, made now if there was none. What signs leaves is not touched.
+    /// Returns the root, created now if there was none. Does not change the intermediate.
     async fn find_root(&self) -> Result<String, CaError>;
 
-    /// The root and what signs leaves under it, made now if there was none.
+    /// Returns the root and its intermediate, created now if there were none.
     async fn establish(&self) -> Result<Established, CaError>;
 
-    /// A certificate for a new key.
+    /// Issues a certificate for a new key.
     async fn issue(&self, request: LeafRequest) -> Result<Issued, CaError>;
 
-    /// A certificate for the key of a request, whose names have been checked.
+    /// Signs a request whose names have been checked.
     async fn sign(&self, csr_pem: &str, profile: CsrProfile) -> Result<Signed, CaError>;
 
-    /// Whether it can sign another root.
+    /// Whether it can cross-sign another root.
     fn cross_signs(&self) -> bool;
 
-    /// Another root, signed by this provider's: a link from it to those who trust only this one.
+    /// Cross-signs another root, for peers that trust only this provider's root.
     async fn cross_sign(&self, root_pem: &str, profile: CsrProfile) -> Result<String, CaError>;
 
-    /// Whether leaves that it signs now are under the active root.
+    /// Whether leaves that it signs now chain to the active root.
     async fn is_ready(&self) -> Result<bool, CaError> {
         Ok(true)
     }
 
-    /// Another certificate that signs leaves under the same root; `None` where the root itself does.
+    /// Renews the intermediate under the same root; `None` if the root itself signs leaves.
     async fn renew_intermediate(&self) -> Result<Option<String>, CaError> {
         Ok(None)
     }
 
-    /// Keeps the right to sign. Says when it wants to be asked again, if it does.
+    /// Renews the access to the provider. Returns the time until the next call, if one is required.
     async fn keep(&self) -> Option<Duration> {
         None
     }
 
-    /// Removes what nobody needs once `next` signs instead.
+    /// Removes what is no longer needed when `next` replaces this provider.
     async fn clean_up(&self, _next: &Settings) -> Result<(), CaError> {
         Ok(())
     }
 }
 
-/// What a provider has made or found.
+/// A root and intermediate that a provider has created or found.
 #[derive(Debug)]
 pub(crate) struct Established {
-    /// The root, PEM; what links it to further roots may follow.
+    /// PEM of the root, possibly followed by certificates that link it to further roots.
     pub(crate) root_pem: String,
-    /// What signs leaves where the root does not.
+    /// The intermediate that signs leaves; `None` if the root signs them.
     pub(crate) intermediate: Option<String>,
-    /// The root's key, where the store is to keep it; else empty.
+    /// The root's key if the store has to contain it, otherwise empty.
     pub(crate) key: Secret,
 }
 
@@ -66,14 +66,14 @@ pub(crate) struct Established {
 #[derive(Debug)]
 pub(crate) struct Issued {
     pub(crate) certificate: IssuedCertificate,
-    /// What signed it, where it was not the root.
+    /// The intermediate that signed it; `None` if the root did.
     pub(crate) issuer: Option<String>,
 }
 
-/// A certificate.
+/// A signed certificate.
 #[derive(Debug)]
 pub(crate) struct Signed {
     pub(crate) cert_pem: String,
-    /// What signed it, where it was not the root.
+    /// The intermediate that signed it; `None` if the root did.
     pub(crate) issuer: Option<String>,
 }

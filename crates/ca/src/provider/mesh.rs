@@ -1,9 +1,9 @@
-//! The mesh whose roots providers make, and how those are named.
+//! The mesh of a provider's roots, and the names of those roots.
 
 use legate_model::{SpiffeId, TrustDomain};
 use legate_runtime::Clock;
 
-/// What providers are made from.
+/// Data that providers are created from.
 #[derive(Debug, Clone)]
 pub(crate) struct Mesh {
     pub(crate) cluster_id: String,
@@ -11,14 +11,14 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    /// The URI in roots.
+    /// The URI in root certificates.
     pub(crate) fn uri(&self) -> String {
         let trust_domain = TrustDomain::of_cluster(&self.cluster_id);
         SpiffeId::Signing { trust_domain }.to_string()
     }
 
-    /// `pri-<eight digits to base 36>.<who>.ca.<start of the cluster id>.consul`: tells the roots of a
-    /// mesh apart and is short enough for a common name.
+    /// `pri-<eight base-36 digits>.<who>.ca.<start of the cluster id>.consul`: distinguishes the
+    /// roots of a mesh and is short enough for a common name.
     pub(crate) fn common_name(&self, who: &str, mut random: u64) -> String {
         const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         let mut unique = String::new();

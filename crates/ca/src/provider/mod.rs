@@ -1,5 +1,5 @@
-//! Who has the root and signs under it, by the configuration. A provider stores nothing: what it makes is
-//! handed to whoever asked, and a provider of the same configuration can be made again at any time.
+//! Providers: they own the root and sign with it. A provider is stateless: its results are returned
+//! to the caller, and an equivalent provider can be created from the same configuration at any time.
 
 mod built_in;
 mod interface;
@@ -15,7 +15,7 @@ use self::vault::Vault;
 use crate::CaError;
 use crate::settings::{ProviderSettings, Settings};
 
-/// The provider of a root that is active. It reaches nobody yet.
+/// The provider of an active root. Sends no requests yet.
 pub(crate) fn of_active(
     settings: &Settings,
     root: &CaRoot,
@@ -32,7 +32,7 @@ pub(crate) fn of_active(
     })
 }
 
-/// The provider of a configuration that is new: it makes a root, or finds that of a Vault.
+/// The provider of a new configuration. Creates a root, or looks up that of a Vault.
 pub(crate) async fn of_new(
     settings: &Settings,
     first: bool,

@@ -1,6 +1,6 @@
-//! HashiCorp Vault as the provider: its PKI engine has the root in one mount and an intermediate, which
-//! signs leaves, in another. Paths, roles and texts are those of Consul, so that policies written for
-//! it hold. What Vault answers is looked at before anybody gets it.
+//! HashiCorp Vault as the provider: its PKI engine has the root in one mount, and an intermediate
+//! that signs leaves in another. Paths, roles and texts are Consul's, so that existing Vault policies
+//! apply. Responses of Vault are validated before use.
 
 mod access;
 mod client;
@@ -24,21 +24,21 @@ use crate::CaError;
 use crate::rotation::half_over;
 use crate::settings::{Common, ProviderSettings, Settings, VaultSettings, go_text};
 
-/// The role in the intermediate's mount.
+/// Role in the intermediate's mount.
 const ROLE: &str = "leaf-cert";
 
-/// One Vault, and the root that it is to have.
+/// A Vault, and its expected root.
 pub(crate) struct Vault {
     settings: VaultSettings,
     common: Common,
     mesh: Mesh,
     access: Access,
-    /// The active root, once it is known.
+    /// The active root, if it is known.
     root: Option<String>,
 }
 
 impl Vault {
-    /// Reaches nobody yet.
+    /// Sends no requests yet.
     pub(crate) fn new(
         settings: VaultSettings,
         common: Common,
@@ -56,15 +56,15 @@ impl Vault {
         })
     }
 
-    /// Asks the mount of the root.
-    async fn root(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+    /// Sends a request to the root's mount.
+    async fn root(&self, method: Method, path: &str, body: Option<Value>) -> Response {
         let path = format!("{}/{path}", self.settings.root_path);
         let namespace = self.namespace(&self.settings.root_namespace);
         self.access.call(method, namespace, &path, body).await
     }
 
-    /// Asks the mount of the intermediate.
-    async fn intermediate(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+    /// Sends a request to the intermediate's mount.
+    async fn intermediate(&self, method: Method, path: &str, body: Option<Value>) -> Response {
         let path = format!("{}/{path}", self.settings.intermediate_path);
         let namespace = self.namespace(&self.settings.intermediate_namespace);
         self.access.call(method, namespace, &path, body).await
@@ -77,7 +77,7 @@ impl Vault {
         }
     }
 
-    async fn mount(&self, namespace: &str, path: &str, what: &str, config: Value) -> Asked {
+    async fn mount(&self, namespace: &str, path: &str, what: &str, config: Value) -> Response {
         let body = json!({
             "type": "pki",
             "description": format!("{what} CA backend for Consul Connect"),
@@ -87,13 +87,13 @@ impl Vault {
         let namespace = self.namespace(namespace);
         let made = self.access.call(Method::POST, namespace, &path, Some(body));
         match made.await {
-            // Another server was faster.
-            Err(error) if error.says("already in use") => Ok(Value::Null),
+            // Another server was first.
+            Err(error) if error.contains("already in use") => Ok(Value::Null),
             other => other,
         }
     }
 
-    /// The mount that signs leaves, and its role.
+    /// Creates the intermediate's mount and role.
     async fn prepare_intermediate(&self) -> Result<(), VaultError> {
         let (path, namespace) = (
             &self.settings.intermediate_path,
@@ -111,7 +111,7 @@ impl Vault {
                 .access
                 .call(Method::POST, namespace, &tune, Some(config));
             if let Err(error) = tuned.await {
-                tracing::debug!(%error, "the intermediate's mount in Vault was not tuned");
+                tracing::debug!(%error, "cannot tune the intermediate's mount in Vault");
             }
         }
         let role = json!({
@@ -127,12 +127,12 @@ impl Vault {
         let tidy = json!({ "enabled": true, "tidy_expired_issuers": true });
         let tidied = self.intermediate(Method::POST, "config/auto-tidy", Some(tidy));
         if let Err(error) = tidied.await {
-            tracing::debug!(%error, "Vault does not remove expired issuers by itself");
+            tracing::debug!(%error, "cannot enable the removal of expired issuers in Vault");
         }
         Ok(())
     }
 
-    /// The root, and what links it to further roots.
+    /// Returns the root, followed by certificates that link it to further roots.
     async fn prepare_root(&self) -> Result<String, VaultError> {
         let present = self.root(Method::GET, "ca/pem", None).await;
         let mounted = !is_missing(&present);
@@ -153,7 +153,7 @@ impl Vault {
             root = text(&made, "certificate")?;
         }
         let chain = pem(self.root(Method::GET, "ca_chain", None).await?);
-        // Some Vaults have no chain for a root that they have made themselves.
+        // Some versions of Vault have no chain for roots that they generated themselves.
         Ok(if chain.is_empty() { root } else { chain })
     }
 
@@ -166,13 +166,13 @@ impl Vault {
         })
     }
 
-    /// What signs leaves now, if there is something.
+    /// The current intermediate, if there is one.
     async fn present_intermediate(&self) -> Result<Option<String>, VaultError> {
         let present = pem(self.intermediate(Method::GET, "ca/pem", None).await?);
         Ok(Some(present).filter(|pem| !pem.is_empty()))
     }
 
-    /// A new key in the intermediate's mount, with a certificate of the root.
+    /// Creates a new key in the intermediate's mount, certified by the root.
     async fn new_intermediate(&self, root: &str) -> Result<String, CaError> {
         let path = "intermediate/generate/internal";
         let asked = self
@@ -189,13 +189,13 @@ impl Vault {
         let body = json!({ "certificate": text(&signed, "certificate")? });
         let path = "intermediate/set-signed";
         let set = self.intermediate(Method::POST, path, Some(body)).await?;
-        // From Vault 1.11 on a mount has several issuers, and the old one stays the default.
+        // Since Vault 1.11 a mount has several issuers, and the old one remains the default.
         let key = asked["data"]["key_id"].as_str();
         if let Some((mapping, key)) = set["data"]["mapping"].as_object().zip(key) {
             let mut issuers = mapping.iter();
             let issuer = issuers.find(|(_, of)| of.as_str() == Some(key));
             let (issuer, _) = issuer.ok_or_else(|| {
-                VaultError::answer(path, format!("it does not say which issuer has key {key}"))
+                VaultError::answer(path, format!("it does not name the issuer of key {key}"))
             })?;
             self.make_default(issuer).await?;
         }
@@ -206,7 +206,7 @@ impl Vault {
         Ok(present)
     }
 
-    /// Makes an issuer the one that signs, and removes the one before.
+    /// Makes an issuer the default, and removes the previous one.
     async fn make_default(&self, issuer: &str) -> Result<(), VaultError> {
         let path = "config/issuers";
         let known = self.intermediate(Method::GET, path, None).await?;
@@ -233,7 +233,7 @@ impl Vault {
         Ok(())
     }
 
-    /// Has the intermediate sign a request.
+    /// Signs a request with the intermediate.
     async fn signed(&self, csr_pem: &str, ttl: Duration) -> Result<Signed, CaError> {
         let body = json!({ "csr": csr_pem, "ttl": go_text(ttl) });
         let path = format!("sign/{ROLE}");
@@ -264,14 +264,14 @@ impl Vault {
     }
 }
 
-type Asked = Result<Value, VaultError>;
+type Response = Result<Value, VaultError>;
 
 /// Whether the engine is not mounted.
-fn is_missing(asked: &Asked) -> bool {
+fn is_missing(asked: &Response) -> bool {
     matches!(asked, Err(error) if error.status() == Some(StatusCode::NOT_FOUND))
 }
 
-/// A PEM text as Vault answers it outside of JSON.
+/// Normalises a PEM text that Vault returns outside of JSON.
 fn pem(answer: Value) -> String {
     let text = answer.as_str().unwrap_or_default().trim_end();
     match text.is_empty() {
@@ -291,7 +291,7 @@ fn text(answer: &Value, field: &str) -> Result<String, VaultError> {
     }
 }
 
-/// Whether an intermediate is an authority below the root.
+/// Validates that the intermediate is a CA certificate issued by the root.
 fn check_intermediate(pem: &str, root: &str) -> Result<(), CaError> {
     let info = CertificateInfo::from_pem(pem)?;
     if info.is_ca && is_issued_by(pem, root)? {
@@ -307,7 +307,7 @@ impl Provider for Vault {
     async fn find_root(&self) -> Result<String, CaError> {
         self.access.look_up().await?;
         let root = self.prepare_root().await?;
-        // What is no certificate must not become one of the mesh's.
+        // Anything but certificates must not be added to the mesh's roots.
         match split_certificates(&root) {
             Ok(_) => Ok(root),
             Err(error) => Err(VaultError::answer("the root", error.to_string()).into()),

@@ -1,4 +1,4 @@
-//! The schedule by itself: single steps, then generated lives.
+//! The schedule in isolation: single steps, then generated sequences.
 
 use super::*;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn signer(renewal: &mut Renewal, key_id: &str, now: SystemTime, random: f64) {
 }
 
 #[test]
-fn a_leaf_is_renewed_between_three_fifths_and_nine_tenths_of_its_life() {
+fn a_leaf_is_renewed_between_60_and_90_percent_of_its_lifetime() {
     let end = start() + 10 * HOUR;
     for (random, hours) in [(0.0, 6.0), (0.5, 7.5), (1.0, 9.0), (7.0, 9.0)] {
         let at = renewal_time(start(), end, random);
@@ -42,7 +42,7 @@ fn a_leaf_is_renewed_between_three_fifths_and_nine_tenths_of_its_life() {
 }
 
 #[test]
-fn a_new_certificate_is_issued_at_once_and_then_waited_for() {
+fn a_missing_certificate_is_issued_immediately() {
     assert_eq!(Renewal::Missing.action(start()), Action::Issue);
     let renewal = held(0.0);
     let due = LIFETIME.mul_f64(EARLIEST);
@@ -52,7 +52,7 @@ fn a_new_certificate_is_issued_at_once_and_then_waited_for() {
 }
 
 #[test]
-fn failures_are_tried_again_with_growing_delays() {
+fn failures_are_retried_with_backoff() {
     let mut renewal = held(0.0);
     let now = start() + LIFETIME;
     let mut delays = Vec::new();
@@ -69,7 +69,7 @@ fn failures_are_tried_again_with_growing_delays() {
 }
 
 #[test]
-fn another_signing_key_renews_within_half_a_minute() {
+fn a_new_signing_key_renews_within_30_seconds() {
     let now = start() + HOUR;
     let mut renewal = held(0.5);
     signer(&mut renewal, "aa", now, 0.0);
@@ -77,13 +77,13 @@ fn another_signing_key_renews_within_half_a_minute() {
     signer(&mut renewal, "bb", now, 0.5);
     let wait = Action::Wait(ROOT_SPREAD / 2);
     assert_eq!(renewal.action(now), wait);
-    // Hearing of it again does not move the renewal.
+    // The same key again does not move the renewal.
     signer(&mut renewal, "bb", now, 1.0);
     assert_eq!(renewal.action(now), wait);
 }
 
 #[test]
-fn another_signing_key_does_not_put_off_a_renewal() {
+fn a_new_signing_key_never_delays_a_renewal() {
     let mut renewal = held(0.0);
     let now = start() + LIFETIME.mul_f64(EARLIEST) - Duration::from_secs(3);
     signer(&mut renewal, "bb", now, 1.0);
@@ -91,7 +91,7 @@ fn another_signing_key_does_not_put_off_a_renewal() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_makes_it_due() {
+fn a_clock_set_back_makes_the_renewal_due() {
     assert_eq!(held(0.5).action(start() - HOUR), Action::Issue);
     let mut failing = Renewal::Missing;
     failing.handle(Event::Failed {
@@ -108,7 +108,7 @@ enum Step {
     Pass(u64),
     /// Another of four keys signs.
     Rotate(u8),
-    /// From now on issuing fails or works.
+    /// From now on, issuing fails or succeeds.
     Broken(bool),
 }
 
@@ -121,11 +121,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens: as long as issuing works, the certificate is never past nine tenths of
-    /// its life and never more than half a minute behind the signing key; and no series of
-    /// failures issues without a pause.
+    /// For any sequence: as long as issuing works, the certificate is never past 90 % of its lifetime
+    /// and never more than 30 s behind the signing key, and repeated failures never retry without a
+    /// delay.
     #[test]
-    fn a_working_ca_never_leaves_an_old_certificate(
+    fn certificates_stay_current_while_issuing_works(
         steps in proptest::collection::vec(step(), 1..40),
         randoms in proptest::collection::vec(0.0..1.0_f64, 16),
     ) {
@@ -133,7 +133,7 @@ proptest! {
         let mut random = move || randoms.next().unwrap_or_default();
         let (mut renewal, mut now) = (Renewal::Missing, start());
         let (mut key, mut broken) = ("0".to_owned(), false);
-        // Beginning of validity and signing key of the certificate that is held.
+        // Start of validity and signing key of the current certificate.
         let mut leaf: Option<(SystemTime, String)> = None;
         for step in steps {
             let until = match step {

@@ -47,12 +47,12 @@ fn first(ttl: u64) -> CaState {
     ca
 }
 
-/// What may happen to a CA.
+/// A change of the CA.
 #[derive(Debug, Clone)]
 enum Step {
-    /// This root becomes active; a small number, so that roots come back.
+    /// This root becomes active; a small number, so that roots are activated repeatedly.
     Rotate(u8),
-    /// Leaves live this many hours from now on.
+    /// The lifetime of leaves becomes this many hours.
     Ttl(u64),
     /// The active root signs a leaf.
     Sign,
@@ -73,10 +73,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// In whatever order things happen, exactly one root is active, its key is the one that signs, and
-    /// every leaf that has not expired has its root among those that are trusted.
+    /// For any sequence, exactly one root is active, its key signs, and every unexpired leaf has a
+    /// trusted root.
     #[test]
-    fn no_leaf_outlives_the_trust_in_its_root(steps in steps()) {
+    fn roots_of_valid_leaves_stay_trusted(steps in steps()) {
         let (mut now, mut ttl) = (0, 72);
         let mut ca = first(ttl);
         let mut leaves: Vec<(String, u64)> = Vec::new();
@@ -116,9 +116,9 @@ proptest! {
 }
 
 #[test]
-fn a_root_goes_two_lifetimes_of_its_leaves_after_it_was_rotated_out() {
+fn a_root_is_removed_two_leaf_lifetimes_after_its_rotation() {
     let ca = rotate(&first(72), root("1"), Secret::new("1"), at(10));
-    // Leaves live shorter by now.
+    // The lifetime of leaves is shorter by now.
     for (hours, expected) in [(10, 2), (10 + 144, 2), (10 + 145, 1)] {
         let left = pruned(&ca, at(hours), HOUR);
         let left = left.as_ref().unwrap_or(&ca).roots.roots.len();

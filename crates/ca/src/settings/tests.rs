@@ -35,7 +35,7 @@ fn defaults_are_consuls() {
 }
 
 #[test]
-fn values_may_be_spelt_in_many_ways() {
+fn values_are_parsed_leniently() {
     let config = json!({
         "leaf_cert_ttl": "1h30m", "RootCertTTL": 400.0 * 24.0 * 3.6e12, "INTERMEDIATECERTTTL": "8760h",
         "csr_max_per_second": "0", "CSRMaxConcurrent": 3, "private_key_type": "rsa",
@@ -51,7 +51,7 @@ fn values_may_be_spelt_in_many_ways() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_consuls_words() {
+fn invalid_settings_are_refused_with_consuls_texts() {
     for (config, expected) in [
         (
             json!({"LeafCertTTL": "30m"}),
@@ -108,7 +108,7 @@ fn what_does_not_fit_is_refused_with_consuls_words() {
     );
     let error = parse("other", json!({})).unwrap_err();
     assert!(error.contains("unknown CA provider \"other\""), "{error}");
-    // Tests of clients use certificates that live for seconds.
+    // Tests of clients use certificates that are valid for seconds.
     parse(
         "consul",
         json!({"LeafCertTTL": "10s", "SkipValidate": true}),
@@ -117,7 +117,7 @@ fn what_does_not_fit_is_refused_with_consuls_words() {
 }
 
 #[test]
-fn a_vault_has_a_token_or_a_login() {
+fn a_vault_requires_either_a_token_or_a_login() {
     let settings = vault_with(json!({"Token": "s.1"})).unwrap();
     let ProviderSettings::Vault(vault) = settings.provider else {
         panic!("a Vault");

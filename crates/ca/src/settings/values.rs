@@ -1,5 +1,5 @@
-//! Values of a free map, as lenient about types as Consul is. What nobody has asked for is an error at
-//! the end.
+//! Reads values of a free-form map, as lenient about types as Consul. Keys that were never read are
+//! an error at the end.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use legate_model::duration::GoDuration;
 use legate_model::json::same_key;
 use serde_json::{Map, Value};
 
-/// A map whose keys are taken one by one.
+/// A map whose keys are read one by one.
 pub(super) struct Values<'m> {
     map: &'m Map<String, Value>,
     taken: HashSet<&'m str>,
@@ -31,7 +31,7 @@ impl<'m> Values<'m> {
         found
     }
 
-    /// A key that may be there and means nothing.
+    /// Accepts a key without using its value.
     pub(super) fn ignore(&mut self, key: &str) {
         self.take(key);
     }
@@ -57,7 +57,7 @@ impl<'m> Values<'m> {
         }
     }
 
-    /// A number that is not negative.
+    /// Reads a number that must not be negative.
     pub(super) fn number(&mut self, key: &str, default: f64) -> Result<f64, String> {
         let number = match self.take(key) {
             None => Some(default),
@@ -70,7 +70,7 @@ impl<'m> Values<'m> {
             .ok_or_else(|| wrong(key, "a number from 0"))
     }
 
-    /// A text such as `72h`, or a number of nanoseconds.
+    /// Reads a text such as `72h`, or a number of nanoseconds.
     pub(super) fn duration(&mut self, key: &str, default: Duration) -> Result<Duration, String> {
         let duration = match self.take(key) {
             None => return Ok(default),
@@ -105,7 +105,7 @@ impl<'m> Values<'m> {
         Ok(Some(texts.iter().filter_map(text).collect()))
     }
 
-    /// The object behind a key. HCL makes a list of one of it.
+    /// Reads an object. HCL encodes it as a list of one.
     pub(super) fn inside(&mut self, key: &str) -> Result<Option<Values<'m>>, String> {
         let object = match self.take(key) {
             None => return Ok(None),
@@ -120,7 +120,7 @@ impl<'m> Values<'m> {
         Ok(Some(Values::new(object)))
     }
 
-    /// Names a key that means nothing.
+    /// Refuses the first unused key.
     pub(super) fn finish(&self) -> Result<(), String> {
         let mut unknown = self.map.keys();
         match unknown.find(|key| !self.taken.contains(key.as_str())) {
@@ -134,7 +134,7 @@ fn wrong(key: &str, expected: &str) -> String {
     format!("error decoding config: {key} must be {expected}")
 }
 
-/// As Go prints a duration of whole seconds: `1h0m0s`.
+/// Formats whole seconds as Go does: `1h0m0s`.
 pub(crate) fn go_text(time: Duration) -> String {
     let seconds = time.as_secs();
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

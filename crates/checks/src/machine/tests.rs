@@ -43,7 +43,7 @@ fn ttl(seconds: u32) -> CheckType {
     }
 }
 
-/// The runs that are started.
+/// The started runs.
 fn started(actions: &[Action]) -> Vec<Run> {
     let start = |action: &Action| match action {
         Action::Start { run, .. } => Some(*run),
@@ -60,7 +60,7 @@ fn stored(action: Option<Action>) -> Option<(CheckStatus, String)> {
 }
 
 #[test]
-fn a_probe_is_run_at_once_and_then_at_its_interval() {
+fn a_probe_runs_immediately_and_then_at_its_interval() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     machine.define(now, vec![known("a", tcp())]);
     assert_eq!(machine.deadline(), Some(now));
@@ -68,7 +68,7 @@ fn a_probe_is_run_at_once_and_then_at_its_interval() {
     let [run] = runs.as_slice() else {
         panic!("{runs:?}")
     };
-    // As long as it runs nothing else is due.
+    // While it runs, nothing else is due.
     assert_eq!(machine.deadline(), None);
     assert!(machine.tick(now + 60 * SECOND).is_empty());
     let end = now + 60 * SECOND;
@@ -98,7 +98,7 @@ fn intervals_have_a_lower_bound() {
 }
 
 #[test]
-fn a_short_ttl_keeps_nobody_awake() {
+fn a_short_ttl_does_not_cause_a_busy_loop() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let short = CheckType {
         ttl: Duration::from_nanos(1),
@@ -110,7 +110,7 @@ fn a_short_ttl_keeps_nobody_awake() {
 }
 
 #[test]
-fn checks_of_two_namespaces_may_have_one_id() {
+fn checks_of_two_namespaces_may_share_an_id() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let team = Tenancy::new(&"".parse().unwrap(), &"team".parse().unwrap());
     let mut all = [known("a", ttl(10)), known("a", ttl(10))];
@@ -130,7 +130,7 @@ fn checks_of_two_namespaces_may_have_one_id() {
 }
 
 #[test]
-fn a_ttl_check_is_critical_when_nothing_is_reported() {
+fn a_ttl_check_without_reports_becomes_critical() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let passing = Known {
         status: Passing,
@@ -155,7 +155,7 @@ fn a_ttl_check_is_critical_when_nothing_is_reported() {
         output.contains("TTL expired") && output.contains("fine"),
         "{output}"
     );
-    // It is said once.
+    // There is only one action.
     assert!(machine.tick(now + 60 * SECOND).is_empty());
     machine.define(now, vec![known("b", tcp())]);
     assert!(
@@ -183,7 +183,7 @@ fn an_instance_that_is_critical_for_too_long_is_removed() {
         machine.define(at, vec![known]);
     };
     define(&mut machine, now, Critical);
-    // It was well in between, so that the time starts again.
+    // It was healthy in between, so the time restarts.
     define(&mut machine, now + 60 * SECOND, Passing);
     define(&mut machine, now + 70 * SECOND, Critical);
     machine.reported(now + 155 * SECOND, &Tenancy::default(), "a");
@@ -207,7 +207,7 @@ fn an_instance_that_is_critical_for_too_long_is_removed() {
 }
 
 #[test]
-fn an_expiry_that_was_not_stored_is_due_again_at_once() {
+fn an_expiry_that_was_not_stored_is_retried_immediately() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let passing = Known {
         status: Passing,
@@ -218,10 +218,10 @@ fn an_expiry_that_was_not_stored_is_due_again_at_once() {
     let expiry = machine.tick(later);
     assert_eq!(expiry.len(), 1);
     machine.not_stored(later + SECOND, &expiry);
-    // The store still has it as passing.
+    // In the store it is still passing.
     machine.define(later + SECOND, vec![passing.clone()]);
     assert_eq!(machine.tick(later + SECOND), expiry);
-    // A report in between counts.
+    // A report in between takes effect.
     machine.not_stored(later + 2 * SECOND, &expiry);
     machine.define(later + 2 * SECOND, vec![passing]);
     assert!(machine.reported(later + 2 * SECOND, &Tenancy::default(), "a"));
@@ -229,7 +229,7 @@ fn an_expiry_that_was_not_stored_is_due_again_at_once() {
 }
 
 #[test]
-fn aliases_of_each_other_do_not_change_without_a_pause() {
+fn aliases_of_each_other_change_with_a_delay() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let alias = CheckType {
         alias_service: "web".to_owned(),
@@ -250,7 +250,7 @@ fn aliases_of_each_other_do_not_change_without_a_pause() {
             due,
         )
     };
-    // The first change is at once, the next one after a second.
+    // The first change takes effect immediately, the next one after a second.
     assert_eq!(aliased(now, Passing), (Some(Passing), None, false));
     let early = now + SECOND / 2;
     assert_eq!(aliased(early, Critical), (None, Some(now + SECOND), true));
@@ -263,7 +263,7 @@ fn aliases_of_each_other_do_not_change_without_a_pause() {
 }
 
 #[test]
-fn no_service_is_removed_within_a_minute() {
+fn services_are_never_deregistered_within_a_minute() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let hasty = CheckType {
         deregister_critical_service_after: SECOND,
@@ -275,7 +275,7 @@ fn no_service_is_removed_within_a_minute() {
 }
 
 #[test]
-fn a_new_output_of_the_same_status_is_written_now_and_then() {
+fn a_new_output_of_the_same_status_is_written_periodically() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     machine.define(now, vec![known("a", tcp())]);
     let mut at = now;
@@ -292,7 +292,7 @@ fn a_new_output_of_the_same_status_is_written_now_and_then() {
 }
 
 #[test]
-fn a_definition_that_stays_goes_on_and_a_new_one_starts_again() {
+fn unchanged_definitions_continue_and_changed_ones_restart() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     machine.define(now, vec![known("a", tcp())]);
     let run = started(&machine.tick(now))[0];
@@ -327,8 +327,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens in whichever order: no more checks run than may, no run is forgotten or
-    /// started twice, and the machine always says when it is needed next.
+    /// For any sequence of events: the number of runs is bounded, no run is lost or started twice,
+    /// and there is always a deadline for the next action.
     #[test]
     fn runs_are_bounded_and_accounted_for(steps in steps()) {
         let mut machine = Machine::default();
@@ -376,7 +376,7 @@ proptest! {
 }
 
 #[test]
-fn programs_are_run_only_where_the_settings_permit_it() {
+fn programs_run_only_if_the_settings_permit_it() {
     let now = Instant::now();
     let script = CheckType {
         script_args: vec!["true".to_owned()],
@@ -402,7 +402,7 @@ fn programs_are_run_only_where_the_settings_permit_it() {
             machine.define(now, known.to_vec());
             let started = started(&machine.tick(now)).len();
             assert_eq!(started, 2 * usize::from(runs), "{scripts:?} {source:?}");
-            // What is not run keeps its status.
+            // A check that is never run retains its status.
             assert_eq!(machine.deadline(), None);
         }
     }

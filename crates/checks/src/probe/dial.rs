@@ -1,5 +1,4 @@
-//! Connections of checks to what they are about: the address is looked up, and TLS is spoken where the check
-//! has it.
+//! Connections of checks to their targets, with name resolution and optional TLS.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -13,8 +12,7 @@ use tokio_rustls::TlsConnector;
 
 use super::names::Names;
 
-/// The lookups of names, and the TLS configurations, which read the system's roots once. All runs share
-/// one.
+/// Name resolution and TLS configurations, which load the system's roots once. Shared by all runs.
 #[derive(Debug, Default)]
 pub(super) struct Dialer {
     pub(super) names: Names,
@@ -40,8 +38,8 @@ impl Dialer {
         made.clone().map_err(io::Error::other)
     }
 
-    /// A connection, with TLS where the check has it. The certificate must be of `host`, or of the name
-    /// in the check.
+    /// Connects, with TLS if the check uses it. The certificate must be valid for `host`, or for the
+    /// server name of the check.
     pub(super) async fn connect(
         &self,
         check: &CheckType,
@@ -68,6 +66,6 @@ impl Dialer {
     }
 }
 
-/// What is spoken over.
+/// The transport of a probe.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}

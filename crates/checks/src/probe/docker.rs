@@ -1,8 +1,9 @@
-//! Programs in Docker's containers as checks: their exit codes mean what those of programs on the
-//! machine mean, and what they print is the output.
+//! Checks that run a program in a Docker container. Exit code and output are evaluated as for
+//! programs on the machine.
 //!
-//! It speaks Docker's HTTP API with the daemon at one address, a connection for each of three calls:
-//! create, start and inspect. It never speaks TLS, and never ends a program: the API has no call for it.
+//! Uses the HTTP API of the Docker daemon at one address, with a separate connection for each of
+//! three calls: create, start and inspect. Never uses TLS, and never terminates a program, since the
+//! API has no call for it.
 
 use std::time::Duration;
 
@@ -19,14 +20,14 @@ use super::dial::{Dialer, Stream};
 use super::output::{Found, Output, cut};
 use super::script::status;
 
-/// Largest answer to create and inspect, in bytes; inspect repeats the arguments.
+/// The maximum size of responses to create and inspect, in bytes. Inspect repeats the arguments.
 const MAX_ANSWER: usize = 256 * 1024;
-/// How long to wait when what a program prints has ended and the program has not: Docker learns of its
-/// end a little later.
+/// Delay after the end of a program's output until its end is queried again, which Docker notices
+/// slightly later.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs the program of a check in its container, of the Docker at `host`; `size` bytes of the end of what it
-/// prints are kept.
+/// Runs the program of a check in its container, with the Docker daemon at `host`. The last `size`
+/// bytes of its output are retained.
 pub(super) async fn run(
     dialer: &Dialer,
     host: &str,
@@ -44,7 +45,7 @@ pub(super) async fn run(
     let run = daemon.run(&check.script_args, &mut output);
     match timeout_at(daemon.deadline, run).await {
         Ok(Ok(code)) => (status(Some(code)), output.text()),
-        // A call notices the deadline, too.
+        // A call may notice the deadline first.
         Ok(Err(mut error)) if Instant::now() < daemon.deadline => {
             cut(&mut error, size);
             (CheckStatus::Critical, error)
@@ -53,7 +54,7 @@ pub(super) async fn run(
     }
 }
 
-/// Docker, asked for one run in one container.
+/// The Docker daemon, with the parameters of one run in one container.
 struct Daemon<'a> {
     dialer: &'a Dialer,
     host: &'a str,
@@ -61,14 +62,14 @@ struct Daemon<'a> {
     deadline: Instant,
 }
 
-/// The answer to create.
+/// Response to create.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Created {
     id: String,
 }
 
-/// The answer to inspect.
+/// Response to inspect.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Inspected {
@@ -78,7 +79,7 @@ struct Inspected {
 }
 
 impl Daemon<'_> {
-    /// Returns the exit code.
+    /// Runs the program and returns its exit code.
     async fn run(&self, command: &[String], output: &mut Output) -> Result<i32, String> {
         let id = self.create(command).await?;
         self.start(&id, output).await?;
@@ -106,7 +107,7 @@ impl Daemon<'_> {
                 })?;
                 match created.id.chars().all(|c| c.is_ascii_alphanumeric()) {
                     true => Ok(created.id),
-                    false => Err(failed(format!("{:?} is no exec id", created.id))),
+                    false => Err(failed(format!("{:?} is not an exec id", created.id))),
                 }
             }
             404 => Err(format!(
@@ -119,11 +120,11 @@ impl Daemon<'_> {
         }
     }
 
-    /// Reads what the program prints, until its end.
+    /// Starts the program and reads its output to the end.
     async fn start(&self, id: &str, output: &mut Output) -> Result<(), String> {
         let container = self.container;
         let failed = |error| format!("start exec failed for container {container}: {error}");
-        // Without a terminal, as it was created: then both of its outputs come.
+        // Without a terminal, as in create, so that the stream has both outputs.
         let body = json!({ "Detach": false, "Tty": false });
         let path = format!("/exec/{id}/start");
         let reply = self.call(Method::POST, &path, Some(body)).await;
@@ -145,7 +146,7 @@ impl Daemon<'_> {
         loop {
             match reply.piece(self.deadline).await {
                 Ok(Some(bytes)) => frames.read(&bytes, output).map_err(failed)?,
-                // Docker may reset the connection at its end. What became of the program is asked next.
+                // Docker may reset the connection at its end. The exit code is queried next.
                 Ok(None) | Err(HttpError::Broken(_)) => return Ok(()),
                 Err(error) => return Err(failed(error.to_string())),
             }
@@ -176,7 +177,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// One call, on a connection of its own.
+    /// One call on a new connection.
     async fn call(
         &self,
         method: Method,
@@ -230,15 +231,14 @@ fn with_status(call: &str, container: &str, code: u16, answer: &[u8]) -> String 
     format!("{call} exec failed for container {container} with status {code}: {answer}")
 }
 
-/// How long the head of a frame is: the number of the output, three zeros, and the length of what
-/// follows.
+/// Length of a frame's header: number of the output, three zeros, and the length of the payload.
 const HEAD: usize = 8;
 
-/// Both outputs of a program in one stream, which comes in pieces of any size.
+/// Decodes the stream of both outputs, which arrives in chunks of any size.
 #[derive(Default)]
 struct Frames {
     head: Vec<u8>,
-    /// How much of the frame is still to come.
+    /// Remaining bytes of the current frame.
     rest: usize,
 }
 
@@ -263,9 +263,7 @@ impl Frames {
                     self.rest = u32::from_be_bytes([a, b, c, d]) as usize;
                 }
                 [_, _, _, _, _, _, _, _] => {
-                    return Err(
-                        "what the program prints does not come in Docker's frames".to_owned()
-                    );
+                    return Err("the output of the program is not in Docker's frames".to_owned());
                 }
                 _ => {}
             }

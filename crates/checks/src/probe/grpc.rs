@@ -1,4 +1,4 @@
-//! gRPC checks: the standard health service answers `SERVING`.
+//! gRPC checks: query the standard health service, which must return `SERVING`.
 
 use hyper_util::rt::TokioIo;
 use legate_model::{CheckStatus, CheckType};
@@ -12,7 +12,7 @@ use super::output::Found;
 
 pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
     let target = check.grpc.as_str();
-    match ask(dialer, check).await {
+    match query(dialer, check).await {
         Ok(ServingStatus::Serving) => (
             CheckStatus::Passing,
             format!("gRPC check {target}: success"),
@@ -31,7 +31,7 @@ pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
     }
 }
 
-async fn ask(dialer: &Dialer, check: &CheckType) -> Result<ServingStatus, String> {
+async fn query(dialer: &Dialer, check: &CheckType) -> Result<ServingStatus, String> {
     let (address, service) = check.grpc.split_once('/').unwrap_or((&check.grpc, ""));
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let scheme = if check.grpc_use_tls { "https" } else { "http" };
@@ -47,7 +47,7 @@ async fn ask(dialer: &Dialer, check: &CheckType) -> Result<ServingStatus, String
         .await
         .map_err(|error| error.to_string())?;
     let mut stream = Some(TokioIo::new(stream));
-    // One connection, which is made already: there is nothing to connect again.
+    // There is only this connection, so reconnecting is impossible.
     let connector = tower::service_fn(move |_: Uri| {
         let stream = stream.take();
         async move { stream.ok_or_else(|| std::io::Error::other("the connection was lost")) }

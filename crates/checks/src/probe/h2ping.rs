@@ -1,4 +1,4 @@
-//! HTTP/2 pings: the server answers a PING frame.
+//! HTTP/2 pings: the server must acknowledge a PING frame.
 
 use std::pin::pin;
 
@@ -10,20 +10,20 @@ use super::dial::Dialer;
 use super::output::Found;
 
 pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
-    match ask(dialer, check).await {
+    match ping(dialer, check).await {
         Ok(()) => (CheckStatus::Passing, "HTTP2 ping was successful".to_owned()),
         Err(error) => (CheckStatus::Critical, error),
     }
 }
 
-async fn ask(dialer: &Dialer, check: &CheckType) -> Result<(), String> {
+async fn ping(dialer: &Dialer, check: &CheckType) -> Result<(), String> {
     let address = check.h2ping.as_str();
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let tls = (check.h2ping_use_tls != Some(false)).then_some(b"h2".as_slice());
     let stream = dialer.connect(check, address, host, tls).await;
     let stream = stream.map_err(|error| format!("Failed to dial to {address}: {error}"))?;
     let failed = |error: &h2::Error| format!("HTTP2 ping failed: {error}");
-    // The handle of requests is kept: without it the connection ends.
+    // Dropping the request handle would close the connection.
     let (_requests, mut connection) = h2::client::handshake(stream)
         .await
         .map_err(|error| format!("Failed to create client connection {error}"))?;

@@ -1,4 +1,4 @@
-//! HTTP checks: 2xx passes, 429 warns, everything else is critical, as in Consul.
+//! HTTP checks: 2xx is passing, 429 is warning, all others are critical, as in Consul.
 
 use ::http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST, LOCATION, PROXY_AUTHORIZATION, USER_AGENT,
@@ -19,10 +19,10 @@ use url::Url;
 use super::dial::Dialer;
 use super::output::Found;
 
-/// How many redirects are followed. Go's limit, and so Consul's.
+/// The maximum number of redirects, as in Go and Consul.
 const MAX_REDIRECTS: usize = 10;
 
-/// `size` bytes of the answer are kept.
+/// Runs the check. The first `size` bytes of the response are retained.
 pub(super) async fn run(dialer: &Dialer, check: &CheckType, size: usize) -> Found {
     let method = match check.method.as_str() {
         "" => "GET",
@@ -49,7 +49,7 @@ pub(super) async fn run(dialer: &Dialer, check: &CheckType, size: usize) -> Foun
     }
 }
 
-/// Sends the request, and follows redirects unless the check disables them.
+/// Sends the request and follows redirects unless the check disables them.
 async fn follow(
     dialer: &Dialer,
     check: &CheckType,
@@ -61,7 +61,7 @@ async fn follow(
     let mut uri: Uri = check.http.parse().map_err(|e| format!("not a URL: {e}"))?;
     let mut body = Bytes::from(check.body.clone());
     for _ in 0..=MAX_REDIRECTS {
-        let (response, text) = ask(dialer, check, size, &method, &uri, body.clone()).await?;
+        let (response, text) = send_once(dialer, check, size, &method, &uri, body.clone()).await?;
         let status = response.status();
         let location = response
             .headers()
@@ -82,7 +82,7 @@ async fn follow(
     Err(format!("more than {MAX_REDIRECTS} redirects"))
 }
 
-/// Where a redirect leads, which may be relative to where it came from.
+/// The target of a redirect, which may be relative.
 fn target(from: &Uri, location: &str) -> Result<Uri, String> {
     let shown = printed_url(location);
     let wrong = |error: &dyn std::fmt::Display| format!("redirected to {shown:?}: {error}");
@@ -94,8 +94,8 @@ fn target(from: &Uri, location: &str) -> Result<Uri, String> {
     to.as_str().parse().map_err(|error| wrong(&error))
 }
 
-/// One request on a connection of its own.
-async fn ask(
+/// Sends one request on a new connection.
+async fn send_once(
     dialer: &Dialer,
     check: &CheckType,
     size: usize,
@@ -129,7 +129,7 @@ async fn ask(
     });
     match select(answer, std::pin::pin!(connection)).await {
         Either::Left((answer, _)) => answer,
-        // The answer may have arrived whole before the server closed.
+        // The response may have been complete before the server closed the connection.
         Either::Right((_, answer)) => answer.await,
     }
 }
@@ -159,7 +159,7 @@ fn request(
     for (name, values) in &check.header {
         let wrong = |error: &dyn std::fmt::Display| format!("header {name:?}: {error}");
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|e| wrong(&e))?;
-        // Credentials are for the one who was named, and not for where that one redirects to.
+        // Credentials are for the configured server only, not for targets of redirects.
         let is_secret = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].contains(&key);
         if key == CONTENT_LENGTH || is_secret && !is_own {
             continue;
@@ -176,8 +176,8 @@ fn request(
     Ok(request)
 }
 
-/// The authorization for the `user:password` of a URL, as Go's client sends it. A relative redirect
-/// keeps them, and an absolute one has its own.
+/// The authorization header for the `user:password` of a URL, as in Go's client. A relative redirect
+/// retains the credentials; an absolute one has its own.
 fn basic(user: &str) -> Result<HeaderValue, String> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     let mut text: Vec<u8> = percent_decode_str(name).collect();
@@ -189,7 +189,7 @@ fn basic(user: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-/// The beginning of a body; the rest is not waited for.
+/// Reads the start of a body without waiting for the rest.
 async fn read(mut body: Incoming, size: usize) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,4 @@
-//! One run of a check: connects, sends a request, and returns a status with an output. It ends within
+//! Probes: one run of a check connects, sends a request, and returns a status with an output, within
 //! the timeout.
 
 mod dial;
@@ -20,12 +20,12 @@ use self::dial::Dialer;
 use self::output::{Found, cut, size};
 use crate::settings::Settings;
 
-/// How long a run takes at most when the check has no timeout. Consul's.
+/// Default timeout of a run, as in Consul.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for programs.
+/// Default timeout of a program.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs checks, with what all runs share.
+/// Runs checks; contains the state that all runs share.
 #[derive(Debug, Default)]
 pub(crate) struct Prober {
     settings: Settings,

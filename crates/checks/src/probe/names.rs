@@ -1,6 +1,6 @@
-//! Looks up the names in the addresses of checks. The system's resolver blocks a thread and may take
-//! minutes: how many lookups run at one time is bounded, so that slow DNS leaves threads for files
-//! and for the store. It keeps no answers.
+//! Resolves host names of checks. The system's resolver blocks a thread, possibly for minutes. The
+//! number of concurrent lookups is bounded, so that slow DNS leaves threads for files and the store.
+//! Results are not cached.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,19 +13,20 @@ use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
-/// How many names are looked up at one time, those that nobody waits for any more included. Tokio
-/// has 512 threads for what blocks.
+/// The maximum number of concurrent lookups, including abandoned ones. Tokio has 512 blocking
+/// threads.
 const MAX_LOOKUPS: usize = 32;
 
-/// Looks up one name; the ports are 0. An error is text, so that all who wait can have it.
+/// Resolves one name to addresses with port 0. Errors are texts, so that all waiting callers can
+/// share them.
 type Resolve = fn(&str) -> Result<Vec<SocketAddr>, String>;
 type Lookup = Shared<BoxFuture<'static, Result<Vec<SocketAddr>, String>>>;
 
-/// The lookups that are going on.
+/// The lookups in progress.
 pub(crate) struct Names {
     slots: Arc<Semaphore>,
-    /// By name. A name is looked up once at a time, so that one whose servers do not answer takes
-    /// one thread, however often it is checked.
+    /// Lookups by name. There is at most one lookup per name, so a name whose servers do not respond
+    /// uses one thread, however often it is checked.
     running: Arc<Mutex<HashMap<String, Lookup>>>,
     resolve: Resolve,
 }
@@ -52,7 +53,7 @@ impl Names {
         }
     }
 
-    /// The addresses of `host:port`. A lookup that has begun goes on when the future is dropped.
+    /// Resolves `host:port`. A lookup in progress continues when the future is dropped.
     pub(crate) async fn addresses(&self, address: &str) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = address.parse::<SocketAddr>() {
             return Ok(vec![address]);
@@ -98,7 +99,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The system's resolver, which also knows the names in its files.
+/// The system's resolver, which also uses `/etc/hosts`.
 fn resolve(host: &str) -> Result<Vec<SocketAddr>, String> {
     let found = (host, 0).to_socket_addrs();
     let found = found.map_err(|error| error.to_string())?;
@@ -114,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A resolver whose servers do not answer until the test lets them.
+    /// A resolver that blocks until the test releases it.
     struct Slow {
         lookups: AtomicUsize,
         answers: Mutex<()>,
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_are_not_looked_up_and_names_are() {
+    async fn only_names_are_resolved() {
         let names = Names::with(|_| Err("no such name".to_owned()));
         for address in ["127.0.0.1:80", "[::1]:80"] {
             let found = names.addresses(address).await.unwrap();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_names_leave_threads_for_others() {
+    fn slow_lookups_leave_threads_for_other_work() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(MAX_LOOKUPS + 1)
@@ -160,7 +161,8 @@ mod tests {
         let names = Names::with(slow);
         let held = lock(&SLOW.answers);
         runtime.block_on(async {
-            // One name again and again, and more names than there are slots; nobody waits for them.
+            // Repeated lookups of one name, and of more names than there are slots; no caller waits
+            // for them.
             let one = || "same.example:1".to_owned();
             let many = (0..MAX_LOOKUPS + 8).map(|i| format!("name-{i}.example:1"));
             for address in std::iter::repeat_with(one)
@@ -170,7 +172,7 @@ mod tests {
                 let lookup = names.addresses(&address);
                 assert!(timeout(Duration::ZERO, lookup).await.is_err());
             }
-            // What else blocks gets its turn, and addresses need none.
+            // Other blocking work is not delayed, and addresses need no lookup.
             let other = timeout(Duration::from_secs(10), spawn_blocking(|| 7)).await;
             assert_eq!(other.expect("a thread is free").unwrap(), 7);
             names.addresses("127.0.0.1:1").await.unwrap();
@@ -178,7 +180,7 @@ mod tests {
         drop(held);
         let found = runtime.block_on(names.addresses("same.example:2"));
         assert_eq!(found.unwrap(), ["127.0.0.9:2".parse().unwrap()]);
-        // One for each slot, and the last one.
+        // One per slot, and the last one.
         assert!(SLOW.lookups.load(Ordering::SeqCst) <= MAX_LOOKUPS + 1);
     }
 }

@@ -1,5 +1,5 @@
-//! What runs find, and how much of an output is kept: of what programs print the end, of everything else the
-//! beginning.
+//! Results of runs, and truncation of outputs: the end is retained for programs, the start for all
+//! other checks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use legate_model::{CheckStatus, CheckType};
 
 use crate::settings::Settings;
 
-/// What a run found.
+/// The result of a run.
 pub(crate) type Found = (CheckStatus, String);
 
-/// The end of what a program prints.
+/// The end of a program's output.
 pub(super) struct Output {
     kept: VecDeque<u8>,
     size: usize,
@@ -44,14 +44,14 @@ impl Output {
         text
     }
 
-    /// What is found when the program took longer than it may.
+    /// The result of a program that exceeded its timeout.
     pub(super) fn timed_out(self, limit: Duration) -> Found {
         let text = format!("Timed out ({limit:?}) running check\n\n{}", self.text());
         (CheckStatus::Critical, text.trim_end().to_owned())
     }
 }
 
-/// How many bytes of output are kept: what the agent permits, or less when the check says so.
+/// The maximum size of stored output in bytes: the agent's limit, or the check's if that is lower.
 pub(crate) fn size(check: &CheckType, settings: &Settings) -> usize {
     let size = match check.output_max_size {
         0 => settings.output_max_size,
@@ -60,7 +60,7 @@ pub(crate) fn size(check: &CheckType, settings: &Settings) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// The output that somebody reports for a check, as much of it as is kept.
+/// Truncates the output of a report for a check.
 pub fn shortened(mut output: String, check: &CheckType, settings: &Settings) -> String {
     let (whole, size) = (output.len(), size(check, settings));
     if whole > size {
@@ -70,7 +70,7 @@ pub fn shortened(mut output: String, check: &CheckType, settings: &Settings) -> 
     output
 }
 
-/// Cuts a text to so many bytes, or to fewer where a character would be cut.
+/// Truncates a text to at most this many bytes, at a character boundary.
 pub(crate) fn cut(text: &mut String, size: usize) {
     if text.len() > size {
         let end = (0..=size).rev().find(|at| text.is_char_boundary(*at));

@@ -1,8 +1,8 @@
-//! Programs as checks, as Nagios' plugins are: exit code 0 passes, 1 warns, everything else is
-//! critical; what they print is the output.
+//! Programs as checks, in the style of Nagios plugins: exit code 0 is passing, 1 is warning, all
+//! others are critical. The check's output is what they print.
 //!
-//! A program leads a process group of its own, which ends with the run, so that nothing that it has
-//! started stays behind.
+//! Each program runs in its own process group, which is killed at the end of the run, so that no
+//! child processes remain.
 
 use std::io;
 use std::process::Stdio;
@@ -17,10 +17,10 @@ use tokio::time::timeout;
 
 use super::output::{Found, Output};
 
-/// What is read at one time.
+/// Size of the read buffer.
 const CHUNK: usize = 4096;
 
-/// Runs a program; `size` bytes of the end of what it prints are kept.
+/// Runs a program. The last `size` bytes of its output are retained.
 pub(super) async fn run(arguments: &[String], limit: Duration, size: usize) -> Found {
     let started = start(arguments);
     let (mut child, group) = match started {
@@ -37,14 +37,14 @@ pub(super) async fn run(arguments: &[String], limit: Duration, size: usize) -> F
         Ok(Ok(code)) => (status(code), output.text()),
         Ok(Err(error)) => (CheckStatus::Critical, error.to_string()),
         Err(_) => {
-            // No two runs of a check at one time: it is killed, and this takes no time.
+            // Wait for the killed process, so that runs of a check never overlap.
             let _ = child.wait().await;
             output.timed_out(limit)
         }
     }
 }
 
-/// What an exit code means; a program that a signal has ended has none.
+/// The status for an exit code; `None` means that a signal ended the program.
 pub(super) fn status(code: Option<i32>) -> CheckStatus {
     match code {
         Some(0) => CheckStatus::Passing,
@@ -56,7 +56,7 @@ pub(super) fn status(code: Option<i32>) -> CheckStatus {
 fn start(arguments: &[String]) -> io::Result<(Child, Group)> {
     let (program, arguments) = arguments
         .split_first()
-        .ok_or_else(|| io::Error::other("there is no program to run"))?;
+        .ok_or_else(|| io::Error::other("no program is set"))?;
     let child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -69,7 +69,7 @@ fn start(arguments: &[String]) -> io::Result<(Child, Group)> {
     Ok((child, Group(group.map(Pid::from_raw))))
 }
 
-/// Reads until the program, and all that write to its pipes, have ended.
+/// Reads until the program, and all processes that write to its pipes, have ended.
 async fn finish(child: &mut Child, output: &mut Output) -> io::Result<Option<i32>> {
     let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
     let [mut first, mut second] = [[0; CHUNK]; 2];
@@ -82,7 +82,8 @@ async fn finish(child: &mut Child, output: &mut Output) -> io::Result<Option<i32
     Ok(child.wait().await?.code())
 }
 
-/// What comes next; a pipe that has ended is taken away, and one that is away says nothing.
+/// Reads the next bytes. A pipe at its end is removed, and reading from a removed pipe never
+/// completes.
 async fn some<R: AsyncRead + Unpin>(from: &mut Option<R>, into: &mut [u8]) -> io::Result<usize> {
     let Some(pipe) = from else {
         return std::future::pending().await;
@@ -94,13 +95,13 @@ async fn some<R: AsyncRead + Unpin>(from: &mut Option<R>, into: &mut [u8]) -> io
     Ok(read)
 }
 
-/// The process group of a program; dropping it ends all of it.
+/// The process group of a program. Dropping it kills the group.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // Mostly it has ended already.
+            // Usually it has ended already.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }

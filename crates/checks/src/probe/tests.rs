@@ -88,7 +88,7 @@ async fn redirects_may_be_relative() {
 }
 
 #[tokio::test]
-async fn http_sends_what_the_check_says() {
+async fn http_requests_have_the_configured_parts() {
     let scope = Scope::new("test");
     let echo = |headers: HeaderMap, body: String| async move {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
@@ -110,7 +110,7 @@ async fn http_sends_what_the_check_says() {
 }
 
 #[tokio::test]
-async fn the_user_of_a_url_is_sent_as_basic_authorization_and_not_shown() {
+async fn the_user_of_a_url_is_sent_as_basic_authorization_and_redacted() {
     let scope = Scope::new("test");
     let echo = |headers: HeaderMap| async move {
         let sent = headers.get("authorization");
@@ -139,7 +139,7 @@ async fn the_user_of_a_url_is_sent_as_basic_authorization_and_not_shown() {
     };
     for (check, sent) in [
         (check(at, "/"), "Basic dXNlcjphQGI="),
-        // Relative, and to another server.
+        // A relative redirect, and one to another server.
         (check(at, "/moved"), "Basic dXNlcjphQGI="),
         (check(other, "/"), "nobody"),
         (own, "Bearer x"),
@@ -154,7 +154,7 @@ async fn the_user_of_a_url_is_sent_as_basic_authorization_and_not_shown() {
 }
 
 #[tokio::test]
-async fn tcp_is_a_connection() {
+async fn tcp_passes_with_a_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let tcp = CheckType {
         tcp: listener.local_addr().unwrap().to_string(),
@@ -168,7 +168,7 @@ async fn tcp_is_a_connection() {
 }
 
 #[tokio::test]
-async fn certificates_are_verified_unless_the_check_skips_it() {
+async fn certificates_are_verified_unless_disabled() {
     let scope = Scope::new("test");
     let tls = ServerTls {
         alpn: false,
@@ -180,7 +180,7 @@ async fn certificates_are_verified_unless_the_check_skips_it() {
     scope.spawn("web", async move {
         loop {
             let (stream, _) = listener.accept().await?;
-            // A client that does not trust the certificate ends the handshake.
+            // A client that does not trust the certificate aborts the handshake.
             if let Ok(mut stream) = acceptor.accept(stream).await {
                 let _ = stream.read(&mut [0; 1024]).await;
                 let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nfine").await;
@@ -214,7 +214,7 @@ async fn certificates_are_verified_unless_the_check_skips_it() {
 }
 
 #[tokio::test]
-async fn grpc_asks_the_health_service() {
+async fn grpc_queries_the_health_service() {
     let scope = Scope::new("test");
     let (reporter, service) = tonic_health::server::health_reporter();
     reporter
@@ -248,7 +248,7 @@ async fn grpc_asks_the_health_service() {
 }
 
 #[tokio::test]
-async fn what_does_not_answer_is_critical_in_time() {
+async fn unresponsive_targets_are_critical_within_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     for check in [
@@ -277,18 +277,18 @@ async fn what_does_not_answer_is_critical_in_time() {
 }
 
 #[tokio::test]
-async fn udp_passes_unless_somebody_refuses() {
+async fn udp_passes_unless_refused() {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let udp = CheckType {
         udp: socket.local_addr().unwrap().to_string(),
         timeout: Duration::from_millis(200),
         ..CheckType::default()
     };
-    // Silence, and an answer.
+    // No response, and a response.
     assert_eq!(run(udp.clone()).await.0, Passing);
     let answer = async {
         let (_, from) = socket.recv_from(&mut [0; 1]).await.unwrap();
-        // The first datagram is of the run before, whose socket is gone.
+        // The first datagram is from the previous run, whose socket is closed.
         let _ = socket.send_to(b"x", from).await;
         let (_, from) = socket.recv_from(&mut [0; 1]).await.unwrap();
         socket.send_to(b"x", from).await.unwrap();
@@ -306,7 +306,7 @@ async fn udp_passes_unless_somebody_refuses() {
 }
 
 #[tokio::test]
-async fn h2ping_needs_an_answer_to_a_ping() {
+async fn h2ping_requires_a_ping_acknowledgement() {
     let scope = Scope::new("test");
     let tls = ServerTls::default();
     let acceptor = TlsAcceptor::from(TestCa::new().server_config(&["localhost"], tls));
@@ -389,11 +389,11 @@ async fn the_exit_code_of_a_program_is_the_status() {
 }
 
 #[tokio::test]
-async fn a_program_ends_in_time_with_all_that_it_has_started() {
+async fn a_timeout_kills_a_program_and_its_children() {
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("alive");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // The inner one holds the other end of the pipe for as long as it lives.
+    // The inner process holds the pipe open as long as it runs.
     let command = format!("echo begun; sleep 600 >{} & sleep 600", fifo.display());
     let check = CheckType {
         timeout: Duration::from_millis(300),

@@ -1,5 +1,5 @@
-//! UDP checks: an empty datagram that nobody refuses. Most protocols do not answer it, so that
-//! silence passes; a port without a program answers that nobody is there.
+//! UDP checks: send an empty datagram, which must not be refused. Most protocols do not respond to
+//! it, so no response is passing. A closed port responds with an ICMP error.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 use super::dial::Dialer;
 use super::output::Found;
 
-/// How long a refusal may take; it needs a round trip. After that the silence is the answer.
+/// How long to wait for a refusal, which takes one round trip. Without one the check passes.
 const SILENCE: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
     let address = check.udp.as_str();
-    match ask(dialer, check).await {
+    match probe(dialer, check).await {
         Ok(()) => (
             CheckStatus::Passing,
             format!("UDP connect {address}: Success"),
@@ -29,7 +29,7 @@ pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
     }
 }
 
-async fn ask(dialer: &Dialer, check: &CheckType) -> io::Result<()> {
+async fn probe(dialer: &Dialer, check: &CheckType) -> io::Result<()> {
     let addresses = dialer.names.addresses(&check.udp).await?;
     let to = addresses.first().copied();
     let to = to.ok_or_else(|| io::Error::other("the name has no address"))?;
@@ -40,7 +40,7 @@ async fn ask(dialer: &Dialer, check: &CheckType) -> io::Result<()> {
     let socket = UdpSocket::bind(from).await?;
     socket.connect(to).await?;
     socket.send(&[]).await?;
-    // Less than the whole timeout, which is a failure.
+    // Less than the timeout, which would be a failure.
     let silence = match check.timeout {
         Duration::ZERO => SILENCE,
         own => SILENCE.min(own / 2),

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::*;
 
 const NODE: &str = "n1";
-/// How long anything may take.
+/// Timeout of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn registration(checks: Vec<HealthCheck>) -> Command {
@@ -31,7 +31,7 @@ fn registration(checks: Vec<HealthCheck>) -> Command {
     }))
 }
 
-/// A store whose transactions wait for each other, with a node.
+/// A store with a node, whose transactions are serialised.
 async fn store(scope: &Scope, directory: &Path) -> Store {
     let config = StoreConfig::Disk {
         directory: directory.to_owned(),
@@ -91,10 +91,11 @@ fn start(scope: &Scope, store: &Store) -> Reports {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_go_on_while_the_store_is_slow() {
+async fn runs_continue_while_the_store_is_slow() {
     let (scope, directory) = (Scope::new("test"), tempfile::tempdir().unwrap());
     let store = store(&scope, directory.path()).await;
-    // The first ends when both have begun; then the second is redirected, and asks again.
+    // The first run ends when both have started. The second is then redirected and sends another
+    // request.
     let [begun, ended, again] = [(); 3].map(|()| Arc::new(Semaphore::new(0)));
     let wait = async |on: Arc<Semaphore>| drop(on.acquire().await);
     let (both, one, asked) = (Arc::clone(&begun), Arc::clone(&ended), Arc::clone(&again));
@@ -141,7 +142,7 @@ async fn runs_go_on_while_the_store_is_slow() {
 }
 
 #[tokio::test]
-async fn a_check_is_run_whatever_the_case_of_its_id() {
+async fn check_ids_are_case_insensitive() {
     let (scope, directory) = (Scope::new("test"), tempfile::tempdir().unwrap());
     let store = store(&scope, directory.path()).await;
     let ttl = |id: &str| CheckType {
@@ -152,7 +153,7 @@ async fn a_check_is_run_whatever_the_case_of_its_id() {
     put(&store, ttl("beat")).await;
     put(&store, ttl("Beat")).await;
     put(&store, ttl("pulse")).await;
-    // The catalog alone may have another case, too.
+    // In the catalog alone, the case may differ.
     let check = HealthCheck {
         check_id: "PULSE".to_owned(),
         name: "pulse".to_owned(),
@@ -173,7 +174,7 @@ async fn a_check_is_run_whatever_the_case_of_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reports_are_answered_while_the_store_is_away() {
+async fn reports_are_answered_while_the_store_is_unavailable() {
     let (scope, directory) = (Scope::new("test"), tempfile::tempdir().unwrap());
     let storage = scope.spawner().child_with_own_token("storage");
     let store = store(&storage, directory.path()).await;
@@ -188,7 +189,7 @@ async fn reports_are_answered_while_the_store_is_away() {
     storage.stop(LIMIT).await.unwrap();
     let reports = start(&scope, &store);
     assert_eq!(reports.renew(&Tenancy::default(), "beat").await, Ok(true));
-    // It expires, and that cannot be written.
+    // It expires, and the expiry cannot be written.
     sleep(2 * hour).await;
     let renewed = timeout(LIMIT, reports.renew(&Tenancy::default(), "beat")).await;
     assert_eq!(renewed.expect("the report is taken"), Ok(true));

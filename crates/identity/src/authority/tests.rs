@@ -1,4 +1,4 @@
-//! Profiles of the certificates, read back with another library than the one that wrote them.
+//! Profiles of certificates, parsed with another library than the one that encoded them.
 
 use super::*;
 use rcgen::{CertificateParams, KeyPair};
@@ -11,7 +11,7 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_500)
 }
 
-/// The same moment as a certificate holds it.
+/// The time with the resolution of certificates.
 fn whole_second() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
 }
@@ -44,7 +44,7 @@ fn with_parsed(pem: &str, check: impl FnOnce(&X509Certificate<'_>)) {
     check(&certificate);
 }
 
-/// A request as a proxy's agent would send it, after `change`.
+/// A request as a proxy's agent would send it, modified by `change`.
 fn csr(key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -138,7 +138,7 @@ fn a_leaf_has_the_profile_of_a_leaf() {
 }
 
 #[test]
-fn every_leaf_has_a_key_of_its_own() {
+fn every_leaf_has_its_own_key() {
     let root = root();
     let first = root.issue(leaf_request()).unwrap();
     let second = root.issue(leaf_request()).unwrap();
@@ -146,11 +146,11 @@ fn every_leaf_has_a_key_of_its_own() {
 }
 
 #[test]
-fn a_short_lived_leaf_is_valid_when_it_is_made() {
+fn a_short_lived_leaf_is_valid_when_issued() {
     let mut request = leaf_request();
     request.ttl = Duration::from_secs(20);
     let info = root().issue(request).unwrap().info;
-    // Two seconds back from half a second past, in whole seconds.
+    // Backdated by two seconds from half a second past, in whole seconds.
     assert_eq!(info.not_before, whole_second() - Duration::from_secs(2));
     assert_eq!(info.not_after, whole_second() + Duration::from_secs(18));
 }
@@ -182,7 +182,7 @@ fn an_authority_needs_a_ca_certificate_and_its_own_key() {
 }
 
 #[test]
-fn a_request_gets_its_names_and_key_and_nothing_else_it_asks_for() {
+fn only_names_and_key_of_a_request_are_used() {
     let root = root();
     let key = KeyPair::generate().unwrap();
     let csr = csr(&key, |params| {
@@ -259,14 +259,14 @@ fn a_request_must_be_signed_with_its_own_key() {
 }
 
 #[test]
-fn what_a_certificate_cannot_express_is_refused() {
+fn values_that_certificates_cannot_encode_are_refused() {
     let root = root();
     let mut request = leaf_request();
     request.dns_names = vec!["wäb.example".to_owned()];
     let error = root.issue(request).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "\"wäb.example\" cannot stand in a certificate: only ASCII is possible"
+        "\"wäb.example\" is not valid in a certificate: only ASCII is supported"
     );
     let mut request = leaf_request();
     request.ttl = Duration::from_secs(u64::MAX);

@@ -1,8 +1,8 @@
-//! Why a TLS configuration cannot be made.
+//! Errors when building TLS configurations.
 
 use std::path::PathBuf;
 
-/// A TLS configuration cannot be made.
+/// A TLS configuration cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file or directory cannot be read.
@@ -10,38 +10,38 @@ pub enum TlsError {
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Malformed PEM.
     #[error("{origin} is not PEM: {reason}")]
     BadPem {
-        /// The file, or which text.
+        /// The file, or the name of the text.
         origin: String,
-        /// What the parser found.
+        /// The parser's message.
         reason: String,
     },
     /// PEM without a certificate where one is needed.
     #[error("{origin} holds no certificate: give a file with CERTIFICATE sections in PEM form")]
     NoCertificate {
-        /// The file or directory, or which text.
+        /// The file or directory, or the name of the text.
         origin: String,
     },
     /// A certificate that cannot be used as a root.
     #[error("{origin} holds a certificate that cannot be trusted as a root: {reason}")]
     BadCertificate {
-        /// The file, or which text.
+        /// The file, or the name of the text.
         origin: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// PEM without a usable private key.
     #[error("{origin} holds no usable private key: give one in PEM form (PKCS#8, SEC1 or PKCS#1)")]
     NoKey {
-        /// The file, or which text.
+        /// The file, or the name of the text.
         origin: String,
     },
-    /// Certificate and key are not a pair, or of an unsupported kind.
+    /// Certificate and key do not match or are of an unsupported kind.
     #[error(
         "the certificate of {certificate} and the key of {key} cannot be used together: {source}"
     )]
@@ -50,13 +50,13 @@ pub enum TlsError {
         certificate: String,
         /// Origin of the key.
         key: String,
-        /// What the TLS library says.
+        /// The TLS library's error.
         source: rustls::Error,
     },
-    /// The machine has no trust store.
+    /// The system has no trust store.
     #[error("the system has no root certificates ({reason}): install them or name a CA file")]
     NoSystemRoots {
-        /// What was found out on the way.
+        /// Errors during the search.
         reason: String,
     },
     /// Neither a DNS name nor an IP address.
@@ -65,16 +65,16 @@ pub enum TlsError {
         /// The text.
         name: String,
     },
-    /// A server's certificates that a client would not accept.
+    /// The server's certificates would be refused by a client.
     #[error("{0}")]
     Refused(rustls::Error),
-    /// A cipher suite that is not spoken.
+    /// The cipher suite is not supported.
     #[error("the cipher suite {name:?} is not served: those with ECDHE and GCM or ChaCha20 are")]
     UnknownSuite {
         /// Its name.
         name: String,
     },
-    /// The TLS library refused the rest.
+    /// The TLS library refused the configuration.
     #[error("TLS cannot be set up: {0}")]
     Library(#[source] rustls::Error),
 }

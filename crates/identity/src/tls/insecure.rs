@@ -1,4 +1,5 @@
-//! The verifier behind "skip verification": any certificate, but still a real handshake.
+//! The verifier for "skip verification": accepts any certificate, but still performs a real
+//! handshake.
 
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-/// Accepts every certificate for every name. The peer still proves that it has the key of the
-/// certificate it shows.
+/// Accepts every certificate for every name. The peer must still prove possession of the
+/// certificate's key.
 #[derive(Debug)]
 pub(super) struct AcceptAny {
     provider: Arc<CryptoProvider>,

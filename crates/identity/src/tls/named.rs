@@ -1,7 +1,7 @@
-//! Verifies servers when root certificates are configured: as usual, and a server whose own
-//! certificate is one of them is accepted, even if it is a CA certificate. `openssl req -x509` makes
-//! self-signed certificates with CA:TRUE, and configuring such a one means this server. Only the
-//! same bytes count: it never trusts a certificate that resembles a configured one.
+//! Verifies servers when root certificates are configured: with these roots, but also accepts a
+//! server whose own certificate is configured, even if it is a CA certificate. `openssl req -x509`
+//! creates self-signed certificates with CA:TRUE, and an operator who configures one means this
+//! server. Only a byte-for-byte match counts: similar certificates are never trusted.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::error::TlsError;
 use super::trust::NamedRoots;
 
-/// Accepts what the roots have signed, and the roots' own certificates, byte for byte. Name, time
-/// and purpose are verified either way, and that the server has the key.
+/// Accepts certificates signed by the roots, and the configured certificates themselves, byte for
+/// byte. Name, validity, purpose and possession of the key are verified in both cases.
 #[derive(Debug)]
 pub(super) struct NamedVerifier {
     usual: Arc<WebPkiServerVerifier>,
@@ -27,7 +27,7 @@ pub(super) struct NamedVerifier {
 }
 
 impl NamedVerifier {
-    /// The roots are not empty; `origin` is where they are from.
+    /// Creates a verifier. The roots must not be empty; `origin` is their name in errors.
     pub(super) fn new(
         roots: NamedRoots,
         origin: &str,
@@ -46,13 +46,13 @@ impl NamedVerifier {
     }
 }
 
-/// Verifies a certificate that was named itself: everything but who signed it.
+/// Verifies everything but the issuer of a certificate that is itself configured.
 fn verify_itself(
     certificate: &CertificateDer<'_>,
     name: &ServerName<'_>,
     now: UnixTime,
 ) -> Result<(), CertificateError> {
-    // Refuses critical extensions that nobody understands as well.
+    // Also refuses unsupported critical extensions.
     let parsed = ParsedCertificate::try_from(certificate).map_err(bad_certificate)?;
     let (_, details) =
         X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
@@ -63,7 +63,7 @@ fn verify_itself(
 
 fn verify_time(certificate: &X509Certificate<'_>, time: UnixTime) -> Result<(), CertificateError> {
     let unix = |seconds: i64| {
-        // Times before 1970 count as 1970.
+        // Times before 1970 are clamped to 1970.
         UnixTime::since_unix_epoch(std::time::Duration::from_secs(
             u64::try_from(seconds).unwrap_or_default(),
         ))
@@ -80,7 +80,7 @@ fn verify_time(certificate: &X509Certificate<'_>, time: UnixTime) -> Result<(), 
     Ok(())
 }
 
-/// A certificate that says what it is for has to say that it is for servers.
+/// If a certificate has extended key usages, they must include server authentication.
 fn verify_purpose(certificate: &X509Certificate<'_>) -> Result<(), CertificateError> {
     let purposes = certificate.extended_key_usage();
     match purposes.map_err(|_| CertificateError::BadEncoding)? {

@@ -1,4 +1,4 @@
-//! PEM texts: where one is from, and the certificates and keys in it.
+//! PEM texts with their origin: extraction of certificates and keys.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::TlsError;
 
-/// A PEM text and what to call it in errors. It may hold a key, so it has no `Debug`.
+/// A PEM text and its name in errors. It may contain a key, so it has no `Debug`.
 pub(super) struct Source {
     pub(super) origin: String,
     pub(super) pem: Vec<u8>,
@@ -45,7 +45,8 @@ impl Source {
         Ok(certificates)
     }
 
-    /// The first private key. The parser's reason is left out: it could repeat a part of the key.
+    /// The first private key. The parser's message is dropped, since it could quote a part of the
+    /// key.
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.pem).map_err(|_| TlsError::NoKey {
             origin: self.origin.clone(),

@@ -1,4 +1,4 @@
-//! Handshakes between two ends of a pipe, and what is said about unusable files.
+//! Handshakes over a pipe, and errors for unusable files.
 
 mod own;
 
@@ -32,7 +32,7 @@ fn leaf(root: &Authority) -> IssuedCertificate {
     leaf_from(root, SystemTime::now())
 }
 
-/// Valid for an hour from `now` on.
+/// A leaf that is valid for an hour from `now`.
 fn leaf_from(root: &Authority, now: SystemTime) -> IssuedCertificate {
     root.issue(LeafRequest {
         uris: vec!["spiffe://test.consul/agent/server/dc/dc1".to_owned()],
@@ -71,7 +71,7 @@ fn server(leaf: &IssuedCertificate) -> Arc<ServerConfig> {
     server_config(&leaf.cert_pem, &leaf.key.to_pem(), None).unwrap()
 }
 
-/// What the client knows after one byte went each way, or why there was no handshake.
+/// The client's connection state after one byte in each direction, or the handshake's error.
 async fn handshake(
     client: &ClientTls,
     server: Arc<ServerConfig>,
@@ -117,7 +117,7 @@ async fn a_server_of_the_named_ca_is_trusted_by_name_and_by_address() {
 }
 
 #[tokio::test]
-async fn the_wrong_ca_name_or_time_ends_the_handshake() {
+async fn a_wrong_ca_name_or_time_fails_the_handshake() {
     let root = root();
     let directory = files(&root);
     let client = trusting(&directory);
@@ -132,7 +132,7 @@ async fn the_wrong_ca_name_or_time_ends_the_handshake() {
     let error = handshake(&client, server(&leaf(&other)), "127.0.0.1")
         .await
         .unwrap_err();
-    // The two roots have the same subject, so that the signature is what fails.
+    // Both roots have the same subject, so the signature must be the reason.
     assert!(error.contains("invalid peer certificate"), "{error}");
     let old = leaf_from(&root, SystemTime::now() - 2 * HOUR);
     let error = handshake(&client, server(&old), "127.0.0.1")
@@ -142,7 +142,7 @@ async fn the_wrong_ca_name_or_time_ends_the_handshake() {
 }
 
 #[test]
-fn what_a_server_showed_is_verified_without_a_connection() {
+fn presented_certificates_are_verified_without_a_connection() {
     let (root, other) = (root(), root());
     let now = SystemTime::now();
     let shown = leaf(&root).cert_pem;
@@ -185,7 +185,7 @@ async fn a_server_without_alpn_is_accepted() {
 }
 
 #[tokio::test]
-async fn a_server_with_a_client_ca_wants_a_certificate() {
+async fn a_server_with_a_client_ca_requires_a_certificate() {
     let root = root();
     let directory = files(&root);
     let leaf = leaf(&root);
@@ -215,7 +215,7 @@ async fn a_secret_mounted_by_kubernetes_is_a_ca_directory() {
     link("..2026_08_21_00_00_00.1", "..data");
     link("..data/ca.crt", "ca.crt");
     link("..data/tls.key", "tls.key");
-    // A link that leads back must not be walked for ever.
+    // A link to its own directory must not cause an infinite loop.
     link(".", "here");
     let client = ClientTls {
         ca: Some(mount.path().to_owned()),
@@ -228,7 +228,7 @@ async fn a_secret_mounted_by_kubernetes_is_a_ca_directory() {
 }
 
 #[test]
-fn a_ca_directory_is_read_with_those_inside() {
+fn ca_directories_are_read_recursively() {
     let directory = tempfile::tempdir().unwrap();
     let inside = directory.path().join("more");
     fs::create_dir(&inside).unwrap();
@@ -238,7 +238,7 @@ fn a_ca_directory_is_read_with_those_inside() {
     assert_eq!(trust::from_path(directory.path()).unwrap().store.len(), 3);
 }
 
-/// The error for this CA path, which must name the path.
+/// The error for this CA path, which must contain the path.
 fn refused(ca: &Path) -> String {
     let options = ClientTls {
         ca: Some(ca.to_owned()),
@@ -250,7 +250,7 @@ fn refused(ca: &Path) -> String {
 }
 
 #[test]
-fn errors_name_the_file_and_what_to_do() {
+fn errors_name_the_file_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ca.pem");
     let error = refused(&file);
@@ -267,7 +267,7 @@ fn errors_name_the_file_and_what_to_do() {
 }
 
 #[test]
-fn a_client_certificate_needs_its_own_key() {
+fn a_client_certificate_requires_its_own_key() {
     let (one, other) = (files(&root()), files(&root()));
     let certificate = one.path().join("client.pem");
     let check = |key: PathBuf, expected: &str| {
@@ -286,7 +286,7 @@ fn a_client_certificate_needs_its_own_key() {
 }
 
 #[test]
-fn server_texts_are_told_apart_in_errors() {
+fn errors_name_the_unusable_server_text() {
     let leaf = leaf(&root());
     let key = leaf.key.to_pem();
     let error = |cert: &str, key: &str, ca| server_config(cert, key, ca).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The roots that servers are verified against: from a file, a directory, or the system.
+//! Loads the roots for verifying servers: from a file, a directory, or the system.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -11,10 +11,10 @@ use rustls::pki_types::CertificateDer;
 use super::error::TlsError;
 use super::pem::Source;
 
-/// How many directories deep a CA directory is read. Real trees have one or two levels.
+/// The maximum depth of CA directories. Real trees have one or two levels.
 const MAX_DEPTH: usize = 16;
 
-/// Roots that somebody named, with their certificates as they were given.
+/// Explicitly configured roots, with their certificates verbatim.
 #[derive(Debug)]
 pub(super) struct NamedRoots {
     pub(super) store: RootCertStore,
@@ -57,7 +57,7 @@ pub(super) fn from_text(source: &Source) -> Result<NamedRoots, TlsError> {
     Ok(roots)
 }
 
-/// Roots of the system's trust store; those that cannot be used are passed over.
+/// Roots of the system's trust store; unusable ones are skipped.
 pub(super) fn system() -> Result<RootCertStore, TlsError> {
     let loaded = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -94,7 +94,7 @@ fn walk(directory: &Path, depth: usize, roots: &mut NamedRoots) -> Result<(), Tl
     let entries = fs::read_dir(directory).map_err(|error| cannot_read(directory, error))?;
     for entry in entries {
         let entry = entry.map_err(|error| cannot_read(directory, error))?;
-        // Kubernetes keeps the versions of a mounted secret in such entries and links to them.
+        // Kubernetes stores the versions of a mounted secret in such entries and links to them.
         if is_hidden_version(&entry.file_name()) {
             continue;
         }
@@ -106,7 +106,7 @@ fn walk(directory: &Path, depth: usize, roots: &mut NamedRoots) -> Result<(), Tl
         if !is_directory(&path)? {
             add_file(&path, roots)?;
         } else if !link {
-            // A linked directory could lead back here, and its files would be read twice.
+            // A linked directory could cause a loop, and its files would be read twice.
             let deeper = depth.checked_sub(1).ok_or_else(|| {
                 let error = std::io::Error::other(format!("more than {MAX_DEPTH} levels deep"));
                 cannot_read(&path, error)
@@ -117,7 +117,7 @@ fn walk(directory: &Path, depth: usize, roots: &mut NamedRoots) -> Result<(), Tl
     Ok(())
 }
 
-/// Adds the certificates of one file. A mounted secret can hold keys as well, which are left alone.
+/// Adds the certificates of one file. Mounted secrets can contain keys as well, which are ignored.
 fn add_file(path: &Path, roots: &mut NamedRoots) -> Result<(), TlsError> {
     let source = Source::file(path)?;
     let is_pem = source
@@ -137,7 +137,7 @@ fn is_hidden_version(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b"..")
 }
 
-/// Follows links.
+/// Whether a path is a directory; follows links.
 fn is_directory(path: &Path) -> Result<bool, TlsError> {
     let metadata = fs::metadata(path).map_err(|error| cannot_read(path, error))?;
     Ok(metadata.is_dir())

@@ -1,4 +1,4 @@
-//! Auth methods: how a foreign proof of identity is verified.
+//! Auth methods: how a foreign proof of identity is verified at a login.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::json::decode::Opaque;
 use crate::name;
 use crate::tenancy::{InvalidTenancyName, Tenancy, TenancyName};
 
-/// The most rules about namespaces that an auth method may have.
+/// The maximum number of namespace rules of an auth method.
 const MAX_NAMESPACE_RULES: usize = 256;
 
 const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
@@ -25,18 +25,18 @@ const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenLocality {
-    /// Not said, which means the same as the next.
+    /// Unset, which means the same as [`TokenLocality::Local`].
     #[default]
     #[serde(rename = "")]
     Unset,
-    /// In the datacenter of the login.
+    /// In the login's datacenter only.
     Local,
     /// In every datacenter.
     Global,
 }
 
 impl TokenLocality {
-    /// Whether tokens are valid in the datacenter of the login only.
+    /// Whether tokens are valid only in the datacenter of the login.
     pub fn is_local(self) -> bool {
         self != TokenLocality::Global
     }
@@ -50,16 +50,16 @@ impl TokenLocality {
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AuthMethod {
-    /// What logins name.
+    /// Name that logins refer to.
     pub name: String,
     /// `jwt` or `kubernetes`.
     pub r#type: String,
-    /// For people.
+    /// Free text for operators; not interpreted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub display_name: String,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub description: String,
-    /// How long tokens from logins are valid; 0 means for ever, else at least a minute.
+    /// Lifetime of tokens from logins: 0 for no expiry, otherwise at least one minute.
     #[serde(
         rename = "MaxTokenTTL",
         with = "duration::text",
@@ -69,16 +69,16 @@ pub struct AuthMethod {
     /// Where tokens from logins are valid.
     #[serde(skip_serializing_if = "TokenLocality::is_unset")]
     pub token_locality: TokenLocality,
-    /// Settings of the type.
+    /// Type-specific settings.
     pub config: Opaque,
-    /// In which namespaces tokens from logins are made: the first rule that fits decides. Without,
-    /// they are of the auth method's own.
+    /// Select the namespace of tokens from logins; the first matching rule applies. Without a match,
+    /// tokens are in the auth method's namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespace_rules: Vec<NamespaceRule>,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -87,19 +87,19 @@ pub struct AuthMethod {
     pub modify_index: u64,
 }
 
-/// In which namespace the token of a login is made.
+/// A rule that selects the namespace of a login's token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NamespaceRule {
-    /// Which logins are meant; empty means all.
+    /// Selector over a login's variables; empty matches every login.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub selector: String,
-    /// The namespace, with variables as `${value.x}`.
+    /// The namespace; may contain variables as `${value.x}`.
     pub bind_namespace: String,
 }
 
 impl NamespaceRule {
-    /// The namespace of a login, if the rule is about it.
+    /// The namespace for a login, or `None` if the rule does not match.
     fn namespace(&self, variables: &Variables) -> Result<Option<TenancyName>, String> {
         let fits = selector::matches(&self.selector, variables);
         if !fits.map_err(|error| error.to_string())? {
@@ -111,7 +111,7 @@ impl NamespaceRule {
             .parse()
             .map_err(|error: InvalidTenancyName| error.to_string())?;
         if name.is_empty() || name.is_every() {
-            return Err(format!("{:?} names no namespace", self.bind_namespace));
+            return Err(format!("{:?} is not a namespace", self.bind_namespace));
         }
         Ok(Some(name))
     }
@@ -119,7 +119,7 @@ impl NamespaceRule {
     fn validate(&self, known: &Variables) -> Result<(), Invalid> {
         selector::check(&self.selector, known)
             .map_err(|error| Invalid::new("Selector", error.to_string()))?;
-        // Every value could be anything that is valid, so that only the fixed parts are judged.
+        // Values are unknown until a login: a valid sample lets only the fixed parts be checked.
         let mut sample = known.clone();
         let values = sample.values.values_mut();
         values.for_each(|value| *value = "x".to_owned());
@@ -133,7 +133,7 @@ impl NamespaceRule {
     }
 }
 
-/// The settings of an auth method, by its type.
+/// Settings of an auth method, by type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MethodConfig {
     /// A JWT that a known key has signed.
@@ -143,7 +143,7 @@ pub enum MethodConfig {
 }
 
 impl MethodConfig {
-    /// The variables of every login, with empty values: what selectors and templates may use.
+    /// The variables of every login, with empty values, which selectors and templates may use.
     pub fn known_variables(&self) -> Variables {
         match self {
             Self::Jwt(config) => config.known_variables(),
@@ -152,7 +152,7 @@ impl MethodConfig {
     }
 }
 
-/// Its settings may hold a token.
+/// Redacted: the settings may contain a token.
 impl fmt::Debug for AuthMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthMethod")
@@ -163,16 +163,16 @@ impl fmt::Debug for AuthMethod {
 }
 
 impl AuthMethod {
-    /// The type whose proofs are signed by a known key.
+    /// The type for JWTs signed by a known key.
     pub const JWT: &'static str = "jwt";
-    /// The type whose proofs are tokens of Kubernetes service accounts.
+    /// The type for tokens of Kubernetes service accounts.
     pub const KUBERNETES: &'static str = "kubernetes";
 
-    /// The settings of the type.
+    /// Parses the type-specific settings.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] when the type is not served, or a setting cannot be accepted.
+    /// [`Invalid`] when the type is not served or a setting is not accepted.
     pub fn settings(&self) -> Result<MethodConfig, Invalid> {
         let within = |error: Invalid| error.within("Config");
         match self.r#type.as_str() {
@@ -199,7 +199,7 @@ impl AuthMethod {
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted.
+    /// [`Invalid`] names the first invalid field.
     pub fn validate(&self) -> Result<(), Invalid> {
         name::validate_auth_method(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
@@ -235,11 +235,11 @@ impl AuthMethod {
         Ok(())
     }
 
-    /// The tenancy of the token of a login.
+    /// The tenancy of the token that a login creates.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] names the rule that cannot be applied: the login is refused then.
+    /// [`Invalid`] names the rule that cannot be applied; the login must be refused.
     pub fn token_tenancy(&self, variables: &Variables) -> Result<Tenancy, Invalid> {
         let own = self.tenancy();
         for (i, rule) in self.namespace_rules.iter().enumerate() {

@@ -1,12 +1,13 @@
-//! What a token permits. It decides; who asks and why is the caller's business.
+//! Decides what a token permits. Never looks up tokens and never knows why the caller asks.
 //!
-//! Of the rules about a name the one about just this name decides; without, the one about its
-//! longest prefix; without, the default policy. Where several policies speak of the same name or
-//! prefix, deny goes before write, write before list, list before read. Consul's precedence.
+//! Among the rules about a name, an exact match takes precedence over a prefix, and a longer prefix
+//! over a shorter one. If no rule matches, the default policy applies. Where several policies have
+//! rules for the same name or prefix, deny takes precedence over write, write over list, and list
+//! over read. This is Consul's precedence.
 //!
-//! Of several blocks of namespaces and partitions that are about the same tenancy, the one that names it
-//! goes before those with prefixes, and a longer prefix before a shorter one; one that says nothing
-//! about the name leaves the decision to the next.
+//! The same holds for the namespace and partition blocks around rules: exact names before prefixes,
+//! longer prefixes before shorter ones. If a block has no rule about a name, the next matching block
+//! is consulted.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -21,14 +22,14 @@ use crate::acl::trie::Trie;
 use crate::name::WILDCARD;
 use crate::tenancy::Tenancy;
 
-/// What is permitted where no rule says anything.
+/// Decision for requests that no rule covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DefaultPolicy {
-    /// Everything but access control itself; the default.
+    /// Permit everything but access control itself; the default.
     #[default]
     Allow,
-    /// Nothing.
+    /// Permit nothing.
     Deny,
 }
 
@@ -48,7 +49,7 @@ impl std::fmt::Display for DefaultPolicy {
     }
 }
 
-/// A default policy that is neither.
+/// A text that is not the name of a default policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a default policy: it must be allow or deny")]
 pub struct UnknownDefaultPolicy(String);
@@ -74,18 +75,18 @@ pub struct Authorizer {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Grant {
-    /// Everything, access control included.
+    /// Permits everything, including access control.
     Manage,
-    /// What the rules say, or else the default.
+    /// Permits what the rules grant; falls back to the default policy.
     Default(DefaultPolicy, Option<Arc<Granted>>),
 }
 
-/// Rules by where they hold. The first that says something decides.
+/// Rules with their scopes, the most specific scope first.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Granted(Vec<(Scope, Compiled)>);
 
 impl Granted {
-    /// Adds rules of policies with their tenancies, behind those that there are.
+    /// Appends the rules of policies, each with the policy's tenancy.
     fn add<'r>(&mut self, policies: impl IntoIterator<Item = (&'r Tenancy, &'r Rules)>) {
         let mut scopes: BTreeMap<Scope, Vec<&Rule>> = BTreeMap::new();
         for (own, rules) in policies {
@@ -100,7 +101,7 @@ impl Granted {
         self.0.extend(layers.into_iter().map(compiled));
     }
 
-    /// What the rules about a tenancy say.
+    /// The first answer of the rules that hold in a tenancy, by precedence.
     fn first<T>(&self, tenancy: &Tenancy, ask: impl Fn(&Compiled) -> Option<T>) -> Option<T> {
         let about = |(scope, _): &&(Scope, Compiled)| scope.holds_in(tenancy, tenancy);
         let layers = self.0.iter().filter(about);
@@ -108,19 +109,19 @@ impl Granted {
     }
 }
 
-/// Rules by what they are about.
+/// Rules by resource.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Compiled {
-    /// Of resources without names.
+    /// Rules of resources without names.
     whole: BTreeMap<Resource, Access>,
-    /// Of resources with names.
+    /// Rules of resources with names.
     named: BTreeMap<Resource, Trie>,
 }
 
 impl Compiled {
     fn new<'r>(all: impl IntoIterator<Item = &'r Rule>) -> Self {
         let mut compiled = Self::default();
-        // Intentions follow from what all policies together say about a service.
+        // Without a rule of their own, intentions follow the combined rules of their service.
         let mut services: BTreeMap<(&str, bool), (Access, Option<Access>)> = BTreeMap::new();
         for rule in all {
             let (name, prefix) = match &rule.names {
@@ -162,7 +163,7 @@ impl Compiled {
         Some(rule.permits(wanted))
     }
 
-    /// Whether any rule permits to see something.
+    /// Whether any rule permits reading something.
     fn shows_anything(&self) -> bool {
         let whole = self.whole.values();
         whole.copied().any(|rule| rule.permits(Access::Read))
@@ -173,24 +174,24 @@ impl Compiled {
     }
 }
 
-/// A question that cannot be answered, because it asks for what does not exist. Consul's texts.
+/// A permission check for an unknown resource or access level. The texts are Consul's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuestion {
-    /// There is no such resource.
+    /// Unknown resource.
     #[error("Invalid ACL resource requested: {0:?}")]
     Resource(String),
-    /// The resource has no such access.
+    /// The resource does not have this access level.
     #[error("Invalid access level for {resource} resource: {access}")]
     Access {
-        /// What was asked about.
+        /// The resource.
         resource: Resource,
-        /// What was asked for.
+        /// The requested access level.
         access: String,
     },
 }
 
 impl Authorizer {
-    /// Permits everything, access control included; what holds while it is off.
+    /// Permits everything, including access control. Used while ACLs are disabled.
     pub fn manage_all() -> Self {
         Self::of(Grant::Manage)
     }
@@ -200,14 +201,14 @@ impl Authorizer {
         Self::of(Grant::Default(DefaultPolicy::Deny, None))
     }
 
-    /// Permits what these rules of the default tenancy together permit, and else what the default says.
+    /// Combines rules of the default tenancy; the default policy applies where none matches.
     pub fn new<'r>(rules: impl IntoIterator<Item = &'r Rules>, default: DefaultPolicy) -> Self {
         let own = Tenancy::default();
         Self::with_defaults(rules.into_iter().map(|rules| (&own, rules)), [], default)
     }
 
-    /// Permits what the rules of policies, each with the tenancy of the policy, together permit; where
-    /// they say nothing, what those of its namespace's defaults permit, and else what the default says.
+    /// Combines the rules of policies, each with the policy's tenancy. Where none matches, the rules
+    /// of the namespace defaults apply, then the default policy.
     pub fn with_defaults<'r>(
         rules: impl IntoIterator<Item = (&'r Tenancy, &'r Rules)>,
         of_namespace: impl IntoIterator<Item = (&'r Tenancy, &'r Rules)>,
@@ -225,8 +226,8 @@ impl Authorizer {
         Self { grant, tenancy }
     }
 
-    /// The same for what is of another tenancy. What is of a partition or of the mesh as a whole is
-    /// found there, whichever namespace is asked about.
+    /// The same authorizer for another tenancy. Resources of a partition or of the whole mesh are
+    /// looked up there, whichever namespace is given.
     #[must_use]
     pub fn within(&self, tenancy: &Tenancy) -> Self {
         Self {
@@ -235,12 +236,12 @@ impl Authorizer {
         }
     }
 
-    /// Whose resources it decides about.
+    /// The tenancy whose resources it decides about.
     pub fn tenancy(&self) -> &Tenancy {
         &self.tenancy
     }
 
-    /// Decides from the rules, or else from the default.
+    /// Applies the first matching rule, or the default policy.
     fn decide(&self, rule: impl FnOnce(&Granted) -> Option<bool>) -> bool {
         match &self.grant {
             Grant::Manage => true,
@@ -251,7 +252,7 @@ impl Authorizer {
         }
     }
 
-    /// Of what has names and is of a namespace.
+    /// For named resources of a namespace.
     fn named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
         self.decide(|rules| rules.first(&self.tenancy, |rules| rules.named(resource, name, wanted)))
     }
@@ -260,7 +261,7 @@ impl Authorizer {
         self.decide(|rules| rules.first(&self.tenancy, |rules| ask(rules.named.get(&resource)?)))
     }
 
-    /// Of what has names and is of the mesh as a whole.
+    /// For named resources of the whole mesh.
     fn mesh_named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
         let main = Tenancy::default();
         self.decide(|rules| rules.first(&main, |rules| rules.named(resource, name, wanted)))
@@ -271,8 +272,8 @@ impl Authorizer {
         self.decide(|rules| rules.first(&main, |rules| rules.whole(resource, wanted)))
     }
 
-    /// Nodes are of a partition. Who may see them there, or in the namespace that is asked about, sees
-    /// them.
+    /// Nodes belong to a partition. They are visible to tokens that may read them in the partition or
+    /// in the current namespace.
     fn node(&self, node: &str, wanted: Access) -> bool {
         self.nodes(wanted, |trie| Some(trie.rule(node)?.permits(wanted)))
     }
@@ -286,7 +287,7 @@ impl Authorizer {
         })
     }
 
-    /// Access control itself, which no default permits.
+    /// Access to ACLs themselves, which the default policy never permits.
     fn acl(&self, wanted: Access) -> bool {
         match &self.grant {
             Grant::Manage => true,
@@ -299,7 +300,7 @@ impl Authorizer {
         }
     }
 
-    /// What falls under operator rules, unless a rule of its own says otherwise.
+    /// For resources that operator rules cover, unless they have a rule of their own.
     fn operated(&self, resource: Resource, wanted: Access) -> bool {
         let partition = self.tenancy.of_partition();
         self.operated_or(wanted, |rules| {
@@ -333,7 +334,7 @@ impl Authorizer {
         })
     }
 
-    /// Seeing a namespace of this partition. Whoever may see anything in it may see it.
+    /// Read a namespace of this partition. Permitted if anything in it may be read.
     pub fn namespace_read(&self, name: &str) -> bool {
         let within = Tenancy {
             namespace: name.into(),
@@ -349,37 +350,37 @@ impl Authorizer {
         sees || self.namespace(name, Access::Read)
     }
 
-    /// Making, changing and removing a namespace of this partition.
+    /// Create, change and delete a namespace of this partition.
     pub fn namespace_write(&self, name: &str) -> bool {
         self.namespace(name, Access::Write)
     }
 
-    /// Seeing a partition.
+    /// Read a partition.
     pub fn partition_read(&self, name: &str) -> bool {
         self.partition(name, Access::Read)
     }
 
-    /// Making, changing and removing a partition.
+    /// Create, change and delete a partition.
     pub fn partition_write(&self, name: &str) -> bool {
         self.partition(name, Access::Write)
     }
 
-    /// Seeing instances of a service.
+    /// Read instances of a service.
     pub fn service_read(&self, service: &str) -> bool {
         self.named(Resource::Service, service, Access::Read)
     }
 
-    /// Registering instances of a service, and being it: certificates, configuration.
+    /// Register instances of a service and act as it: obtain its certificates and configuration.
     pub fn service_write(&self, service: &str) -> bool {
         self.named(Resource::Service, service, Access::Write)
     }
 
-    /// Being at least one service; what some lists ask for.
+    /// Write at least one service of the tenancy, as some lists require.
     pub fn service_write_any(&self) -> bool {
         self.trie(Resource::Service, |trie| trie.any(Access::Write))
     }
 
-    /// Changing some service or other, whosever it is.
+    /// Write at least one service in any tenancy.
     pub fn service_write_anywhere(&self) -> bool {
         let says = |rules: &Compiled| rules.named.get(&Resource::Service)?.any(Access::Write);
         self.decide(|granted| {
@@ -388,37 +389,37 @@ impl Authorizer {
         })
     }
 
-    /// Seeing a node.
+    /// Read a node.
     pub fn node_read(&self, node: &str) -> bool {
         self.node(node, Access::Read)
     }
 
-    /// Seeing every node, whatever its name.
+    /// Read every node.
     pub fn node_read_all(&self) -> bool {
         self.nodes(Access::Read, |trie| trie.all(Access::Read))
     }
 
-    /// Registering a node.
+    /// Register a node.
     pub fn node_write(&self, node: &str) -> bool {
         self.node(node, Access::Write)
     }
 
-    /// Seeing the inside of a server or agent with this name: its settings and metrics.
+    /// Read the settings and metrics of the server or agent with this name.
     pub fn agent_read(&self, node: &str) -> bool {
         self.mesh_named(Resource::Agent, node, Access::Read)
     }
 
-    /// Changing how a server or agent with this name works: its tokens, and whether it runs.
+    /// Manage the server or agent with this name: its tokens, and shutting it down.
     pub fn agent_write(&self, node: &str) -> bool {
         self.mesh_named(Resource::Agent, node, Access::Write)
     }
 
-    /// Seeing who may call a service, or with `*` any service.
+    /// Read the intentions of a destination; `*` means those of any service.
     pub fn intention_read(&self, destination: &str) -> bool {
         self.intention(destination, Access::Read)
     }
 
-    /// Changing who may call a service, or with `*` every service.
+    /// Change the intentions of a destination; `*` means those of every service.
     pub fn intention_write(&self, destination: &str) -> bool {
         self.intention(destination, Access::Write)
     }
@@ -431,118 +432,118 @@ impl Authorizer {
         }
     }
 
-    /// Seeing a prepared query by its name.
+    /// Read a prepared query by name.
     pub fn query_read(&self, name: &str) -> bool {
         self.mesh_named(Resource::Query, name, Access::Read)
     }
 
-    /// Changing a prepared query by its name.
+    /// Change a prepared query by name.
     pub fn query_write(&self, name: &str) -> bool {
         self.mesh_named(Resource::Query, name, Access::Write)
     }
 
-    /// Seeing a key.
+    /// Read a key.
     pub fn key_read(&self, key: &str) -> bool {
         self.named(Resource::Key, key, Access::Read)
     }
 
-    /// Listing the keys that begin with a prefix.
+    /// List the keys with a prefix.
     pub fn key_list(&self, prefix: &str) -> bool {
         self.named(Resource::Key, prefix, Access::List)
     }
 
-    /// Changing a key.
+    /// Change a key.
     pub fn key_write(&self, key: &str) -> bool {
         self.named(Resource::Key, key, Access::Write)
     }
 
-    /// Changing every key that begins with a prefix.
+    /// Change every key with a prefix.
     pub fn key_write_prefix(&self, prefix: &str) -> bool {
         self.trie(Resource::Key, |trie| trie.below(prefix, Access::Write))
     }
 
-    /// Seeing the sessions of a node.
+    /// Read the sessions of a node.
     pub fn session_read(&self, node: &str) -> bool {
         self.named(Resource::Session, node, Access::Read)
     }
 
-    /// Making, renewing and ending sessions of a node.
+    /// Create, renew and destroy sessions of a node.
     pub fn session_write(&self, node: &str) -> bool {
         self.named(Resource::Session, node, Access::Write)
     }
 
-    /// Seeing events of a name.
+    /// Read events with a name.
     pub fn event_read(&self, name: &str) -> bool {
         self.mesh_named(Resource::Event, name, Access::Read)
     }
 
-    /// Firing events of a name.
+    /// Fire events with a name.
     pub fn event_write(&self, name: &str) -> bool {
         self.mesh_named(Resource::Event, name, Access::Write)
     }
 
-    /// Seeing mesh-wide settings.
+    /// Read mesh-wide settings.
     pub fn mesh_read(&self) -> bool {
         self.operated(Resource::Mesh, Access::Read)
     }
 
-    /// Changing mesh-wide settings.
+    /// Change mesh-wide settings.
     pub fn mesh_write(&self) -> bool {
         self.operated(Resource::Mesh, Access::Write)
     }
 
-    /// Seeing how servers work together.
+    /// Read operator data, such as the autopilot configuration.
     pub fn operator_read(&self) -> bool {
         self.mesh_whole(Resource::Operator, Access::Read)
     }
 
-    /// Changing how servers work together.
+    /// Change operator data, such as the autopilot configuration.
     pub fn operator_write(&self) -> bool {
         self.mesh_whole(Resource::Operator, Access::Write)
     }
 
-    /// Seeing connections to other clusters.
+    /// Read peerings with other clusters.
     pub fn peering_read(&self) -> bool {
         self.operated(Resource::Peering, Access::Read)
     }
 
-    /// Changing connections to other clusters.
+    /// Change peerings with other clusters.
     pub fn peering_write(&self) -> bool {
         self.operated(Resource::Peering, Access::Write)
     }
 
-    /// Seeing the keys of gossip.
+    /// Read the gossip keyring.
     pub fn keyring_read(&self) -> bool {
         self.mesh_whole(Resource::Keyring, Access::Read)
     }
 
-    /// Changing the keys of gossip.
+    /// Change the gossip keyring.
     pub fn keyring_write(&self) -> bool {
         self.mesh_whole(Resource::Keyring, Access::Write)
     }
 
-    /// Seeing tokens, policies, roles, auth methods and binding rules.
+    /// Read tokens, policies, roles, auth methods and binding rules.
     pub fn acl_read(&self) -> bool {
         self.acl(Access::Read)
     }
 
-    /// Changing tokens, policies, roles, auth methods and binding rules.
+    /// Change tokens, policies, roles, auth methods and binding rules.
     pub fn acl_write(&self) -> bool {
         self.acl(Access::Write)
     }
 
-    /// Having what the secrets of every tenant are in, whichever tenancy is asked about: snapshots of
-    /// everything, and the tokens of prepared queries.
+    /// Access data that contains secrets of every tenant, whichever tenancy is current: full
+    /// snapshots and the tokens of prepared queries.
     pub fn acl_write_of_mesh(&self) -> bool {
         self.within(&Tenancy::default()).acl_write()
     }
 
-    /// Whether one thing may be done, by the names of rules: the resource, the access and, for
-    /// resources with names, the name.
+    /// Answers a permission check given as texts: resource, access level and, for resources with
+    /// names, the name.
     ///
     /// # Errors
     ///
-    /// [`BadQuestion`] when there is no such resource or access.
+    /// [`BadQuestion`] when the resource or access level does not exist.
     pub fn permits(&self, resource: &str, access: &str, name: &str) -> Result<bool, BadQuestion> {
         let known = Resource::parse(resource);
         let resource = known.ok_or_else(|| BadQuestion::Resource(resource.to_owned()))?;

@@ -1,4 +1,4 @@
-//! Binding rules: what a login's token is linked to.
+//! Binding rules: the policies, roles and identities that a login's token is linked to.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,48 +11,49 @@ use crate::invalid::Invalid;
 use crate::name;
 use crate::tenancy::TenancyName;
 
-/// What a rule links a token to.
+/// Kind of link that a rule adds to a token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BindType {
     /// A service identity.
     #[default]
     Service,
-    /// A node identity in the datacenter of the login.
+    /// A node identity in the login's datacenter.
     Node,
-    /// The policy of this name, if there is one at the login.
+    /// The policy with this name, if it exists at the time of the login.
     Policy,
-    /// The role of this name, if there is one at the login.
+    /// The role with this name, if it exists at the time of the login.
     Role,
     /// A templated policy.
     #[serde(rename = "templated-policy")]
     TemplatedPolicy,
 }
 
-/// Links tokens of logins whose variables fit a selector.
+/// Links the tokens of matching logins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct BindingRule {
     /// UUID.
     #[serde(rename = "ID")]
     pub id: String,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub description: String,
-    /// The auth method whose logins are meant.
+    /// The auth method whose logins the rule applies to.
     pub auth_method: String,
-    /// Which logins are meant; empty means all.
+    /// Selector over a login's variables; empty matches every login.
     pub selector: String,
-    /// What the token is linked to.
+    /// Kind of the link.
     pub bind_type: BindType,
-    /// Its name, with variables as `${value.x}`. Of a templated policy: the template.
+    /// Name of the link's target; may contain variables as `${value.x}`. For a templated policy, the
+    /// name of the template.
     pub bind_name: String,
-    /// What a templated policy is filled with, with variables as in `bind_name`.
+    /// Variables of a templated policy; they may contain variables as in `bind_name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind_vars: Option<TemplateVariables>,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -61,23 +62,23 @@ pub struct BindingRule {
     pub modify_index: u64,
 }
 
-/// Everything that the rules of an auth method link a token to.
+/// All links that the rules of an auth method add to a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bindings {
-    /// Service identities, without repetition.
+    /// Service identities, without duplicates.
     pub service_identities: Vec<ServiceIdentity>,
-    /// Node identities, without repetition.
+    /// Node identities, without duplicates.
     pub node_identities: Vec<NodeIdentity>,
-    /// Templated policies, without repetition.
+    /// Templated policies, without duplicates.
     pub templated_policies: Vec<TemplatedPolicy>,
-    /// Names of policies, without repetition. Those that do not exist are passed over.
+    /// Names of policies, without duplicates. Policies that do not exist are skipped.
     pub policies: Vec<String>,
-    /// Names of roles, without repetition. Those that do not exist are passed over.
+    /// Names of roles, without duplicates. Roles that do not exist are skipped.
     pub roles: Vec<String>,
 }
 
 impl Bindings {
-    /// Whether no rule linked the token to anything: such a login is refused.
+    /// Whether no rule matched; such a login is refused.
     pub fn is_empty(&self) -> bool {
         *self == Bindings::default()
     }
@@ -92,11 +93,11 @@ pub struct BindError {
 }
 
 impl BindingRule {
-    /// `known` are the variables of the rule's auth method, whatever their values.
+    /// Validates the rule. `known` are the variables of its auth method, whatever their values.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted.
+    /// [`Invalid`] names the first invalid field.
     pub fn validate(&self, known: &Variables) -> Result<(), Invalid> {
         if self.auth_method.is_empty() {
             return Err(Invalid::new("AuthMethod", "it must name an auth method"));
@@ -106,7 +107,7 @@ impl BindingRule {
         }
         selector::check(&self.selector, known)
             .map_err(|error| Invalid::new("Selector", error.to_string()))?;
-        // Every value could be anything that is valid, so that only the fixed parts are judged.
+        // Values are unknown until a login: a valid sample lets only the fixed parts be checked.
         let mut sample = known.clone();
         sample
             .values
@@ -134,17 +135,17 @@ impl BindingRule {
             .map_err(|error| Invalid::new("BindName", error.to_string()))
     }
 
-    /// Whether a name can be that of what is bound to.
+    /// Validates the name of the link's target.
     fn validate_bound(&self, bound: &str) -> Result<(), name::InvalidName> {
         match self.bind_type {
             BindType::Service | BindType::Node => name::validate_identity_name(bound),
             BindType::Policy | BindType::Role => name::validate_auth_method(bound),
-            // Templates have names of their own.
+            // Template names are checked elsewhere.
             BindType::TemplatedPolicy => Ok(()),
         }
     }
 
-    /// The templated policy of a login.
+    /// Builds the templated policy for a login.
     fn templated_policy(
         &self,
         variables: &Variables,
@@ -165,7 +166,8 @@ impl BindingRule {
 ///
 /// # Errors
 ///
-/// [`BindError`] names the rule: a login is refused rather than granted half of what was meant.
+/// [`BindError`] names the rule. The login must be refused rather than granted only part of its
+/// links.
 pub fn bind<'a>(
     rules: impl IntoIterator<Item = &'a BindingRule>,
     variables: &Variables,

@@ -1,4 +1,5 @@
-//! What says whether two policies, roles or tokens mean the same: Consul shows it with each.
+//! Content hashes of policies, roles and tokens, which Consul returns so that clients can compare
+//! them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,12 +8,12 @@ use blake2::{Blake2b, Digest};
 use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde::{Serialize, Serializer};
 
-/// A hash of everything that people can change. It is shown, never stored, and never read.
+/// Hash of all user-editable fields. Computed for responses, never stored or parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContentHash(Option<String>);
 
 impl ContentHash {
-    /// Consul's: BLAKE2b with 256 bits of the texts, one behind the other.
+    /// As in Consul: BLAKE2b-256 of the concatenated texts.
     pub(crate) fn of<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
         let mut hash = Blake2b::<U32>::new();
         for text in texts {
@@ -21,7 +22,7 @@ impl ContentHash {
         Self(Some(STANDARD.encode(hash.finalize())))
     }
 
-    /// Whether there is none, as in what is stored.
+    /// Whether it is unset, as in stored rows.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }

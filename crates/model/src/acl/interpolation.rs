@@ -1,16 +1,17 @@
-//! Names with variables in them: `${value.team}-api`. Only variables, no functions or arithmetic.
+//! Interpolation of variables in names: `${value.team}-api`. Variables only; no functions or
+//! arithmetic.
 
 use crate::acl::variables::Variables;
 
-/// A template that cannot be filled in.
+/// A template that cannot be interpolated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InterpolationError {
-    /// A `${` without its `}`.
+    /// A `${` without a closing `}`.
     #[error("the template {template:?} has ${{ at byte {at} without a closing }}")]
     Unclosed {
         /// The template.
         template: String,
-        /// Where the `${` is.
+        /// Byte offset of the `${`.
         at: usize,
     },
     /// A variable that the auth method does not have.
@@ -22,13 +23,13 @@ pub enum InterpolationError {
         template: String,
         /// The variable.
         name: String,
-        /// Those that exist.
+        /// The known variables.
         known: String,
     },
 }
 
-/// Replaces every `${name}` by the variable's value in lower case, as Consul does, because the names
-/// of services are; `$${` stands for `${`.
+/// Replaces every `${name}` with the variable's value in lower case, as Consul does, because service
+/// names are in lower case. `$${` is an escaped `${`.
 ///
 /// # Errors
 ///
@@ -89,7 +90,7 @@ mod tests {
             ("a-${ value.team }-${value.team}", "a-red-red"),
             ("$${value.team}", "${value.team}"),
             ("$x }", "$x }"),
-            // Only what a variable stands for is in lower case.
+            // Only interpolated values are converted to lower case.
             ("Team-${value.team}", "Team-red"),
         ] {
             assert_eq!(interpolate(template, &variables()).as_deref(), Ok(result));
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_mistake() {
         let error = interpolate("a-${value.tem}", &variables())
             .unwrap_err()
             .to_string();

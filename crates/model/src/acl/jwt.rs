@@ -1,7 +1,7 @@
-//! Settings of the `jwt` auth method, and what they ask of a token's claims.
+//! Settings of the `jwt` auth method, and validation of a token's claims.
 //!
-//! Signatures are verified by the caller with the keys of [`JwtConfig::key_source`] and
-//! [`JwtConfig::algorithms`]; nothing here knows cryptography, the network or the time.
+//! Callers verify signatures with the keys of [`JwtConfig::key_source`] and
+//! [`JwtConfig::algorithms`]. Pure: no cryptography, network or clock.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,85 +34,84 @@ pub enum JwtAlgorithm {
     Ps512,
 }
 
-/// Where the keys of an auth method are.
+/// Source of an auth method's keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySource<'a> {
-    /// In the settings, as PEM.
+    /// PEM in the settings.
     Static(&'a [String]),
-    /// At a URL.
+    /// A JWKS URL.
     Jwks(Location<'a>),
-    /// At the URL that an OpenID provider's metadata name.
+    /// The issuer URL of an OpenID provider, whose metadata contains the JWKS URL.
     Discovery(Location<'a>),
 }
 
-/// A URL, and the PEM of the authorities whose certificates it may show; empty means the system's.
+/// A URL and the CA certificates for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location<'a> {
     /// `https://…` or `http://…`.
     pub url: &'a str,
-    /// PEM.
+    /// PEM of the CA certificates that verify the server; empty means the system's.
     pub ca: &'a str,
 }
 
 /// Settings of the `jwt` auth method. Exactly one of `JWTValidationPubKeys`, `JWKSURL` and
-/// `OIDCDiscoveryURL` says where the keys are.
+/// `OIDCDiscoveryURL` sets the source of the keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtConfig {
-    /// Public keys in PEM, one of which must have signed.
+    /// Public keys in PEM; a token must be signed by one of them.
     #[serde(rename = "JWTValidationPubKeys")]
     pub keys: Vec<String>,
-    /// Where the keys are as a JSON Web Key Set (RFC 7517).
+    /// URL of a JSON Web Key Set (RFC 7517).
     #[serde(rename = "JWKSURL")]
     pub jwks_url: String,
-    /// PEM of the authorities that `JWKSURL` is verified with; empty means the system's.
+    /// PEM of the CA certificates that verify `JWKSURL`; empty means the system's.
     #[serde(rename = "JWKSCACert")]
     pub jwks_ca_cert: String,
-    /// The issuer whose metadata say where the keys are (OpenID Connect Discovery), without
-    /// `/.well-known/openid-configuration`.
+    /// Issuer URL for OpenID Connect Discovery, without `/.well-known/openid-configuration`.
     #[serde(rename = "OIDCDiscoveryURL")]
     pub oidc_discovery_url: String,
-    /// PEM of the authorities that `OIDCDiscoveryURL` is verified with; empty means the system's.
+    /// PEM of the CA certificates that verify `OIDCDiscoveryURL`; empty means the system's.
     #[serde(rename = "OIDCDiscoveryCACert")]
     pub oidc_discovery_ca_cert: String,
-    /// Algorithms that may have been used; empty means RS256 only.
+    /// Accepted signature algorithms; empty means RS256 only.
     #[serde(rename = "JWTSupportedAlgs")]
     pub supported_algorithms: Vec<JwtAlgorithm>,
-    /// What `iss` must be; empty means anything.
+    /// Required value of `iss`; empty accepts any.
     pub bound_issuer: String,
-    /// Of which `aud` must have one; empty means that `aud` must be absent, and with
-    /// `OIDCDiscoveryURL` that it may be anything.
+    /// Accepted values of `aud`. If empty, tokens must have no `aud`, except that with
+    /// `OIDCDiscoveryURL` any is accepted.
     pub bound_audiences: Vec<String>,
-    /// Claims that become `value.<name>`.
+    /// Maps claims to variables `value.<name>`.
     pub claim_mappings: BTreeMap<String, String>,
-    /// Claims that become `list.<name>`.
+    /// Maps claims to variables `list.<name>`.
     pub list_claim_mappings: BTreeMap<String, String>,
-    /// Validity after the later of `iat` and `nbf` when there is no `exp`: 150 s by default, none
-    /// when negative.
+    /// Lifetime after the later of `iat` and `nbf` for tokens without `exp`. 0 means 150 s; a
+    /// negative value means no leeway.
     pub expiration_leeway: GoDuration,
-    /// Validity before `exp` when there is neither `nbf` nor `iat`: 150 s by default, none when
-    /// negative.
+    /// Validity before `exp` for tokens without `nbf` and `iat`. 0 means 150 s; a negative value
+    /// means no leeway.
     pub not_before_leeway: GoDuration,
-    /// Difference of clocks that is put up with: 60 s by default, none when negative.
+    /// Tolerated clock skew. 0 means 60 s; a negative value means none.
     pub clock_skew_leeway: GoDuration,
 }
 
-/// Claims that are not accepted.
+/// Claims that were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ClaimError(String);
 
 impl JwtConfig {
-    /// Reads the settings of an auth method.
+    /// Parses the settings of an auth method.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] names the first setting that is unknown or of the wrong type.
+    /// [`Invalid`] names the first setting that is unknown or has the wrong type.
     pub fn from_map(config: &Opaque) -> Result<Self, Invalid> {
         method_config::settings(config, "jwt")
     }
 
-    /// Where the keys are.
+    /// The source of the keys.
     pub fn key_source(&self) -> KeySource<'_> {
         let at = |url, ca| Location { url, ca };
         if !self.jwks_url.is_empty() {
@@ -127,7 +126,7 @@ impl JwtConfig {
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first setting that cannot be accepted.
+    /// [`Invalid`] names the first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
         self.validate_key_source()?;
         for (i, key) in self.keys.iter().enumerate() {
@@ -200,7 +199,7 @@ impl JwtConfig {
         Ok(())
     }
 
-    /// Algorithms that may have been used.
+    /// Accepted signature algorithms.
     pub fn algorithms(&self) -> &[JwtAlgorithm] {
         match self.supported_algorithms.as_slice() {
             [] => &[JwtAlgorithm::Rs256],
@@ -208,7 +207,7 @@ impl JwtConfig {
         }
     }
 
-    /// The variables of every login, with empty values: what selectors and templates may use.
+    /// The variables of every login, with empty values, which selectors and templates may use.
     pub fn known_variables(&self) -> Variables {
         let texts = self.claim_mappings.values();
         let lists = self.list_claim_mappings.values();
@@ -225,11 +224,11 @@ impl JwtConfig {
         }
     }
 
-    /// The variables of a login from its claims. A claim that is missing gives an empty value.
+    /// Extracts the variables of a login from its claims. Missing claims yield empty values.
     ///
     /// # Errors
     ///
-    /// [`ClaimError`] names a claim that is an object, or a list where a single value is wanted.
+    /// [`ClaimError`] names a claim that is an object, or a list where a single value is required.
     pub fn project(&self, claims: &Opaque) -> Result<Variables, ClaimError> {
         let mut variables = self.known_variables();
         let shape = |claim: &str, wanted: &str| {
@@ -261,11 +260,11 @@ impl JwtConfig {
         Ok(variables)
     }
 
-    /// Judges the claims of a token whose signature is good: issuer, audience and time.
+    /// Validates the claims of a token with a verified signature: issuer, audience and time.
     ///
     /// # Errors
     ///
-    /// [`ClaimError`] says which claim is not accepted and what it should be.
+    /// [`ClaimError`] names the refused claim and the expected value.
     pub fn verify_claims(&self, claims: &Opaque, now: SystemTime) -> Result<(), ClaimError> {
         if !self.bound_issuer.is_empty() {
             let issuer = claims
@@ -353,7 +352,8 @@ impl JwtConfig {
     }
 }
 
-/// What OpenID Connect asks of a token besides its signature: the issuer, and that it ends.
+/// OpenID Connect requirements in addition to the signature: the issuer matches and the token
+/// expires.
 fn verify_discovered(claims: &Opaque, issuer: &str) -> Result<(), ClaimError> {
     let named = claims.get("iss").and_then(Value::as_str);
     let named = named.unwrap_or_default();
@@ -370,7 +370,7 @@ fn verify_discovered(claims: &Opaque, issuer: &str) -> Result<(), ClaimError> {
     }
 }
 
-/// Zero means the default, negative means none.
+/// 0 means the default, a negative value means none.
 fn leeway(configured: GoDuration, default: Duration) -> Duration {
     if configured.is_zero() {
         default
@@ -379,7 +379,7 @@ fn leeway(configured: GoDuration, default: Duration) -> Duration {
     }
 }
 
-/// A claim by its name, or by a JSON pointer that starts with `/`.
+/// Looks up a claim by name, or by JSON pointer if it starts with `/`.
 fn lookup<'a>(claims: &'a Opaque, name: &str) -> Option<&'a Value> {
     let Some(pointer) = name.strip_prefix('/') else {
         return claims.get(name).filter(|value| !value.is_null());
@@ -399,7 +399,7 @@ fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(flag) => Some(flag.to_string()),
-        // Fractions are cut off, as Consul does.
+        // Fractions are truncated, as in Consul.
         Value::Number(number) => Some(match number.as_f64() {
             Some(fraction) if number.is_f64() => format!("{:.0}", fraction.trunc()),
             _ => number.to_string(),
@@ -408,7 +408,7 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// A time in seconds since 1970; zero and absent are the same, as issuers write both.
+/// A time in seconds since 1970. 0 counts as absent, since some issuers write it.
 fn numeric_date(claims: &Opaque, name: &str) -> Result<Option<Duration>, ClaimError> {
     match claims.get(name) {
         None | Some(Value::Null) => Ok(None),

@@ -1,5 +1,5 @@
-//! Settings of the `kubernetes` auth method, and what a reviewed token says. The API server is asked by
-//! the caller.
+//! Settings of the `kubernetes` auth method, and identities of reviewed tokens. Callers send the
+//! requests to the API server.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
 use crate::secret::Secret;
 
-/// What the user names of service accounts begin with.
+/// Prefix of the user names of service accounts.
 const USER_PREFIX: &str = "system:serviceaccount:";
 
-/// The annotation of a ServiceAccount that holds another name for it. Consul's.
+/// The ServiceAccount annotation that overrides its name, as in Consul.
 pub const SERVICE_NAME_ANNOTATION: &str = "consul.hashicorp.com/service-name";
 
 /// Settings of the `kubernetes` auth method.
@@ -23,7 +23,7 @@ pub const SERVICE_NAME_ANNOTATION: &str = "consul.hashicorp.com/service-name";
 pub struct KubernetesConfig {
     /// The API server: `host`, `host:port` or a URL; without a scheme it is `https`.
     pub host: String,
-    /// PEM of the authorities that the API server is verified with.
+    /// PEM of the CA certificates that verify the API server.
     #[serde(rename = "CACert")]
     pub ca_cert: String,
     /// The token of a service account that may create TokenReviews and read ServiceAccounts.
@@ -31,30 +31,30 @@ pub struct KubernetesConfig {
     pub service_account_jwt: Secret,
 }
 
-/// A service account that an API server has vouched for.
+/// A service account that an API server has authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
     /// Its namespace.
     pub namespace: String,
-    /// Its name, or that of its annotation.
+    /// Its name, or the one set by its annotation.
     pub name: String,
     /// Its UID.
     pub uid: String,
 }
 
 impl KubernetesConfig {
-    /// Reads the settings of an auth method.
+    /// Parses the settings of an auth method.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] names the first setting that is unknown or of the wrong type.
+    /// [`Invalid`] names the first setting that is unknown or has the wrong type.
     pub fn from_map(config: &Opaque) -> Result<Self, Invalid> {
         method_config::settings(config, "kubernetes")
     }
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first setting that cannot be accepted.
+    /// [`Invalid`] names the first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
         if self.host.is_empty() {
             let reason = "it must name the Kubernetes API server, as in https://10.0.0.1:443";
@@ -74,7 +74,7 @@ impl KubernetesConfig {
         Ok(())
     }
 
-    /// The API server's URL, without a slash at its end.
+    /// The API server's URL, without a trailing slash.
     pub fn url(&self) -> String {
         let host = self.host.trim_end_matches('/');
         match host.contains("://") {
@@ -83,7 +83,7 @@ impl KubernetesConfig {
         }
     }
 
-    /// The variables of every login, with empty values: what selectors and templates may use.
+    /// The variables of every login, with empty values, which selectors and templates may use.
     pub fn known_variables(&self) -> Variables {
         ServiceAccount {
             namespace: String::new(),
@@ -95,10 +95,10 @@ impl KubernetesConfig {
 }
 
 impl ServiceAccount {
-    /// Reads a user name, `system:serviceaccount:<namespace>:<name>`. `None` for other users.
+    /// Parses a user name, `system:serviceaccount:<namespace>:<name>`. `None` for other users.
     pub fn of_user(user: &str, uid: &str) -> Option<Self> {
         let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
-        // They become a part of a path.
+        // Both become path segments.
         let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
         let good = |text: &str| text.starts_with(word) && !text.contains(|c: char| !word(c));
         let good = |text| good(text) && !text.starts_with('.');
@@ -109,7 +109,7 @@ impl ServiceAccount {
         })
     }
 
-    /// What selectors and templates use.
+    /// Variables for selectors and templates.
     pub fn variables(&self) -> Variables {
         let values = [
             ("namespace", &self.namespace),
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_names_of_service_accounts_are_read_and_others_are_not() {
+    fn only_user_names_of_service_accounts_are_parsed() {
         let account = ServiceAccount::of_user("system:serviceaccount:shop:web", "u-1").unwrap();
         assert_eq!((&*account.namespace, &*account.name), ("shop", "web"));
         assert_eq!(account.variables().values["serviceaccount.uid"], "u-1");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_work_are_named() {
+    fn invalid_settings_are_named() {
         let good = KubernetesConfig {
             host: "10.0.0.1:6443".to_owned(),
             ca_cert: "-----BEGIN CERTIFICATE-----\n".to_owned(),

@@ -1,4 +1,4 @@
-//! What tokens and roles are linked to alike.
+//! The links that tokens and roles have in common.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(crate) struct Links<'a> {
 impl<'a> Links<'a> {
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted.
+    /// [`Invalid`] names the first invalid field.
     pub(crate) fn validate(&self, own: &Tenancy) -> Result<(), Invalid> {
         if !own.is_default_namespace() && !self.nodes.is_empty() {
             return Err(Invalid::new(
@@ -59,7 +59,7 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// What identities and templates contribute to a hash.
+    /// What identities and templated policies contribute to the content hash.
     pub(crate) fn hashed(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let services = self.services.iter().flat_map(|identity| {
             let datacenters = identity.datacenters.iter().map(String::as_str);
@@ -72,8 +72,9 @@ impl<'a> Links<'a> {
             .chain(self.templates.iter().flat_map(TemplatedPolicy::hashed))
     }
 
-    /// What a node's rules say in other namespaces, if any of these is a node's: its services may be of
-    /// all of them. The text of the policy says only what it says in its own.
+    /// The rules of node identities in other namespaces, if there are any node identities: a node's
+    /// services may be in any namespace. The policy text only contains the rules of its own
+    /// namespace.
     pub(crate) fn rules_elsewhere(&self, own: &Tenancy, datacenter: &str) -> Option<Rules> {
         let nodes = self.nodes.iter().map(NodeIdentity::policy);
         let templates = self.templates.iter().filter(|one| one.is_of_node());
@@ -85,7 +86,7 @@ impl<'a> Links<'a> {
         any.then(Rules::reading_services_of_every_namespace)
     }
 
-    /// The policies that identities and templates stand for, in the tenancy of what has them.
+    /// The policies that identities and templated policies expand to, in the tenancy of their owner.
     pub(crate) fn policies(&self, own: &Tenancy) -> Vec<Policy> {
         let services = self.services.iter().map(ServiceIdentity::policy);
         let nodes = self.nodes.iter().map(NodeIdentity::policy);
@@ -95,13 +96,13 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Removes what is there twice, and fills in the ids of templates.
+/// Removes duplicates and sets the ids of templates.
 pub(crate) fn normalize(
     services: &mut Vec<ServiceIdentity>,
     nodes: &mut Vec<NodeIdentity>,
     templates: &mut Vec<TemplatedPolicy>,
 ) {
-    // The datacenters of one service are put together; a service without any holds in all.
+    // Entries of one service are merged. One without datacenters is valid in all of them.
     let mut merged: Vec<ServiceIdentity> = Vec::new();
     for mut identity in std::mem::take(services) {
         let same = |known: &&mut ServiceIdentity| known.service_name == identity.service_name;

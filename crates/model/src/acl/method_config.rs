@@ -1,4 +1,4 @@
-//! How the settings of an auth method are read and checked, of whichever type it is.
+//! Parsing and validation that the settings of all auth method types have in common.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::invalid::Invalid;
 use crate::json::decode::{DecodeError, Opaque, UnknownFields, from_value};
 
-/// Reads the settings of a type; empty values count as absent.
+/// Parses type-specific settings; empty values count as absent.
 pub(super) fn settings<T: DeserializeOwned>(config: &Opaque, kind: &str) -> Result<T, Invalid> {
     let mut own = config.clone();
     own.retain(|_, value| !value.is_null() && value.as_str() != Some(""));
@@ -20,7 +20,7 @@ pub(super) fn settings<T: DeserializeOwned>(config: &Opaque, kind: &str) -> Resu
     })
 }
 
-/// Whether a URL can be asked.
+/// Validates that a URL can be requested.
 pub(super) fn validate_url(field: &str, url: &str) -> Result<(), Invalid> {
     let rest = url
         .strip_prefix("https://")
@@ -37,7 +37,7 @@ pub(super) fn validate_url(field: &str, url: &str) -> Result<(), Invalid> {
     ))
 }
 
-/// Whether a text may be the PEM of certificates. What is in it, the caller finds out.
+/// Validates that a text looks like PEM certificates. The caller parses them.
 pub(super) fn validate_ca(field: &str, pem: &str) -> Result<(), Invalid> {
     if pem.contains("-----BEGIN CERTIFICATE-----") && !pem.contains("PRIVATE KEY") {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Access control: tokens, the policies and roles that they are linked to, what they permit, and how
-//! logins become tokens.
+//! Access control: tokens, policies and roles, the permissions that they grant, and how logins create
+//! tokens.
 
 mod auth_method;
 mod authorizer;

@@ -1,14 +1,14 @@
-//! Whose a row of access control is: the partition and the namespace that it shows.
+//! The tenancy of an ACL row, from its partition and namespace fields.
 
 use crate::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use crate::tenancy::{Tenancy, TenancyName};
 
-/// What is of a namespace and shows it.
+/// A row with partition and namespace fields.
 pub trait Owned {
-    /// The partition and the namespace that it names; a default one is not named in rows.
+    /// Its partition and namespace; default names are empty in rows.
     fn names(&self) -> (&TenancyName, &TenancyName);
 
-    /// The same as the one of a tenancy.
+    /// Returns the row with its tenancy set.
     #[must_use]
     fn within(self, tenancy: &Tenancy) -> Self;
 }
@@ -17,12 +17,12 @@ macro_rules! owned {
     ($($row:ty),+) => {
         $(
             impl $row {
-                /// Whose it is.
+                /// The row's tenancy.
                 pub fn tenancy(&self) -> Tenancy {
                     Tenancy::new(&self.partition, &self.namespace)
                 }
 
-                /// The same as the one of a tenancy.
+                /// Returns the row with its tenancy set.
                 #[must_use]
                 pub fn of(mut self, tenancy: &Tenancy) -> Self {
                     self.partition = tenancy.shown_partition();

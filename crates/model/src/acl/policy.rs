@@ -1,4 +1,4 @@
-//! Policies: rules under a name.
+//! Policies: named sets of rules.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +21,10 @@ pub const GLOBAL_READ_ONLY: &str = "builtin/global-read-only";
 /// Name of the policy that every new namespace gets.
 pub const NAMESPACE_MANAGEMENT: &str = "namespace-management";
 
-/// What the names of policies that exist from the start begin with.
+/// Name prefix reserved for built-in policies.
 const BUILTIN: &str = "builtin/";
 
-/// Rules that tokens and roles are linked to.
+/// Named rules that tokens and roles link to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Policy {
@@ -33,20 +33,20 @@ pub struct Policy {
     pub id: String,
     /// Unique.
     pub name: String,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub description: String,
-    /// The rules in HCL or JSON, as they were written.
+    /// The rules in HCL or JSON, verbatim.
     pub rules: String,
-    /// Datacenters in which it holds; empty means all.
+    /// Datacenters in which it is valid; empty means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub datacenters: Vec<String>,
-    /// Filled in when it is shown.
+    /// Computed for responses; never stored.
     #[serde(skip_serializing_if = "ContentHash::is_none")]
     pub hash: ContentHash,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -56,7 +56,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The policies that exist from the start. They can be renamed and described, not changed.
+    /// The built-in policies. Their names and descriptions can be changed, but not their rules.
     pub fn builtin() -> [Policy; 2] {
         let policy = |id: &str, name: &str, access: &str, description: &str| Policy {
             id: id.to_owned(),
@@ -83,7 +83,7 @@ impl Policy {
         ]
     }
 
-    /// The policy that every new namespace gets: its own people may change all that is in it.
+    /// The policy that every new namespace gets; it permits managing everything in that namespace.
     pub fn namespace_management(id: String) -> Policy {
         Policy {
             id,
@@ -98,12 +98,12 @@ impl Policy {
         }
     }
 
-    /// The policy with this id, if it exists from the start.
+    /// The built-in policy with this id.
     pub fn builtin_by_id(id: &str) -> Option<Policy> {
         Policy::builtin().into_iter().find(|policy| policy.id == id)
     }
 
-    /// Whether it holds in a datacenter.
+    /// Whether it is valid in a datacenter.
     pub fn is_valid_in(&self, datacenter: &str) -> bool {
         self.datacenters.is_empty()
             || self
@@ -112,7 +112,7 @@ impl Policy {
                 .any(|known| known.eq_ignore_ascii_case(datacenter))
     }
 
-    /// The policy as people see it.
+    /// The policy as the API returns it.
     #[must_use]
     pub fn shown(&self) -> Policy {
         let own = [&*self.name, &*self.description, &*self.rules];
@@ -123,11 +123,11 @@ impl Policy {
         }
     }
 
-    /// The rules as values.
+    /// Parses the rules.
     ///
     /// # Errors
     ///
-    /// [`InvalidRules`], also for rules that a policy of its namespace may not have.
+    /// [`InvalidRules`] also for rules that a policy of its namespace may not contain.
     pub fn parsed(&self) -> Result<Rules, InvalidRules> {
         let rules = Rules::parse(&self.rules)?;
         let own = self.tenancy();
@@ -140,12 +140,12 @@ impl Policy {
         })
     }
 
-    /// The rules as values, of a policy that an identity or a template stands for. Of a template, a
-    /// namespace has what it can say there: what is of the partition or of the mesh is left out.
+    /// Parses the rules of a policy that an identity or template expands to. Rules of templates that
+    /// its namespace may not contain, those of the partition or the whole mesh, are dropped.
     ///
     /// # Errors
     ///
-    /// [`InvalidRules`], which templates have not.
+    /// [`InvalidRules`] never occurs for built-in templates.
     pub fn parsed_template(&self) -> Result<Rules, InvalidRules> {
         let rules = Rules::parse(&self.rules)?;
         Ok(rules.permitted_within(&self.tenancy()))
@@ -153,8 +153,7 @@ impl Policy {
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted, but for the rules: see
-    /// [`Policy::parsed`].
+    /// [`Invalid`] names the first invalid field. Rules are not checked here; see [`Policy::parsed`].
     pub fn validate(&self) -> Result<(), Invalid> {
         let refuse = |reason: &str| Err(Invalid::new("Name", reason));
         let builtin = Policy::builtin_by_id(&self.id);
@@ -179,7 +178,7 @@ impl Policy {
     }
 }
 
-/// One access level for every resource and name; Consul's text.
+/// Rules with one access level for every resource and name; the text is Consul's.
 fn every_resource(access: &str) -> String {
     let mut text = String::new();
     for resource in [
@@ -209,7 +208,7 @@ fn every_resource(access: &str) -> String {
     text
 }
 
-/// A policy that a token is linked to, by id, name or both.
+/// A link to a policy, by id, name or both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PolicyLink {
@@ -221,7 +220,7 @@ pub struct PolicyLink {
 }
 
 impl PolicyLink {
-    /// The policy that permits everything.
+    /// Link to the policy that permits everything.
     pub fn global_management() -> Self {
         PolicyLink {
             id: GLOBAL_MANAGEMENT_ID.to_owned(),
@@ -229,7 +228,7 @@ impl PolicyLink {
         }
     }
 
-    /// Whether it is the policy that permits everything.
+    /// Whether it links to the policy that permits everything.
     pub fn is_global_management(&self) -> bool {
         self.name == GLOBAL_MANAGEMENT || self.id == GLOBAL_MANAGEMENT_ID
     }

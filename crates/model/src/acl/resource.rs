@@ -1,23 +1,23 @@
-//! What a rule is about, by kind and by name, and how far it goes.
+//! Resources, names and access levels of rules.
 
 use std::fmt;
 
-/// How far a rule goes. In the order in which one takes precedence over another for the same names:
-/// what is denied anywhere is denied.
+/// Access level of a rule. Ordered by precedence among rules for the same names; deny takes
+/// precedence over all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// Looking at one.
+    /// Read only.
     Read,
-    /// Reading, and listing what there is. Keys only.
+    /// Read and list. For keys only.
     List,
-    /// Everything.
+    /// Full access.
     Write,
-    /// Nothing.
+    /// No access.
     Deny,
 }
 
 impl Access {
-    /// Consul reads the names without regard to case.
+    /// Parses an access level. Names are case-insensitive, as in Consul.
     pub(super) fn parse(text: &str) -> Option<Self> {
         [Access::Read, Access::List, Access::Write, Access::Deny]
             .into_iter()
@@ -34,7 +34,7 @@ impl Access {
         }
     }
 
-    /// Whether a rule of this level permits what asks for `wanted`.
+    /// Whether a rule of this level permits `wanted`.
     pub const fn permits(self, wanted: Access) -> bool {
         match (self, wanted) {
             (Access::Write, _) | (Access::Read, Access::Read) => true,
@@ -44,23 +44,23 @@ impl Access {
     }
 }
 
-/// What rules are about.
+/// Resource kinds of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are those of rules")]
 pub enum Resource {
     Acl,
     Agent,
     Event,
-    /// The intentions of which a service is the destination. Written inside rules of services.
+    /// The intentions of a destination service. Set inside of service rules.
     Intention,
     Key,
     Keyring,
     Mesh,
-    /// Namespaces themselves, not what is in them.
+    /// Namespaces themselves, not their contents.
     Namespace,
     Node,
     Operator,
-    /// Partitions themselves, not what is in them.
+    /// Partitions themselves, not their contents.
     Partition,
     Peering,
     Query,
@@ -69,7 +69,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All of them.
+    /// All resources.
     pub const ALL: [Resource; 15] = [
         Resource::Acl,
         Resource::Agent,
@@ -88,7 +88,7 @@ impl Resource {
         Resource::Session,
     ];
 
-    /// The name in rules, permissions and questions.
+    /// The name in rules, permissions and permission checks.
     pub const fn as_str(self) -> &'static str {
         match self {
             Resource::Acl => "acl",
@@ -109,7 +109,7 @@ impl Resource {
         }
     }
 
-    /// Whether rules of it are about names. The others are about all of it.
+    /// Whether rules apply to names. Otherwise one rule covers the whole resource.
     pub const fn has_names(self) -> bool {
         !matches!(
             self,
@@ -121,7 +121,7 @@ impl Resource {
         )
     }
 
-    /// Whether it is of the mesh as a whole, and of no other partition than the default one.
+    /// Whether it belongs to the whole mesh and exists only in the default partition.
     pub(super) const fn is_of_mesh(self) -> bool {
         matches!(
             self,
@@ -129,12 +129,12 @@ impl Resource {
         )
     }
 
-    /// Whether it is of a partition, and of none of its namespaces.
+    /// Whether it belongs to a partition rather than to a namespace.
     pub(super) const fn is_of_partition(self) -> bool {
         matches!(self, Resource::Agent | Resource::Mesh | Resource::Peering)
     }
 
-    /// The resource with this name.
+    /// Finds a resource by name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.as_str() == name)
     }
@@ -146,13 +146,13 @@ impl fmt::Display for Resource {
     }
 }
 
-/// Which names a rule is about.
+/// Names that a rule applies to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Names {
-    /// All there is, of a resource without names.
+    /// The whole resource, for resources without names.
     All,
-    /// This one.
+    /// This name only.
     Exact(String),
-    /// Those that start with this, which may be empty.
+    /// Names with this prefix, which may be empty.
     Prefix(String),
 }

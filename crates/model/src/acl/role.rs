@@ -1,4 +1,4 @@
-//! Roles: what several tokens are linked to together.
+//! Roles: named sets of policies and identities that tokens link to.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
 use crate::tenancy::TenancyName;
 
-/// What several tokens are linked to together.
+/// A named set of policies and identities.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Role {
@@ -21,27 +21,27 @@ pub struct Role {
     pub id: String,
     /// Unique.
     pub name: String,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub description: String,
     /// Linked policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyLink>,
-    /// Services that its tokens may be.
+    /// Linked service identities.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub service_identities: Vec<ServiceIdentity>,
-    /// Nodes that its tokens may be.
+    /// Linked node identities.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_identities: Vec<NodeIdentity>,
-    /// Policies from templates.
+    /// Linked templated policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub templated_policies: Vec<TemplatedPolicy>,
-    /// Filled in when it is shown.
+    /// Computed for responses; never stored.
     #[serde(skip_serializing_if = "ContentHash::is_none")]
     pub hash: ContentHash,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -51,7 +51,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// Removes what is there twice, and fills in the ids of templates.
+    /// Removes duplicates and sets the ids of templates.
     pub fn normalize(&mut self) {
         links::normalize(
             &mut self.service_identities,
@@ -60,7 +60,7 @@ impl Role {
         );
     }
 
-    /// The same with its hash.
+    /// Returns the value with its hash set.
     #[must_use]
     pub fn hashed(self) -> Self {
         let links = self.policies.iter().map(|link| &*link.id);
@@ -83,19 +83,19 @@ impl Role {
         }
     }
 
-    /// What its identities say in other namespaces besides.
+    /// The rules that its identities imply in other namespaces.
     pub fn rules_elsewhere(&self, datacenter: &str) -> Option<Rules> {
         self.links().rules_elsewhere(&self.tenancy(), datacenter)
     }
 
-    /// The policies that its identities and templates stand for.
+    /// The policies that its identities and templated policies expand to.
     pub fn own_policies(&self) -> Vec<Policy> {
         self.links().policies(&self.tenancy())
     }
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted.
+    /// [`Invalid`] names the first invalid field.
     pub fn validate(&self) -> Result<(), Invalid> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
         let length = 1..=256;

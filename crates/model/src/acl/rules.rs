@@ -1,8 +1,8 @@
-//! The rules of a policy: what may be done with which names.
+//! The rules of a policy.
 //!
-//! A rule is about all names of a resource, those that start with a prefix, or one name. It permits
-//! up to an access level, or denies. It holds in the namespace of its policy, or in those that the
-//! block around it names. Which rule decides is said in [`crate::acl::Authorizer`].
+//! A rule applies to a whole resource, to names with a prefix, or to one name. It grants an access
+//! level or denies access. It is valid in the policy's namespace, or in those of the block around it.
+//! [`crate::acl::Authorizer`] defines the precedence of rules.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ use crate::tenancy::Tenancy;
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rule {
-    /// What it is about.
+    /// The resource.
     pub resource: Resource,
-    /// Which of them.
+    /// The names that it applies to.
     pub names: Names,
-    /// How far it goes.
+    /// The access level.
     pub access: Access,
-    /// How far it goes for the intentions of these services. Without, reading and writing the
-    /// services is reading their intentions. For services only.
+    /// Access level for the intentions of these services; for services only. If unset, reading or
+    /// writing the services permits reading their intentions.
     pub intentions: Option<Access>,
-    /// Whose names they are.
+    /// The tenancies in which it is valid.
     pub scope: Scope,
 }
 
@@ -31,18 +31,18 @@ pub struct Rule {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
-/// Rules that cannot be accepted. The texts begin as Consul's do.
+/// Rules that were refused. The texts start as Consul's do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRules(String);
 
 impl Rules {
-    /// Reads rules in HCL or JSON. An empty text has none.
+    /// Parses rules in HCL or JSON. An empty text has no rules.
     ///
     /// # Errors
     ///
-    /// [`InvalidRules`] says where the text cannot be read, or which rule is not one. Resources and
-    /// fields that do not exist are refused: a rule that is not applied is no rule.
+    /// [`InvalidRules`] locates the syntax error or names the invalid rule. Unknown resources and
+    /// fields are refused, since a rule that is silently ignored would be dangerous.
     pub fn parse(text: &str) -> Result<Self, InvalidRules> {
         let unreadable = |reason: &dyn fmt::Display| {
             InvalidRules(format!("Failed to parse ACL rules: {reason}"))
@@ -60,25 +60,25 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// Whether a policy of this tenancy may have these rules. A namespace's own say nothing about
-    /// others, and neither do a partition's; what is of the mesh or of a partition as a whole, rules
-    /// of other namespaces than `default` cannot be about.
+    /// Checks that a policy of this tenancy may contain these rules. Rules of a namespace must not
+    /// apply to other namespaces, nor those of a partition to other partitions. Rules about resources
+    /// of the whole mesh or partition are only permitted in the `default` namespace.
     ///
     /// # Errors
     ///
-    /// [`InvalidRules`] names the first rule that it may not have.
+    /// [`InvalidRules`] names the first refused rule.
     pub fn check_within(&self, own: &Tenancy) -> Result<(), InvalidRules> {
         self.iter().try_for_each(|rule| rule.check_within(own))
     }
 
-    /// Those that a policy of this tenancy may have.
+    /// Drops the rules that a policy of this tenancy may not contain.
     #[must_use]
     pub(crate) fn permitted_within(self, own: &Tenancy) -> Self {
         let permitted = |rule: &Rule| rule.check_within(own).is_ok();
         self.0.into_iter().filter(permitted).collect()
     }
 
-    /// Seeing every service of every namespace of the own partition.
+    /// Rules that permit reading every service in every namespace of the policy's partition.
     pub(crate) fn reading_services_of_every_namespace() -> Self {
         let everywhere = Scope::everywhere();
         Self(vec![Rule {
@@ -93,7 +93,7 @@ impl Rules {
         }])
     }
 
-    /// The same, and for those outside of blocks also what they say in every namespace.
+    /// Extends rules outside of blocks to every namespace.
     #[must_use]
     pub(crate) fn and_everywhere(self) -> Self {
         let everywhere = |rule: &Rule| Rule {
@@ -105,7 +105,7 @@ impl Rules {
         Self(self.0.into_iter().chain(everywhere).collect())
     }
 
-    /// The rules, as they were written.
+    /// The rules, in the order of the text.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter()
     }
@@ -175,14 +175,14 @@ fn already_set(name: &str) -> InvalidRules {
     ))
 }
 
-/// Adds what stands behind one name at the top of a text, or of a block of a namespace or partition.
+/// Adds the rules of one top-level name of a text, or of one inside a namespace or partition block.
 fn add(rules: &mut Vec<Rule>, scope: &Scope, name: &str, node: Node) -> Result<(), InvalidRules> {
     let (stem, prefix) = match name.strip_suffix("_prefix") {
         Some(stem) => (stem, true),
         None => (name, false),
     };
     if stem == "identity" {
-        // Consul takes them and makes no use of them since 1.20.
+        // Accepted and ignored, as by Consul since 1.20.
         return Ok(());
     }
     let unknown = || {
@@ -236,7 +236,7 @@ fn add(rules: &mut Vec<Rule>, scope: &Scope, name: &str, node: Node) -> Result<(
     Ok(())
 }
 
-/// A block with a name: `service_prefix "web" {`.
+/// A labelled block: `service_prefix "web" {`.
 #[derive(Clone, Copy)]
 struct Block<'t> {
     name: &'t str,
@@ -254,7 +254,8 @@ impl Block<'_> {
     }
 }
 
-/// Adds the rules in a block of namespaces or partitions, and the one about these themselves.
+/// Adds the rules in a namespace or partition block, and the rule about the namespace or partition
+/// itself.
 fn add_tenants(
     rules: &mut Vec<Rule>,
     around: &Scope,
@@ -290,12 +291,12 @@ fn add_tenants(
     Ok(())
 }
 
-/// The access level that a text stands for, of those that the resource has.
+/// Parses an access level; `list` permits that level as well.
 fn level(text: &str, list: bool) -> Option<Access> {
     Access::parse(text).filter(|access| list || *access != Access::List)
 }
 
-/// The names that stand behind a resource. JSON may write an object as a list of objects.
+/// The labelled objects of a resource. JSON may encode an object as a list of objects.
 fn objects(name: &str, node: Node) -> Result<Vec<(String, Node)>, InvalidRules> {
     let bad = || {
         InvalidRules(format!(
@@ -319,7 +320,7 @@ fn objects(name: &str, node: Node) -> Result<Vec<(String, Node)>, InvalidRules> 
     }
 }
 
-/// The blocks of one name.
+/// The bodies of the blocks with one name.
 fn bodies_of(
     name: &str,
     segment: &str,
@@ -340,7 +341,7 @@ fn bodies_of(
     }
 }
 
-/// The rule of one block.
+/// Parses the rule of one block.
 fn named_rule(
     scope: &Scope,
     block: Block<'_>,
@@ -365,7 +366,7 @@ fn named_rule(
         };
         let Node::Text(text) = node else {
             return Err(InvalidRules(format!(
-                "Failed to parse ACL rules: {field:?} of {name} {segment:?} is no text"
+                "Failed to parse ACL rules: {field:?} of {name} {segment:?} is not text"
             )));
         };
         if known.replace(text).is_some() {

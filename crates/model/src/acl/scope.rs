@@ -1,25 +1,24 @@
-//! Whose resources a rule is about: those of namespaces of partitions. What may be done with them is
-//! said by the rule.
+//! Scopes of rules: the partitions and namespaces in which a rule is valid.
 
 use std::sync::Arc;
 
 use crate::acl::resource::{Names, Resource};
 use crate::tenancy::{DEFAULT_TENANCY, Tenancy};
 
-/// Which namespaces, or which partitions.
+/// Selects namespaces or partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenants {
-    /// That of the policy.
+    /// The policy's own.
     #[default]
     Own,
     /// The one with this name.
     Exact(Arc<str>),
-    /// Those whose names start with this, which may be empty.
+    /// Those with this prefix, which may be empty.
     Prefix(Arc<str>),
 }
 
 impl Tenants {
-    /// Whether a namespace or partition is among them, where a policy is of `own`.
+    /// Whether a namespace or partition is selected; `own` is the policy's.
     pub(crate) fn include(&self, own: &str, name: &str) -> bool {
         match self {
             Self::Own => own == name,
@@ -40,7 +39,7 @@ impl Tenants {
         Self::Exact(DEFAULT_TENANCY.into())
     }
 
-    /// A name before a prefix, a longer prefix before a shorter one: the higher, the more specific.
+    /// Specificity: exact names above prefixes, longer prefixes above shorter ones.
     fn weight(&self) -> usize {
         match self {
             Self::Own | Self::Exact(_) => usize::MAX,
@@ -49,12 +48,12 @@ impl Tenants {
     }
 }
 
-/// Namespaces of partitions.
+/// Selects namespaces of partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
-    /// Which partitions.
+    /// The partitions.
     pub partitions: Tenants,
-    /// Which namespaces of these.
+    /// The namespaces of these partitions.
     pub namespaces: Tenants,
 }
 
@@ -68,7 +67,7 @@ impl Scope {
         }
     }
 
-    /// What a block inside of this one is about. `None` where it cannot have one.
+    /// The scope of a nested block, or `None` where such a block is not permitted.
     pub(crate) fn of_block(&self, resource: Resource, names: &Names) -> Option<Self> {
         let outside = *self == Self::default();
         let in_partition = self.partitions != Tenants::Own && self.namespaces == Tenants::main();
@@ -85,7 +84,8 @@ impl Scope {
         }
     }
 
-    /// Where rules about namespaces or partitions themselves hold: in what these are of.
+    /// The scope of rules about namespaces or partitions themselves, which belong to the partition or
+    /// mesh around them.
     pub(crate) fn of_tenants(&self, resource: Resource) -> Self {
         let namespaces = match resource {
             Resource::Namespace if self.partitions != Tenants::Own => Tenants::main(),
@@ -97,7 +97,7 @@ impl Scope {
         }
     }
 
-    /// The same for a policy of a tenancy, by names.
+    /// Replaces [`Tenants::Own`] with the names of the policy's tenancy.
     pub(crate) fn resolved(&self, own: &Tenancy) -> Self {
         let named = |tenants: &Tenants, own: &Arc<str>| match tenants {
             Tenants::Own => Tenants::Exact(own.clone()),
@@ -109,13 +109,13 @@ impl Scope {
         }
     }
 
-    /// Whether it has a tenancy, where the policy is of `own`.
+    /// Whether it includes `tenancy`; `own` is the policy's.
     pub(crate) fn holds_in(&self, own: &Tenancy, tenancy: &Tenancy) -> bool {
         self.partitions.include(&own.partition, &tenancy.partition)
             && self.namespaces.include(&own.namespace, &tenancy.namespace)
     }
 
-    /// The higher, the more specific: first by partitions.
+    /// Specificity, compared by partitions first.
     pub(crate) fn weight(&self) -> (usize, usize) {
         (self.partitions.weight(), self.namespaces.weight())
     }

@@ -1,5 +1,5 @@
-//! Selectors of binding rules: filters over the variables of a login. What a login lacks equals
-//! nothing, holds nothing, matches nothing and is empty.
+//! Selectors of binding rules: filters over the variables of a login. A variable that the login lacks
+//! is empty, and equals, contains and matches nothing.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use serde::{Serialize, Serializer};
 
 use crate::acl::variables::Variables;
 
-/// Reads a selector of an auth method with these variables, whatever their values.
+/// Validates a selector against the variables of an auth method, whatever their values.
 ///
 /// # Errors
 ///
-/// [`FilterError`] says where the selector is wrong, or which variable there is not.
+/// [`FilterError`] locates the syntax error or names the unknown variable.
 pub(super) fn check(selector: &str, known: &Variables) -> Result<(), FilterError> {
     Filter::parse(selector, known).map(|_| ())
 }
 
-/// Whether a login's variables fit a selector. A variable that the auth method does not have any more
-/// is one that the login lacks.
+/// Whether a login's variables match a selector. Variables that the auth method no longer has are
+/// treated as missing from the login.
 ///
 /// # Errors
 ///
-/// [`FilterError`] when the selector is none.
+/// [`FilterError`] when the selector is invalid.
 pub(super) fn matches(selector: &str, login: &Variables) -> Result<bool, FilterError> {
     Ok(Filter::parse(selector, &AnyFields)?.matches(&Groups(login)))
 }
@@ -52,7 +52,7 @@ impl Fields for Variables {
     }
 }
 
-/// What a login has, as `{"value": {"team": …}, "list": {"groups": […]}}`.
+/// The variables of a login as `{"value": {"team": …}, "list": {"groups": […]}}`.
 struct Groups<'a>(&'a Variables);
 
 impl Serialize for Groups<'_> {
@@ -71,7 +71,7 @@ impl Serialize for Groups<'_> {
     }
 }
 
-/// The variables whose names begin with one word.
+/// The variables whose names start with one word.
 struct Group<'a>(&'a str, &'a Variables);
 
 impl Serialize for Group<'_> {

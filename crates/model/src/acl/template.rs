@@ -1,5 +1,5 @@
-//! Policies from templates: rules for a name, of shapes that are often needed. Service and node
-//! identities are two of them.
+//! Templated policies: built-in rule templates for a name. Service and node identities are expanded
+//! with two of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,34 +8,34 @@ use crate::acl::policy::Policy;
 use crate::invalid::Invalid;
 use crate::name;
 
-/// What stands for the name in a template.
+/// Placeholder of the name in a template.
 const NAME: &str = "{{.Name}}";
 
 /// The JSON schema of variables with a name; Consul's text.
 const NAME_SCHEMA: &str = "{\n\t\"type\": \"object\",\n\t\"properties\": {\n\t\t\"name\": { \"type\": \"string\", \"$ref\": \"#/definitions/min-length-one\" }\n\t},\n\t\"required\": [\"name\"],\n\t\"definitions\": {\n\t\t\"min-length-one\": {\n\t\t\t\t\"type\": \"string\",\n\t\t\t\t\"minLength\": 1\n\t\t}\n\t}\n}";
 
-/// The FNV-1a hash of nothing, which ends the ids of Consul's policies from templates.
+/// The FNV-1a hash of the empty input, the suffix of the template ids in Consul.
 const EMPTY_FNV: &str = "6c62272e07bb014262b821756295c58d";
 
-/// A shape of rules, as the API shows it.
+/// A rule template as the API returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Template {
-    /// Never shown.
+    /// Id of the template; the API does not return it.
     #[serde(skip)]
     id: &'static str,
-    /// What tokens name it by.
+    /// Name that tokens refer to.
     #[serde(rename = "TemplateName")]
     pub name: &'static str,
     /// The JSON schema of its variables; empty when it has none.
     pub schema: &'static str,
-    /// The rules, with `{{.Name}}` for the name.
+    /// The rules, with the placeholder `{{.Name}}`.
     pub template: &'static str,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub description: &'static str,
 }
 
-/// Every template of Consul 1.21, in the order of the names.
+/// Every template of Consul 1.21, sorted by name.
 pub const TEMPLATES: [Template; 6] = [
     Template {
         id: "00000000-0000-0000-0000-000000000008",
@@ -91,12 +91,12 @@ impl Template {
         TEMPLATES.into_iter().find(|template| template.name == name)
     }
 
-    /// Whether it needs a name.
+    /// Whether it requires a name.
     pub fn needs_name(&self) -> bool {
         !self.schema.is_empty()
     }
 
-    /// The policy for a name.
+    /// Expands the template for a name.
     fn policy(&self, name: &str, datacenters: &[String]) -> Policy {
         let rules = self.template.replace(NAME, name);
         let mut id: String = rules.bytes().map(|byte| format!("{byte:02x}")).collect();
@@ -115,7 +115,7 @@ impl Template {
     }
 }
 
-/// What a template is filled with.
+/// Variables of a templated policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TemplateVariables {
@@ -124,19 +124,19 @@ pub struct TemplateVariables {
     pub name: String,
 }
 
-/// A template, filled.
+/// A template with its variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TemplatedPolicy {
-    /// The template's id, which follows from its name.
+    /// The template's id, derived from its name.
     #[serde(rename = "TemplateID", skip_serializing_if = "String::is_empty")]
     pub template_id: String,
-    /// The template.
+    /// Name of the template.
     pub template_name: String,
-    /// What it is filled with.
+    /// Values of the template's variables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template_variables: Option<TemplateVariables>,
-    /// Datacenters in which it holds; empty means all.
+    /// Datacenters in which it is valid; empty means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub datacenters: Vec<String>,
 }
@@ -147,19 +147,19 @@ impl TemplatedPolicy {
         variables.map_or("", |variables| variables.name.as_str())
     }
 
-    /// Whether it is the template of nodes.
+    /// Whether it uses the node template.
     pub(crate) fn is_of_node(&self) -> bool {
         self.template_name == NODE.name
     }
 
-    /// What it contributes to a hash.
+    /// What it contributes to the content hash.
     pub(crate) fn hashed(&self) -> impl Iterator<Item = &str> {
         let own = [&*self.template_id, &*self.template_name, self.name()];
         own.into_iter()
             .chain(self.datacenters.iter().map(String::as_str))
     }
 
-    /// Fills in the template's id.
+    /// Sets the template's id.
     pub(crate) fn normalize(&mut self) {
         if let Some(template) = Template::by_name(&self.template_name) {
             template.id.clone_into(&mut self.template_id);
@@ -168,7 +168,7 @@ impl TemplatedPolicy {
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted.
+    /// [`Invalid`] names the first invalid field.
     pub fn validate(&self) -> Result<(), Invalid> {
         let template = Template::by_name(&self.template_name).ok_or_else(|| {
             Invalid::new(
@@ -194,12 +194,13 @@ impl TemplatedPolicy {
         if !template.needs_name() {
             return Ok(());
         }
-        // Every template is filled into quotes, so that a name must not be able to close them.
+        // Names are inserted into quoted strings of every template: they must not be able to end
+        // them.
         name::validate_identity_name(self.name())
             .map_err(|error| Invalid::new("TemplateVariables.name", error.to_string()))
     }
 
-    /// The policy that it stands for. `None` when there is no such template.
+    /// The policy that it expands to, or `None` when the template does not exist.
     pub fn policy(&self) -> Option<Policy> {
         let template = Template::by_name(&self.template_name)?;
         Some(template.policy(self.name(), &self.datacenters))
@@ -207,14 +208,14 @@ impl TemplatedPolicy {
 }
 
 impl ServiceIdentity {
-    /// The policy that it stands for.
+    /// The policy that it expands to.
     pub fn policy(&self) -> Policy {
         SERVICE.policy(&self.service_name, &self.datacenters)
     }
 }
 
 impl NodeIdentity {
-    /// The policy that it stands for.
+    /// The policy that it expands to.
     pub fn policy(&self) -> Policy {
         NODE.policy(&self.node_name, std::slice::from_ref(&self.datacenter))
     }

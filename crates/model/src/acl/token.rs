@@ -1,4 +1,4 @@
-//! Tokens: a secret, and what whoever holds it is linked to.
+//! Tokens: a secret with its linked policies, roles and identities.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,11 +15,11 @@ use crate::secret::Secret;
 use crate::tenancy::{Tenancy, TenancyName};
 use crate::{duration, name, timestamp};
 
-/// Accessor id of the token that requests without one have.
+/// Accessor id of the anonymous token, which requests without a token use.
 pub const ANONYMOUS_ACCESSOR: &str = "00000000-0000-0000-0000-000000000002";
-/// Secret of the token that requests without one have.
+/// Secret of the anonymous token.
 pub const ANONYMOUS_SECRET: &str = "anonymous";
-/// A role that a token is linked to, by id, name or both.
+/// A link to a role, by id, name or both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RoleLink {
@@ -34,13 +34,13 @@ pub struct RoleLink {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Token {
-    /// The public id.
+    /// Public id.
     #[serde(rename = "AccessorID")]
     pub accessor_id: String,
-    /// What requests carry.
+    /// Secret that requests carry.
     #[serde(rename = "SecretID")]
     pub secret_id: Secret,
-    /// For people.
+    /// Free text for operators; not interpreted.
     pub description: String,
     /// Linked policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -48,43 +48,43 @@ pub struct Token {
     /// Linked roles.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RoleLink>,
-    /// Services that it may be.
+    /// Linked service identities.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub service_identities: Vec<ServiceIdentity>,
-    /// Nodes that it may be.
+    /// Linked node identities.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_identities: Vec<NodeIdentity>,
-    /// Policies from templates.
+    /// Linked templated policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub templated_policies: Vec<TemplatedPolicy>,
-    /// Whether it is valid in one datacenter only.
+    /// Whether it is valid in its own datacenter only.
     pub local: bool,
-    /// The auth method that a login used; empty for tokens that people made.
+    /// The auth method of the login that created it; empty for other tokens.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub auth_method: String,
-    /// The namespace of the auth method, where it or the token's is another one than `default`.
+    /// The auth method's namespace; set if it or the token's namespace is not `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub auth_method_namespace: TenancyName,
-    /// Time to live asked for when it is created; turned into `expiration_time`.
+    /// Requested time to live, set at creation only; converted to `expiration_time`.
     #[serde(
         rename = "ExpirationTTL",
         with = "duration::text",
         skip_serializing_if = "Duration::is_zero"
     )]
     pub expiration_ttl: Duration,
-    /// When it stops being valid; never when unset.
+    /// Expiry; unset means never.
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub expiration_time: Option<SystemTime>,
-    /// When it was made.
+    /// Time of creation.
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub create_time: Option<SystemTime>,
-    /// Filled in when it is shown.
+    /// Computed for responses; never stored.
     #[serde(skip_serializing_if = "ContentHash::is_none")]
     pub hash: ContentHash,
-    /// The namespace that it is of; not shown where that is the default one.
+    /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is of; not shown where that is the default one.
+    /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// Index of the write that created it.
@@ -94,7 +94,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// The token that requests without one have: linked to nothing.
+    /// The token that requests without a token use; it has no links.
     pub fn anonymous() -> Self {
         Token {
             accessor_id: ANONYMOUS_ACCESSOR.to_owned(),
@@ -104,23 +104,23 @@ impl Token {
         }
     }
 
-    /// Whose the auth method is that a login used.
+    /// The tenancy of the auth method that created it.
     pub fn method_tenancy(&self) -> Tenancy {
         let own = self.tenancy();
         own.resolve(&TenancyName::default(), &self.auth_method_namespace)
     }
 
-    /// Whether it is the token that requests without one have.
+    /// Whether it is the anonymous token.
     pub fn is_anonymous(&self) -> bool {
         self.accessor_id == ANONYMOUS_ACCESSOR
     }
 
-    /// Whether it is no longer valid.
+    /// Whether it has expired.
     pub fn is_expired(&self, now: SystemTime) -> bool {
         self.expiration_time.is_some_and(|end| end <= now)
     }
 
-    /// Removes what is there twice, and fills in the ids of templates.
+    /// Removes duplicates and sets the ids of templates.
     pub fn normalize(&mut self) {
         links::normalize(
             &mut self.service_identities,
@@ -129,7 +129,7 @@ impl Token {
         );
     }
 
-    /// The same with its hash.
+    /// Returns the value with its hash set.
     #[must_use]
     pub fn hashed(self) -> Self {
         let links = self.policies.iter().map(|link| &*link.id);
@@ -155,19 +155,19 @@ impl Token {
         }
     }
 
-    /// What its identities say in other namespaces besides.
+    /// The rules that its identities imply in other namespaces.
     pub fn rules_elsewhere(&self, datacenter: &str) -> Option<Rules> {
         self.links().rules_elsewhere(&self.tenancy(), datacenter)
     }
 
-    /// The policies that its identities and templates stand for.
+    /// The policies that its identities and templated policies expand to.
     pub fn own_policies(&self) -> Vec<Policy> {
         self.links().policies(&self.tenancy())
     }
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that cannot be accepted.
+    /// [`Invalid`] names the first invalid field.
     pub fn validate(&self) -> Result<(), Invalid> {
         for (field, id) in [
             ("AccessorID", self.accessor_id.as_str()),

@@ -1,15 +1,15 @@
-//! The rules about names of one resource, found by name: a prefix trie.
+//! Prefix trie of the rules about one resource's names.
 
 use patricia_tree::PatriciaMap;
 
 use crate::acl::resource::Access;
 
-/// The rules that end at one place of the trie.
+/// Rules at one node of the trie.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Leaf {
-    /// About this name.
+    /// Rule for this exact name.
     exact: Option<Access>,
-    /// About all names that start with this one.
+    /// Rule for names with this prefix.
     prefix: Option<Access>,
 }
 
@@ -19,7 +19,7 @@ impl Leaf {
     }
 }
 
-/// The rules about names of one resource.
+/// The rules about one resource's names.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trie(PatriciaMap<Leaf>);
 
@@ -32,7 +32,7 @@ impl PartialEq for Trie {
 impl Eq for Trie {}
 
 impl Trie {
-    /// Adds a rule. Of two about the same names the one that takes precedence stays.
+    /// Adds a rule. Of two rules for the same names, the one with precedence is retained.
     pub(crate) fn add(&mut self, name: &str, prefix: bool, access: Access) {
         let mut leaf = self.0.get(name).copied().unwrap_or_default();
         let rule = match prefix {
@@ -43,8 +43,7 @@ impl Trie {
         self.0.insert(name, leaf);
     }
 
-    /// The rule that decides about a name: the one about just this name, else the one about the
-    /// longest prefix.
+    /// The rule for a name: an exact match, otherwise the longest prefix.
     pub(crate) fn rule(&self, name: &str) -> Option<Access> {
         if let Some(exact) = self.0.get(name).and_then(|leaf| leaf.exact) {
             return Some(exact);
@@ -52,14 +51,14 @@ impl Trie {
         self.longest_prefix(name)
     }
 
-    /// The rule about the longest prefix of a name.
+    /// The rule for the longest matching prefix.
     fn longest_prefix(&self, name: &str) -> Option<Access> {
         let above = self.0.common_prefix_values(name.as_bytes());
         above.filter_map(|leaf| leaf.prefix).last()
     }
 
-    /// Whether some name is permitted: one rule that permits is enough. Without, the rule about all
-    /// names decides.
+    /// Whether some name is permitted: true if any rule permits it, otherwise false if a rule applies
+    /// to all names. `None` if undecided.
     pub(crate) fn any(&self, wanted: Access) -> Option<bool> {
         if self.rules().any(|rule| rule.permits(wanted)) {
             return Some(true);
@@ -67,8 +66,8 @@ impl Trie {
         self.of_all().map(|_| false)
     }
 
-    /// Whether every name is permitted: one rule that denies is enough against it. Without, the rule
-    /// about all names decides.
+    /// Whether every name is permitted: false if any rule denies one, otherwise true if a rule applies
+    /// to all names. `None` if undecided.
     pub(crate) fn all(&self, wanted: Access) -> Option<bool> {
         if self.rules().any(|rule| !rule.permits(wanted)) {
             return Some(false);
@@ -76,7 +75,7 @@ impl Trie {
         self.of_all().map(|_| true)
     }
 
-    /// Whether every name that starts with a prefix is permitted.
+    /// Whether every name with a prefix is permitted.
     pub(crate) fn below(&self, prefix: &str, wanted: Access) -> Option<bool> {
         let above = self.longest_prefix(prefix);
         let mut below = self.0.iter_prefix(prefix.as_bytes());
@@ -86,7 +85,7 @@ impl Trie {
         above.map(|rule| rule.permits(wanted))
     }
 
-    /// The rule about all names.
+    /// The rule for all names.
     fn of_all(&self) -> Option<Access> {
         self.0.get("").and_then(|leaf| leaf.prefix)
     }

@@ -1,17 +1,17 @@
-//! What a verified proof of identity says, by the names that selectors and templates use.
+//! Variables of a login, extracted from a verified proof of identity, for selectors and templates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The variables of one login, or (with empty values) of an auth method.
+/// Variables of one login or, with empty values, of an auth method.
 ///
-/// Texts have names like `value.team` or `serviceaccount.name`, lists names like `list.groups`.
+/// Texts have names like `value.team` or `serviceaccount.name`; lists have names like `list.groups`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables {
     /// Single values.
     pub values: BTreeMap<String, String>,
     /// Lists of values.
     pub lists: BTreeMap<String, Vec<String>>,
-    /// Those of both kinds that this login does not have, and whose values are empty therefore.
+    /// Names of variables of both kinds that this login lacks; their values are empty.
     pub missing: BTreeSet<String>,
 }
 
@@ -22,14 +22,14 @@ impl Variables {
         known && !self.missing.contains(name)
     }
 
-    /// Whether a name is what variables with free names begin with: `value` and `list`.
+    /// Whether a name is a group of user-defined variables: `value` or `list`.
     pub(crate) fn is_group(&self, name: &str) -> bool {
         let prefix = format!("{name}.");
         let mut names = self.values.keys().chain(self.lists.keys());
         ["value", "list"].contains(&name) && names.any(|known| known.starts_with(&prefix))
     }
 
-    /// The variables of a group that the login has.
+    /// Names of the login's variables in a group.
     pub(crate) fn group(&self, name: &str) -> impl Iterator<Item = &str> {
         let prefix = format!("{name}.");
         let names = self.values.keys().chain(self.lists.keys());

@@ -1,7 +1,7 @@
-//! `api-gateway`: the listeners of a gateway that routes are bound to, and `bound-api-gateway`: which
-//! routes are.
+//! `api-gateway`: the listeners of a gateway that routes are bound to. `bound-api-gateway`: the
+//! routes that are bound.
 //!
-//! Entries are kept and checked; no gateway of this kind is served yet, so that nothing is bound.
+//! Entries are validated and stored; no gateway of this kind is served yet, so nothing is ever bound.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
-/// The kinds that a listener can have its certificate from, the default first.
+/// Config entry kinds that a listener's certificate can refer to; the first is the default.
 const CERTIFICATES: [&str; 2] = ["inline-certificate", "file-system-certificate"];
 
 /// The listeners of one gateway.
@@ -28,21 +28,21 @@ const CERTIFICATES: [&str; 2] = ["inline-certificate", "file-system-certificate"
 pub struct ApiGateway {
     /// The service that the gateway is registered as.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Ports with their protocols.
+    /// Listeners, each with a port and a protocol.
     #[serde(serialize_with = "null_if_empty")]
     pub listeners: Vec<ApiGatewayListener>,
-    /// What became of it.
+    /// Status, as a control loop would report it.
     pub status: Status,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -55,7 +55,7 @@ pub struct ApiGateway {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ApiGatewayListener {
-    /// Its name, unique in the gateway; routes name it.
+    /// Name that routes refer to, unique in the gateway.
     pub name: String,
     /// The host name of its requests; empty means any.
     pub hostname: String,
@@ -63,38 +63,38 @@ pub struct ApiGatewayListener {
     pub port: u16,
     /// `http` or `tcp`.
     pub protocol: String,
-    /// Certificates and versions.
+    /// TLS settings.
     #[serde(rename = "TLS")]
     pub tls: ApiGatewayTls,
-    /// What holds whatever routes say.
+    /// Policy that takes precedence over that of routes.
     #[serde(rename = "Override", skip_serializing_if = "Option::is_none")]
     pub overrides: Option<ApiGatewayPolicy>,
-    /// What holds where a route says nothing.
+    /// Policy for routes without one.
     #[serde(rename = "Default", skip_serializing_if = "Option::is_none")]
     pub defaults: Option<ApiGatewayPolicy>,
 }
 
-/// TLS of a listener; without certificates it takes plain connections.
+/// TLS of a listener; without certificates it accepts plaintext connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ApiGatewayTls {
-    /// Entries with certificates.
+    /// References to certificate entries.
     #[serde(serialize_with = "null_if_empty")]
     pub certificates: Vec<ResourceReference>,
     /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
     pub max_version: String,
-    /// The same names.
+    /// Same values as the other bound.
     pub min_version: String,
     /// `TLS_…` names; not with TLS 1.3 as the lowest version.
     #[serde(serialize_with = "null_if_empty")]
     pub cipher_suites: Vec<String>,
 }
 
-/// What requests have to prove. Consul has it in its paid edition only.
+/// Authentication of requests. Consul Enterprise only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ApiGatewayPolicy {
-    /// A token.
+    /// The required token.
     #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtRequirement>,
 }
@@ -133,7 +133,7 @@ impl Entry for ApiGateway {
         &self.name
     }
 
-    /// With Consul's words.
+    /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
@@ -167,7 +167,7 @@ impl Entry for ApiGateway {
 }
 
 impl ApiGatewayListener {
-    /// Names are unique, and listeners of one port take the same requests.
+    /// Names must be unique, and listeners on one port must be compatible.
     fn validate_among(&self, earlier: &[Self]) -> Result<(), Invalid> {
         if !is_listener_name(&self.name) {
             return Err(Invalid::new(
@@ -267,7 +267,7 @@ impl ApiGatewayTls {
     }
 }
 
-/// Labels of letters, digits and dashes, with dots between them; all in lower case.
+/// Lower-case labels of letters, digits and dashes, separated by dots.
 fn is_listener_name(name: &str) -> bool {
     let end = |byte: Option<u8>| {
         byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
@@ -278,27 +278,27 @@ fn is_listener_name(name: &str) -> bool {
     })
 }
 
-/// What is bound to a gateway. Only a control loop writes it, and clients read it.
+/// Bindings of a gateway. Written only by a control loop; clients can read it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct BoundApiGateway {
     /// The gateway.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// What is bound to each listener.
+    /// Bindings of each listener.
     #[serde(serialize_with = "null_if_empty")]
     pub listeners: Vec<BoundListener>,
-    /// The routes that lead to each service.
+    /// Routes by the service that they route to.
     pub services: BTreeMap<String, Vec<ResourceReference>>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -307,16 +307,16 @@ pub struct BoundApiGateway {
     pub modify_index: u64,
 }
 
-/// What is bound to a listener.
+/// Bindings of a listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct BoundListener {
     /// The listener.
     pub name: String,
-    /// Routes.
+    /// Bound routes.
     #[serde(serialize_with = "null_if_empty")]
     pub routes: Vec<ResourceReference>,
-    /// Certificates.
+    /// Certificates in use.
     #[serde(serialize_with = "null_if_empty")]
     pub certificates: Vec<ResourceReference>,
 }

@@ -1,8 +1,8 @@
-//! `inline-certificate` and `file-system-certificate`: what API gateways show to callers outside the
-//! mesh, in the entry itself or in files on the gateway.
+//! `inline-certificate` and `file-system-certificate`: certificates that API gateways present to
+//! clients outside the mesh, in the entry itself or in files on the gateway.
 //!
-//! Entries are kept; no API gateway is served yet. That a certificate and its key fit each other is for
-//! the server to look at, which can read keys.
+//! Entries are stored; no API gateway is served yet. The server, which can parse keys, checks that a
+//! certificate matches its key.
 
 use std::collections::BTreeMap;
 
@@ -23,20 +23,20 @@ use crate::{meta, name};
 pub struct InlineCertificate {
     /// Its name.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// In PEM, with those between it and its root after it.
+    /// Certificate chain in PEM, the leaf first.
     pub certificate: String,
-    /// In PEM.
+    /// Private key in PEM.
     pub private_key: Secret,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -45,26 +45,26 @@ pub struct InlineCertificate {
     pub modify_index: u64,
 }
 
-/// Where a certificate and its key are on a gateway.
+/// Files with a certificate and its key on a gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct FileSystemCertificate {
     /// Its name.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The file with the certificate.
+    /// Path of the certificate.
     pub certificate: String,
-    /// The file with the key.
+    /// Path of the key.
     pub private_key: String,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.

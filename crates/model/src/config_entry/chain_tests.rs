@@ -1,4 +1,4 @@
-//! Routers, splitters and resolvers: what is refused, with the field that is named; and what is not.
+//! Routers, splitters and resolvers: accepted entries, and refused ones with the named field.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::entry::Entry;
 use super::{ServiceResolver, ServiceRouter, ServiceSplitter};
 
-/// What is said against an entry; nothing where it is accepted.
+/// The validation error of an entry; empty if it is accepted.
 fn refusal<T: Entry + DeserializeOwned>(mut entry: Value) -> String {
     entry["Name"] = "web".into();
     match serde_json::from_value::<T>(entry) {
@@ -37,7 +37,7 @@ fn destination(destination: Value) -> Value {
 }
 
 #[test]
-fn routes_that_cannot_be_made_are_refused() {
+fn invalid_routes_are_refused() {
     let cases = [
         (
             http(json!({"PathExact": "a"})),
@@ -93,7 +93,7 @@ fn routes_that_cannot_be_made_are_refused() {
         ),
         (
             destination(json!({"Namespace": "*"})),
-            "stands for every one",
+            "is not allowed here",
         ),
         (
             destination(json!({"RequestHeaders": {"Set": {"a b": "c"}}})),
@@ -114,7 +114,7 @@ fn routes_that_cannot_be_made_are_refused() {
 }
 
 #[test]
-fn routes_that_can_be_made_are_taken() {
+fn valid_routes_are_accepted() {
     let good = json!({"Routes": [{
         "Match": {"HTTP": {
             "PathPrefix": "/a", "Methods": ["get"],
@@ -126,7 +126,7 @@ fn routes_that_can_be_made_are_taken() {
 }
 
 #[test]
-fn splits_that_are_not_whole_are_refused() {
+fn invalid_splits_are_refused() {
     let of = |splits: Value| json!({"Splits": splits});
     let cases = [
         (json!({}), "1 to 100 splits"),
@@ -150,7 +150,7 @@ fn splits_that_are_not_whole_are_refused() {
 }
 
 #[test]
-fn resolvers_that_contradict_themselves_are_refused() {
+fn inconsistent_resolvers_are_refused() {
     let failover = |section: Value| json!({"Failover": {"*": section}});
     let cases = [
         (json!({"Subsets": {"V1": {}}}), "lower case letters"),
@@ -214,7 +214,7 @@ fn resolvers_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn values_of_headers_are_formats_of_envoy() {
+fn header_values_are_envoy_format_strings() {
     let set = |value: &str| json!({"Set": {"x-a": value}});
     let router = |value| {
         let destination = json!({"RequestHeaders": set(value)});
@@ -222,11 +222,11 @@ fn values_of_headers_are_formats_of_envoy() {
     };
     assert_eq!(router("100%% of %PROTOCOL%"), "");
     let error = router("100%");
-    assert!(error.contains("no command of Envoy begins"), "{error}");
+    assert!(error.contains("no Envoy command starts"), "{error}");
 }
 
 #[test]
-fn load_balancers_that_do_not_fit_their_policy_are_refused() {
+fn load_balancer_settings_must_match_the_policy() {
     let balancer = |balancer: Value| json!({"LoadBalancer": balancer});
     let hashing = |policy: Value| balancer(json!({"Policy": "maglev", "HashPolicies": [policy]}));
     let cases = [
@@ -236,7 +236,7 @@ fn load_balancers_that_do_not_fit_their_policy_are_refused() {
             balancer(json!({"LeastRequestConfig": {}})),
             "needs least_request",
         ),
-        // Envoy refuses the cluster.
+        // Envoy would refuse the cluster.
         (
             balancer(json!({"Policy": "least_request", "LeastRequestConfig": {"ChoiceCount": 1}})),
             "at least 2",

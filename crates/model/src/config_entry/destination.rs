@@ -1,4 +1,4 @@
-//! A service outside the mesh, which callers reach through a terminating gateway: `Destination` of
+//! A service outside the mesh that callers reach through a terminating gateway: `Destination` of
 //! `service-defaults`.
 
 use std::collections::BTreeSet;
@@ -11,33 +11,33 @@ use crate::served::field::Rows;
 use crate::served::field::Served::Yes;
 use crate::validate::validate_host;
 
-/// Addresses at most; each is a cluster in every caller's proxy.
+/// The maximum number of addresses; each is a cluster in every caller's proxy.
 const MAX_ADDRESSES: usize = 256;
 
-/// Its rows among those of `service-defaults`.
+/// Its part of the `service-defaults` field table.
 pub(super) const SERVED: Rows = ("Destination", &[(Yes, "Addresses Port")]);
 
-/// Where a service outside the mesh is.
+/// Location of a service outside the mesh.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Destination {
-    /// Host names and IP addresses, each a way to the service.
+    /// Host names and IP addresses of the service; each is reachable by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
-    /// The port of all of them.
+    /// Port of all addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub port: u16,
 }
 
 impl Destination {
-    /// An address as it stands in the name of its cluster and in the server name that the gateway
-    /// knows it by. Consul's.
+    /// The form of an address in cluster names, and in the server name by which the gateway
+    /// identifies it. As in Consul.
     pub fn label(address: &str) -> String {
         address.replace([':', '.'], "-")
     }
 
-    /// With Consul's words. Two addresses that have one label are refused besides: a gateway could not
-    /// tell them apart.
+    /// With Consul's error texts. In addition, two addresses with the same label are refused, since a
+    /// gateway could not distinguish them.
     pub(super) fn validate(&self) -> Result<(), Invalid> {
         if self.addresses.is_empty() {
             return Err(Invalid::new(

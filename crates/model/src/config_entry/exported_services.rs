@@ -1,7 +1,7 @@
-//! `exported-services`: which services others than this partition may use.
+//! `exported-services`: the services that a partition makes available to others.
 //!
-//! Proxies of another partition reach what it exports to that one. `/v1/exported-services` shows what it
-//! says. Nothing is exported to other clusters.
+//! Proxies of another partition can reach the services that are exported to it.
+//! `/v1/exported-services` lists them. Exports to other clusters have no effect.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::served::field::{REPORTED, Rows};
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 
-/// What one partition exports; the entry has the partition's name.
+/// Exports of one partition; the entry has the partition's name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExportedServices {
     /// The partition.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The services, and who may use each.
+    /// The exported services with their consumers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ExportedService>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -43,37 +43,37 @@ pub struct ExportedServices {
     pub modify_index: u64,
 }
 
-/// A service and who may use it.
+/// A service with its consumers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExportedService {
-    /// Its name, or `*` for all of them.
+    /// Service name, or `*` for all services.
     pub name: String,
-    /// Its namespace, or `*` for every one of the partition; empty for `default`.
+    /// The service's namespace, or `*` for all namespaces of the partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// Who may use it.
+    /// The consumers of the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub consumers: Vec<ServiceConsumer>,
 }
 
-/// Who may use a service: one of these.
+/// A consumer of a service; exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceConsumer {
-    /// A partition.
+    /// Name of a partition.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub partition: String,
-    /// Another cluster.
+    /// Name of a peered cluster.
     #[serde(alias = "PeerName", skip_serializing_if = "String::is_empty")]
     pub peer: String,
-    /// All of a group.
+    /// Name of a sameness group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub sameness_group: String,
 }
 
 impl ExportedServices {
-    /// Who may use a service of the entry's partition.
+    /// The consumers of a service of the entry's partition.
     pub fn consumers<'a>(
         &'a self,
         service: &'a ServiceName,
@@ -119,7 +119,7 @@ impl Entry for ExportedServices {
         &self.name
     }
 
-    /// With Consul's words.
+    /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
         let own = Tenancy::new(&self.partition, &self.namespace).partition;
         if *self.name != *own {

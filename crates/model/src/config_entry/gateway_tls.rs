@@ -1,4 +1,4 @@
-//! TLS as gateways show it to callers outside the mesh, and names of hosts.
+//! TLS settings of gateways for clients outside the mesh, and validation of host names.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,15 +11,15 @@ use crate::served::field::Served::{Inside, Yes};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GatewayTls {
-    /// Whether connections have to use TLS.
+    /// Whether connections must use TLS.
     pub enabled: bool,
-    /// Where the certificate comes from; the mesh's CA signs one where this is left out.
+    /// Source of the certificate; if unset, the mesh CA issues one.
     #[serde(rename = "SDS", skip_serializing_if = "Option::is_none")]
     pub sds: Option<GatewaySds>,
     /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
     #[serde(rename = "TLSMinVersion", skip_serializing_if = "String::is_empty")]
     pub tls_min_version: String,
-    /// The same names.
+    /// Same values as the other bound.
     #[serde(rename = "TLSMaxVersion", skip_serializing_if = "String::is_empty")]
     pub tls_max_version: String,
     /// `TLS_…` names; not with TLS 1.3 as the lowest version.
@@ -27,19 +27,19 @@ pub struct GatewayTls {
     pub cipher_suites: Vec<String>,
 }
 
-/// A certificate that another server gives to Envoy.
+/// A certificate that Envoy fetches from another SDS server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GatewaySds {
-    /// The static cluster of that server in Envoy's bootstrap.
+    /// Name of the static cluster of the SDS server in Envoy's bootstrap.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cluster_name: String,
-    /// Its name there.
+    /// Name of the resource on that server.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cert_resource: String,
 }
 
-/// The rows of these types.
+/// Field table rows of these types.
 pub(super) const SERVED: [Rows; 2] = [
     (
         "GatewayTls",
@@ -61,7 +61,7 @@ impl GatewayTls {
     }
 }
 
-/// Whether a text is a name of DNS, as callers write it in `Host`.
+/// Whether a text is a DNS host name, as clients send it in `Host`.
 pub(super) fn is_host_name(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host);
     let label = |label: &str| {

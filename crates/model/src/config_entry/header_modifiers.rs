@@ -1,4 +1,4 @@
-//! Changes to the headers of requests and responses, as routes and splits name them.
+//! Changes to the headers of requests and responses, set in routes and splits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use crate::format_string;
 use crate::invalid::Invalid;
 
-/// What becomes of headers on their way.
+/// Changes to headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HeaderModifiers {
-    /// Added after values that are there.
+    /// Appended after existing values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub add: BTreeMap<String, String>,
-    /// In the place of values that are there.
+    /// Set in place of existing values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
-    /// Removed.
+    /// Names of removed headers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<String>,
 }
 
 impl HeaderModifiers {
-    /// Both, one after the other: where they name the same header, `later` decides. Headers to remove
-    /// are those of both.
+    /// Merges two sets of changes that apply in sequence. `later` takes precedence for the same
+    /// header; headers to remove are combined.
     #[must_use]
     pub fn then(&self, later: &HeaderModifiers) -> HeaderModifiers {
         let mut both = self.clone();
@@ -37,7 +37,7 @@ impl HeaderModifiers {
         both
     }
 
-    /// How many bytes its names and values have together.
+    /// Total size of the names and values in bytes.
     pub fn bytes(&self) -> usize {
         let pairs = self.add.iter().chain(&self.set);
         let pairs = pairs.map(|(name, value)| name.len() + value.len());
@@ -68,7 +68,7 @@ impl HeaderModifiers {
 
 /// # Errors
 ///
-/// [`Invalid`] names the first header that Envoy would refuse, with the field that it is in.
+/// [`Invalid`] names the first header that Envoy would refuse, and its field.
 pub(super) fn validate_both(
     request: Option<&HeaderModifiers>,
     response: Option<&HeaderModifiers>,
@@ -81,7 +81,7 @@ pub(super) fn validate_both(
     Ok(())
 }
 
-/// Envoy refuses changes of `:`-headers and `Host`.
+/// Envoy refuses changes to `Host` and to headers that start with `:`.
 fn validate_name(field: &str, name: &str) -> Result<(), Invalid> {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(token) {

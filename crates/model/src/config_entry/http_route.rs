@@ -1,6 +1,6 @@
-//! `http-route`: which service answers which requests that come in through an API gateway.
+//! `http-route`: routes HTTP requests from an API gateway to services.
 //!
-//! Entries are kept and checked; no API gateway is served yet.
+//! Entries are validated and stored; no API gateway is served yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,33 +21,33 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{duration, meta, name};
 
-/// Which service answers which requests.
+/// Routes HTTP requests to services.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRoute {
     /// Its name.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The gateways, or listeners of gateways, that it belongs to.
+    /// The gateways or gateway listeners that it attaches to.
     #[serde(serialize_with = "null_if_empty")]
     pub parents: Vec<ResourceReference>,
     /// The rules.
     #[serde(serialize_with = "null_if_empty")]
     pub rules: Vec<HttpRouteRule>,
-    /// The host names of its requests; none means any.
+    /// Host names that requests must have; empty matches any.
     #[serde(serialize_with = "null_if_empty")]
     pub hostnames: Vec<String>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// What became of it.
+    /// Status, as a control loop would report it.
     pub status: Status,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -56,158 +56,158 @@ pub struct HttpRoute {
     pub modify_index: u64,
 }
 
-/// Where requests go that match.
+/// Routes matching requests to services.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRouteRule {
-    /// Changes of requests.
+    /// Changes to requests.
     pub filters: HttpRouteFilters,
-    /// Changes of responses.
+    /// Changes to responses.
     pub response_filters: HttpRouteResponseFilters,
-    /// What requests have to be; one of these is enough, and none means any request.
+    /// Matching conditions; one must hold. Empty matches every request.
     #[serde(serialize_with = "null_if_empty")]
     pub matches: Vec<HttpRouteMatch>,
-    /// Where they go.
+    /// Target services.
     #[serde(serialize_with = "null_if_empty")]
     pub services: Vec<HttpRouteService>,
 }
 
-/// What a request has to be.
+/// Conditions on a request, all of which must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRouteMatch {
-    /// All of these headers.
+    /// Conditions on headers.
     #[serde(serialize_with = "null_if_empty")]
     pub headers: Vec<HttpRouteValueMatch>,
-    /// This method; empty means any.
+    /// Required method; empty matches any.
     pub method: String,
-    /// This path; nothing means any.
+    /// Condition on the path; empty matches any.
     pub path: HttpRoutePathMatch,
-    /// All of these parameters.
+    /// Conditions on query parameters.
     #[serde(serialize_with = "null_if_empty")]
     pub query: Vec<HttpRouteValueMatch>,
 }
 
-/// What a header or a parameter has to be.
+/// Condition on a header or a query parameter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRouteValueMatch {
     /// `exact`, `present`, `regex`; for headers also `prefix`, `suffix`.
     pub r#match: String,
-    /// Its name.
+    /// Name of the header or parameter.
     pub name: String,
-    /// What it is compared with.
+    /// Value to compare with.
     pub value: String,
 }
 
-/// What a path has to be.
+/// Condition on a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRoutePathMatch {
     /// `exact`, `prefix` or `regex`.
     pub r#match: String,
-    /// What it is compared with.
+    /// Value to compare with.
     pub value: String,
 }
 
-/// Changes of requests.
+/// Changes to requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRouteFilters {
-    /// Of headers.
+    /// Changes to headers.
     #[serde(serialize_with = "null_if_empty")]
     pub headers: Vec<HttpRouteHeaders>,
-    /// Of the path.
+    /// Change to the path.
     #[serde(rename = "URLRewrite")]
     pub url_rewrite: Option<UrlRewrite>,
-    /// When they are sent again.
+    /// Retry policy.
     pub retry_filter: Option<RetryFilter>,
-    /// How long they may take.
+    /// Timeouts.
     pub timeout_filter: Option<TimeoutFilter>,
-    /// The token that they have to carry. Consul has it in its paid edition only.
+    /// The token that requests must carry. Consul Enterprise only.
     #[serde(rename = "JWT")]
     pub jwt: Option<JwtRequirement>,
 }
 
-/// Changes of responses.
+/// Changes to responses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRouteResponseFilters {
-    /// Of headers.
+    /// Changes to headers.
     #[serde(serialize_with = "null_if_empty")]
     pub headers: Vec<HttpRouteHeaders>,
 }
 
-/// Changes of headers.
+/// Changes to headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRouteHeaders {
-    /// Added after values that are there.
+    /// Appended after existing values.
     pub add: Option<BTreeMap<String, String>>,
-    /// Removed.
+    /// Names of removed headers.
     #[serde(serialize_with = "null_if_empty")]
     pub remove: Vec<String>,
-    /// In the place of values that are there.
+    /// Set in place of existing values.
     pub set: Option<BTreeMap<String, String>>,
 }
 
-/// A change of the path.
+/// A change to the path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct UrlRewrite {
-    /// What takes the place of the prefix that matched.
+    /// Replacement for the matched prefix.
     pub path: String,
 }
 
-/// When a request is sent again.
+/// Retry policy of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RetryFilter {
-    /// How often.
+    /// The maximum number of retries.
     pub num_retries: u32,
-    /// Envoy's conditions.
+    /// Envoy's retry conditions.
     #[serde(serialize_with = "null_if_empty")]
     pub retry_on: Vec<String>,
-    /// Statuses of responses.
+    /// Response statuses that are retried.
     #[serde(serialize_with = "null_if_empty")]
     pub retry_on_status_codes: Vec<u32>,
-    /// When the connection failed.
+    /// Whether connection failures are retried.
     pub retry_on_connect_failure: bool,
 }
 
-/// How long a request may take.
+/// Timeouts of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TimeoutFilter {
-    /// Until the response is complete.
+    /// Timeout for the complete response.
     #[serde(with = "duration::nanos")]
     pub request_timeout: Duration,
-    /// Without any data.
+    /// Timeout without data.
     #[serde(with = "duration::nanos")]
     pub idle_timeout: Duration,
 }
 
-/// A service that requests go to.
+/// A target service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpRouteService {
     /// Its name.
     pub name: String,
-    /// Its part of the requests, compared with those of the others; at least 1.
+    /// Share of the requests, relative to the other services' weights; at least 1.
     pub weight: i64,
-    /// Changes of requests.
+    /// Changes to requests.
     pub filters: HttpRouteFilters,
-    /// Changes of responses.
+    /// Changes to responses.
     pub response_filters: HttpRouteResponseFilters,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
 
-/// The rows of what rules are made of.
+/// Field table rows of the types in rules.
 const RULES: [Rows; 11] = [
     (
         "HttpRouteRule",
@@ -276,7 +276,7 @@ impl Entry for HttpRoute {
         &self.name
     }
 
-    /// With Consul's words.
+    /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_entry_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
@@ -404,7 +404,7 @@ fn validate_type(how: &str, types: &[&str]) -> Result<(), Invalid> {
     ))
 }
 
-/// Consul finds such expressions when Envoy refuses them.
+/// Refuses invalid expressions early. Consul leaves this to Envoy.
 fn validate_regex(how: &str, value: &str) -> Result<(), Invalid> {
     match how {
         "regex" => re2::validate(value).map_err(|reason| Invalid::new("Value", reason)),

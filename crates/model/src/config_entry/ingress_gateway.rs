@@ -1,6 +1,6 @@
-//! `ingress-gateway`: which services a gateway opens to callers outside the mesh.
+//! `ingress-gateway`: exposes services through a gateway to clients outside the mesh.
 //!
-//! Entries are kept and checked; no gateway of this kind is served yet.
+//! Entries are validated and stored; no gateway of this kind is served yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,31 +20,31 @@ use crate::served::field::Rows;
 use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::{Tenancy, TenancyName};
 
-/// The services of one gateway.
+/// The services that one gateway exposes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct IngressGateway {
     /// The service that the gateway is registered as.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// TLS of all listeners.
     #[serde(rename = "TLS")]
     pub tls: GatewayTls,
-    /// Ports, and what is behind them.
+    /// Ports with the services behind them.
     #[serde(serialize_with = "null_if_empty")]
     pub listeners: Vec<IngressListener>,
-    /// For all services.
+    /// Defaults for all services.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub defaults: Option<IngressDefaults>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -53,15 +53,15 @@ pub struct IngressGateway {
     pub modify_index: u64,
 }
 
-/// Limits of the connections to all services.
+/// Default limits for the connections to each service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct IngressDefaults {
     /// Connections to an instance.
     pub max_connections: u32,
-    /// Requests that wait for a connection.
+    /// Pending requests: those that wait for a connection.
     pub max_pending_requests: u32,
-    /// Requests at once.
+    /// Concurrent requests.
     pub max_concurrent_requests: u32,
     /// Passive health checking.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub struct IngressListener {
     /// TLS of this listener.
     #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
     pub tls: Option<GatewayTls>,
-    /// What is behind the port; one service where the protocol is tcp.
+    /// Services behind the port; with protocol tcp exactly one.
     #[serde(serialize_with = "null_if_empty")]
     pub services: Vec<IngressService>,
 }
@@ -88,33 +88,33 @@ pub struct IngressListener {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct IngressService {
-    /// Its name, or `*` for all of them.
+    /// Service name, or `*` for all services.
     pub name: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The host names of its requests.
+    /// Host names of the service's requests.
     #[serde(serialize_with = "null_if_empty")]
     pub hosts: Vec<String>,
-    /// Its own certificate.
+    /// TLS of the service, for its own certificate.
     #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
     pub tls: Option<GatewayServiceTls>,
-    /// Changes of requests' headers.
+    /// Changes to request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_headers: Option<HeaderModifiers>,
-    /// Changes of responses' headers.
+    /// Changes to response headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderModifiers>,
     /// Connections to an instance.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_connections: u32,
-    /// Requests that wait for a connection.
+    /// Pending requests: those that wait for a connection.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_pending_requests: u32,
-    /// Requests at once.
+    /// Concurrent requests.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_concurrent_requests: u32,
     /// Passive health checking.
@@ -129,13 +129,13 @@ pub struct IngressService {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GatewayServiceTls {
-    /// Where its certificate comes from.
+    /// Source of its certificate.
     #[serde(rename = "SDS", skip_serializing_if = "Option::is_none")]
     pub sds: Option<GatewaySds>,
 }
 
 impl IngressListener {
-    /// The protocol, which is tcp where it is left out. `None`: there is none of that name.
+    /// The protocol, tcp by default. `None` if the name is unknown.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol.parse().ok()
     }
@@ -190,7 +190,7 @@ impl Entry for IngressGateway {
         &self.name
     }
 
-    /// With Consul's words.
+    /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
@@ -271,8 +271,8 @@ impl IngressGateway {
         Ok(())
     }
 
-    /// A certificate needs a name and a server to be had from; the listener takes over what the gateway
-    /// says, and the service what the listener says.
+    /// An SDS certificate needs a resource name and a cluster. Listeners inherit from the gateway,
+    /// and services from their listener.
     fn validate_sds(
         &self,
         listener: &IngressListener,
@@ -393,7 +393,7 @@ impl IngressService {
     }
 }
 
-/// A host name of requests, or a wildcard for one label or for all.
+/// Validates a host name, which may have a wildcard as its first label or be `*`.
 fn validate_host(is_tls: bool, host: &str) -> Result<(), Invalid> {
     let refused = |reason: String| Err(Invalid::new("Hosts", reason));
     if host == WILDCARD {

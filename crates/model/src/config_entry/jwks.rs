@@ -1,5 +1,5 @@
-//! The keys that JSON Web Tokens are signed with: given in the entry, in a file of every proxy, or
-//! on a server that proxies ask.
+//! Key sets for verifying JSON Web Tokens: in the entry, in a file of every proxy, or on a server
+//! that proxies fetch them from.
 
 use std::time::Duration;
 
@@ -13,30 +13,30 @@ use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
 use crate::tenancy::NotServed;
 
-/// How a server's address is found, where nothing is said. Consul's.
+/// Default discovery type of the key server's address, as in Consul.
 const STRICT_DNS: &str = "STRICT_DNS";
 const DISCOVERY: [&str; 3] = [STRICT_DNS, "STATIC", "LOGICAL_DNS"];
 
-/// The keys that tokens are signed with; exactly one field is set.
+/// Source of the keys for verifying tokens; exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JsonWebKeySet {
-    /// Given here, or in a file of every proxy.
+    /// Keys in the entry, or in a file of every proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalJwks>,
-    /// On a server.
+    /// Keys on a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<RemoteJwks>,
 }
 
-/// Keys that proxies need not ask for; exactly one field is set.
+/// Keys that proxies do not have to fetch; exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LocalJwks {
     /// The JSON Web Key Set in base64.
     #[serde(rename = "JWKS", skip_serializing_if = "String::is_empty")]
     pub jwks: String,
-    /// A file with the JSON Web Key Set, which every proxy has.
+    /// Path of a file with the JSON Web Key Set on every proxy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub filename: String,
 }
@@ -48,86 +48,87 @@ pub struct RemoteJwks {
     /// `http://…` or `https://…`.
     #[serde(rename = "URI", skip_serializing_if = "String::is_empty")]
     pub uri: String,
-    /// How long a request may take, in milliseconds; 5,000 for 0.
+    /// Request timeout in milliseconds; 0 means 5,000.
     #[serde(skip_serializing_if = "is_zero")]
     pub request_timeout_ms: u32,
-    /// How long keys are kept before they are asked for again; Envoy's 10 min for 0.
+    /// How long keys are cached before they are fetched again; 0 means Envoy's 10 min.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub cache_duration: Duration,
-    /// Whether the listener serves requests before it has the keys, without which it refuses them.
+    /// Whether the listener accepts connections before the keys have been fetched. Until then it
+    /// refuses requests with tokens.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fetch_asynchronously: bool,
-    /// Whether the server is named in the TLS handshake.
+    /// Whether the TLS handshake includes the server name (SNI).
     #[serde(rename = "UseSNI", skip_serializing_if = "std::ops::Not::not")]
     pub use_sni: bool,
-    /// How requests are tried again; they are not without it.
+    /// Retry policy of requests; if unset, there are no retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_policy: Option<JwksRetryPolicy>,
-    /// How the server is reached.
+    /// Connection to the server.
     #[serde(rename = "JWKSCluster", skip_serializing_if = "Option::is_none")]
     pub jwks_cluster: Option<JwksCluster>,
 }
 
-/// How requests for keys are tried again.
+/// Retry policy of requests for keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksRetryPolicy {
-    /// How often.
+    /// The maximum number of retries.
     #[serde(skip_serializing_if = "is_zero")]
     pub num_retries: u32,
-    /// How long is waited in between.
+    /// Backoff between retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_policy_back_off: Option<JwksBackOff>,
 }
 
-/// How long is waited between requests.
+/// Backoff between requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksBackOff {
-    /// Before the first repetition; Envoy's 1 s for 0.
+    /// Initial backoff; 0 means Envoy's 1 s.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub base_interval: Duration,
-    /// At most; Envoy's ten times the first for 0.
+    /// Maximum backoff; 0 means Envoy's default, ten times the initial one.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub max_interval: Duration,
 }
 
-/// How the server of the keys is reached.
+/// Connection to the key server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksCluster {
-    /// How its address is found: `STRICT_DNS`, which is meant when it is empty, `LOGICAL_DNS`, or
-    /// `STATIC` for an IP address; a name that is given with that is looked up all the same.
+    /// How the address is resolved: `STRICT_DNS` (the default when empty), `LOGICAL_DNS`, or `STATIC`
+    /// for an IP address. With `STATIC`, host names are resolved as well.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub discovery_type: String,
-    /// What its certificate is verified with. Without, it is not verified.
+    /// Trusted certificates for the server. If unset, its certificate is not verified.
     #[serde(rename = "TLSCertificates", skip_serializing_if = "Option::is_none")]
     pub tls_certificates: Option<JwksTlsCertificates>,
-    /// How long a connection may take; Envoy's 5 s for 0.
+    /// Connect timeout; 0 means Envoy's 5 s.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub connect_timeout: Duration,
 }
 
-/// What the certificate of the server of the keys is verified with.
+/// Trusted certificates for the key server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksTlsCertificates {
-    /// Refused: Envoy has no providers of certificates and would verify nothing.
+    /// Refused: Envoy has no certificate providers and would verify nothing.
     #[serde(skip_serializing)]
     pub ca_certificate_provider_instance: NotServed,
-    /// Certificates of authorities.
+    /// CA certificates.
     #[serde(rename = "TrustedCA", skip_serializing_if = "Option::is_none")]
     pub trusted_ca: Option<JwksTrustedCa>,
 }
 
-/// Certificates of authorities in PEM; exactly one field is set.
+/// CA certificates in PEM; exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksTrustedCa {
-    /// A file of every proxy.
+    /// Path of a file on every proxy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub filename: String,
-    /// An environment variable of every Envoy.
+    /// Name of an environment variable of every Envoy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub environment_variable: String,
     /// The PEM itself.
@@ -138,14 +139,14 @@ pub struct JwksTrustedCa {
     pub inline_bytes: String,
 }
 
-/// Where the server of the keys is, as its URI says.
+/// Location of the key server, parsed from its URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyServer {
-    /// Whether TLS is spoken.
+    /// Whether the connection uses TLS.
     pub tls: bool,
-    /// A name or an IP address, without brackets.
+    /// Host name or IP address, without brackets.
     pub host: String,
-    /// 80 or 443 where the URI has none.
+    /// The port; 80 or 443 if the URI has none.
     pub port: u16,
 }
 
@@ -163,8 +164,8 @@ impl JsonWebKeySet {
 }
 
 impl LocalJwks {
-    /// The key set that is given here, as JSON. `None` where it is in a file, or is none: entries
-    /// with such keys are refused when they are written.
+    /// The inline key set as JSON. `None` if it is in a file or invalid; writes refuse entries with
+    /// invalid keys.
     pub fn key_set(&self) -> Option<String> {
         decode(&self.jwks).filter(|text| is_key_set(text))
     }
@@ -195,7 +196,7 @@ impl LocalJwks {
     }
 }
 
-/// Text in base64. As in Go, line breaks do not count.
+/// Decodes base64 text. Line breaks are ignored, as in Go.
 fn decode(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     let bytes = STANDARD.decode(text).ok()?;
@@ -210,7 +211,7 @@ fn is_key_set(text: &str) -> bool {
 }
 
 impl RemoteJwks {
-    /// Where the server is. `None`: the URI does not say.
+    /// The server's location, or `None` if the URI is invalid.
     pub fn server(&self) -> Option<KeyServer> {
         let (scheme, rest) = self.uri.split_once("://")?;
         let tls = match scheme.to_ascii_lowercase().as_str() {
@@ -249,13 +250,13 @@ impl RemoteJwks {
         })
     }
 
-    /// How the server's address is found.
+    /// The discovery type, or its default.
     pub fn discovery_type(&self) -> &str {
         let named = self.jwks_cluster.as_ref().map(|one| &*one.discovery_type);
         named.filter(|name| !name.is_empty()).unwrap_or(STRICT_DNS)
     }
 
-    /// What the server's certificate is verified with.
+    /// The CA certificates for the server.
     pub fn trusted_ca(&self) -> Option<&JwksTrustedCa> {
         let certificates = self.jwks_cluster.as_ref()?.tls_certificates.as_ref()?;
         certificates.trusted_ca.as_ref()
@@ -274,7 +275,7 @@ impl RemoteJwks {
                 ),
             ));
         }
-        // Envoy's bounds.
+        // Envoy's limits.
         let cacheable = Duration::from_millis(1)..Duration::from_secs(2_500_000 * 60 * 60);
         if !self.cache_duration.is_zero() && !cacheable.contains(&self.cache_duration) {
             let reason = "it must be at least 1ms and less than 2500000h";
@@ -303,7 +304,7 @@ impl JwksBackOff {
                 "retry policy backoff's MaxInterval should be greater or equal to BaseInterval",
             ));
         }
-        // Envoy's bound.
+        // Envoy's minimum.
         let shortest = Duration::from_millis(1);
         for (field, interval) in [
             ("BaseInterval", self.base_interval),
@@ -361,7 +362,7 @@ impl JwksCluster {
 }
 
 impl JwksTrustedCa {
-    /// The PEM that is given here.
+    /// The inline PEM.
     pub fn inline(&self) -> Option<String> {
         match self.inline_string.is_empty() {
             false => Some(self.inline_string.clone()),

@@ -1,5 +1,5 @@
-//! `jwt-provider`: who issues JSON Web Tokens, with which keys proxies verify them, and where
-//! requests carry them. Intentions name providers; nothing here verifies a token.
+//! `jwt-provider`: an issuer of JSON Web Tokens, the keys that verify them, and their location in
+//! requests. Intentions refer to providers by name. Nothing here verifies tokens.
 
 use std::collections::BTreeMap;
 
@@ -15,47 +15,47 @@ use crate::served::field::{REFUSED, Rows};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
-/// By how many seconds clocks may differ where nothing is said. Consul's.
+/// Default clock skew in seconds, as in Consul.
 const CLOCK_SKEW_SECONDS: u32 = 30;
 
-/// Who issues JSON Web Tokens, and how proxies verify them.
+/// An issuer of JSON Web Tokens, and how proxies verify its tokens.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtProvider {
-    /// By which intentions name it.
+    /// Name that intentions refer to.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The keys that tokens are signed with.
+    /// The keys that verify tokens.
     #[serde(rename = "JSONWebKeySet", skip_serializing_if = "Option::is_none")]
     pub json_web_key_set: Option<JsonWebKeySet>,
-    /// What tokens say about who issued them (`iss`); any where it is empty.
+    /// Required issuer (`iss`) of tokens; empty accepts any.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub issuer: String,
-    /// Whom tokens are for (`aud`): one of these is among a token's. Anybody where it is empty.
+    /// Accepted audiences (`aud`); a token must have one of them. Empty accepts any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub audiences: Vec<String>,
-    /// Where requests carry tokens. Without any: after `Bearer ` in the header `Authorization`, or
-    /// in the query parameter `access_token`, which is Envoy's default.
+    /// Where tokens are in requests. If empty, Envoy's default applies: after `Bearer ` in the
+    /// `Authorization` header, or in the query parameter `access_token`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<JwtLocation>,
-    /// How the application gets what a token says.
+    /// Forwarding of claims to the application.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding: Option<JwtForwarding>,
-    /// By how many seconds clocks may differ when `exp` and `nbf` are checked; 30 for 0.
+    /// Tolerated clock skew in seconds for `exp` and `nbf`; 0 means 30.
     #[serde(skip_serializing_if = "is_zero")]
     pub clock_skew_seconds: u32,
-    /// Memory of tokens that were verified.
+    /// Cache of verified tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_config: Option<JwtCacheConfig>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -64,14 +64,14 @@ pub struct JwtProvider {
     pub modify_index: u64,
 }
 
-/// Where a request carries a token; exactly one field is set.
+/// Location of a token in a request; exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtLocation {
     /// In a header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<JwtHeader>,
-    /// In a parameter of the query.
+    /// In a query parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_param: Option<JwtQueryParam>,
     /// In a cookie.
@@ -86,15 +86,15 @@ pub struct JwtHeader {
     /// Its name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// What stands before the token, such as `Bearer `.
+    /// Prefix before the token, such as `Bearer `.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value_prefix: String,
-    /// Whether the application gets the header as well.
+    /// Whether the header is forwarded to the application.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forward: bool,
 }
 
-/// A parameter of the query with a token.
+/// A query parameter with a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtQueryParam {
@@ -112,22 +112,22 @@ pub struct JwtCookie {
     pub name: String,
 }
 
-/// How the application gets what a verified token says.
+/// Forwarding of a verified token's claims to the application.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtForwarding {
-    /// The header that has the token's claims, as JSON in base64url. Callers cannot set it.
+    /// The header with the claims, as JSON in base64url. Values from callers are removed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub header_name: String,
     /// Whether the value is padded with `=`.
     pub pad_forward_payload_header: bool,
 }
 
-/// Memory of tokens that were verified.
+/// Cache of verified tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtCacheConfig {
-    /// How many tokens a proxy keeps; none for 0.
+    /// The maximum number of cached tokens per proxy; 0 disables the cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub size: u32,
 }
@@ -231,13 +231,13 @@ impl Entry for JwtProvider {
 }
 
 impl JwtProvider {
-    /// Whether the application gets the headers that tokens are in.
+    /// Whether headers with tokens are forwarded to the application.
     pub fn forwards_tokens(&self) -> bool {
         let mut headers = self.locations.iter().filter_map(|at| at.header.as_ref());
         headers.any(|header| header.forward)
     }
 
-    /// Envoy has one answer for all headers of a provider.
+    /// Envoy supports only one value for all headers of a provider.
     fn validate_forwards(&self) -> Result<(), Invalid> {
         let headers = self.locations.iter().enumerate();
         let mut forwards = headers.filter_map(|(i, at)| Some((i, at.header.as_ref()?.forward)));

@@ -12,44 +12,44 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::served::field::{REPORTED, Rows};
 use crate::tenancy::TenancyName;
 
-/// Settings of the whole mesh; the only name is `mesh`, and it may be left out.
+/// Settings of the whole mesh. The only valid name is `mesh`, which may be omitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Mesh {
-    /// `mesh` or empty; it is not shown, as the kind says it.
+    /// `mesh` or empty. Not returned, since the kind implies it.
     #[serde(skip_serializing)]
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Captured traffic.
+    /// Settings for captured traffic.
     pub transparent_proxy: MeshTransparentProxy,
-    /// Whether entries may be written that let services take plain connections. Those that are there
-    /// already keep what they say.
+    /// Whether entries that permit plaintext connections to services may be written. Existing entries
+    /// remain in effect.
     #[serde(
         rename = "AllowEnablingPermissiveMutualTLS",
         skip_serializing_if = "std::ops::Not::not"
     )]
     pub allow_enabling_permissive_mutual_tls: bool,
-    /// Versions and cipher suites.
+    /// TLS versions and cipher suites.
     #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
     pub tls: Option<MeshTls>,
-    /// HTTP handling.
+    /// HTTP settings.
     #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
     pub http: Option<MeshHttp>,
-    /// Connections to other clusters.
+    /// Settings for connections to other clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peering: Option<MeshPeering>,
-    /// Whether Envoy refuses routes to clusters that it does not know.
+    /// Whether Envoy refuses routes to unknown clusters.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub validate_clusters: bool,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -62,7 +62,7 @@ pub struct Mesh {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshTransparentProxy {
-    /// Refuse connections to destinations outside the mesh.
+    /// Whether connections to destinations outside the mesh are refused.
     pub mesh_destinations_only: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct MeshTransparentProxy {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshPeering {
-    /// Servers are reached through mesh gateways.
+    /// Whether servers are reached through mesh gateways.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub peer_through_mesh_gateways: bool,
 }
@@ -94,7 +94,7 @@ pub struct MeshTlsDirection {
     /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
     #[serde(rename = "TLSMinVersion", skip_serializing_if = "String::is_empty")]
     pub tls_min_version: String,
-    /// The same names.
+    /// Same values as the other bound.
     #[serde(rename = "TLSMaxVersion", skip_serializing_if = "String::is_empty")]
     pub tls_max_version: String,
     /// `TLS_…` names; not with TLS 1.3 as the lowest version.
@@ -106,9 +106,9 @@ pub struct MeshTlsDirection {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshHttp {
-    /// Do not tell applications who called, in `x-forwarded-client-cert`.
+    /// Whether applications do not get the caller's identity in `x-forwarded-client-cert`.
     pub sanitize_x_forwarded_client_cert: bool,
-    /// Inbound requests.
+    /// Settings for inbound requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incoming: Option<MeshHttpDirection>,
 }
@@ -117,19 +117,19 @@ pub struct MeshHttp {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshHttpDirection {
-    /// How paths and headers are brought into one form before intentions are applied.
+    /// Normalization of paths and headers before intentions are applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_normalization: Option<RequestNormalization>,
 }
 
-/// How paths and headers are brought into one form.
+/// Normalization of paths and headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RequestNormalization {
-    /// Leave `.` and `..` in paths: intentions on paths can then be evaded.
+    /// Do not resolve `.` and `..` in paths. Intentions on paths can then be bypassed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure_disable_path_normalization: bool,
-    /// Turn `//` into `/`.
+    /// Replace `//` with `/`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merge_slashes: bool,
     /// `IMPLEMENTATION_SPECIFIC_DEFAULT`, `KEEP_UNCHANGED`, `REJECT_REQUEST`,
@@ -142,7 +142,7 @@ pub struct RequestNormalization {
 }
 
 const TLS_VERSIONS: [&str; 6] = ["", "TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3"];
-/// The suites of TLS 1.2 and below that can be chosen; Consul's list.
+/// The configurable cipher suites for TLS 1.2 and below, as in Consul.
 const CIPHER_SUITES: [&str; 14] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
@@ -173,7 +173,7 @@ impl Mesh {
     /// The only name.
     pub const NAME: &'static str = "mesh";
 
-    /// The settings for requests that proxies accept, or their defaults.
+    /// The effective settings for inbound requests.
     pub fn request_normalization(&self) -> RequestNormalization {
         self.http
             .as_ref()
@@ -269,7 +269,7 @@ impl MeshTlsDirection {
     }
 }
 
-/// Versions and cipher suites that Envoy takes. The fields are `<prefix>MinVersion`,
+/// Validates TLS versions and cipher suites. The fields are `<prefix>MinVersion`,
 /// `<prefix>MaxVersion` and `CipherSuites`.
 pub(super) fn validate_tls(
     prefix: &str,

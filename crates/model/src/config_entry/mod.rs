@@ -1,4 +1,4 @@
-//! Config entries: settings for many instances at once, stored by kind and name.
+//! Config entries: settings shared by many instances, stored by kind and name.
 
 mod api_gateway;
 mod certificate;
@@ -88,43 +88,43 @@ config_entries! {
     proxy_defaults::ProxyDefaults = "proxy-defaults",
     /// Settings of the mesh; one entry named `mesh`.
     mesh::Mesh = "mesh",
-    /// Who may call one service.
+    /// Intentions of one destination service.
     service_intentions::ServiceIntentions = "service-intentions",
-    /// Which service answers which HTTP requests.
+    /// Routes a service's HTTP requests.
     service_router::ServiceRouter = "service-router",
-    /// Which part of a service's requests goes where.
+    /// Splits a service's requests by weight.
     service_splitter::ServiceSplitter = "service-splitter",
-    /// Which instances answer for a service.
+    /// Selects the instances that serve a service's requests.
     service_resolver::ServiceResolver = "service-resolver",
-    /// Who issues JSON Web Tokens, and how proxies verify them.
+    /// An issuer of JSON Web Tokens, and how proxies verify its tokens.
     jwt_provider::JwtProvider = "jwt-provider",
-    /// Which services outside the mesh a gateway leads to.
+    /// Services outside the mesh that a gateway connects to.
     terminating_gateway::TerminatingGateway = "terminating-gateway",
-    /// Which services a gateway opens to callers outside the mesh.
+    /// Services that a gateway exposes to clients outside the mesh.
     ingress_gateway::IngressGateway = "ingress-gateway",
     /// The listeners of a gateway that routes are bound to.
     api_gateway::ApiGateway = "api-gateway",
-    /// Which routes are bound to an API gateway.
+    /// Routes that are bound to an API gateway.
     api_gateway::BoundApiGateway = "bound-api-gateway",
-    /// Which service answers which requests that come in through an API gateway.
+    /// Routes HTTP requests from an API gateway to services.
     http_route::HttpRoute = "http-route",
-    /// Which service takes the connections that come in through an API gateway.
+    /// Routes TCP connections from an API gateway to a service.
     tcp_route::TcpRoute = "tcp-route",
     /// A certificate with its key, for API gateways.
     certificate::InlineCertificate = "inline-certificate",
-    /// Where a certificate and its key are on an API gateway.
+    /// Paths of a certificate and its key on an API gateway.
     certificate::FileSystemCertificate = "file-system-certificate",
-    /// Which services others may use; one entry named `default`.
+    /// Services that a partition exports; one entry named `default`.
     exported_services::ExportedServices = "exported-services",
-    /// Partitions and clusters that stand in for each other.
+    /// Partitions and clusters that are failover targets of each other.
     sameness_group::SamenessGroup = "sameness-group",
-    /// How many requests of one address servers answer.
+    /// Limits on the request rate that servers accept from one address.
     request_limit::ControlPlaneRequestLimit = "control-plane-request-limit",
 }
 
 impl ConfigKind {
-    /// Whether its entries are about a partition as a whole. They are in the partition's namespace
-    /// `default`, whichever is named.
+    /// Whether entries of this kind belong to a whole partition. They are stored in its `default`
+    /// namespace, whichever namespace is given.
     #[must_use]
     pub const fn is_of_partition(self) -> bool {
         matches!(
@@ -138,7 +138,7 @@ impl ConfigKind {
         )
     }
 
-    /// Where the entries of this kind are that one reads or writes who is in a tenancy.
+    /// The tenancy of entries of this kind for a request in tenancy `own`.
     #[must_use]
     pub fn tenancy(self, own: &Tenancy) -> Tenancy {
         match self.is_of_partition() {
@@ -154,7 +154,7 @@ impl fmt::Display for ConfigKind {
     }
 }
 
-/// A kind that does not exist; prints those that do. The first words are Consul's.
+/// An unknown kind; the text lists the known kinds. It starts as Consul's does.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid config entry kind: {0}: it must be one of {kinds}", kinds = kinds())]
 pub struct UnknownKind(pub String);
@@ -180,8 +180,8 @@ impl<'de> Deserialize<'de> for ConfigEntry {
     }
 }
 
-/// The crate's own decoder answers with an enum access whose variant is the `Kind` field; any other
-/// decoder hands over the object, which is then read once more by the crate's own.
+/// The crate's own decoder returns an enum access whose variant is the `Kind` field. Any other
+/// decoder returns the object, which the crate's own decoder then decodes.
 struct EntryVisitor;
 
 impl<'de> Visitor<'de> for EntryVisitor {

@@ -27,44 +27,44 @@ use crate::validate::validate_bind_address;
 pub struct ProxyDefaults {
     /// `global`.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Opaque proxy settings; keys are kept as they are.
+    /// Opaque proxy settings; keys are stored verbatim.
     pub config: Opaque,
     /// How traffic reaches proxies.
     #[serde(skip_serializing_if = "ProxyMode::is_default")]
     pub mode: ProxyMode,
     /// Settings for captured traffic.
     pub transparent_proxy: TransparentProxy,
-    /// Whether plain connections are taken.
+    /// Whether plaintext connections are accepted.
     #[serde(
         rename = "MutualTLSMode",
         skip_serializing_if = "MutualTlsMode::is_default"
     )]
     pub mutual_tls_mode: MutualTlsMode,
-    /// Gateways.
+    /// Mesh gateway mode.
     pub mesh_gateway: MeshGateway,
     /// Paths reachable without mutual TLS.
     pub expose: Expose,
     /// Access logs.
     pub access_logs: AccessLogs,
-    /// Choice of failover targets by locality is not served.
+    /// Refused: failover by locality is not served.
     #[serde(skip_serializing)]
     pub failover_policy: NotServed,
-    /// Whether callers prefer near instances, where a service's resolver does not say it.
+    /// Whether callers prefer nearby instances, unless the service's resolver sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prioritize_by_locality: Option<PrioritizeByLocality>,
-    /// Extensions, before those of `service-defaults`.
+    /// Extensions, applied before those of `service-defaults`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub envoy_extensions: Vec<EnvoyExtension>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -77,7 +77,7 @@ impl ProxyDefaults {
     /// The only name.
     pub const NAME: &'static str = "global";
 
-    /// The protocol in [`ProxyDefaults::config`], when it says one.
+    /// The protocol in [`ProxyDefaults::config`], if it is set.
     pub fn protocol(&self) -> Option<Protocol> {
         match self.config.get("protocol")?.as_str()? {
             "" => None,

@@ -1,4 +1,4 @@
-//! What entries of API gateways say about each other: names of other entries, and what became of them.
+//! References between the entries of API gateways, and their status.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde::{Deserialize as DeserializeFields, Serialize};
@@ -8,10 +8,10 @@ use crate::served::field::Rows;
 use crate::served::field::Served::Yes;
 use crate::tenancy::TenancyName;
 
-/// The kind that routes lead from.
+/// The kind of a route's parents.
 pub(super) const API_GATEWAY: &str = "api-gateway";
 
-/// Another config entry, or a part of it.
+/// A reference to another config entry or a part of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, DeserializeFields)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ResourceReference {
@@ -19,24 +19,24 @@ pub struct ResourceReference {
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// The part, such as a listener's name; empty for all of it.
+    /// Name of the part, such as a listener; empty for the whole entry.
     pub section_name: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
 
-/// Its row.
+/// Its field table row.
 pub(super) const SERVED: Rows = (
     "ResourceReference",
     &[(Yes, "Kind Name SectionName"), (Yes, "Namespace Partition")],
 );
 
-/// What became of an entry. Clients read it and do not write it: what they send is skipped, as in
-/// Consul. Nothing makes conditions yet, so that there are none.
+/// Status of an entry. Read-only: values in writes are ignored, as in Consul. Nothing sets conditions
+/// yet, so the list is always empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Status {
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Status {
     }
 }
 
-/// The gateways that a route belongs to. Consul's words.
+/// Validates the parents of a route, with Consul's error texts.
 pub(super) fn validate_parents(parents: &[ResourceReference]) -> Result<(), Invalid> {
     for (at, parent) in parents.iter().enumerate() {
         let refused = |reason: String| Err(Invalid::new(format!("Parents[{at}]"), reason));
@@ -69,7 +69,7 @@ pub(super) fn validate_parents(parents: &[ResourceReference]) -> Result<(), Inva
     Ok(())
 }
 
-/// Says of each parent what it is.
+/// Sets the kind of each parent.
 pub(super) fn normalise_parents(parents: &mut [ResourceReference]) {
     for parent in parents {
         parent.kind = API_GATEWAY.to_owned();

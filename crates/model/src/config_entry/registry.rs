@@ -1,7 +1,7 @@
-//! The list of kinds of config entries made into one type.
+//! The macro that turns the list of config entry kinds into one type.
 
-/// Makes [`super::ConfigKind`] and [`super::ConfigEntry`] of a list of types and their names in
-/// JSON, and exports them.
+/// Generates and exports [`super::ConfigKind`] and [`super::ConfigEntry`] from a list of types and
+/// their JSON names.
 macro_rules! config_entries {
     ($($(#[$doc:meta])+ $module:ident::$entry:ident = $name:literal,)+) => {
         $(pub use $module::$entry;)+
@@ -23,21 +23,21 @@ macro_rules! config_entries {
                 }
             }
 
-            /// What a token needs for entries of this kind.
+            /// Permissions for entries of this kind.
             pub const fn rights(self) -> EntryRights {
                 match self {
                     $(ConfigKind::$entry => $entry::RIGHTS,)+
                 }
             }
 
-            /// Whether anything makes use of entries of this kind.
+            /// Whether entries of this kind have any effect.
             pub const fn is_in_effect(self) -> bool {
                 match self {
                     $(ConfigKind::$entry => $entry::IN_EFFECT,)+
                 }
             }
 
-            /// What becomes of the fields of entries of this kind.
+            /// How the fields of entries of this kind are served.
             pub(crate) const fn served(self) -> &'static [Rows] {
                 match self {
                     $(ConfigKind::$entry => $entry::SERVED,)+
@@ -47,16 +47,15 @@ macro_rules! config_entries {
 
         /// One config entry.
         ///
-        /// In JSON the kind is a field of the entry (`Kind`). Decode requests with
-        /// [`crate::json::from_slice`], which understands every spelling and can refuse unknown
-        /// fields.
+        /// In JSON, the kind is a field of the entry (`Kind`). Decode requests with
+        /// [`crate::json::from_slice`], which accepts every spelling and can refuse unknown fields.
         #[derive(Debug, Clone, PartialEq)]
         pub enum ConfigEntry {
             $($(#[$doc])+ $entry($entry),)+
         }
 
         impl ConfigEntry {
-            /// Which kind it is.
+            /// The entry's kind.
             pub const fn kind(&self) -> ConfigKind {
                 match self {
                     $(ConfigEntry::$entry(_) => ConfigKind::$entry,)+
@@ -70,20 +69,20 @@ macro_rules! config_entries {
                 }
             }
 
-            /// Its name, and whose it is.
+            /// The entry's name and tenancy.
             pub fn full_name(&self) -> ServiceName {
                 let (partition, namespace) = self.named_tenancy();
                 ServiceName::new(&Tenancy::new(partition, namespace), self.name())
             }
 
-            /// The partition and the namespace that it names as its own.
+            /// The partition and namespace fields, as set in the entry.
             pub const fn named_tenancy(&self) -> (&TenancyName, &TenancyName) {
                 match self {
                     $(ConfigEntry::$entry(entry) => (&entry.partition, &entry.namespace),)+
                 }
             }
 
-            /// Says whose it is.
+            /// Sets the tenancy.
             pub fn set_tenancy(&mut self, tenancy: &Tenancy) {
                 match self {
                     $(ConfigEntry::$entry(entry) => {
@@ -93,8 +92,8 @@ macro_rules! config_entries {
                 }
             }
 
-            /// Other services that it may send requests to, without repetition: their discovery
-            /// chains are parts of its service's.
+            /// Other services that the entry may route requests to, without duplicates. Their
+            /// discovery chains are part of its own service's chain.
             pub fn destinations(&self) -> Vec<ServiceName> {
                 let references = match self {
                     $(ConfigEntry::$entry(entry) => Entry::destinations(entry),)+
@@ -130,8 +129,8 @@ macro_rules! config_entries {
                 }
             }
 
-            /// Brings it into the form that is stored: lower-case protocol, computed precedence,
-            /// sources in the order in which they decide. Call it after [`ConfigEntry::validate`].
+            /// Normalises the entry into the form that is stored: lower-case protocol, computed
+            /// precedence, sources in order of precedence. Call it after [`ConfigEntry::validate`].
             pub fn normalise(&mut self) {
                 match self {
                     $(ConfigEntry::$entry(entry) => Entry::normalise(entry),)+
@@ -148,7 +147,7 @@ macro_rules! config_entries {
             }
         }
 
-        /// The kind in front of the fields of an entry.
+        /// An entry's fields, preceded by the kind.
         #[derive(Serialize)]
         #[serde(tag = "Kind")]
         enum Tagged<'a> {
@@ -164,7 +163,7 @@ macro_rules! config_entries {
             }
         }
 
-        /// Decodes the fields of an entry of a kind.
+        /// Decodes the fields of an entry of one kind.
         fn decode<'de, A: VariantAccess<'de>>(
             kind: ConfigKind,
             fields: A,

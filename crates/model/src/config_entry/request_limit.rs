@@ -1,6 +1,6 @@
-//! `control-plane-request-limit`: how many requests of one address servers answer.
+//! `control-plane-request-limit`: limits the request rate that servers accept from one address.
 //!
-//! Consul has it in its paid edition only. Entries are kept and checked; nothing is limited by them yet.
+//! Consul Enterprise only. Entries are validated and stored; they limit nothing yet.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
-/// What happens beyond a limit.
+/// What happens to requests above a limit.
 const MODES: [&str; 3] = ["permissive", "enforcing", "disabled"];
 
-/// How many requests of one address servers answer.
+/// Limits on the request rate that servers accept from one address.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ControlPlaneRequestLimit {
     /// Its name.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
     /// `permissive`, `enforcing` or `disabled`; empty means the first.
@@ -38,7 +38,7 @@ pub struct ControlPlaneRequestLimit {
     pub read_rate: f64,
     /// Writes of any kind, per second; 0 means no limit.
     pub write_rate: f64,
-    /// Tokens, policies and what belongs to them.
+    /// ACL tokens, policies, roles, auth methods and binding rules.
     #[serde(rename = "ACL", skip_serializing_if = "Option::is_none")]
     pub acl: Option<RequestRates>,
     /// The catalog.
@@ -56,10 +56,10 @@ pub struct ControlPlaneRequestLimit {
     /// Discovery chains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discovery_chain: Option<RequestRates>,
-    /// The list of servers.
+    /// Lists of servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_discovery: Option<RequestRates>,
-    /// Health.
+    /// Health endpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<RequestRates>,
     /// Intentions.
@@ -80,34 +80,34 @@ pub struct ControlPlaneRequestLimit {
     /// Transactions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub txn: Option<RequestRates>,
-    /// Configuration of agents.
+    /// Auto-configuration of agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_config: Option<RequestRates>,
-    /// Federation.
+    /// Federation states.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub federation_state: Option<RequestRates>,
-    /// What user interfaces ask for.
+    /// Endpoints for user interfaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub internal: Option<RequestRates>,
-    /// Streams of other clusters.
+    /// Streams from peered clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_stream: Option<RequestRates>,
     /// Peerings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peering: Option<RequestRates>,
-    /// Sidecars.
+    /// Data plane endpoints for sidecars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_plane: Option<RequestRates>,
     /// DNS.
     #[serde(rename = "DNS", skip_serializing_if = "Option::is_none")]
     pub dns: Option<RequestRates>,
-    /// Subscriptions.
+    /// Event subscriptions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscribe: Option<RequestRates>,
-    /// Resources.
+    /// The resource API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<RequestRates>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -116,7 +116,7 @@ pub struct ControlPlaneRequestLimit {
     pub modify_index: u64,
 }
 
-/// Limits of one kind of requests.
+/// Limits for one category of requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RequestRates {

@@ -1,7 +1,6 @@
-//! `sameness-group`: partitions and clusters whose services of one name do the same.
+//! `sameness-group`: partitions and clusters whose services of the same name are interchangeable.
 //!
-//! Consul has it in its paid edition only. Entries are kept and checked; nothing fails over to a member
-//! yet.
+//! Consul Enterprise only. Entries are validated and stored; nothing fails over to members yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,31 +15,31 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
-/// Partitions and clusters that stand in for each other.
+/// Partitions and clusters that are failover targets of each other.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SamenessGroup {
     /// Its name.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Whether services without failover of their own fail over to members.
+    /// Whether services without their own failover use the members as failover targets.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub default_for_failover: bool,
-    /// Whether this partition comes before the members.
+    /// Whether the local partition precedes the members.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub include_local: bool,
-    /// In the order in which they are taken.
+    /// Members in failover order.
     #[serde(serialize_with = "null_if_empty")]
     pub members: Vec<SamenessGroupMember>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -49,14 +48,14 @@ pub struct SamenessGroup {
     pub modify_index: u64,
 }
 
-/// A partition or another cluster.
+/// A member: a partition or a peered cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SamenessGroupMember {
-    /// A partition.
+    /// Name of a partition.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub partition: String,
-    /// Another cluster.
+    /// Name of a peered cluster.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub peer: String,
 }

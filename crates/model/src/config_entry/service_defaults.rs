@@ -1,4 +1,4 @@
-//! `service-defaults`: settings of one service, for every instance and caller.
+//! `service-defaults`: settings of one service, for all its instances and callers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,37 +26,37 @@ use crate::{duration, meta};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct UpstreamLimits {
-    /// Connections at a time.
+    /// Concurrent connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
-    /// Requests that wait for a connection.
+    /// Pending requests: those that wait for a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_pending_requests: Option<u32>,
-    /// Requests at a time.
+    /// Concurrent requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent_requests: Option<u32>,
 }
 
-/// When an instance that fails requests is left out for a while.
+/// Passive health checking: temporarily ejects instances that fail requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PassiveHealthCheck {
-    /// Time between looks.
+    /// Interval of the analysis.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub interval: Duration,
-    /// Failures in a row that count.
+    /// Consecutive failures before ejection.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_failures: u32,
-    /// Percentage of cases in which they count.
+    /// Probability of an ejection, in percent.
     #[serde(
         rename = "EnforcingConsecutive5xx",
         skip_serializing_if = "Option::is_none"
     )]
     pub enforcing_consecutive_5xx: Option<u32>,
-    /// Largest share of instances left out at a time, in percent.
+    /// The maximum share of ejected instances, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_ejection_percent: Option<u32>,
-    /// First time out.
+    /// Duration of the first ejection.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub base_ejection_time: Duration,
 }
@@ -65,16 +65,16 @@ pub struct PassiveHealthCheck {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct UpstreamDefaults {
-    /// The upstream, in overrides only.
+    /// Name of the upstream, in overrides only.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The upstream's cluster peer, in overrides only.
+    /// Cluster peer of the upstream, in overrides only.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub peer: String,
     /// Replaces the generated listener.
@@ -86,7 +86,7 @@ pub struct UpstreamDefaults {
     /// Protocol of the upstream.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
-    /// Longest time to connect, in milliseconds; 0 means 5000.
+    /// Connect timeout in milliseconds; 0 means 5000.
     #[serde(skip_serializing_if = "is_zero")]
     pub connect_timeout_ms: u32,
     /// Limits.
@@ -95,18 +95,18 @@ pub struct UpstreamDefaults {
     /// Passive health checking.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passive_health_check: Option<PassiveHealthCheck>,
-    /// Gateways.
+    /// Mesh gateway mode.
     pub mesh_gateway: MeshGateway,
     /// `exact_balance` or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub balance_outbound_connections: String,
 }
 
-/// Settings of a caller for all and for single upstreams.
+/// Settings of a caller for all upstreams and for individual ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct UpstreamConfiguration {
-    /// For single upstreams, by name.
+    /// For individual upstreams, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<UpstreamDefaults>,
     /// For all upstreams.
@@ -118,62 +118,62 @@ pub struct UpstreamConfiguration {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceDefaults {
-    /// The service.
+    /// Name of the service.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// `tcp`, `http`, `http2`, `grpc`; empty means what `proxy-defaults` says, else tcp.
+    /// `tcp`, `http`, `http2`, `grpc`; empty means that of `proxy-defaults`, or tcp.
     pub protocol: String,
     /// How traffic reaches its proxies.
     #[serde(skip_serializing_if = "ProxyMode::is_default")]
     pub mode: ProxyMode,
     /// Settings for captured traffic.
     pub transparent_proxy: TransparentProxy,
-    /// Whether plain connections are taken.
+    /// Whether plaintext connections are accepted.
     #[serde(
         rename = "MutualTLSMode",
         skip_serializing_if = "MutualTlsMode::is_default"
     )]
     pub mutual_tls_mode: MutualTlsMode,
-    /// Gateways.
+    /// Mesh gateway mode.
     pub mesh_gateway: MeshGateway,
     /// Paths reachable without mutual TLS.
     pub expose: Expose,
-    /// Server name for services outside the mesh.
+    /// TLS server name (SNI) of a service outside the mesh.
     #[serde(rename = "ExternalSNI", skip_serializing_if = "String::is_empty")]
     pub external_sni: String,
-    /// Settings for the services that it calls.
+    /// Settings for the service's upstreams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_config: Option<UpstreamConfiguration>,
-    /// Where the service is, when it is outside the mesh.
+    /// Location of a service outside the mesh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<Box<Destination>>,
     /// Limits on request rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limits: Option<Box<RateLimits>>,
-    /// Inbound connections of a proxy at a time; 0 means no limit.
+    /// The maximum number of concurrent inbound connections of a proxy; 0 means no limit.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_inbound_connections: u32,
-    /// Longest time to connect to the application, in milliseconds; 0 means 5000.
+    /// Connect timeout for the application in milliseconds; 0 means 5000.
     #[serde(skip_serializing_if = "is_zero")]
     pub local_connect_timeout_ms: u32,
-    /// Longest request to the application, in milliseconds; 0 means Envoy's default.
+    /// Request timeout for the application in milliseconds; 0 means Envoy's default.
     #[serde(skip_serializing_if = "is_zero")]
     pub local_request_timeout_ms: u32,
     /// `exact_balance` or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub balance_inbound_connections: String,
-    /// Extensions, after those of `proxy-defaults`.
+    /// Extensions, applied after those of `proxy-defaults`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub envoy_extensions: Vec<EnvoyExtension>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -183,7 +183,7 @@ pub struct ServiceDefaults {
 }
 
 impl ServiceDefaults {
-    /// The protocol when this entry says one.
+    /// The protocol, if it is set.
     pub fn protocol(&self) -> Option<Protocol> {
         match self.protocol.as_str() {
             "" => None,

@@ -1,4 +1,4 @@
-//! `service-intentions`: who may call one service.
+//! `service-intentions`: the intentions of one destination service.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,27 +19,27 @@ use crate::served::field::{REFUSED, REPORTED, Rows};
 use crate::tenancy::{NoPeer, NotServed, ServiceName, Tenancy, TenancyName};
 use crate::{meta, name, timestamp};
 
-/// Who may call one service.
+/// The intentions of one destination service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceIntentions {
     /// The destination, or `*`.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The callers, in the order in which they decide once normalised.
+    /// The sources; once normalised, in order of precedence.
     pub sources: Vec<SourceIntention>,
-    /// The token that every request needs, whoever calls.
+    /// The token that every request requires, independent of its source.
     #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtRequirement>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -48,46 +48,46 @@ pub struct ServiceIntentions {
     pub modify_index: u64,
 }
 
-/// What one caller may do.
+/// Permissions of one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SourceIntention {
-    /// The caller, or `*`.
+    /// The source service, or `*`.
     pub name: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Peering is not served.
+    /// Refused: peering is not served.
     #[serde(skip_serializing)]
     pub peer: NoPeer,
-    /// Groups of peers are not served.
+    /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
     pub sameness_group: NotServed,
-    /// What happens to every connection; unset when there are permissions.
+    /// Action for every connection; unset when there are permissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<IntentionAction>,
-    /// What happens to requests by their shape; empty when there is an action.
+    /// Permissions by request attributes; empty when there is an action.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<IntentionPermission>,
-    /// Computed from the names; what a client sends is ignored.
+    /// Computed from the names; values from clients are ignored.
     pub precedence: u32,
-    /// The id that the oldest endpoints know it by; empty for what other endpoints wrote.
+    /// Id for the legacy intention endpoints; empty if the intention was written by other endpoints.
     #[serde(rename = "LegacyID", skip_serializing_if = "String::is_empty")]
     pub legacy_id: String,
-    /// Free key/value pairs of an intention with an id.
+    /// Free key/value pairs of a legacy intention.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub legacy_meta: BTreeMap<String, String>,
-    /// When an intention with an id was made.
+    /// When a legacy intention was created.
     #[serde(
         deserialize_with = "legacy_time",
         serialize_with = "timestamp::option::serialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub legacy_create_time: Option<SystemTime>,
-    /// When an intention with an id was written last.
+    /// When a legacy intention was last changed.
     #[serde(
         deserialize_with = "legacy_time",
         serialize_with = "timestamp::option::serialize",
@@ -96,12 +96,12 @@ pub struct SourceIntention {
     pub legacy_update_time: Option<SystemTime>,
     /// Always `consul`.
     pub r#type: String,
-    /// For people, at most 512 bytes.
+    /// Free text of at most 512 bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
 
-/// A time that a server wrote. What somebody else writes is not kept, whatever it says.
+/// A time in the form that servers write. Any other value is discarded.
 fn legacy_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
     let text: Option<String> = Option::deserialize(deserializer)?;
     let time = text.and_then(|text| timestamp::parse(&text).ok());
@@ -109,12 +109,12 @@ fn legacy_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Syst
 }
 
 impl ServiceIntentions {
-    /// The service called.
+    /// The destination service.
     pub fn destination(&self) -> ServiceName {
         ServiceName::new(&Tenancy::new(&self.partition, &self.namespace), &self.name)
     }
 
-    /// The intentions of the entry, one for every source, in the order of the sources.
+    /// The entry's intentions, one for each source, in the order of the sources.
     pub fn intentions(&self) -> impl Iterator<Item = Intention> + '_ {
         let destination = self.destination();
         self.sources.iter().map(move |source| {
@@ -143,7 +143,7 @@ impl ServiceIntentions {
 }
 
 impl ServiceIntentions {
-    /// Fills what is computed, and puts the sources in the order in which they decide.
+    /// Sets computed fields and sorts the sources by precedence.
     pub fn arrange(&mut self) {
         let destination = self.destination();
         for source in &mut self.sources {
@@ -153,7 +153,7 @@ impl ServiceIntentions {
             }
             normalise_permissions(&mut source.permissions);
         }
-        // Stable: sources of the same precedence stay as the user ordered them.
+        // Stable: sources of the same precedence retain the user's order.
         self.sources
             .sort_by_key(|source| Reverse(source.precedence));
     }
@@ -176,7 +176,7 @@ impl Entry for ServiceIntentions {
                 (Yes, "Name Action Precedence Type Description"),
                 (Yes, "Namespace Partition"),
                 (REFUSED, "Peer SamenessGroup"),
-                // They stand in what is read, and go when it is written back.
+                // These fields are returned by reads, and dropped when the entry is written back.
                 (
                     REPORTED,
                     "LegacyID LegacyMeta LegacyCreateTime LegacyUpdateTime",
@@ -221,7 +221,8 @@ impl Entry for ServiceIntentions {
         meta::validate_entry("Meta", &self.meta)
     }
 
-    /// Who writes the whole entry writes it for good: the oldest endpoints know it no more.
+    /// Writing the whole entry drops the legacy fields, and with them the ids of the legacy
+    /// endpoints.
     fn normalise(&mut self) {
         for source in &mut self.sources {
             source.legacy_id.clear();
@@ -234,7 +235,7 @@ impl Entry for ServiceIntentions {
 }
 
 impl SourceIntention {
-    /// The caller, in the eyes of a destination of this tenancy.
+    /// The source service, relative to the destination's tenancy.
     pub fn service(&self, destination: &Tenancy) -> ServiceName {
         let tenancy = destination.resolve(&self.partition, &self.namespace);
         ServiceName::new(&tenancy, &self.name)

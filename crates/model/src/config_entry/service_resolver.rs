@@ -1,4 +1,4 @@
-//! `service-resolver`: which instances answer for a service, and which do when these cannot.
+//! `service-resolver`: selects the instances that serve a service's requests, with failover.
 
 mod load_balancer;
 
@@ -23,52 +23,53 @@ pub use load_balancer::{
     RingHashConfig,
 };
 
-/// Subsets, failovers and targets of one at most; each is a cluster in every caller's proxy.
+/// The maximum number of subsets, failovers and targets of a failover; each is a cluster in every
+/// caller's proxy.
 const MAX_PARTS: usize = 100;
 
-/// The longest name of a subset: it is a label of a server name.
+/// The maximum length of a subset's name, which is a label of a server name.
 const MAX_SUBSET_NAME: usize = 63;
 
-/// Which instances answer for a service.
+/// Selects the instances that serve a service's requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceResolver {
-    /// The service that callers ask for.
+    /// Name of the service.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The subset for callers that ask for none; empty means all instances.
+    /// Subset for requests without one; empty means all instances.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub default_subset: String,
-    /// Parts of the instances, by name.
+    /// Subsets of the instances, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub subsets: BTreeMap<String, Subset>,
-    /// Another service in the place of this one.
+    /// Redirect to another service or subset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redirect: Option<Redirect>,
-    /// Who answers when no instance can, by subset; `*` is for the others.
+    /// Failover by subset; `*` applies to all other subsets.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failover: BTreeMap<String, Failover>,
-    /// Whether callers prefer near instances; what `proxy-defaults` say where it is left out.
+    /// Whether callers prefer nearby instances; if unset, that of `proxy-defaults`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prioritize_by_locality: Option<PrioritizeByLocality>,
-    /// Longest time to connect; 0 means 5 seconds.
+    /// Connect timeout; 0 means 5 seconds.
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
     pub connect_timeout: Duration,
-    /// Longest request; 0 means Envoy's 15 seconds.
+    /// Request timeout; 0 means Envoy's 15 seconds.
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
     pub request_timeout: Duration,
-    /// How an instance is chosen.
+    /// Load balancing between instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancer>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -77,129 +78,129 @@ pub struct ServiceResolver {
     pub modify_index: u64,
 }
 
-/// A part of a service's instances.
+/// A subset of a service's instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Subset {
-    /// An expression over instances; empty means all.
+    /// Filter expression over instances; empty selects all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub filter: String,
-    /// Without instances whose checks warn.
+    /// Whether instances with warning checks are excluded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub only_passing: bool,
 }
 
-/// Another service in the place of one.
+/// Target that replaces a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Redirect {
-    /// The other service; empty means the same.
+    /// Name of the target service; empty means the same service.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service: String,
-    /// A subset of it; empty means its default.
+    /// Subset of the target; empty means its default subset.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The datacenter; empty means the same.
+    /// Datacenter of the target; empty means the same datacenter.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
-    /// The cluster peer that it is imported from; empty means none.
+    /// Cluster peer that the target is imported from; empty means none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub peer: String,
-    /// Sameness groups are not served.
+    /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
     pub sameness_group: NotServed,
 }
 
-/// Who answers when no instance can, in order. One of `service` with `service_subset`,
-/// `datacenters` and `targets` is set, or the first two together.
+/// Failover targets, in order. One of `service` (with `service_subset`), `datacenters` and `targets`
+/// is set, or the first two together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Failover {
-    /// The other service; empty means the same.
+    /// Name of the target service; empty means the same service.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service: String,
-    /// A subset of it; empty means its default.
+    /// Subset of the target; empty means its default subset.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The same in each of these datacenters.
+    /// Datacenters to fail over to, with the same service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub datacenters: Vec<String>,
-    /// Each of these.
+    /// Explicit targets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<FailoverTarget>,
-    /// In which order.
+    /// Order of the targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<FailoverPolicy>,
-    /// Sameness groups are not served.
+    /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
     pub sameness_group: NotServed,
 }
 
-/// One of those who answer when no instance can.
+/// One target of a failover.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct FailoverTarget {
-    /// The service; empty means the same.
+    /// Name of the target service; empty means the same service.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service: String,
-    /// A subset of it; empty means its default.
+    /// Subset of the target; empty means its default subset.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The datacenter; empty means the same.
+    /// Datacenter of the target; empty means the same datacenter.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
-    /// The cluster peer that it is imported from; empty means none.
+    /// Cluster peer that the target is imported from; empty means none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub peer: String,
 }
 
-/// In which order those answer who do when no instance can.
+/// Order of failover targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct FailoverPolicy {
-    /// Which order.
+    /// The order.
     pub mode: FailoverMode,
-    /// Regions are not served.
+    /// Refused: regions are not served.
     #[serde(skip_serializing)]
     pub regions: NotServed,
 }
 
-/// Which order.
+/// Order of failover targets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailoverMode {
-    /// Not said here: as they are listed.
+    /// Unset, which means as listed.
     #[default]
     #[serde(rename = "")]
     Default,
-    /// As they are listed.
+    /// As listed.
     Sequential,
-    /// The nearest first.
+    /// Nearest first.
     OrderByLocality,
 }
 
 impl ServiceResolver {
-    /// Whether a subset of this name can be asked for; all instances always can.
+    /// Whether a subset of this name exists; the empty name, for all instances, always does.
     pub fn has_subset(&self, name: &str) -> bool {
         name.is_empty() || self.subsets.contains_key(name)
     }
 
-    /// Whether it says nothing that its absence does not say too.
+    /// Whether the entry is equivalent to having none.
     pub fn is_default(&self) -> bool {
         self.default_subset.is_empty()
             && self.subsets.is_empty()
@@ -211,8 +212,8 @@ impl ServiceResolver {
             && self.prioritize_by_locality.is_none()
     }
 
-    /// The paths of redirects and failover to other datacenters than the server's own. As in Consul they
-    /// are taken; a target there has no instances, so that the next one is taken where there is one.
+    /// The paths of redirects and failover to other datacenters. They are accepted, as in Consul.
+    /// Targets there have no instances, so requests go to the next target if there is one.
     pub fn other_datacenters(&self, local: &str) -> Vec<String> {
         let mut paths = Vec::new();
         let redirect = self.redirect.as_ref();
@@ -231,7 +232,7 @@ impl ServiceResolver {
         paths
     }
 
-    /// A subset of a service, where the service is this one.
+    /// Checks that the subset exists if the target is this service.
     fn validate_subset(&self, to: ServiceReference<'_>, subset: &str) -> Result<(), Invalid> {
         let own = ServiceName::new(&Tenancy::new(&self.partition, &self.namespace), &self.name);
         if to.resolve(&own) == own && !self.has_subset(subset) {
@@ -309,7 +310,7 @@ impl ServiceResolver {
             .map_err(|error| error.within("Redirect"))
     }
 
-    /// Another datacenter has no partitions of this one. Consul's words.
+    /// Targets in another datacenter cannot have a partition. With Consul's error texts.
     fn validate_datacenter(
         &self,
         what: &str,
@@ -404,15 +405,15 @@ impl ServiceResolver {
     }
 }
 
-/// Whether a datacenter is the server's own; one that is left out is.
+/// Whether a datacenter is the server's own; empty means that it is.
 fn is_here(datacenter: &str, local: &str) -> bool {
     datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local)
 }
 
-/// A namespace or partition that something leads to is one.
+/// Validates that a target's namespace or partition is not a wildcard.
 pub(super) fn validate_single(name: &TenancyName) -> Result<(), &'static str> {
     match name.is_every() {
-        true => Err("\"*\" stands for every one of them: name one"),
+        true => Err("\"*\" is not allowed here: name one"),
         false => Ok(()),
     }
 }
@@ -436,7 +437,7 @@ fn validate_redirect_tenancy(
     }
 }
 
-/// The service that something leads to; empty means the one that the entry is about.
+/// Validates a target service; empty means the entry's own service.
 pub(super) fn validate_destination(service: &str) -> Result<(), Invalid> {
     if service.is_empty() {
         return Ok(());
@@ -477,7 +478,7 @@ impl Entry for ServiceResolver {
             "Redirect",
             &[
                 (Yes, "Service ServiceSubset Datacenter"),
-                // Nothing is imported yet: who calls the service finds no instance.
+                // Imports are not supported yet: such a service has no instances.
                 (REPORTED, "Peer"),
                 (REFUSED, "SamenessGroup"),
                 (Yes, "Namespace Partition"),
@@ -496,8 +497,8 @@ impl Entry for ServiceResolver {
             "FailoverTarget",
             &[
                 (Yes, "Service ServiceSubset Datacenter"),
-                // Nothing is imported yet, so that such a target has no instances and the next one is
-                // taken.
+                // Imports are not supported yet: such a target has no instances, so the next one is
+                // used.
                 (REPORTED, "Peer"),
                 (Yes, "Namespace Partition"),
             ],

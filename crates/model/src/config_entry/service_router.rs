@@ -1,4 +1,4 @@
-//! `service-router`: which service answers which HTTP requests.
+//! `service-router`: routes a service's HTTP requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +17,15 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::{ServiceReference, TenancyName};
 use crate::{meta, name};
 
-/// Routes at most; each is a route in every caller's proxy.
+/// The maximum number of routes; each is a route in every caller's proxy.
 const MAX_ROUTES: usize = 1_000;
 
-/// The methods of HTTP that can be matched.
+/// HTTP methods that can be matched.
 pub(super) const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE",
 ];
 
-/// The conditions of Envoy under which a request can be tried again.
+/// Envoy's retry conditions.
 const RETRY_CONDITIONS: [&str; 12] = [
     "5xx",
     "gateway-error",
@@ -41,24 +41,24 @@ const RETRY_CONDITIONS: [&str; 12] = [
     "unavailable",
 ];
 
-/// Which service answers which HTTP requests.
+/// Routes a service's HTTP requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceRouter {
-    /// The service that callers ask for.
+    /// Name of the service.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The first that matches decides; what none matches goes to the service itself.
+    /// The first matching route applies; requests without a match are routed to the service itself.
     pub routes: Vec<Route>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -67,23 +67,23 @@ pub struct ServiceRouter {
     pub modify_index: u64,
 }
 
-/// What becomes of some requests.
+/// A route for matching requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Route {
-    /// Which requests; all of them without it.
+    /// Match conditions; unset matches all requests.
     #[serde(rename = "Match", skip_serializing_if = "Option::is_none")]
     pub matched: Option<RouteMatch>,
-    /// Where they go; to the service itself without it.
+    /// Destination; unset means the service itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<RouteDestination>,
 }
 
-/// Which requests.
+/// Match conditions of a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RouteMatch {
-    /// By their form.
+    /// Conditions on HTTP requests.
     #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpMatch>,
 }
@@ -92,16 +92,16 @@ pub struct RouteMatch {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpMatch {
-    /// The whole path, without its query.
+    /// The whole path, without the query.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_exact: String,
-    /// What the path begins with.
+    /// Prefix of the path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_prefix: String,
-    /// A regular expression that the whole path matches.
+    /// A regular expression that the whole path must match.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_regex: String,
-    /// Exact paths and prefixes are compared without regard to case.
+    /// Whether exact paths and prefixes ignore case.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub case_insensitive: bool,
     /// Conditions on headers.
@@ -110,97 +110,97 @@ pub struct HttpMatch {
     /// Conditions on query parameters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub query_param: Vec<QueryParamMatch>,
-    /// The method is one of these; any without them.
+    /// Accepted methods; empty accepts any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
 }
 
-/// A condition on one header; exactly one kind of condition is set.
+/// A condition on one header; exactly one kind of match is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HeaderMatch {
     /// The header's name.
     pub name: String,
-    /// It is there, with any value.
+    /// Whether the header must be present, with any value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub present: bool,
-    /// Its value.
+    /// Exact value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub exact: String,
-    /// What its value begins with.
+    /// Prefix of the value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix: String,
-    /// What its value ends with.
+    /// Suffix of the value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub suffix: String,
-    /// A regular expression that the whole value matches.
+    /// A regular expression that the whole value must match.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub regex: String,
-    /// The condition must not hold.
+    /// Whether the condition is inverted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub invert: bool,
 }
 
-/// A condition on one query parameter; exactly one kind of condition is set.
+/// A condition on one query parameter; exactly one kind of match is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct QueryParamMatch {
     /// The parameter's name.
     pub name: String,
-    /// It is there, with any value.
+    /// Whether the parameter must be present, with any value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub present: bool,
-    /// Its value.
+    /// Exact value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub exact: String,
-    /// A regular expression that the whole value matches.
+    /// A regular expression that the whole value must match.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub regex: String,
 }
 
-/// Where requests go, and how.
+/// Destination of requests, with timeouts and retries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RouteDestination {
-    /// The service; empty means the router's own.
+    /// Name of the service; empty means the router's own.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service: String,
-    /// A subset of it; empty means its default, and that its splits apply.
+    /// Subset of the service. If empty, the service's splitter and default subset apply.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// What takes the place of the matched path or prefix.
+    /// Replacement for the matched path or prefix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix_rewrite: String,
-    /// Longest request, with all attempts; 0 means the resolver's, or Envoy's 15 seconds. A negative one
-    /// is no limit, as in Consul.
+    /// Timeout of a request including retries; 0 means the resolver's timeout, or Envoy's 15 seconds.
+    /// A negative value disables it, as in Consul.
     #[serde(skip_serializing_if = "GoDuration::is_zero")]
     pub request_timeout: GoDuration,
-    /// Longest time without a byte in either direction; 0 means Envoy's 5 minutes. A negative one is no
-    /// limit, as in Consul.
+    /// Timeout without data in either direction; 0 means Envoy's 5 minutes. A negative value disables
+    /// it, as in Consul.
     #[serde(skip_serializing_if = "GoDuration::is_zero")]
     pub idle_timeout: GoDuration,
-    /// How often a request is tried again; 0 means once where a condition is given.
+    /// The maximum number of retries; 0 means one if a retry condition is set.
     #[serde(skip_serializing_if = "is_zero")]
     pub num_retries: u32,
-    /// Try again when no connection could be made.
+    /// Whether connection failures are retried.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub retry_on_connect_failure: bool,
-    /// Envoy's conditions for another attempt.
+    /// Envoy's retry conditions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub retry_on: Vec<String>,
-    /// Statuses that ask for another attempt.
+    /// Response statuses that are retried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub retry_on_status_codes: Vec<u32>,
-    /// Changes of requests' headers.
+    /// Changes to request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_headers: Option<HeaderModifiers>,
-    /// Changes of responses' headers.
+    /// Changes to response headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderModifiers>,
 }
@@ -432,7 +432,7 @@ impl RouteDestination {
         )
     }
 
-    /// Whether it says anything of further attempts.
+    /// Whether any retry setting is set.
     pub fn retries(&self) -> bool {
         self.num_retries > 0
             || self.retry_on_connect_failure

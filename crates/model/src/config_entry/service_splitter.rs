@@ -1,4 +1,4 @@
-//! `service-splitter`: which part of a service's requests goes where.
+//! `service-splitter`: splits a service's requests by weight.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +14,27 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::{ServiceName, ServiceReference, Tenancy, TenancyName};
 use crate::{meta, name};
 
-/// Splits at most; each is a cluster in every caller's proxy.
+/// The maximum number of splits; each is a cluster in every caller's proxy.
 const MAX_SPLITS: usize = 100;
 
-/// Which part of a service's requests goes where.
+/// Splits a service's requests by weight.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceSplitter {
-    /// The service that callers ask for.
+    /// Name of the service.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The parts; their weights have the sum 100.
+    /// The splits; their weights add up to 100.
     pub splits: Vec<Split>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -43,36 +43,36 @@ pub struct ServiceSplitter {
     pub modify_index: u64,
 }
 
-/// A part of the requests.
+/// A share of the requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Split {
-    /// How many of a hundred, in steps of 0.01.
+    /// Percentage of the requests, in steps of 0.01.
     pub weight: f32,
-    /// The service; empty means the splitter's own.
+    /// Name of the service; empty means the splitter's own.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service: String,
-    /// A subset of it; empty means its default.
+    /// Subset of the service; empty means its default subset.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_subset: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Changes of requests' headers.
+    /// Changes to request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_headers: Option<HeaderModifiers>,
-    /// Changes of responses' headers.
+    /// Changes to response headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderModifiers>,
 }
 
 impl Split {
-    /// The weight in hundredths of a percent, which is as fine as weights are.
+    /// The weight in hundredths of a percent, the finest resolution of weights.
     pub fn scaled_weight(&self) -> u32 {
-        // Saturating: what is out of range is refused before.
+        // The cast saturates; out-of-range weights are refused earlier.
         (self.weight * 100.0).round() as u32
     }
 }

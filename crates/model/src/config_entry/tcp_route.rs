@@ -1,6 +1,6 @@
-//! `tcp-route`: which service takes the connections that come in through an API gateway.
+//! `tcp-route`: routes TCP connections from an API gateway to a service.
 //!
-//! Entries are kept and checked; no API gateway is served yet.
+//! Entries are validated and stored; no API gateway is served yet.
 
 use std::collections::BTreeMap;
 
@@ -16,30 +16,30 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
-/// Which service takes connections.
+/// Routes TCP connections to a service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TcpRoute {
     /// Its name.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The gateways, or listeners of gateways, that it belongs to.
+    /// The gateways or gateway listeners that it attaches to.
     #[serde(serialize_with = "null_if_empty")]
     pub parents: Vec<ResourceReference>,
-    /// At most one.
+    /// Target services; at most one.
     #[serde(serialize_with = "null_if_empty")]
     pub services: Vec<TcpRouteService>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// What became of it.
+    /// Status, as a control loop would report it.
     pub status: Status,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -48,16 +48,16 @@ pub struct TcpRoute {
     pub modify_index: u64,
 }
 
-/// A service that connections go to.
+/// A target service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TcpRouteService {
     /// Its name.
     pub name: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
@@ -84,7 +84,7 @@ impl Entry for TcpRoute {
         &self.name
     }
 
-    /// With Consul's words.
+    /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_entry_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;

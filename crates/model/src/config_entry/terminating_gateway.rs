@@ -1,7 +1,7 @@
-//! `terminating-gateway`: which services outside the mesh a gateway leads to.
+//! `terminating-gateway`: the services outside the mesh that a gateway connects to.
 //!
-//! Callers find the gateways of a destination in it. The proxy of the gateway itself is not served,
-//! nor is what the entry says about its connections to the services.
+//! Used to find the gateways of a destination. The gateway's own proxy is not served, and neither are
+//! the settings for its connections to the services.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::served::field::Served::{Inside, Yes};
 use crate::served::field::{REPORTED, Rows};
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 
-/// Services at most.
+/// The maximum number of services.
 const MAX_SERVICES: usize = 10_000;
 
 /// The services of one gateway.
@@ -26,19 +26,19 @@ const MAX_SERVICES: usize = 10_000;
 pub struct TerminatingGateway {
     /// The service that the gateway is registered as.
     pub name: String,
-    /// The namespace that it is in; empty for `default`.
+    /// Namespace; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition that it is in; empty for `default`.
+    /// Partition; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// The services that it leads to.
+    /// The services that it connects to.
     #[serde(serialize_with = "null_if_empty")]
     pub services: Vec<LinkedService>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
     #[serde(skip_serializing)]
     pub hash: IgnoredAny,
     /// Index of the write that created it.
@@ -47,38 +47,38 @@ pub struct TerminatingGateway {
     pub modify_index: u64,
 }
 
-/// A service that a gateway leads to, and how the gateway connects to it.
+/// A service that a gateway connects to, with TLS settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LinkedService {
-    /// Its name, or `*` for all of them.
+    /// Service name, or `*` for all services.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The namespace; empty for the entry's own.
+    /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition; empty for the entry's own.
+    /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// File with the certificates of the authorities that sign its certificate.
+    /// Path of the CA certificates that verify the service.
     #[serde(rename = "CAFile", skip_serializing_if = "String::is_empty")]
     pub ca_file: String,
-    /// File with the certificate that the gateway shows.
+    /// Path of the gateway's client certificate.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cert_file: String,
-    /// File with the key of that certificate.
+    /// Path of the key of that certificate.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key_file: String,
-    /// Server name in the TLS handshake.
+    /// TLS server name (SNI).
     #[serde(rename = "SNI", skip_serializing_if = "String::is_empty")]
     pub sni: String,
-    /// Requests keep the host name that they came with.
+    /// Whether requests retain their original host name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disable_auto_host_rewrite: bool,
 }
 
 impl TerminatingGateway {
-    /// Whether it leads to a service outside the mesh.
+    /// Whether it connects to a service outside the mesh.
     pub fn leads_to(&self, destination: &ServiceName) -> bool {
         let own = self.tenancy();
         self.services.iter().any(|service| {
@@ -91,7 +91,7 @@ impl TerminatingGateway {
         })
     }
 
-    /// Its partition and namespace.
+    /// The entry's tenancy.
     pub fn tenancy(&self) -> Tenancy {
         Tenancy::new(&self.partition, &self.namespace)
     }
@@ -125,7 +125,7 @@ impl Entry for TerminatingGateway {
         &self.name
     }
 
-    /// With Consul's words.
+    /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;

@@ -1,4 +1,4 @@
-//! From free arguments to those of one extension.
+//! Converts the free-form arguments of an extension to typed ones.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::invalid::Invalid;
 use crate::json::decode::{DecodeError, Opaque, UnknownFields, from_value, same_key};
 
-/// The arguments that are lists of objects.
+/// Arguments that are lists of objects.
 const LISTS: &[&str] = &[
     "AllowedClientHeaders",
     "AllowedClientHeadersOnSuccess",
@@ -20,7 +20,7 @@ const LISTS: &[&str] = &[
     "Services",
 ];
 
-/// The arguments whose keys are data.
+/// Arguments with user-defined keys.
 const FREE: &[&str] = &[
     "AllowedCapabilities",
     "Attributes",
@@ -50,7 +50,7 @@ fn refused(error: DecodeError) -> Invalid {
     }
 }
 
-/// In HCL an object and a list of one look the same, and Consul's command line sends one for the other.
+/// HCL does not distinguish an object from a list of one, so Consul's command line may send either.
 fn shaped(value: Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,14 +1,14 @@
-//! Which proxies an extension is for, and which of their traffic.
+//! The proxies and the traffic direction that an extension applies to.
 
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 
-/// Which of a proxy's traffic an extension is for.
+/// Traffic direction that an extension applies to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// Not said.
+    /// Unset.
     #[default]
     #[serde(rename = "")]
     Default,
@@ -19,7 +19,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The direction itself, inbound where none is said.
+    /// Returns the direction, or inbound if unset.
     #[must_use]
     pub fn or_inbound(self) -> Self {
         match self {
@@ -39,7 +39,7 @@ impl Direction {
     }
 }
 
-/// The kind of proxy that an extension is for: `connect-proxy`, or left out.
+/// Validates the proxy kind of an extension: `connect-proxy` or empty.
 pub(super) fn validate_proxy_type(proxy_type: &str) -> Result<(), Invalid> {
     match proxy_type {
         "" | "connect-proxy" => Ok(()),

@@ -1,4 +1,4 @@
-//! `builtin/ext-authz`: another program decides about requests or connections.
+//! `builtin/ext-authz`: an external service authorizes requests or connections.
 
 use legate_filter::re2;
 use serde::{Deserialize, Serialize};
@@ -8,149 +8,149 @@ use super::target::{GrpcService, HeaderValue, Target};
 use crate::format_string;
 use crate::invalid::Invalid;
 
-/// The answers that Envoy can give when nobody decided: its `envoy.type.v3.StatusCode`.
+/// Statuses that Envoy can return when authorization fails: its `envoy.type.v3.StatusCode`.
 const STATUS_CODES: [i64; 56] = [
     100, 200, 201, 202, 203, 204, 205, 206, 207, 208, 226, 300, 301, 302, 303, 304, 305, 307, 308,
     400, 401, 402, 403, 404, 405, 406, 407, 408, 409, 410, 411, 412, 413, 414, 415, 416, 417, 421,
     422, 423, 424, 426, 428, 429, 431, 500, 501, 502, 503, 504, 505, 506, 507, 508, 510, 511,
 ];
 
-/// The arguments.
+/// Arguments of the extension.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExtAuthz {
-    /// `connect-proxy`, or left out.
+    /// `connect-proxy` or empty.
     pub proxy_type: String,
-    /// The listeners that it is for; inbound when it is left out.
+    /// Listeners that it applies to; the default is inbound.
     pub listener_type: Direction,
-    /// Where the filter stands among the others.
+    /// Position of the filter in the filter chain.
     pub insert_options: InsertOptions,
-    /// Who decides, and about what.
+    /// The authorization service and its settings.
     pub config: ExtAuthzConfig,
 }
 
-/// Where a filter stands among the others.
+/// Position of a filter in the filter chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct InsertOptions {
-    /// The place.
+    /// The location.
     pub location: InsertLocation,
-    /// The filter that the place is about.
+    /// Name of the filter that the location refers to.
     pub filter_name: String,
 }
 
-/// A place among filters.
+/// A location in the filter chain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum InsertLocation {
-    /// Before the last filter, which serves the request or the connection.
+    /// Before the terminal filter.
     #[default]
     #[serde(rename = "")]
     Default,
-    /// Before all others, access rules included.
+    /// Before all other filters, including those for intentions.
     First,
-    /// After all others, which Envoy takes from no filter.
+    /// After all other filters. Refused, since Envoy requires a terminal filter at the end.
     Last,
-    /// Before the first filter of the name.
+    /// Before the first filter with the name.
     BeforeFirstMatch,
-    /// After the first filter of the name.
+    /// After the first filter with the name.
     AfterFirstMatch,
-    /// Before the last filter of the name.
+    /// Before the last filter with the name.
     BeforeLastMatch,
-    /// After the last filter of the name.
+    /// After the last filter with the name.
     AfterLastMatch,
 }
 
-/// Who decides, and about what. Exactly one of the services is set.
+/// Settings of the authorization service. Exactly one of the two services is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExtAuthzConfig {
-    /// The key of the proxy's own metadata whose labels are sent along.
+    /// Key of the proxy's own metadata whose labels are sent with each request.
     pub bootstrap_metadata_labels_key: String,
-    /// Routes are chosen again after the decision.
+    /// Whether the route is selected anew after the authorization.
     pub clear_route_cache: bool,
-    /// It is asked by gRPC.
+    /// The authorization service, if it uses gRPC.
     pub grpc_service: Option<GrpcService>,
-    /// It is asked by HTTP.
+    /// The authorization service, if it uses HTTP.
     pub http_service: Option<HttpService>,
-    /// The caller's certificate is sent along.
+    /// Whether the caller's certificate is sent.
     pub include_peer_certificate: bool,
-    /// The metadata that is sent along, besides `consul`.
+    /// Metadata namespaces that are sent, in addition to `consul`.
     pub metadata_context_namespaces: Vec<String>,
-    /// The answer when nobody decided; `None` is Envoy's 403.
+    /// Status of the response if the authorization service fails; `None` means Envoy's 403.
     pub status_on_error: Option<i64>,
-    /// In statistics; empty is `response`.
+    /// Prefix in statistics; empty means `response`.
     pub stat_prefix: String,
-    /// The request's body is sent along.
+    /// Whether and how the request's body is sent.
     pub with_request_body: Option<BodyBuffer>,
 }
 
-/// How much of a request's body is sent along.
+/// How a request's body is sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct BodyBuffer {
-    /// At most so many bytes.
+    /// The maximum number of bytes.
     pub max_request_bytes: u32,
-    /// The beginning of a longer one is sent; otherwise it is refused.
+    /// Whether longer bodies are truncated instead of refused.
     pub allow_partial_message: bool,
-    /// As bytes, and not as a text.
+    /// Whether the body is sent as bytes instead of text.
     pub pack_as_bytes: bool,
 }
 
-/// A service that speaks HTTP.
+/// An HTTP authorization service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpService {
-    /// Where it is.
+    /// Address of the service.
     pub target: Target,
-    /// Stands before the path of the request that is decided about.
+    /// Prefix for the path of authorization requests.
     pub path_prefix: String,
-    /// What it is asked.
+    /// Contents of authorization requests.
     pub authorization_request: AuthorizationRequest,
-    /// What of its answers goes where.
+    /// Handling of the responses.
     pub authorization_response: AuthorizationResponse,
 }
 
-/// What the deciding service is asked.
+/// Contents of authorization requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AuthorizationRequest {
-    /// Headers of the request that it gets, besides those that Envoy always sends.
+    /// Headers of the original request that are sent, in addition to those that Envoy always sends.
     pub allowed_headers: Vec<StringMatcher>,
-    /// Headers that it gets besides.
+    /// Additional headers.
     pub headers_to_add: Vec<HeaderValue>,
 }
 
-/// What of the answers goes where.
+/// Handling of the headers of authorization responses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AuthorizationResponse {
-    /// Headers that replace those of the request.
+    /// Headers that replace those of the original request.
     pub allowed_upstream_headers: Vec<StringMatcher>,
-    /// Headers that are added to those of the request.
+    /// Headers that are appended to those of the original request.
     pub allowed_upstream_headers_to_append: Vec<StringMatcher>,
-    /// Headers that the caller gets with a refusal.
+    /// Headers that are added to the response of a refused request.
     pub allowed_client_headers: Vec<StringMatcher>,
-    /// Headers that the caller gets with the response.
+    /// Headers that are added to the response of a permitted request.
     pub allowed_client_headers_on_success: Vec<StringMatcher>,
-    /// Headers that become metadata of the request.
+    /// Headers that are stored as dynamic metadata of the request.
     pub dynamic_metadata_from_headers: Vec<StringMatcher>,
 }
 
-/// A header's name, by exactly one of its fields.
+/// Matches a header's name; exactly one of the texts is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct StringMatcher {
-    /// Is in it.
+    /// Substring of the name.
     pub contains: String,
-    /// Is it.
+    /// The exact name.
     pub exact: String,
-    /// Letters are compared in any case; not for `SafeRegex`.
+    /// Whether case is ignored; not for `SafeRegex`.
     pub ignore_case: bool,
-    /// It begins with this.
+    /// Prefix of the name.
     pub prefix: String,
-    /// An RE2 expression for all of it.
+    /// RE2 expression that the whole name must match.
     pub safe_regex: String,
-    /// It ends with this.
+    /// Suffix of the name.
     pub suffix: String,
 }
 
@@ -206,7 +206,7 @@ impl ExtAuthzConfig {
         }
     }
 
-    /// What is called.
+    /// The target of the configured service.
     pub fn target(&self) -> Option<&Target> {
         let grpc = self.grpc_service.as_ref().map(|service| &service.target);
         grpc.or_else(|| self.http_service.as_ref().map(|service| &service.target))

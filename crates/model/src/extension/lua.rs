@@ -1,19 +1,19 @@
-//! `builtin/lua`: a script that sees requests and responses.
+//! `builtin/lua`: runs a script on requests and responses.
 
 use serde::{Deserialize, Serialize};
 
 use super::direction::{Direction, validate_proxy_type};
 use crate::invalid::Invalid;
 
-/// The arguments.
+/// Arguments of the extension.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Lua {
-    /// `connect-proxy`, or left out.
+    /// `connect-proxy` or empty.
     pub proxy_type: String,
-    /// The listeners that it is for.
+    /// Listeners that it applies to.
     pub listener: Direction,
-    /// The script.
+    /// The Lua script.
     pub script: String,
 }
 

@@ -1,8 +1,8 @@
-//! The extensions of Envoy's configuration that are served, and their arguments.
+//! The supported extensions of Envoy's configuration, and their arguments.
 //!
-//! An extension is named in `proxy-defaults` or `service-defaults` with free arguments. Here they are
-//! read and judged; what they change is made where resources are made. What cannot work with any
-//! proxy is refused here, so that it is never stored.
+//! `proxy-defaults` and `service-defaults` name an extension and its free-form arguments. This module
+//! parses and validates them; their effect on resources is implemented where resources are built.
+//! Arguments that could not work with any proxy are refused here, so that they are never stored.
 
 mod arguments;
 mod direction;
@@ -37,10 +37,10 @@ const OTEL_ACCESS_LOGGING: &str = "builtin/otel-access-logging";
 const PROPERTY_OVERRIDE: &str = "builtin/property-override";
 const WASM: &str = "builtin/wasm";
 
-/// The extensions that are served.
+/// The supported extensions.
 pub(crate) const SERVED: &[&str] = &[EXT_AUTHZ, LUA, OTEL_ACCESS_LOGGING, PROPERTY_OVERRIDE, WASM];
 
-/// Consul's extension for functions of AWS.
+/// Consul's extension for AWS Lambda functions.
 const LAMBDA: &str = "builtin/aws/lambda";
 
 /// An extension with its arguments.
@@ -59,12 +59,12 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// Reads an extension's arguments.
+    /// Parses an extension's arguments.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] names the field of the extension that is wrong. The paths and values of
-    /// property-override are not compared with Envoy's messages here.
+    /// [`Invalid`] names the invalid field of the extension. The paths and values of
+    /// property-override are not checked against Envoy's messages here.
     pub fn read(extension: &EnvoyExtension) -> Result<Self, Invalid> {
         let arguments = &extension.arguments;
         match extension.name.as_str() {
@@ -82,7 +82,7 @@ impl Extension {
         }
     }
 
-    /// The upstreams that it names.
+    /// The upstreams that the arguments refer to.
     pub fn services_mut(&mut self) -> Vec<&mut TargetService> {
         match self {
             Self::Lua(_) => Vec::new(),
@@ -121,7 +121,7 @@ fn unserved(name: &str) -> Invalid {
     Invalid::new("Name", reason)
 }
 
-/// Refuses extensions that cannot be served.
+/// Refuses unsupported extensions.
 pub(crate) fn validate_extensions(extensions: &[EnvoyExtension]) -> Result<(), Invalid> {
     for (i, extension) in extensions.iter().enumerate() {
         Extension::read(extension)

@@ -1,4 +1,4 @@
-//! `builtin/otel-access-logging`: a log of requests that is sent as OpenTelemetry says.
+//! `builtin/otel-access-logging`: sends access logs with the OpenTelemetry protocol.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,33 +12,33 @@ use crate::duration::GoDuration;
 use crate::format_string;
 use crate::invalid::Invalid;
 
-/// The arguments.
+/// Arguments of the extension.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct OtelAccessLogging {
-    /// `connect-proxy`, or left out.
+    /// `connect-proxy` or empty.
     pub proxy_type: String,
-    /// The listeners that it is for; inbound when it is left out.
+    /// Listeners that it applies to; the default is inbound.
     pub listener_type: Direction,
-    /// What is sent where.
+    /// Settings of the log.
     pub config: OtelAccessLog,
 }
 
-/// What is sent where.
+/// Settings of the log.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct OtelAccessLog {
-    /// The log's name; empty is that of the direction.
+    /// Name of the log; empty means that of the direction.
     pub log_name: String,
-    /// Where it is sent.
+    /// The service that receives the log.
     pub grpc_service: Option<GrpcService>,
-    /// How long entries wait for others; `None` is Envoy's second.
+    /// Interval at which entries are sent; `None` means Envoy's 1 s.
     pub buffer_flush_interval: Option<GoDuration>,
-    /// How many bytes wait; 0 sends each entry at once.
+    /// Size of the buffer in bytes; 0 sends each entry at once.
     pub buffer_size_bytes: u32,
-    /// What filters have noted that goes along.
+    /// Filter state objects that are added to entries.
     pub filter_state_objects_to_log: Vec<String>,
-    /// When the stream is opened again.
+    /// Retry policy of the stream.
     pub retry_policy: Option<RetryPolicy>,
     /// The body of an entry, with Envoy's command operators.
     pub body: Value,
@@ -48,34 +48,34 @@ pub struct OtelAccessLog {
     pub resource_attributes: BTreeMap<String, Value>,
 }
 
-/// When a stream is opened again.
+/// Retry policy of the stream.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RetryPolicy {
-    /// The time between.
+    /// Backoff between attempts.
     pub retry_back_off: Option<RetryBackOff>,
-    /// How often at most.
+    /// The maximum number of retries.
     pub num_retries: u32,
 }
 
-/// The time between two attempts.
+/// Backoff between attempts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RetryBackOff {
-    /// The first one; a second when it is left out.
+    /// Initial backoff; `None` means 1 s.
     pub base_interval: Option<GoDuration>,
-    /// The longest; 30 s when it is left out.
+    /// Maximum backoff; `None` means 30 s.
     pub max_interval: Option<GoDuration>,
 }
 
 impl RetryBackOff {
-    /// The first time between two attempts.
+    /// The effective initial backoff.
     pub fn base(&self) -> Duration {
         self.base_interval
             .map_or(Duration::from_secs(1), GoDuration::to_duration)
     }
 
-    /// The longest.
+    /// The effective maximum backoff.
     pub fn max(&self) -> Duration {
         self.max_interval
             .map_or(Duration::from_secs(30), GoDuration::to_duration)
@@ -137,7 +137,7 @@ impl OtelAccessLog {
     }
 }
 
-/// Envoy logs texts only, with commands in them.
+/// Envoy logs only texts here, which may contain command operators.
 fn validate_format(value: &Value) -> Result<(), String> {
     match value {
         Value::String(text) => format_string::validate(text),

@@ -1,4 +1,4 @@
-//! `builtin/property-override`: fields of Envoy's messages are set or removed by their path.
+//! `builtin/property-override`: sets or removes fields of Envoy messages by path.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,49 +7,49 @@ use super::direction::{Direction, validate_proxy_type};
 use super::target::TargetService;
 use crate::invalid::Invalid;
 
-/// The arguments.
+/// Arguments of the extension.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PropertyOverride {
-    /// `connect-proxy`, or left out.
+    /// `connect-proxy` or empty.
     pub proxy_type: String,
-    /// The changes, in their order.
+    /// Patches, applied in order.
     pub patches: Vec<PropertyPatch>,
-    /// Errors name all fields that there are, instead of the first ten.
+    /// Whether errors list all known fields instead of the first ten.
     pub debug: bool,
 }
 
-/// One change.
+/// One patch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PropertyPatch {
-    /// The resources that are changed.
+    /// Resources that the patch applies to.
     pub resource_filter: ResourceFilter,
     /// `add` or `remove`.
     pub op: String,
-    /// The names of fields, after slashes.
+    /// Path of the field: field names, each preceded by a slash.
     pub path: String,
-    /// What the field says from then on; with `add` only.
+    /// New value of the field; with `add` only.
     pub value: Value,
 }
 
-/// Which resources are changed.
+/// Selects the resources of a patch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ResourceFilter {
-    /// Their type.
+    /// Type of the resources.
     pub resource_type: PatchedResource,
-    /// Whether they are the proxy's own side, or for upstreams.
+    /// Whether inbound resources of the proxy itself or outbound ones of its upstreams are patched.
     pub traffic_direction: Direction,
-    /// The upstreams that they are for; all when there are none.
+    /// Upstreams whose resources are patched; empty means all.
     pub services: Vec<TargetService>,
 }
 
-/// A type of resource.
+/// A resource type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PatchedResource {
-    /// Not said.
+    /// Unset.
     #[default]
     #[serde(rename = "")]
     Default,
@@ -64,7 +64,7 @@ pub enum PatchedResource {
 }
 
 impl PatchedResource {
-    /// The full name of the message.
+    /// The full name of the Envoy message.
     pub fn message(self) -> Option<&'static str> {
         match self {
             Self::Default => None,
@@ -75,8 +75,8 @@ impl PatchedResource {
         }
     }
 
-    /// The fields that are never changed: what a resource is called, and what holds TLS and access
-    /// rules. Consul cannot set most of these, and can remove them.
+    /// Fields that must not be patched: resource names, and fields for TLS and access control. Consul
+    /// does not let most of them be set, but lets them be removed.
     fn protected(self, direction: Direction) -> &'static [&'static str] {
         let inbound = direction == Direction::Inbound;
         match self {

@@ -1,4 +1,4 @@
-//! What an extension calls: a service that is an upstream, or a program on the proxy's own machine.
+//! Targets that extensions call: an upstream service, or an address on the proxy's own machine.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::duration::GoDuration;
 use crate::invalid::Invalid;
 use crate::tenancy::TenancyName;
 
-/// A service by name.
+/// A service reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TargetService {
-    /// Its name.
+    /// Name of the service.
     pub name: String,
-    /// Its namespace; empty for that of the proxy.
+    /// Namespace; empty means the proxy's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// Its partition; empty for that of the proxy.
+    /// Partition; empty means the proxy's.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
@@ -29,7 +29,7 @@ impl TargetService {
             ("Partition", &self.partition),
         ] {
             if name.is_every() {
-                let reason = "\"*\" stands for every one: name one";
+                let reason = "\"*\" is not allowed here: name one";
                 return Err(Invalid::new(field, reason));
             }
         }
@@ -37,16 +37,16 @@ impl TargetService {
     }
 }
 
-/// What is called: one of `Service` and `URI`.
+/// The called service; exactly one of `Service` and `URI` is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Target {
     /// An upstream of the proxy.
     pub service: TargetService,
-    /// `host:port` with the host `localhost`, `127.0.0.1` or `::1`, also after `http://`.
+    /// `host:port`, optionally after `http://`. The host is `localhost`, `127.0.0.1` or `::1`.
     #[serde(rename = "URI")]
     pub uri: String,
-    /// How long an answer may take, such as `2s`. Empty is Envoy's default.
+    /// Timeout, such as `2s`; empty means Envoy's default.
     pub timeout: String,
 }
 
@@ -60,7 +60,7 @@ pub struct Address {
 }
 
 impl Target {
-    /// Where a target that is no service listens.
+    /// The address of a target that is not a service.
     pub fn address(&self) -> Option<Address> {
         let (_, address) = self.uri.split_once("://").unwrap_or(("", &self.uri));
         let (host, port) = address.rsplit_once(':')?;
@@ -75,7 +75,7 @@ impl Target {
         })
     }
 
-    /// How long an answer may take, when it is said.
+    /// The timeout, if it is set.
     pub fn timeout(&self) -> Option<Duration> {
         let timeout: GoDuration = self.timeout.parse().ok()?;
         Some(timeout.to_duration())
@@ -107,7 +107,7 @@ impl Target {
     }
 }
 
-/// A duration that Envoy can wait for, or an empty text.
+/// Validates a positive duration, or an empty text.
 pub(super) fn validate_duration(field: &str, text: &str) -> Result<(), Invalid> {
     let refuse = |reason: String| Err(Invalid::new(field, reason));
     if text.is_empty() {
@@ -122,13 +122,13 @@ pub(super) fn validate_duration(field: &str, text: &str) -> Result<(), Invalid> 
     }
 }
 
-/// A header that goes with every call.
+/// A header that is added to every call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HeaderValue {
     /// The header's name.
     pub key: String,
-    /// What it says.
+    /// The header's value.
     pub value: String,
 }
 
@@ -141,15 +141,15 @@ impl HeaderValue {
     }
 }
 
-/// A service that speaks gRPC.
+/// A gRPC service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GrpcService {
-    /// Where it is.
+    /// Address of the service.
     pub target: Target,
-    /// The `:authority` of calls; empty is the name of its cluster.
+    /// `:authority` of calls; empty means the name of the cluster.
     pub authority: String,
-    /// Headers of every call.
+    /// Headers that are added to every call.
     pub initial_metadata: Vec<HeaderValue>,
 }
 

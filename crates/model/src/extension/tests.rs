@@ -1,4 +1,4 @@
-//! Arguments that are taken, and those that are refused by name.
+//! Arguments that are accepted, and those that are refused by name.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn taken(name: &str, arguments: Value) -> Extension {
 }
 
 #[test]
-fn names_that_are_not_served() {
+fn unsupported_names_are_refused() {
     let lambda = refused("builtin/aws/lambda", json!({"ARN": "arn:aws:x"}));
     assert!(
         lambda.starts_with("Name: builtin/aws/lambda is not served"),
@@ -118,7 +118,7 @@ fn targets() {
 fn ext_authz() {
     let grpc = json!({"Target": {"Service": {"Name": "authz"}}});
     let one = json!({"Target": {"URI": "localhost:9000"}, "AuthorizationRequest": {
-        // A list of one as Consul's command line sends it.
+        // A list of one, as Consul's command line sends it.
         "AllowedHeaders": {"Exact": "x"},
     }});
     let Extension::ExtAuthz(authz) = taken(EXT_AUTHZ, json!({"Config": {"HttpService": one}}))
@@ -330,7 +330,7 @@ fn property_override() {
 }
 
 #[test]
-fn no_patch_is_for_tls_access_rules_or_names() {
+fn tls_access_rules_and_names_cannot_be_patched() {
     for (kind, direction, path) in [
         ("cluster", "outbound", "/transport_socket"),
         ("cluster", "outbound", "transport_socket/name"),
@@ -377,7 +377,7 @@ fn otel_access_logging() {
             with(json!({"Attributes": {"a": []}})),
             "Config.Attributes.a",
         ),
-        // Envoy refuses a listener with such a log.
+        // Envoy would refuse a listener with such a log.
         (with(json!({"Attributes": {"a": 1}})), "Config.Attributes.a"),
         (with(json!({"Body": true})), "Config.Body"),
         (with(json!({"Body": "100%"})), "Config.Body"),

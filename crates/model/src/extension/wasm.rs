@@ -1,4 +1,4 @@
-//! `builtin/wasm`: a filter in WebAssembly.
+//! `builtin/wasm`: a WebAssembly filter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,83 +11,83 @@ use super::target::{TargetService, validate_duration};
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
 
-/// The machines that Consul knows. Which of them an Envoy has was decided when it was built; the
-/// published ones have `v8`.
+/// Runtimes that Consul accepts. Which ones are available depends on Envoy's build; official builds
+/// have `v8`.
 const RUNTIMES: [&str; 4] = ["v8", "wamr", "wavm", "wasmtime"];
 
-/// The arguments.
+/// Arguments of the extension.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Wasm {
-    /// Whether it sees requests or connections.
+    /// Whether it filters requests or connections.
     pub protocol: WasmProtocol,
-    /// `connect-proxy`, or left out.
+    /// `connect-proxy` or empty.
     pub proxy_type: String,
-    /// The listeners that it is for.
+    /// Listeners that it applies to.
     pub listener_type: Direction,
-    /// The filter.
+    /// The filter's settings.
     pub plugin_config: WasmPlugin,
 }
 
-/// What a filter sees.
+/// Level of a filter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WasmProtocol {
-    /// Not said.
+    /// Unset.
     #[default]
     #[serde(rename = "")]
     Default,
-    /// Connections.
+    /// Filters connections.
     Tcp,
-    /// Requests.
+    /// Filters requests.
     Http,
 }
 
-/// The filter.
+/// A filter's settings.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmPlugin {
-    /// Its name, for filters that share a machine, and for logs.
+    /// Its name, for logs and for filters that share a VM.
     pub name: String,
-    /// Filters with the same one share their root context.
+    /// Filters with the same id share their root context.
     #[serde(rename = "RootID")]
     pub root_id: String,
-    /// The machine that it runs in.
+    /// The VM of the filter.
     pub vm_config: WasmVm,
-    /// Handed to the filter when it starts.
+    /// Configuration that is passed to the filter when it starts.
     pub configuration: String,
-    /// What the filter may call.
+    /// Functions that the filter may call.
     pub capability_restriction_configuration: CapabilityRestriction,
 }
 
-/// The machine that a filter runs in.
+/// The VM of a filter.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmVm {
-    /// Filters with the same one and the same code share the machine.
+    /// Filters with the same id and the same code share a VM.
     #[serde(rename = "VmID")]
     pub vm_id: String,
-    /// `v8`, `wamr`, `wavm` or `wasmtime`; empty is `v8`.
+    /// `v8`, `wamr`, `wavm` or `wasmtime`; empty means `v8`.
     pub runtime: String,
-    /// Where the code is.
+    /// Source of the code.
     pub code: WasmCode,
-    /// Handed to the machine when it starts.
+    /// Configuration that is passed to the VM when it starts.
     pub configuration: String,
-    /// What the filter sees as environment variables.
+    /// Environment variables that the filter can read.
     pub environment_variables: EnvironmentVariables,
 }
 
-/// Where the code is: exactly one of the two.
+/// Source of the code; exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmCode {
-    /// A file where Envoy runs.
+    /// A file on Envoy's machine.
     pub local: WasmLocal,
-    /// A file that Envoy gets from an upstream.
+    /// A file that Envoy fetches from an upstream.
     pub remote: WasmRemote,
 }
 
-/// A file where Envoy runs.
+/// A file on Envoy's machine.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmLocal {
@@ -95,68 +95,68 @@ pub struct WasmLocal {
     pub filename: String,
 }
 
-/// A file that Envoy gets from an upstream.
+/// A file that Envoy fetches from an upstream.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmRemote {
-    /// Where it is.
+    /// URL of the file.
     #[serde(rename = "HttpURI")]
     pub http_uri: WasmUri,
-    /// SHA-256 of the file in hexadecimal: another file is not run.
+    /// SHA-256 of the file in hexadecimal. Files with another checksum are not run.
     #[serde(rename = "SHA256")]
     pub sha256: String,
-    /// When it is asked for again.
+    /// Retry policy of the download.
     pub retry_policy: WasmRetryPolicy,
 }
 
-/// Where a file is.
+/// URL of a file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmUri {
-    /// The upstream.
+    /// The upstream that serves the file.
     pub service: TargetService,
-    /// The file on it.
+    /// URL of the file on the upstream.
     #[serde(rename = "URI")]
     pub uri: String,
-    /// How long it may take, such as `2s`; empty is a second.
+    /// Timeout of the download, such as `2s`; empty means 1 s.
     pub timeout: String,
 }
 
-/// When a file is asked for again.
+/// Retry policy of a download.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmRetryPolicy {
-    /// The time between.
+    /// Backoff between attempts.
     pub retry_back_off: WasmRetryBackOff,
-    /// How often at most; 0 is Envoy's default.
+    /// The maximum number of retries; 0 means Envoy's default.
     pub num_retries: u32,
 }
 
-/// The time between two attempts.
+/// Backoff between attempts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WasmRetryBackOff {
-    /// The first one, such as `1s`.
+    /// Initial backoff, such as `1s`.
     pub base_interval: String,
-    /// The longest; empty is ten times the first one.
+    /// Maximum backoff; empty means ten times the initial one.
     pub max_interval: String,
 }
 
-/// What a filter sees as environment variables.
+/// Environment variables that a filter can read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EnvironmentVariables {
-    /// Those of Envoy with these names.
+    /// Names of Envoy's variables that are passed on.
     pub host_env_keys: Vec<String>,
-    /// Others.
+    /// Additional variables.
     pub key_values: BTreeMap<String, String>,
 }
 
-/// What a filter may call; everything when nothing is named.
+/// Functions that a filter may call; empty permits all.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CapabilityRestriction {
-    /// By name; the values say nothing.
+    /// Permitted functions by name; values are ignored.
     pub allowed_capabilities: BTreeMap<String, IgnoredAny>,
 }
 
@@ -166,19 +166,19 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 impl WasmUri {
-    /// How long the file may take.
+    /// Timeout of the download.
     pub fn timeout(&self) -> Duration {
         duration(&self.timeout).unwrap_or(Duration::from_secs(1))
     }
 }
 
 impl WasmRetryBackOff {
-    /// The first time between two attempts, when it is said.
+    /// Initial backoff, if it is set.
     pub fn base(&self) -> Option<Duration> {
         duration(&self.base_interval)
     }
 
-    /// The longest, when it is said.
+    /// Maximum backoff, if it is set.
     pub fn max(&self) -> Option<Duration> {
         duration(&self.max_interval)
     }
@@ -242,7 +242,7 @@ impl WasmRemote {
         let (scheme, rest) = uri.uri.split_once("://").unwrap_or(("http", &uri.uri));
         let is_text = uri.uri.bytes().all(|byte| byte.is_ascii_graphic());
         if scheme.is_empty() || rest.is_empty() || rest.starts_with('/') || !is_text {
-            let reason = format!("invalid HttpURI.URI: {:?} is no URL", uri.uri);
+            let reason = format!("invalid HttpURI.URI: {:?} is not a URL", uri.uri);
             return Err(Invalid::new("HttpURI.URI", reason));
         }
         validate_duration("HttpURI.Timeout", &uri.timeout)?;

@@ -1,4 +1,4 @@
-//! The decoder: a `serde` deserializer over a JSON value, which knows where in the document it is.
+//! A `serde` deserializer over a JSON value that tracks its position in the document.
 
 use serde::de::value::{StrDeserializer, StringDeserializer};
 use serde::de::{
@@ -7,22 +7,22 @@ use serde::de::{
 };
 use serde_json::{Map, Value};
 
-use super::place::{Fault, Met, Place, Segment};
+use super::place::{Fault, Notes, Place, Segment};
 
-/// A map of opaque JSON values whose keys are kept as the user wrote them.
+/// A map of opaque JSON values with verbatim keys.
 pub type Opaque = Map<String, Value>;
 
-/// Asks the decoder for an enum whose variant is the object's `Kind` field.
+/// Name that requests an enum whose variant is the object's `Kind` field.
 pub(crate) const KIND_TAGGED: &str = "$legate_model::kind-tagged";
 
 const KIND: &str = "Kind";
 
-/// What happens to fields that the target does not have.
+/// Handling of fields that the target type does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownFields {
-    /// They are skipped.
+    /// Skip them.
     Ignore,
-    /// They are an error that names every one of them.
+    /// Fail with an error that lists all of them.
     Refuse,
 }
 
@@ -35,15 +35,15 @@ pub enum DecodeError {
     /// A value has the wrong type, is out of range, or is missing.
     #[error("{}{message}", prefix(path))]
     Value {
-        /// Where it is, e.g. `Proxy.Upstreams[0].LocalBindPort`; empty for the document itself.
+        /// Its path, e.g. `Proxy.Upstreams[0].LocalBindPort`; empty for the document itself.
         path: String,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
-    /// There are fields that the target does not have.
+    /// The document has fields that the target type does not have.
     #[error("{}", unknown(fields))]
     UnknownFields {
-        /// The path of every one of them.
+        /// Their paths.
         fields: Vec<String>,
     },
 }
@@ -65,7 +65,7 @@ fn unknown(fields: &[String]) -> String {
     format!("{} error{plural}: {}", fields.len(), keys.join(", "))
 }
 
-/// Whether two spellings mean the same field.
+/// Whether two spellings denote the same field.
 pub fn same_key(a: &str, b: &str) -> bool {
     let plain = |text: &str| -> Vec<u8> {
         text.bytes()
@@ -80,7 +80,7 @@ pub fn same_key(a: &str, b: &str) -> bool {
 ///
 /// # Errors
 ///
-/// [`DecodeError`] says what is wrong and where.
+/// [`DecodeError`] contains the problem and its position.
 pub fn from_slice<T: DeserializeOwned>(
     text: &[u8],
     unknown: UnknownFields,
@@ -92,23 +92,23 @@ pub fn from_slice<T: DeserializeOwned>(
 ///
 /// # Errors
 ///
-/// [`DecodeError`] says what is wrong and where.
+/// [`DecodeError`] contains the problem and its position.
 pub fn from_value<T: DeserializeOwned>(
     value: Value,
     unknown: UnknownFields,
 ) -> Result<T, DecodeError> {
-    let (decoded, met) = run(value, Place::default())?;
+    let (decoded, notes) = run(value, Place::default())?;
     if unknown == UnknownFields::Refuse {
-        refuse_unknown(&met)?;
+        refuse_unknown(&notes)?;
     }
     Ok(decoded)
 }
 
-/// Decodes a document, and says what was met in it.
+/// Decodes a document and returns the notes that were collected.
 pub(super) fn run<T: DeserializeOwned>(
     value: Value,
     place: Place,
-) -> Result<(T, Met), DecodeError> {
+) -> Result<(T, Notes), DecodeError> {
     let decoder = Decoder {
         value,
         place: &place,
@@ -117,26 +117,26 @@ pub(super) fn run<T: DeserializeOwned>(
         path: fault.path.unwrap_or_default(),
         message: fault.message,
     })?;
-    Ok((decoded, place.into_met()))
+    Ok((decoded, place.into_notes()))
 }
 
-pub(super) fn refuse_unknown(met: &Met) -> Result<(), DecodeError> {
-    match met.unknown.is_empty() {
+pub(super) fn refuse_unknown(notes: &Notes) -> Result<(), DecodeError> {
+    match notes.unknown.is_empty() {
         true => Ok(()),
         false => Err(DecodeError::UnknownFields {
-            fields: met.unknown.clone(),
+            fields: notes.unknown.clone(),
         }),
     }
 }
 
-/// One value and where it stands.
+/// One value and its position.
 struct Decoder<'a> {
     value: Value,
     place: &'a Place,
 }
 
 impl Decoder<'_> {
-    /// In HCL a list of one object stands for the object.
+    /// In HCL, a list with one object is equivalent to the object.
     fn take_only(&mut self) {
         if self.place.is_hcl
             && let Value::Array(items) = &mut self.value
@@ -245,7 +245,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
     }
 }
 
-/// Gives every key its canonical spelling, leaves out nulls, and notes what is unknown or without
+/// Gives every key its canonical spelling, drops nulls, and notes fields that are unknown or have no
 /// effect.
 fn known_fields(
     object: Map<String, Value>,
@@ -309,10 +309,10 @@ impl<'de> MapAccess<'de> for Fields<'_> {
 }
 
 fn value_before_key() -> Fault {
-    de::Error::custom("a value was asked for before its key")
+    de::Error::custom("a value was requested before its key")
 }
 
-/// The entries of a map, whose keys are data.
+/// The entries of a map, whose keys are user-defined.
 struct Entries<'a> {
     entries: serde_json::map::IntoIter,
     next: Option<(String, Value)>,
@@ -390,7 +390,7 @@ fn take_kind(mut decoder: Decoder<'_>) -> Result<Tagged<'_>, Fault> {
         .filter(|key| same_key(key, KIND))
         .cloned()
         .collect();
-    // The first two are Consul's words.
+    // The first two texts are Consul's.
     let fault = |message: &str| Fault {
         path: Some(String::new()),
         message: message.to_owned(),

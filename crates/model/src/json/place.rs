@@ -1,4 +1,4 @@
-//! Where the decoder is in a document, and what it has met there.
+//! The decoder's position in a document, and notes about fields there.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,24 +6,24 @@ use std::fmt;
 use serde::de;
 use serde_json::Value;
 
-/// What of a field has no effect, as paths from its object: by the name of its type, its own, and its
-/// value.
+/// Finds the parts of a field that have no effect, as paths relative to its object. The arguments are
+/// the type's name, the field's name and the value.
 pub(super) type Unserved = fn(&str, &str, &Value) -> Vec<String>;
 
-/// What a document has that its target does not make use of, as paths.
-pub(super) struct Met {
-    /// Fields that the target does not have.
+/// Fields of a document that the target does not use, as paths.
+pub(super) struct Notes {
+    /// Fields that the target type does not have.
     pub(super) unknown: Vec<String>,
-    /// Fields that are kept and have no effect.
+    /// Fields that are stored but have no effect.
     pub(super) unserved: Vec<String>,
 }
 
-/// Where the decoder is, and what it has met.
+/// The current position, and the notes so far.
 #[derive(Default)]
 pub(super) struct Place {
-    /// Whether one value stands for a list of it, and a list of one object for the object.
+    /// Whether single values are accepted for lists, and lists with one object for objects.
     pub(super) is_hcl: bool,
-    /// What is noted as without effect; nothing where it is not asked for.
+    /// Finds fields without effect; `None` disables this.
     unserved_of: Option<Unserved>,
     path: RefCell<String>,
     unknown: RefCell<Vec<String>>,
@@ -31,7 +31,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The top of a request's body.
+    /// The root of a request's body.
     pub(super) fn of_request(unserved_of: Unserved) -> Self {
         Self {
             unserved_of: Some(unserved_of),
@@ -39,7 +39,7 @@ impl Place {
         }
     }
 
-    /// The top of a document that was HCL.
+    /// The root of a document that was HCL.
     pub(super) fn of_hcl(unserved_of: Unserved) -> Self {
         Self {
             is_hcl: true,
@@ -47,15 +47,15 @@ impl Place {
         }
     }
 
-    /// What was met, once everything is decoded.
-    pub(super) fn into_met(self) -> Met {
-        Met {
+    /// The collected notes, for use after decoding.
+    pub(super) fn into_notes(self) -> Notes {
+        Notes {
             unknown: self.unknown.into_inner(),
             unserved: self.unserved.into_inner(),
         }
     }
 
-    /// Runs `step` one level deeper; an error without a place gets this one.
+    /// Runs `step` one level deeper. An error without a position gets this one.
     pub(super) fn at<T>(
         &self,
         segment: Segment<'_>,
@@ -84,12 +84,12 @@ impl Place {
         }
     }
 
-    /// Notes a field that the target does not have.
+    /// Records a field that the target does not have.
     pub(super) fn note_unknown(&self, key: &str) {
         self.unknown.borrow_mut().push(self.below(key));
     }
 
-    /// Notes what of a field is kept and has no effect.
+    /// Records the parts of a field that are stored but have no effect.
     pub(super) fn note_unserved(&self, target: &str, field: &str, value: &Value) {
         let Some(unserved_of) = self.unserved_of else {
             return;
@@ -106,13 +106,13 @@ impl Place {
     }
 }
 
-/// One step down in a document.
+/// One step of a path in a document.
 pub(super) enum Segment<'a> {
     Key(&'a str),
     Index(usize),
 }
 
-/// An error on its way up to the place that knows where it happened.
+/// An error that is returned to the level that adds its position.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) path: Option<String>,

@@ -1,5 +1,4 @@
-//! The bodies of requests: fields that the target does not have are refused, and those without
-//! effect reported.
+//! Decodes request bodies: unknown fields are refused, and fields without effect are reported.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -8,20 +7,20 @@ use super::decode::{DecodeError, refuse_unknown, run};
 use super::place::Place;
 use crate::served;
 
-/// A request's body.
+/// A decoded request body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request<T> {
-    /// What was sent.
+    /// The value.
     pub value: T,
-    /// The paths of fields that are kept and have no effect here; see [`crate::served`].
+    /// Paths of fields that are stored but have no effect; see [`crate::served`].
     pub not_served: Vec<String>,
 }
 
-/// Decodes the body of a request: unknown fields are refused.
+/// Decodes a request body and refuses unknown fields.
 ///
 /// # Errors
 ///
-/// [`DecodeError`] says what is wrong and where.
+/// [`DecodeError`] contains the problem and its position.
 pub fn request<T: DeserializeOwned>(text: &[u8]) -> Result<Request<T>, DecodeError> {
     whole(
         serde_json::from_slice(text)?,
@@ -29,22 +28,21 @@ pub fn request<T: DeserializeOwned>(text: &[u8]) -> Result<Request<T>, DecodeErr
     )
 }
 
-/// Decodes what [`crate::hcl::to_json`] has made of a text: where a list is wanted one value stands
-/// for a list of it, and where an object is wanted a list of one object stands for it, as in Consul.
-/// Unknown fields are refused.
+/// Decodes the output of [`crate::hcl::to_json`]. As in Consul, a single value is accepted for a
+/// list, and a list with one object for an object. Unknown fields are refused.
 ///
 /// # Errors
 ///
-/// [`DecodeError`] says what is wrong and where.
+/// [`DecodeError`] contains the problem and its position.
 pub fn from_hcl<T: DeserializeOwned>(value: Value) -> Result<Request<T>, DecodeError> {
     whole(value, Place::of_hcl(served::unserved))
 }
 
 fn whole<T: DeserializeOwned>(value: Value, place: Place) -> Result<Request<T>, DecodeError> {
-    let (value, met) = run(value, place)?;
-    refuse_unknown(&met)?;
+    let (value, notes) = run(value, place)?;
+    refuse_unknown(&notes)?;
     Ok(Request {
         value,
-        not_served: met.unserved,
+        not_served: notes.unserved,
     })
 }

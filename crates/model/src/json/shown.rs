@@ -1,9 +1,9 @@
-//! Which values are shown in the way that Consul does, and which are left out.
+//! Serialization of empty values as in Consul.
 
 use serde::{Serialize, Serializer};
 
-/// Writes an empty list as `null`, as Consul shows lists that nobody gave: clients in Go tell the two
-/// apart.
+/// Serialises an empty list as `null`, as Consul does for unset lists. Go clients distinguish the
+/// two.
 pub(crate) fn null_if_empty<T: Serialize, S: Serializer>(
     items: &Vec<T>,
     serializer: S,
@@ -14,7 +14,7 @@ pub(crate) fn null_if_empty<T: Serialize, S: Serializer>(
     }
 }
 
-/// Whether a number is left out.
+/// Whether a number is zero and therefore omitted.
 pub(crate) fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }

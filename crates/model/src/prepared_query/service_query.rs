@@ -1,5 +1,4 @@
-//! What a query asks for: instances of a service, and where else to look. Which instances it selects,
-//! and in which order.
+//! Selection of a service's instances by a query: conditions, order and failover.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,72 +10,72 @@ use crate::invalid::Invalid;
 use crate::meta;
 use crate::tenancy::{Tenancy, TenancyName};
 
-/// Instances of one service.
+/// Selects instances of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceQuery {
-    /// Its name.
+    /// Name of the service.
     pub service: String,
-    /// Sameness groups are not served.
+    /// Refused: sameness groups are not served.
     pub sameness_group: String,
-    /// Where else to ask when there is no instance.
+    /// Failover if there is no matching instance.
     pub failover: QueryFailover,
-    /// Leaves out instances with a warning, too.
+    /// Whether instances with warning checks are excluded.
     pub only_passing: bool,
-    /// Checks that do not count.
+    /// Ids of checks that are ignored.
     #[serde(rename = "IgnoreCheckIDs")]
     pub ignore_check_ids: Option<Vec<String>>,
-    /// The node whose instances come first; `_agent` is that of the agent that is asked, `_ip` the one
-    /// with the address of whoever asks.
+    /// The node whose instances are returned first: its name, `_agent` for that of the queried agent,
+    /// or `_ip` for the node with the caller's address.
     pub near: String,
-    /// Tags that an instance has; after `!` one that it has not. Case does not matter.
+    /// Required tags; a leading `!` excludes a tag. Case-insensitive.
     pub tags: Option<Vec<String>>,
-    /// What the node's meta has.
+    /// Required metadata of the node.
     pub node_meta: Option<BTreeMap<String, String>>,
-    /// What the instance's meta has.
+    /// Required metadata of the instance.
     pub service_meta: Option<BTreeMap<String, String>>,
-    /// Whether to answer with what stands for the service in the mesh.
+    /// Whether to return the service's mesh-capable instances, such as sidecars.
     pub connect: bool,
-    /// Peers are not served.
+    /// Refused: peers are not served.
     pub peer: String,
-    /// The namespace of the service; empty for the default one.
+    /// Namespace of the service; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// The partition of the service; empty for the default one.
+    /// Partition of the service; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
 
-/// Where else to ask. There is one datacenter: others find nothing.
+/// Failover of a query. There is only one datacenter, so other datacenters have no instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct QueryFailover {
-    /// So many other datacenters, the nearest first.
+    /// How many other datacenters to try, nearest first.
     pub nearest_n: i64,
-    /// These datacenters, in order.
+    /// Datacenters to try, in order.
     pub datacenters: Option<Vec<String>>,
-    /// These, in order, instead of both.
+    /// Targets to try, in order; not together with the other fields.
     pub targets: Option<Vec<QueryFailoverTarget>>,
 }
 
-/// A place to ask.
+/// A failover target.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct QueryFailoverTarget {
-    /// Peers are not served.
+    /// Refused: peers are not served.
     pub peer: String,
-    /// A datacenter.
+    /// Name of a datacenter.
     pub datacenter: String,
-    /// A namespace of this datacenter; empty for the default one.
+    /// A namespace of this datacenter; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
-    /// A partition of this datacenter; empty for the default one.
+    /// A partition of this datacenter; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
 
 impl QueryFailoverTarget {
-    /// Whether it names another tenant of this datacenter, and nothing else.
+    /// Whether the target is a tenancy of this datacenter and nothing else.
     fn is_here(&self) -> bool {
         let is_tenant = !self.namespace.is_empty() || !self.partition.is_empty();
         is_tenant && self.datacenter.is_empty() && self.peer.is_empty()
@@ -110,8 +109,8 @@ impl ServiceQuery {
         Ok(())
     }
 
-    /// The partitions and namespaces to look in, until there is an instance: its own, and those that it fails
-    /// over to.
+    /// The partitions and namespaces to search, in order, until there is an instance: the query's
+    /// own, then its failover targets.
     pub fn places(&self) -> impl Iterator<Item = (&TenancyName, &TenancyName)> {
         let targets = self.failover.targets.iter().flatten();
         let others = targets.filter(|target| target.is_here());
@@ -119,7 +118,7 @@ impl ServiceQuery {
         std::iter::once((&self.partition, &self.namespace)).chain(others)
     }
 
-    /// Where the query looks for its service.
+    /// Tenancy of the queried service.
     pub fn tenancy(&self) -> Tenancy {
         Tenancy::new(&self.partition, &self.namespace)
     }
@@ -132,7 +131,7 @@ impl ServiceQuery {
             && self.fits_tags(&instance.service.tags)
     }
 
-    /// Whether a check does not count.
+    /// Whether a check is ignored.
     pub fn ignores(&self, check_id: &str) -> bool {
         let mut ignored = self.ignore_check_ids.iter().flatten();
         ignored.any(|id| id == check_id)
@@ -154,7 +153,7 @@ impl ServiceQuery {
         let Some(wanted) = &self.tags else {
             return true;
         };
-        // Either side may have many thousand tags.
+        // A set, since both sides may have thousands of tags.
         let own: HashSet<String> = own.iter().map(|tag| tag.to_lowercase()).collect();
         wanted.iter().all(|tag| {
             let tag = tag.to_lowercase();
@@ -188,7 +187,7 @@ impl QueryFailover {
                 ("Partition", &target.partition),
             ] {
                 if name.is_every() {
-                    return refuse(field, "\"*\" stands for every one: name one");
+                    return refuse(field, "\"*\" is not allowed here: name one");
                 }
             }
         }
@@ -201,7 +200,7 @@ fn has_all(own: &BTreeMap<String, String>, wanted: Option<&BTreeMap<String, Stri
     wanted.all(|(key, value)| own.get(key) == Some(value))
 }
 
-/// Puts the instances of a node before the others.
+/// Moves the instances on a node to the front.
 pub fn put_node_first(instances: &mut [CheckServiceNode], node: &str) {
     instances.sort_by_key(|instance| !instance.node.node.eq_ignore_ascii_case(node));
 }

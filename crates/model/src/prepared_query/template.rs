@@ -1,85 +1,86 @@
-//! Templates: texts with `${name.full}` or `${match(1)}` in them, filled in from the name that is
-//! asked for.
+//! Templates of queries: texts with `${name.full}` or `${match(1)}`, rendered with the requested
+//! name.
 //!
-//! The language is the part of HIL, which Consul uses, that takes a name apart: variables, `match`,
-//! texts in quotes, numbers. Operators, conditions and lists are refused.
+//! The language is a subset of HIL, which Consul uses: variables, `match`, quoted texts and numbers.
+//! Operators, conditions and lists are refused.
 
 use legate_filter::Pattern;
 use serde::{Deserialize, Serialize};
 
 use super::service_query::ServiceQuery;
 
-/// The largest query that a template may become, in bytes of its texts.
+/// The maximum size of the texts of a rendered query, in bytes.
 const MAX_RENDERED: usize = 64 * 1024;
 
-/// The most groups of a regular expression. What a match needs in memory is its size multiplied with
-/// its groups, and everybody may execute a query.
+/// The maximum number of groups in a regular expression. The memory for a match is proportional to
+/// the size of the expression multiplied by its groups, and any caller may execute a query.
 const MAX_GROUPS: usize = 32;
 
-/// How deep texts in quotes may hold others.
+/// The maximum nesting depth of quoted texts.
 const MAX_DEPTH: usize = 16;
 
-/// What variables there are.
+/// The known variables, for error messages.
 const VARIABLES: &str = "name.full, name.prefix, name.suffix, agent.segment";
 
-/// A template whose name is what the names that it is for begin with. The only type there is.
+/// The only template type: the template's name is a prefix of the names that it applies to.
 const NAME_PREFIX_MATCH: &str = "name_prefix_match";
 
-/// What makes a query a template.
+/// Template settings of a query.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct QueryTemplate {
     /// `name_prefix_match`, or empty for a plain query.
     pub r#type: String,
-    /// What parts of a name are taken from, as `${match(1)}`.
+    /// Regular expression whose groups are available as `${match(1)}`.
     pub regexp: String,
-    /// Leaves out tags that became empty.
+    /// Whether tags that render to an empty text are removed.
     pub remove_empty_tags: bool,
 }
 
-/// A template that cannot be filled in. Consul's texts.
+/// A template that cannot be rendered. The texts are Consul's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// There is no such type.
+    /// Unknown type.
     #[error("Bad Template.Type '{0}'")]
     Type(String),
-    /// The regular expression is none.
+    /// Invalid regular expression.
     #[error("Bad Regexp: {0}")]
     Regexp(String),
-    /// The regular expression has too many groups, this many.
+    /// The regular expression has this many groups, which is too many.
     #[error("Template.Regexp has {0} groups, more than {MAX_GROUPS}")]
     Groups(usize),
-    /// A text is malformed.
+    /// Syntax error in a text.
     #[error("Bad format '{text}' in Service{path}: parse error at 1:{column}: {reason}")]
     Format {
         /// The text.
         text: String,
-        /// The field that it is in.
+        /// The field that contains the text.
         path: String,
-        /// Where in the text, from 1, in characters.
+        /// Column in the text, from 1, in characters.
         column: usize,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// A text uses what does not exist.
+    /// A text uses an unknown variable or function.
     #[error("Bad evaluation for '{text}' in Service{path}: 1:{column}: {reason}")]
     Evaluation {
         /// The text.
         text: String,
-        /// The field that it is in.
+        /// The field that contains the text.
         path: String,
-        /// Where in the text, from 1, in characters.
+        /// Column in the text, from 1, in characters.
         column: usize,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// It becomes too large.
+    /// The rendered query is too large.
     #[error("the texts that the template becomes have more than {MAX_RENDERED} bytes")]
     Large,
 }
 
 impl QueryTemplate {
-    /// Fills in the query of a template for a name, which begins with `prefix` or is its own.
+    /// Renders a template's query for a name, which starts with `prefix` or equals the template's
+    /// own.
     pub(super) fn fill(
         &self,
         prefix: &str,
@@ -124,8 +125,7 @@ impl QueryTemplate {
     }
 }
 
-/// Goes through every text of a query, with the path that errors call it by. Keys of maps are not
-/// among them.
+/// Visits every text of a query with its path for error messages. Keys of maps are not visited.
 fn for_each_text(
     service: &mut ServiceQuery,
     mut visit: impl FnMut(&str, &mut String) -> Result<(), TemplateError>,
@@ -155,12 +155,12 @@ fn for_each_text(
     Ok(())
 }
 
-/// What a text is filled in from.
+/// Variables and functions for rendering.
 struct Scope<'a> {
     full: &'a str,
     prefix: &'a str,
     suffix: &'a str,
-    /// The match of the regular expression and its groups; empty without a match.
+    /// The groups of the regular expression's match; empty without a match.
     groups: Vec<String>,
 }
 
@@ -170,14 +170,14 @@ impl Scope<'_> {
             "name.full" => self.full,
             "name.prefix" => self.prefix,
             "name.suffix" => self.suffix,
-            // There are no segments outside of Consul's enterprise edition.
+            // Only Consul Enterprise has network segments.
             "agent.segment" => "",
             _ => return None,
         })
     }
 }
 
-/// What is wrong with a text, and at which byte.
+/// A problem with a text, and its byte offset.
 enum Fault {
     Format(usize, String),
     Evaluation(usize, String),
@@ -209,7 +209,7 @@ fn fill(text: &str, scope: &Scope<'_>) -> Result<String, Fault> {
     reader.template(0)
 }
 
-/// Reads a text from the left.
+/// Parser of a text.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
         Some(next)
     }
 
-    /// Takes a text if it comes next.
+    /// Consumes a text if it comes next.
     fn take(&mut self, text: &str) -> bool {
         let is_next = self.rest().starts_with(text);
         if is_next {
@@ -253,8 +253,7 @@ impl<'a> Reader<'a> {
         Err(Fault::Format(self.at, reason))
     }
 
-    /// Letters with `${…}` between them, to the end or, inside of quotes, to the quote that closes
-    /// them.
+    /// Parses literal text with `${…}` up to the end or, inside of quotes, up to the closing quote.
     fn template(&mut self, depth: usize) -> Result<String, Fault> {
         let quoted = depth > 0;
         let mut out = String::new();
@@ -299,7 +298,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Leaves its place behind the expression.
+    /// Parses an expression; the position is after it.
     fn expression(&mut self, depth: usize) -> Result<String, Fault> {
         self.skip_spaces();
         let start = self.at;
@@ -335,8 +334,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A function behind its `(`. There is `match` only: a group of the regular expression, empty
-    /// where there is none.
+    /// Evaluates a function call after its `(`. The only function is `match`: a group of the regular
+    /// expression, empty if the group does not exist.
     fn call(&mut self, function: &str, start: usize, depth: usize) -> Result<String, Fault> {
         let fault = |reason: String| Err(Fault::Evaluation(start, reason));
         if function != "match" {
@@ -356,7 +355,7 @@ impl<'a> Reader<'a> {
                 let group = at.and_then(|at| self.scope.groups.get(at));
                 Ok(group.cloned().unwrap_or_default())
             }
-            Err(_) => fault(format!("match: {number:?} is no whole number")),
+            Err(_) => fault(format!("match: {number:?} is not a whole number")),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Which queries are accepted, what templates become, and which instances fit. The texts and results
-//! are those of Consul 1.21, but for what is refused here.
+//! Validation of queries, rendering of templates, and selection of instances. The expected texts and
+//! results are those of Consul 1.21, except for the refusals of this server.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn refused(value: Value) -> String {
 }
 
 #[test]
-fn a_query_is_shown_as_consul_shows_it() {
+fn queries_serialize_as_in_consul() {
     let shown = serde_json::to_string(&query(json!({
         "name": "q", "service": {"service": "web", "tags": []},
     })));
@@ -44,7 +44,7 @@ fn a_query_is_shown_as_consul_shows_it() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn errors_name_the_mistake() {
     let web = |fields: Value| {
         let mut service = json!({"Service": "web"});
         service
@@ -110,7 +110,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn a_template_is_filled_in_from_the_name() {
+fn a_template_is_rendered_with_the_name() {
     let template = query(json!({
         "Name": "geo-",
         "Template": {
@@ -129,7 +129,7 @@ fn a_template_is_filled_in_from_the_name() {
     let tags = ["v1", "!", "xweb-v1geo-", "${a}"].map(str::to_owned);
     assert_eq!(web.tags, Some(tags.to_vec()));
     assert_eq!(web.node_meta.unwrap()["k"], "geo-web-v1");
-    // The prefix and the expression look at case.
+    // The prefix and the regular expression are case-sensitive.
     let other = template.render("GEO-web-v1").unwrap().service;
     assert_eq!(other.service, "");
     let tags = ["!", "xGEO-web-v1geo-", "${a}"].map(str::to_owned);
@@ -151,7 +151,7 @@ fn the_language_of_templates_is_consuls() {
 }
 
 #[test]
-fn templates_that_cannot_be_filled_in_are_refused() {
+fn templates_that_cannot_be_rendered_are_refused() {
     for (text, expected) in [
         (
             "${name.full} ${name.x}",
@@ -172,7 +172,7 @@ fn templates_that_cannot_be_filled_in_are_refused() {
             "parse error at 1:13: expected \"}\" but found \"n\"",
         ),
         ("${foo(1)}", "1:3: unknown function called: foo"),
-        ("${match(name.full)}", "is no whole number"),
+        ("${match(name.full)}", "is not a whole number"),
         ("${match(1, 2)}", "expected \")\" but found \",\""),
         ("${match(0-1)}", "the operator - is not served"),
         ("${name.full ? 1 : 2}", "the operator ? is not served"),
@@ -218,12 +218,12 @@ fn groups_of_a_regular_expression_are_bounded_wherever_the_query_comes_from() {
         }))
     };
     assert_eq!(with(32).validate(), Ok(()));
-    // A stored query was not necessarily checked by this version.
+    // A stored query may have been validated by another version.
     assert_eq!(with(2000).render("t1"), Err(TemplateError::Groups(2000)));
 }
 
 #[test]
-fn what_a_template_becomes_is_bounded() {
+fn rendered_templates_are_bounded() {
     let many = template(json!({"Service": "${name.full}".repeat(4000)}));
     assert_eq!(many.validate(), Ok(()));
     let long = format!("geo-{}", "x".repeat(100));
@@ -313,7 +313,7 @@ fn a_token_is_hidden() {
 
 proptest! {
     #[test]
-    fn garbage_never_panics_and_what_is_accepted_can_be_filled_in(
+    fn garbage_never_panics_and_accepted_templates_can_be_rendered(
         text in prop_oneof![
             any::<String>(),
             "([$]\\{| |match|\\(|\\)|name[.]full|\"|\\\\|[$]|\\}|1|-|\u{e9}){0,24}",
@@ -321,7 +321,7 @@ proptest! {
         name in any::<String>(),
     ) {
         let template = template(json!({"Service": text, "Tags": [text]}));
-        // A number taken from the name may be none.
+        // A number taken from the name may be invalid.
         let depends = text.contains("name");
         let accepted = template.validate().is_ok();
         let filled = template.render(&name);

@@ -1,26 +1,26 @@
-//! What the rows of a type say: what becomes of each of its fields.
+//! Rows of the field table: how each field of a type is served.
 
-/// The fields of one type, by what becomes of them: names with spaces between them.
+/// The fields of one type, grouped by how they are served; names are separated by spaces.
 pub(crate) type Rows = (&'static str, &'static [(Served, &'static str)]);
 
-/// What becomes of a field.
+/// How a field is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
-    /// It has the effect that Consul gives it, or is data that is kept and shown.
+    /// As in Consul, or data that is stored and returned.
     Yes,
-    /// An object, or several: its fields have rows of their own.
+    /// An object or a list of objects, whose fields have their own rows.
     Inside,
-    /// Any value but these and an empty one is refused when it is written. What protects, and what
-    /// has no way to be reported, is here.
+    /// Writes with any value but these and an empty one are refused. For fields that restrict access,
+    /// and those that cannot be reported.
     RefusedExcept(&'static [&'static str]),
-    /// Any value but these and an empty one is kept, has no effect, and is reported: Consul takes
-    /// it, and to refuse it would break registrations that work without it.
+    /// Any value but these and an empty one is stored, has no effect, and is reported. Consul accepts
+    /// it, and refusing it would break registrations that work without it.
     ReportedExcept(&'static [&'static str]),
-    /// Free keys. These are served, others are reported.
+    /// Free-form keys. These are served; others are reported.
     Keys(&'static [&'static str]),
 }
 
 /// Any value is refused.
 pub(crate) const REFUSED: Served = Served::RefusedExcept(&[]);
-/// Any value is kept, has no effect, and is reported.
+/// Any value is stored, has no effect, and is reported.
 pub(crate) const REPORTED: Served = Served::ReportedExcept(&[]);

@@ -1,4 +1,4 @@
-//! The rows of all types but config entries, which have theirs in the file of their kind.
+//! Field table rows of all types but config entries, whose rows are defined with their kind.
 
 use super::field::Served::{self, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
 use super::field::{REFUSED, REPORTED, Rows};
@@ -6,8 +6,8 @@ use crate::extension;
 
 const KIND: Served = ReportedExcept(&["connect-proxy"]);
 
-/// Keys of `Proxy.Config`: those that the server makes resources from, and those that the dataplane
-/// makes Envoy's bootstrap from.
+/// Keys of `Proxy.Config` that the server uses to build resources, or the dataplane to build Envoy's
+/// bootstrap.
 pub(crate) const PROXY_CONFIG: Served = Keys(&[
     "balance_inbound_connections",
     "bind_address",
@@ -46,7 +46,7 @@ const UPSTREAM_CONFIG: Served = Keys(&[
     "protocol",
 ]);
 
-/// Every type that requests are made of, and every field of it.
+/// All request types with all their fields.
 pub(super) const TABLE: &[Rows] = &[
     // Catalog and agent.
     (
@@ -61,7 +61,7 @@ pub(super) const TABLE: &[Rows] = &[
             (Yes, "Partition"),
         ],
     ),
-    // Consul takes an address and makes no use of it either.
+    // Consul accepts an address and ignores it as well.
     (
         "DeregisterRequest",
         &[
@@ -129,7 +129,7 @@ pub(super) const TABLE: &[Rows] = &[
             (Yes, "Namespace Partition"),
         ],
     ),
-    // Whoever registers a check in the catalog runs it: the catalog keeps and shows how.
+    // The owner of a catalog check runs it: the catalog stores and returns its definition.
     (
         "CheckDefinition",
         &[(
@@ -171,11 +171,11 @@ pub(super) const TABLE: &[Rows] = &[
                 Inside,
                 "Upstreams MeshGateway Expose TransparentProxy AccessLogs",
             ),
-            // As in Consul, those of config entries take their place.
+            // As in Consul, those of config entries replace them.
             (REPORTED, "EnvoyExtensions"),
         ],
     ),
-    // The server refuses other datacenters than its own.
+    // The server refuses datacenters other than its own.
     (
         "Upstream",
         &[
@@ -195,7 +195,7 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (RefusedExcept(extension::SERVED), "Name"),
             (Yes, "Required Arguments"),
-            // Consul does not compare them either.
+            // Consul does not evaluate them either.
             (REPORTED, "ConsulVersion EnvoyVersion"),
         ],
     ),
@@ -226,7 +226,7 @@ pub(super) const TABLE: &[Rows] = &[
             (Yes, "Namespace Partition"),
         ],
     ),
-    // Some are left from Consul's oldest versions and mean nothing there either.
+    // Some are from Consul's oldest versions and have no effect there either.
     (
         "Intention",
         &[
@@ -324,7 +324,7 @@ pub(super) const TABLE: &[Rows] = &[
     ("TemplateVariables", &[(Yes, "name")]),
     ("ServiceIdentity", &[(Yes, "ServiceName Datacenters")]),
     ("NodeIdentity", &[(Yes, "NodeName Datacenter")]),
-    // There is one datacenter, so that a token that is valid in it is valid in all.
+    // There is one datacenter, so a token that is valid in it is valid in all.
     (
         "AuthMethod",
         &[
@@ -338,7 +338,6 @@ pub(super) const TABLE: &[Rows] = &[
         ],
     ),
     ("NamespaceRule", &[(Yes, "Selector BindNamespace")]),
-    // Of policies there is one, of roles none.
     (
         "BindingRule",
         &[
@@ -350,7 +349,7 @@ pub(super) const TABLE: &[Rows] = &[
             (Yes, "Namespace Partition"),
         ],
     ),
-    // A query may name other datacenters, of which there are none here.
+    // Queries may name other datacenters, of which there are none here.
     (
         "PreparedQuery",
         &[
@@ -384,7 +383,7 @@ pub(super) const TABLE: &[Rows] = &[
         ],
     ),
     ("QueryDns", &[(Yes, "TTL")]),
-    // Tenants. There is no gossip.
+    // Namespaces and partitions. There is no gossip.
     (
         "Namespace",
         &[
@@ -458,7 +457,7 @@ pub(super) const TABLE: &[Rows] = &[
         ],
     ),
     ("Coordinate", &[(Yes, "Vec Error Adjustment Height")]),
-    // No server looks after another one.
+    // Autopilot never acts on servers here.
     (
         "AutopilotConfiguration",
         &[
@@ -471,7 +470,7 @@ pub(super) const TABLE: &[Rows] = &[
             ),
         ],
     ),
-    // The peering is kept; no other cluster is called, and none is let in.
+    // Peerings are stored; no other cluster is called or accepted.
     (
         "GeneratePeeringToken",
         &[
@@ -488,7 +487,7 @@ pub(super) const TABLE: &[Rows] = &[
             (Yes, "Partition"),
         ],
     ),
-    // The mesh CA. The keys of `Config` are its provider's.
+    // The mesh CA. The keys of `Config` belong to the provider.
     (
         "CaConfiguration",
         &[(

@@ -1,4 +1,4 @@
-//! What tokens permit, and what logins are linked to.
+//! Permissions of tokens, and links of logins.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -82,7 +82,7 @@ fn templated(template: &str, name: Option<&str>) -> BindingRule {
 }
 
 #[test]
-fn all_rules_that_fit_apply() {
+fn all_matching_rules_apply() {
     let rules = [
         rule(BindType::Service, "${value.name}", ""),
         rule(BindType::Service, "${value.name}", "ops in list.groups"),

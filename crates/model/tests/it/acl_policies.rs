@@ -1,4 +1,4 @@
-//! Policies, roles and templates: what is accepted, and what is shown.
+//! Policies, roles and templates: validation and JSON form.
 
 use legate_model::acl::*;
 use legate_model::json::{UnknownFields, from_value};
@@ -19,7 +19,7 @@ fn builtin_policies_are_consuls() {
         (&*read.id, &*read.name),
         (GLOBAL_READ_ONLY_ID, GLOBAL_READ_ONLY)
     );
-    // As Consul 1.21 shows it.
+    // As returned by Consul 1.21.
     assert_eq!(
         read.rules,
         "\nacl = \"read\"\nagent_prefix \"\" {\n\tpolicy = \"read\"\n}\nevent_prefix \"\" {\n\tpolicy = \"read\"\n}\nkey_prefix \"\" {\n\tpolicy = \"read\"\n}\nkeyring = \"read\"\nnode_prefix \"\" {\n\tpolicy = \"read\"\n}\noperator = \"read\"\nmesh = \"read\"\npeering = \"read\"\nquery_prefix \"\" {\n\tpolicy = \"read\"\n}\nservice_prefix \"\" {\n\tpolicy = \"read\"\n\tintentions = \"read\"\n}\nsession_prefix \"\" {\n\tpolicy = \"read\"\n}"
@@ -56,7 +56,7 @@ fn names_are_checked() {
 }
 
 #[test]
-fn what_is_there_twice_is_stored_once() {
+fn duplicates_are_removed() {
     let mut role: Role = from_value(
         json!({
             "Name": "r",
@@ -98,7 +98,7 @@ fn what_is_there_twice_is_stored_once() {
 }
 
 #[test]
-fn every_template_makes_rules() {
+fn every_template_has_valid_rules() {
     for template in TEMPLATES {
         let filled = TemplatedPolicy {
             template_name: template.name.to_owned(),
@@ -118,7 +118,7 @@ fn every_template_makes_rules() {
     }
 }
 
-/// What Consul 1.21 showed for the same.
+/// The same values as returned by Consul 1.21.
 #[test]
 fn hashes_are_consuls() {
     let hash = |shown: Value| shown["Hash"].as_str().map(str::to_owned);

@@ -1,11 +1,11 @@
-//! What rules permit: by examples, and compared with a model that walks over a flat list of rules.
+//! Permissions of rules: by examples, and compared with a model that scans a flat list of rules.
 
 use legate_model::acl::*;
 use legate_model::json::{UnknownFields, from_value};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// What the identities and templates of a token permit in `dc1`.
+/// Permissions of a token's identities and templates in `dc1`.
 fn authorizer(token: Value, default: DefaultPolicy) -> Authorizer {
     let token: Token = from_value(token, UnknownFields::Refuse).unwrap_or_else(|e| panic!("{e}"));
     let mut policies = token.own_policies();
@@ -23,7 +23,7 @@ fn may(authorizer: &Authorizer, resource: &str, access: &str) -> bool {
         .expect("a known question")
 }
 
-/// Every decision about one service, one node and the rest, as a row of letters.
+/// All decisions about one service, one node and all other resources, as a row of letters.
 fn row(authorizer: &Authorizer, service: &str, node: &str) -> String {
     [
         ('s', authorizer.service_read(service)),
@@ -45,7 +45,7 @@ fn row(authorizer: &Authorizer, service: &str, node: &str) -> String {
 }
 
 #[test]
-fn without_rules_the_default_decides() {
+fn without_rules_the_default_applies() {
     assert_eq!(row(&Authorizer::manage_all(), "web", "n1"), "sSnNiImMoOaA");
     let allow = Authorizer::new([], DefaultPolicy::Allow);
     assert_eq!(row(&allow, "web", "n1"), "sSnNiImMoO--");
@@ -71,7 +71,7 @@ fn builtin_policies_permit_everything_or_reading() {
         assert!(write(&of(&[&manage])), "{resource}");
         assert!(!write(&of(&[&read])), "{resource}");
     }
-    // Also who manages everything may be denied something.
+    // Explicit rules can deny something even to tokens with global management.
     let deny = Rules::parse("service \"web\" { policy = \"deny\" }").unwrap();
     let but_one = of(&[&manage, &deny]);
     assert_eq!(row(&but_one, "web", "n1"), "--nN--mMoOaA");
@@ -79,7 +79,7 @@ fn builtin_policies_permit_everything_or_reading() {
 }
 
 #[test]
-fn a_service_identity_may_be_its_service_and_see_the_rest() {
+fn a_service_identity_writes_its_service_and_reads_others() {
     for token in [
         json!({"ServiceIdentities": [{"ServiceName": "web"}]}),
         json!({"TemplatedPolicies": [
@@ -88,7 +88,7 @@ fn a_service_identity_may_be_its_service_and_see_the_rest() {
     ] {
         for (default, own, other) in [
             (DefaultPolicy::Deny, "sSn-i-------", "s-n-i-------"),
-            // Its rules decide about services and nodes even where the default is to allow.
+            // The template's rules apply to services and nodes even if the default policy is allow.
             (DefaultPolicy::Allow, "sSn-i-mMoO--", "s-n-i-mMoO--"),
         ] {
             let authorizer = authorizer(token.clone(), default);
@@ -101,7 +101,7 @@ fn a_service_identity_may_be_its_service_and_see_the_rest() {
 }
 
 #[test]
-fn a_node_identity_may_be_its_node() {
+fn a_node_identity_writes_its_node() {
     let token = json!({"NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc1"}]});
     let deny = authorizer(token.clone(), DefaultPolicy::Deny);
     assert_eq!(row(&deny, "web", "n1"), "s-nNi-------");
@@ -112,7 +112,7 @@ fn a_node_identity_may_be_its_node() {
 }
 
 #[test]
-fn identities_hold_in_their_datacenters() {
+fn identities_are_valid_in_their_datacenters() {
     let elsewhere = json!({
         "ServiceIdentities": [{"ServiceName": "web", "Datacenters": ["dc2"]}],
         "NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc2"}],
@@ -126,7 +126,7 @@ fn identities_hold_in_their_datacenters() {
 }
 
 #[test]
-fn the_most_specific_rule_decides() {
+fn the_most_specific_rule_applies() {
     let rules = |text| Rules::parse(text).unwrap();
     let one = rules(
         r#"service_prefix "" { policy = "read" }
@@ -145,21 +145,21 @@ fn the_most_specific_rule_decides() {
     assert!(ask("intention", "read", "*"));
     assert!(ask("key", "write-prefix", "a/b/") && !ask("key", "write-prefix", "a/"));
     assert!(ask("key", "list", "a/secret/x") && !ask("key", "write", "a/secret/x"));
-    // Without rules of their own, these follow the operator's.
+    // Without their own rules, these follow the operator rule.
     assert!(ask("mesh", "read", "") && ask("peering", "read", "") && !ask("mesh", "write", ""));
     assert!(!ask("keyring", "read", ""));
 
-    // What is denied in one policy is denied.
+    // Deny in one policy takes precedence over the others.
     let other = rules(r#"service_prefix "web" { policy = "deny" } mesh = "write""#);
     let both = Authorizer::new([&other, &one], DefaultPolicy::Deny);
     assert!(!both.service_read("web") && both.service_read("api"));
     assert!(both.mesh_write() && !may(&both, "operator", "write"));
-    // A rule about intentions is not taken away by another policy's silence about them.
+    // An intention rule is not affected by another policy without one.
     assert!(both.intention_write("web-2"));
 }
 
 #[test]
-fn questions_about_nothing_are_refused() {
+fn unknown_permission_checks_are_refused() {
     let nobody = Authorizer::deny_all();
     for (resource, access, text) in [
         ("foo", "read", "Invalid ACL resource requested: \"foo\""),
@@ -176,7 +176,7 @@ fn questions_about_nothing_are_refused() {
 }
 
 #[test]
-fn default_policies_are_read() {
+fn default_policies_are_parsed() {
     assert_eq!("deny".parse(), Ok(DefaultPolicy::Deny));
     assert_eq!("allow".parse(), Ok(DefaultPolicy::Allow));
     assert!(
@@ -216,11 +216,11 @@ fn any_rule() -> impl Strategy<Value = Rule> {
             }
         })
     });
-    // Of a resource without names a policy has one rule.
+    // A policy has at most one rule for a resource without names.
     rule
 }
 
-/// A policy as people write it.
+/// A policy as users write it.
 fn spelled(rules: &[Rule], json: bool) -> String {
     let mut text = String::new();
     let mut object = serde_json::Map::new();
@@ -254,7 +254,7 @@ fn spelled(rules: &[Rule], json: bool) -> String {
     }
 }
 
-/// The rules about one resource, straight from the list, those of intentions included.
+/// The rules about one resource, straight from the list, including those of intentions.
 fn about(rules: &[Rule], resource: Resource) -> Vec<(Names, Access)> {
     let same = |kind| rules.iter().filter(move |rule| rule.resource == kind);
     if resource != Resource::Intention {
@@ -276,7 +276,8 @@ fn about(rules: &[Rule], resource: Resource) -> Vec<(Names, Access)> {
         .collect()
 }
 
-/// The decision about one name: exact before prefix, longer before shorter; the strictest of the same.
+/// The decision about one name: exact before prefix, longer before shorter; the strictest among
+/// equals.
 fn naive(rules: &[(Names, Access)], name: &str) -> Option<Access> {
     let mut best: Option<(bool, usize, Access)> = None;
     for (names, access) in rules {
@@ -291,7 +292,7 @@ fn naive(rules: &[(Names, Access)], name: &str) -> Option<Access> {
     best.map(|(_, _, access)| access)
 }
 
-/// The strictest of those about the same names.
+/// The strictest rule about the same names.
 fn merged(rules: &[(Names, Access)]) -> Vec<Access> {
     let strictest = |names: &Names| {
         rules
@@ -306,7 +307,7 @@ fn merged(rules: &[(Names, Access)]) -> Vec<Access> {
         .collect()
 }
 
-/// Without regard to names below or above one: is it permitted anywhere, or everywhere?
+/// Whether access is permitted anywhere, or everywhere, ignoring which rules override which.
 fn of_any(rules: &[(Names, Access)], wanted: Access, everywhere: bool) -> Option<bool> {
     let all = merged(rules);
     let contrary = |access: &Access| access.permits(wanted) != everywhere;
@@ -341,7 +342,7 @@ fn naive_below(rules: &[(Names, Access)], prefix: &str) -> Option<bool> {
     base.map(|access| access == Access::Write)
 }
 
-/// What the flat list says.
+/// The decision of the flat list.
 fn expected(rules: &[Rule], default: bool, resource: Resource, access: &str, name: &str) -> bool {
     let own = about(rules, resource);
     let wanted = match access {
@@ -381,7 +382,7 @@ proptest! {
         let mut flat = Vec::new();
         let mut parsed = Vec::new();
         for (mut rules, json) in policies {
-            // Of a resource without names a policy says one thing.
+            // A policy has at most one rule for a resource without names.
             let mut seen = std::collections::BTreeSet::new();
             rules.retain(|rule| rule.resource.has_names() || seen.insert(rule.resource));
             parsed.push(Rules::parse(&spelled(&rules, json)).unwrap());

@@ -1,4 +1,4 @@
-//! What rules permit in namespaces and partitions.
+//! Permissions of rules in namespaces and partitions.
 
 use legate_model::acl::*;
 use legate_model::{Tenancy, TenancyName};
@@ -8,7 +8,7 @@ fn tenancy(partition: &str, namespace: &str) -> Tenancy {
     Tenancy::new(&name(partition), &name(namespace))
 }
 
-/// A policy of a tenancy.
+/// A policy in a tenancy.
 fn policy(own: &Tenancy, rules: &str) -> Policy {
     Policy {
         rules: rules.to_owned(),
@@ -17,7 +17,7 @@ fn policy(own: &Tenancy, rules: &str) -> Policy {
     .of(own)
 }
 
-/// What policies permit by themselves, where nothing else is permitted.
+/// Permissions of policies with the default policy deny.
 fn deny(policies: &[(&Tenancy, &str)]) -> Authorizer {
     let parsed: Vec<(Tenancy, Rules)> = policies
         .iter()
@@ -34,7 +34,7 @@ fn deny(policies: &[(&Tenancy, &str)]) -> Authorizer {
 }
 
 #[test]
-fn rules_hold_in_the_tenancy_of_their_policy() {
+fn rules_are_valid_in_the_tenancy_of_their_policy() {
     let (main, team) = (Tenancy::default(), tenancy("", "team"));
     let of_main = deny(&[(
         &main,
@@ -53,7 +53,7 @@ fn rules_hold_in_the_tenancy_of_their_policy() {
 }
 
 #[test]
-fn rights_in_one_namespace_are_rights_somewhere() {
+fn write_access_in_one_namespace_is_write_access_anywhere() {
     let team = tenancy("default", "team");
     let one = deny(&[(&team, "service \"web\" { policy = \"write\" }")]);
     assert!(one.service_write_anywhere() && !one.service_write_any());
@@ -63,7 +63,7 @@ fn rights_in_one_namespace_are_rights_somewhere() {
 }
 
 #[test]
-fn blocks_say_where_their_rules_hold() {
+fn blocks_set_the_scope_of_their_rules() {
     let main = Tenancy::default();
     let rules = r#"
         namespace_prefix "" { service_prefix "" { policy = "read" } }
@@ -85,14 +85,14 @@ fn blocks_say_where_their_rules_hold() {
     assert!(at("", "").service_read("web") && !at("", "").service_write("web"));
     assert!(at("", "other").service_read("db"));
     assert!(!at("", "team-2").service_read("db") && at("", "team-2").service_read("web"));
-    // The block that names the namespace goes before those with prefixes.
+    // The block that names the namespace takes precedence over those with prefixes.
     assert!(at("", "team-1").service_write("db") && at("", "team-1").intention_write("db"));
     assert!(at("", "team-1").acl_write() && !at("", "team-2").acl_read());
     assert!(authorizer.namespace_write("team-1") && !authorizer.namespace_write("team-2"));
-    // Whoever sees something in a namespace sees the namespace.
+    // A token that may read something in a namespace may read the namespace.
     assert!(authorizer.namespace_read("team-2"));
     assert!(!at("east", "").namespace_read("other") && at("east", "").namespace_read("shop"));
-    // Nodes and the mesh are of a partition, whichever namespace is asked about.
+    // Nodes and the mesh belong to a partition, whichever namespace is given.
     for namespace in ["", "shop", "other"] {
         assert!(at("east", namespace).node_write("n") && at("east", namespace).mesh_write());
     }
@@ -122,7 +122,7 @@ fn the_same_blocks_in_json() {
 }
 
 #[test]
-fn policies_that_exist_from_the_start_hold_everywhere() {
+fn builtin_policies_are_valid_everywhere() {
     let main = Tenancy::default();
     let [manage, read] = Policy::builtin().map(|policy| policy.parsed().unwrap());
     let of = |rules| Authorizer::with_defaults([(&main, rules)], [], DefaultPolicy::Deny);
@@ -137,7 +137,7 @@ fn policies_that_exist_from_the_start_hold_everywhere() {
 }
 
 #[test]
-fn defaults_of_a_namespace_decide_where_nothing_else_does() {
+fn namespace_defaults_apply_without_other_rules() {
     let (main, team) = (Tenancy::default(), tenancy("", "team"));
     let direct = policy(&team, "service \"web\" { policy = \"read\" }")
         .parsed()
@@ -155,7 +155,7 @@ fn defaults_of_a_namespace_decide_where_nothing_else_does() {
 }
 
 #[test]
-fn a_nodes_identity_sees_the_services_of_every_namespace() {
+fn a_node_identity_reads_services_of_every_namespace() {
     let token = Token {
         node_identities: vec![NodeIdentity {
             node_name: "n".to_owned(),
@@ -173,7 +173,7 @@ fn a_nodes_identity_sees_the_services_of_every_namespace() {
 }
 
 #[test]
-fn a_policy_says_nothing_that_is_not_its_to_say() {
+fn policies_cannot_exceed_their_tenancy() {
     let (main, team, east) = (Tenancy::default(), tenancy("", "team"), tenancy("east", ""));
     for (own, rules, named) in [
         (
@@ -256,7 +256,7 @@ fn a_policy_says_nothing_that_is_not_its_to_say() {
 }
 
 #[test]
-fn templates_say_in_a_namespace_what_can_be_said_there() {
+fn templates_are_limited_to_their_namespace() {
     let team = tenancy("", "team");
     for template in TEMPLATES {
         let variables = TemplateVariables {
@@ -281,7 +281,7 @@ fn templates_say_in_a_namespace_what_can_be_said_there() {
 }
 
 #[test]
-fn logins_lead_to_the_namespace_of_the_first_rule_that_fits() {
+fn logins_use_the_namespace_of_the_first_matching_rule() {
     let method = |rules: &[(&str, &str)]| AuthMethod {
         name: "k8s".to_owned(),
         namespace_rules: rules

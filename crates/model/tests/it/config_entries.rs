@@ -1,4 +1,4 @@
-//! Config entries: kinds, decoding, normal form, refusals.
+//! Config entries: kinds, decoding, normalisation, refusals.
 
 use legate_model::json::{UnknownFields, from_value};
 use legate_model::{ConfigEntry, ConfigKind, IntentionAction, Protocol, ServiceIntentions};
@@ -16,7 +16,7 @@ pub(crate) fn refused(value: Value) -> String {
 }
 
 #[test]
-fn the_kind_decides_in_any_spelling() {
+fn the_kind_is_accepted_in_any_spelling() {
     for (value, kind, name) in [
         (
             json!({"Kind": "service-defaults", "Name": "web"}),
@@ -42,7 +42,7 @@ fn the_kind_decides_in_any_spelling() {
 }
 
 #[test]
-fn unknown_kinds_are_refused_with_those_that_there_are() {
+fn unknown_kinds_are_refused_with_a_list_of_kinds() {
     let error = refused(json!({"Kind": "nonsense", "Name": "web"}));
     for part in [
         "invalid config entry kind: nonsense",
@@ -80,7 +80,7 @@ fn unknown_fields_are_refused() {
 }
 
 #[test]
-fn every_decoder_reads_what_is_shown() {
+fn every_decoder_accepts_the_serialized_form() {
     for value in [
         json!({
             "Kind": "service-defaults", "Name": "web", "Protocol": "http",
@@ -135,7 +135,7 @@ fn every_decoder_reads_what_is_shown() {
 }
 
 #[test]
-fn entries_shown_by_consul_can_be_written_here() {
+fn entries_from_consul_can_be_written_here() {
     let copied = entry(json!({
         "Kind": "service-defaults", "Name": "web", "Protocol": "http", "TransparentProxy": {},
         "MeshGateway": {}, "Expose": {}, "Hash": 12345678901234567890_u64, "Namespace": "default",
@@ -145,7 +145,7 @@ fn entries_shown_by_consul_can_be_written_here() {
 }
 
 #[test]
-fn entries_are_stored_in_normal_form() {
+fn entries_are_normalised() {
     let mut defaults = entry(json!({
         "kind": "service-defaults", "name": "web", "protocol": "HTTP2",
         "upstream_config": {"defaults": {"protocol": "GRPC"}, "overrides": [
@@ -214,7 +214,7 @@ fn check_objects(entry: &ServiceIntentions) {
     }
 }
 
-/// Every entry is refused, with an error at the field that contains the text.
+/// Asserts that every entry is refused, with an error at the field that contains the text.
 pub(crate) fn refuses<const N: usize>(cases: [(Value, &str, &str); N]) {
     for (value, field, part) in cases {
         let Err(error) = entry(value.clone()).validate() else {
@@ -505,10 +505,10 @@ fn refusals_of_intentions_name_the_field_in_decoding() {
     );
 }
 
-/// In a proxy every permission repeats the earlier ones that decide otherwise: a body of 512 KiB would
-/// come to gigabytes.
+/// In a proxy's configuration, every permission repeats the earlier ones with the other action. A
+/// body of 512 KiB would expand to gigabytes.
 #[test]
-fn permissions_that_come_to_too_much_in_a_proxy_are_refused() {
+fn permissions_too_large_for_a_proxy_are_refused() {
     let sources = |count: usize, actions: [&str; 2]| {
         let permission = |at: usize| {
             let path = format!("/{}/{at}", "x".repeat(80));

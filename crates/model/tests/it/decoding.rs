@@ -1,4 +1,4 @@
-//! Spellings, nulls, unknown fields, and where errors point.
+//! Spellings of keys, nulls, unknown fields, and positions in errors.
 
 use legate_model::json::{DecodeError, UnknownFields, from_slice, from_value};
 use legate_model::{
@@ -20,7 +20,7 @@ fn refused<T: serde::de::DeserializeOwned + std::fmt::Debug>(value: Value) -> St
 }
 
 #[test]
-fn keys_may_be_spelled_as_people_spell_them() {
+fn keys_are_accepted_in_common_spellings() {
     for spelling in [
         "DestinationServiceName",
         "destination_service_name",
@@ -107,7 +107,7 @@ fn unknown_fields_are_ignored_or_all_reported() {
 }
 
 #[test]
-fn errors_say_where_they_are() {
+fn errors_contain_the_position() {
     for (value, expected) in [
         (
             json!({"Service": {"Proxy": {"Upstreams": [{}, {"local_bind_port": 70000}]}}}),
@@ -154,7 +154,7 @@ fn errors_say_where_they_are() {
 }
 
 #[test]
-fn what_is_not_json_is_told_apart() {
+fn invalid_json_is_a_separate_error() {
     for text in ["", "{", "{\"Node\": \"n\"} x", "{'Node': 1}"] {
         let result = from_slice::<Node>(text.as_bytes(), UnknownFields::Ignore);
         assert!(matches!(result, Err(DecodeError::Syntax(_))), "{text}");
@@ -164,7 +164,7 @@ fn what_is_not_json_is_told_apart() {
 }
 
 #[test]
-fn a_restriction_that_is_not_served_is_never_ignored() {
+fn unsupported_restrictions_are_never_ignored() {
     for value in [
         json!({"SourceName": "a", "SourcePeer": "p"}),
         json!({"SourceName": "a", "SourceSamenessGroup": "g"}),
@@ -186,7 +186,7 @@ fn secrets_print_as_stars() {
 }
 
 proptest! {
-    /// Whatever people send, the answer is a value or an error.
+    /// Any input results in a value or an error.
     #[test]
     fn decoding_never_panics(value in any_json()) {
         for mode in [UnknownFields::Ignore, UnknownFields::Refuse] {

@@ -1,4 +1,4 @@
-//! Definitions in the short form that agents take.
+//! Service definitions in the short form that agents accept.
 
 use std::collections::BTreeSet;
 
@@ -53,12 +53,12 @@ fn a_sidecar_inherits_from_its_service() {
     let [upstream] = &sidecar.proxy.upstreams[..] else {
         panic!("one upstream");
     };
-    // An agent says what a registration leaves out; the catalog keeps it as it was written.
+    // An agent returns defaults that a registration omits; the catalog stores it as written.
     assert_eq!(upstream.destination_type, UpstreamType::Service);
 }
 
 #[test]
-fn what_the_sidecar_says_itself_wins() {
+fn settings_of_the_sidecar_take_precedence() {
     let parts = definition(json!({
         "Name": "web", "SocketPath": "/run/web.sock",
         "Connect": {"SidecarService": {
@@ -191,7 +191,7 @@ fn refusals_name_the_field() {
         assert_eq!(error.path(), field, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
-    // Nobody chooses a port for a proxy that is registered by itself.
+    // No port is allocated to a proxy that is registered by itself.
     let proxy = json!({
         "Name": "p", "Kind": "connect-proxy", "Proxy": {"DestinationServiceName": "web"},
     });
@@ -199,10 +199,10 @@ fn refusals_name_the_field() {
     assert_eq!(refused.path(), "Port", "{refused}");
 }
 
-/// As in Consul's agent: a weight that is left out is 0 where the other one is set, and a service needs
-/// one for passing.
+/// As in Consul's agent: an omitted weight is 0 if the other one is set, and a service must have a
+/// passing weight.
 #[test]
-fn a_weight_that_is_left_out_is_zero() {
+fn an_omitted_weight_is_zero() {
     let with = |weights: Value| definition(json!({"Name": "web", "Weights": weights}));
     let passing = with(json!({"Passing": 10}));
     passing.validate().unwrap();
@@ -214,7 +214,7 @@ fn a_weight_that_is_left_out_is_zero() {
 }
 
 #[test]
-fn a_check_by_itself_is_of_the_node_or_of_a_service() {
+fn a_separate_check_belongs_to_the_node_or_a_service() {
     let check = |value| -> CheckType { from_value(value, UnknownFields::Refuse).unwrap() };
     let own = check(json!({"Name": "disk", "TTL": "10s", "ServiceID": "web"}));
     assert_eq!(own.validate(), Ok(()));

@@ -1,4 +1,4 @@
-//! Go's notation for durations, and times in RFC 3339.
+//! Durations in Go's notation, and RFC 3339 times.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use legate_model::timestamp;
 use proptest::prelude::*;
 
 #[test]
-fn texts_are_read_as_go_reads_them() {
+fn texts_are_parsed_as_in_go() {
     for (text, nanos) in [
         ("0", 0),
         ("0s", 0),
@@ -32,7 +32,7 @@ fn texts_are_read_as_go_reads_them() {
 }
 
 #[test]
-fn other_texts_say_what_is_wrong() {
+fn other_texts_are_refused_with_the_reason() {
     for (text, reason) in [
         ("", "empty"),
         ("-", "empty"),
@@ -53,7 +53,7 @@ fn other_texts_say_what_is_wrong() {
 }
 
 #[test]
-fn durations_print_as_go_prints_them() {
+fn durations_are_formatted_as_in_go() {
     for (nanos, text) in [
         (0, "0s"),
         (1, "1ns"),
@@ -74,18 +74,18 @@ fn durations_print_as_go_prints_them() {
 
 proptest! {
     #[test]
-    fn printing_and_reading_agree(nanos in (i64::MIN + 1)..=i64::MAX) {
+    fn formatting_and_parsing_agree(nanos in (i64::MIN + 1)..=i64::MAX) {
         let duration = GoDuration::from_nanos(nanos);
         prop_assert_eq!(duration.to_string().parse::<GoDuration>(), Ok(duration));
     }
 
     #[test]
-    fn reading_never_panics(text in "[+-]?([0-9.]{0,21}[a-zµ]{0,2}){0,3}") {
+    fn parsing_never_panics(text in "[+-]?([0-9.]{0,21}[a-zµ]{0,2}){0,3}") {
         let _ = text.parse::<GoDuration>();
     }
 
     #[test]
-    fn times_survive(seconds in 0..4_000_000_000_u64, nanos in 0..1_000_000_000_u32) {
+    fn times_survive_a_round_trip(seconds in 0..4_000_000_000_u64, nanos in 0..1_000_000_000_u32) {
         let time = UNIX_EPOCH + Duration::new(seconds, nanos);
         let text = timestamp::format(time).unwrap();
         prop_assert_eq!(timestamp::parse(&text), Ok(time));
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn times_print_as_go_prints_them() {
+fn times_are_formatted_as_in_go() {
     let time = |millis| -> SystemTime { UNIX_EPOCH + Duration::from_millis(millis) };
     assert_eq!(timestamp::format(time(0)).unwrap(), "1970-01-01T00:00:00Z");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Services outside the mesh and the gateways that lead to them.
+//! Services outside the mesh, and the gateways that connect to them.
 
 use serde_json::{Value, json};
 

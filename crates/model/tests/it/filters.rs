@@ -95,10 +95,10 @@ fn keys(value: &impl serde::Serialize) -> Vec<String> {
         .collect()
 }
 
-/// Every field leads somewhere in a value whose fields are all there, or is known to have none.
+/// Every filterable field exists in a value with all fields set, or is listed as absent.
 #[test]
-fn fields_are_called_as_in_json() {
-    // Only the default tenancy is served, and no peers.
+fn field_names_match_the_json() {
+    // Only the default tenancy and no peers are supported.
     let never = ["Partition", "PeerName"];
     let full = ServiceInstance {
         socket_path: "/s".to_owned(),

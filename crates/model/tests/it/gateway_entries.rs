@@ -1,5 +1,5 @@
-//! Config entries of gateways and of other clusters: what is taken, what it becomes, and Consul's words
-//! for what is refused.
+//! Config entries of gateways and of other clusters: validation, normalisation, and Consul's error
+//! texts.
 
 use legate_model::json::{self, Request};
 use legate_model::{ConfigEntry, ConfigKind};
@@ -16,7 +16,7 @@ fn stored(entry: &Value) -> Value {
         .unwrap_or_else(|error| panic!("{entry}: {error}"));
     value.normalise();
     let shown = serde_json::to_value(&value).expect("JSON");
-    // What is shown is what is stored: it reads back as the same.
+    // The returned JSON decodes to the same value.
     let read: ConfigEntry = serde_json::from_value(shown.clone()).expect("an entry");
     assert_eq!(read, value);
     shown
@@ -30,7 +30,7 @@ fn refused(entry: &Value) -> String {
 }
 
 #[test]
-fn every_kind_of_consul_exists_and_those_without_effect_say_so() {
+fn every_kind_exists_and_those_without_effect_are_reported() {
     let kinds = ConfigKind::ALL.map(ConfigKind::as_str);
     for kind in [
         "api-gateway",
@@ -66,7 +66,7 @@ fn every_kind_of_consul_exists_and_those_without_effect_say_so() {
 }
 
 #[test]
-fn gateways_get_consuls_defaults_and_shape() {
+fn gateways_have_consuls_defaults_and_json() {
     let ingress = stored(&json!({
         "Kind": "ingress-gateway", "Name": "in", "Listeners": [
             { "Port": 1, "Services": [{ "Name": "db" }] },
@@ -103,7 +103,7 @@ fn gateways_get_consuls_defaults_and_shape() {
 }
 
 #[test]
-fn routes_get_consuls_defaults_and_shape() {
+fn routes_have_consuls_defaults_and_json() {
     let http = stored(&json!({
         "Kind": "http-route", "Name": "r", "Parents": [{ "Name": "api" }],
         "Rules": [{
@@ -135,7 +135,7 @@ fn routes_get_consuls_defaults_and_shape() {
 }
 
 #[test]
-fn a_key_is_shown_to_clients_and_not_in_logs() {
+fn keys_are_returned_to_clients_and_redacted_in_logs() {
     let entry = json!({
         "Kind": "inline-certificate", "Name": "c", "Certificate": "pem", "PrivateKey": "hidden",
     });
@@ -153,7 +153,7 @@ fn ingress(more: Value) -> Value {
 }
 
 #[test]
-fn what_an_ingress_gateway_cannot_be() {
+fn invalid_ingress_gateways_are_refused() {
     let sds = |name: &str| json!({ "SDS": { name: "x" } });
     for (entry, says) in [
         (
@@ -230,7 +230,7 @@ fn what_an_ingress_gateway_cannot_be() {
 }
 
 #[test]
-fn what_api_gateways_cannot_be() {
+fn invalid_api_gateways_are_refused() {
     let listener = |more: Value| {
         let mut one = json!({ "Name": "l", "Port": 80, "Protocol": "http" });
         let more = more.as_object().unwrap().clone();
@@ -286,7 +286,7 @@ fn what_api_gateways_cannot_be() {
 }
 
 #[test]
-fn what_routes_cannot_be() {
+fn invalid_gateway_routes_are_refused() {
     let route = |rule: Value| json!({ "Kind": "http-route", "Name": "r", "Rules": [rule] });
     for (entry, says) in [
         (
@@ -328,7 +328,7 @@ fn what_routes_cannot_be() {
 }
 
 #[test]
-fn what_others_may_use_and_how_much_is_checked() {
+fn exports_and_limits_are_validated() {
     let exports = |services: Value| json!({ "Kind": "exported-services", "Name": "default", "Services": services });
     let consumer = |consumer: Value| exports(json!([{ "Name": "web", "Consumers": [consumer] }]));
     for (entry, says) in [
@@ -374,7 +374,7 @@ fn what_others_may_use_and_how_much_is_checked() {
     }
     let limit = stored(&json!({ "Kind": "control-plane-request-limit", "Name": "l" }));
     assert_eq!(limit["Mode"], "permissive");
-    // The name that the field has in some files.
+    // An alternative name of the field that some files use.
     let spelled = stored(&consumer(json!({ "peer_name": "east" })));
     assert_eq!(
         spelled["Services"][0]["Consumers"],

@@ -1,4 +1,4 @@
-//! Settings of the `jwt` auth method and the judgement of claims.
+//! Settings of the `jwt` auth method, and validation of claims.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -34,7 +34,7 @@ fn config(value: Value) -> JwtConfig {
 }
 
 #[test]
-fn settings_are_read() {
+fn settings_are_parsed() {
     let config = config(json!({
         "JWTSupportedAlgs": ["ES256", "PS512"],
         "BoundIssuer": "i", "BoundAudiences": ["a"],
@@ -180,7 +180,7 @@ fn claims_become_variables() {
 }
 
 #[test]
-fn keys_are_given_in_one_way() {
+fn exactly_one_source_of_keys_is_required() {
     let with = |settings: Value| {
         let method = AuthMethod {
             config: map(settings),
@@ -229,7 +229,7 @@ fn keys_are_given_in_one_way() {
 }
 
 #[test]
-fn a_discovered_issuer_has_signed_and_the_token_ends() {
+fn discovered_tokens_require_issuer_and_expiry() {
     let discovery = |settings: Value, claims: Value| {
         let mut all = map(json!({"OIDCDiscoveryURL": "https://idp"}));
         all.extend(map(settings));
@@ -238,7 +238,7 @@ fn a_discovered_issuer_has_signed_and_the_token_ends() {
         let verdict = config.verify_claims(&map(claims), now);
         verdict.map_err(|error| error.to_string())
     };
-    // Without BoundAudiences every audience is good, unlike with keys of one's own.
+    // Without BoundAudiences any audience is accepted, unlike with the other sources of keys.
     let good = json!({"iss": "https://idp", "aud": "x", "exp": NOW + 1});
     assert_eq!(discovery(json!({}), good.clone()), Ok(()));
     let bound = discovery(json!({"BoundAudiences": ["y"]}), good);
@@ -263,7 +263,7 @@ fn verdict(settings: Value, claims: Value) -> Result<(), String> {
 }
 
 #[test]
-fn issuer_and_audience_are_bound() {
+fn issuer_and_audience_are_verified() {
     let bound = json!({"BoundIssuer": "i", "BoundAudiences": ["a", "b"]});
     let good = json!({"iss": "i", "aud": ["x", "b"], "exp": NOW + 1});
     assert_eq!(verdict(bound.clone(), good), Ok(()));
@@ -295,7 +295,7 @@ fn issuer_and_audience_are_bound() {
 }
 
 #[test]
-fn times_decide_with_leeways() {
+fn times_are_verified_with_leeways() {
     let exact =
         json!({"ClockSkewLeeway": -1, "ExpirationLeeway": "100s", "NotBeforeLeeway": "100s"});
     for (settings, claims, part) in [
@@ -322,7 +322,7 @@ fn times_decide_with_leeways() {
             json!({"exp": NOW + 500, "nbf": 1, "iat": NOW + 61}),
             Some("future"),
         ),
-        // Without exp it is derived from the later of the others, by default with 150 s.
+        // Without exp, it is derived from the later of iat and nbf, by default plus 150 s.
         (json!({}), json!({"iat": NOW - 210}), None),
         (json!({}), json!({"iat": NOW - 211}), Some("expired")),
         (exact.clone(), json!({"iat": NOW - 100}), None),
@@ -336,7 +336,7 @@ fn times_decide_with_leeways() {
             json!({"iat": NOW - 500, "nbf": NOW - 100}),
             None,
         ),
-        // Without nbf and iat it is derived from exp.
+        // Without nbf and iat, the start is derived from exp.
         (exact.clone(), json!({"exp": NOW + 100}), None),
         (
             exact.clone(),

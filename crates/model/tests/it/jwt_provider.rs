@@ -1,5 +1,5 @@
-//! `jwt-provider` entries, and what intentions ask of tokens: what is refused, with Consul's words, and
-//! what is shown.
+//! `jwt-provider` entries, and required tokens of intentions: refusals with Consul's error texts, and
+//! JSON form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -48,7 +48,7 @@ fn refused(value: &Value) -> String {
     }
 }
 
-/// Each is refused with an error that contains the text.
+/// Asserts that each is refused, with an error that contains the text.
 fn refuses(cases: &[(Value, &str)]) {
     for (value, text) in cases {
         let error = refused(value);
@@ -57,7 +57,7 @@ fn refuses(cases: &[(Value, &str)]) {
 }
 
 #[test]
-fn refusals_have_the_words_of_consul() {
+fn refusals_have_consuls_texts() {
     refuses(&[
         (
             json!({"Kind": "jwt-provider", "JSONWebKeySet": {}}),
@@ -106,7 +106,7 @@ fn refusals_have_the_words_of_consul() {
 
 /// Envoy would refuse the listener.
 #[test]
-fn keys_are_kept_for_a_time_that_envoy_takes() {
+fn keys_are_cached_within_the_limits_of_envoy() {
     for (duration, text) in [("1us", "at least 1ms"), ("2500000h", "less than 2500000h")] {
         let error = refused(&remote(json!({"CacheDuration": duration})));
         assert!(
@@ -119,7 +119,7 @@ fn keys_are_kept_for_a_time_that_envoy_takes() {
 }
 
 #[test]
-fn refusals_of_key_servers_have_the_words_of_consul() {
+fn refusals_of_key_servers_have_consuls_texts() {
     refuses(&[
         (
             cluster(json!({"DiscoveryType": "DNS"})),
@@ -153,7 +153,7 @@ fn refusals_of_key_servers_have_the_words_of_consul() {
 }
 
 #[test]
-fn refusals_of_locations_have_the_words_of_consul() {
+fn refusals_of_locations_have_consuls_texts() {
     refuses(&[
         (
             with("Locations", json!([{}])),
@@ -193,7 +193,7 @@ fn refusals_of_locations_have_the_words_of_consul() {
 }
 
 #[test]
-fn refusals_of_requirements_have_the_words_of_consul() {
+fn refusals_of_requirements_have_consuls_texts() {
     let top = |jwt: Value| {
         json!({
             "Kind": "service-intentions", "Name": "api", "JWT": jwt,
@@ -214,7 +214,7 @@ fn refusals_of_requirements_have_the_words_of_consul() {
     let reason = "Providers[1].Name: JWT provider name is required";
     assert_eq!(refused(&top(nameless.clone())), format!("JWT.{reason}"));
     assert_eq!(refused(&within(nameless)), format!("{path}{reason}"));
-    // Nothing would satisfy it, or everything: nobody can mean it.
+    // No token would satisfy it, or every token would: certainly a mistake.
     let none = json!({"Providers": []});
     assert!(refused(&top(none.clone())).starts_with("JWT.Providers: at least one"));
     assert!(refused(&within(none)).starts_with(&format!("{path}Providers: at least one")));
@@ -223,7 +223,7 @@ fn refusals_of_requirements_have_the_words_of_consul() {
 }
 
 #[test]
-fn entries_are_shown_as_consul_shows_them() {
+fn entries_serialize_as_in_consul() {
     let shown = json!({
         "Kind": "jwt-provider", "Name": "okta",
         "JSONWebKeySet": {"Remote": {
@@ -258,7 +258,7 @@ fn entries_are_shown_as_consul_shows_them() {
 }
 
 #[test]
-fn requirements_are_shown_with_every_intention() {
+fn requirements_are_part_of_every_intention() {
     let jwt = json!({"Providers": [{"Name": "okta", "VerifyClaims": [
         {"Path": ["perms", "role"], "Value": "admin"},
     ]}]});
@@ -276,7 +276,7 @@ fn requirements_are_shown_with_every_intention() {
 }
 
 #[test]
-fn the_place_of_keys_is_read_from_their_uri() {
+fn key_servers_are_parsed_from_their_uri() {
     let at = |uri: &str| {
         let remote = RemoteJwks {
             uri: uri.to_owned(),
@@ -322,7 +322,7 @@ fn the_place_of_keys_is_read_from_their_uri() {
 }
 
 #[test]
-fn key_sets_are_decoded_as_go_does() {
+fn key_sets_are_decoded_as_in_go() {
     let mut encoded = key_set();
     encoded.insert(4, '\n');
     let value = provider(json!({"Local": {"JWKS": encoded}}));

@@ -1,4 +1,4 @@
-//! The nouns from outside: JSON in, JSON out, and what is refused.
+//! Tests of the data types from outside: JSON decoding, encoding and validation.
 
 mod acl;
 mod acl_policies;

@@ -1,4 +1,4 @@
-//! What the catalog accepts, what it refuses and why, and what it derives.
+//! Registrations: accepted and refused requests, and derived values.
 
 use legate_model::json::{UnknownFields, from_value};
 use legate_model::{CheckStatus, DeregisterRequest, RegisterRequest, ServiceKind};
@@ -8,7 +8,7 @@ fn request(value: Value) -> RegisterRequest {
     from_value(value, UnknownFields::Refuse).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A request that is fine, with parts of it replaced.
+/// A valid request with parts of it replaced.
 fn with(changes: Value) -> RegisterRequest {
     let mut base = json!({
         "Node": "n1",
@@ -47,9 +47,9 @@ fn a_sidecar_is_accepted() {
     assert_eq!(skipping.validate(), Ok(()));
 }
 
-/// As in Consul, whose agents set keys of their own; keys of services have fewer letters.
+/// As in Consul, whose agents set reserved keys; keys of services permit fewer characters.
 #[test]
-fn keys_of_a_node_may_have_any_letters() {
+fn metadata_keys_of_nodes_may_have_any_characters() {
     let node = with(json!({"NodeMeta": {"a=b": "c", "a b/é": "", "consul-x": "y"}}));
     node.validate().unwrap();
     let service = with(json!({"Service": {"Meta": {"a=b": "c"}}}));
@@ -57,9 +57,9 @@ fn keys_of_a_node_may_have_any_letters() {
     assert!(refused.contains("Service.Meta"), "{refused}");
 }
 
-/// As in Consul: where one weight is given, the other one is 0 by default.
+/// As in Consul: if one weight is set, the other one defaults to 0.
 #[test]
-fn a_weight_that_is_left_out_is_zero() {
+fn an_omitted_weight_is_zero() {
     let weights = |weights: serde_json::Value| {
         let request = with(json!({"Service": {"Weights": weights}}));
         request.validate().unwrap();
@@ -73,7 +73,7 @@ fn a_weight_that_is_left_out_is_zero() {
     assert_eq!(weights(json!({"Passing": 0})), (1, 1));
 }
 
-/// Go's client sends zeros for weights that nobody set.
+/// Go's client sends zeros for unset weights.
 #[test]
 fn weights_of_zero_are_the_default() {
     let unset = with(json!({"Service": {"Weights": {"Passing": 0, "Warning": 0}}}));
@@ -85,7 +85,8 @@ fn weights_of_zero_are_the_default() {
     assert_eq!((weights.passing, weights.warning), (3, 0));
 }
 
-/// Every change makes the request refused, with an error at the field that contains the text.
+/// Asserts that every change makes the request invalid, with an error at the field that contains the
+/// text.
 fn refuses<const N: usize>(cases: [(Value, &str, &str); N]) {
     for (changes, field, part) in cases {
         let Err(error) = with(changes.clone()).validate() else {
@@ -125,9 +126,9 @@ fn refusals_of_nodes_name_the_field() {
     ]);
 }
 
-/// Each of them would have taken the proxy's whole configuration with it.
+/// Each of them would have invalidated the proxy's whole configuration.
 #[test]
-fn what_no_resource_can_be_made_from_is_refused() {
+fn registrations_unusable_for_envoy_are_refused() {
     let upstream = |more: Value| {
         let mut one = json!({"DestinationName": "api"});
         merge(&mut one, more);
@@ -473,7 +474,7 @@ fn ids_and_check_details_are_derived() {
 }
 
 #[test]
-fn deregistering_needs_a_node() {
+fn deregistering_requires_a_node() {
     let request = |value| -> DeregisterRequest {
         from_value(value, UnknownFields::Refuse).unwrap_or_else(|error| panic!("{error}"))
     };

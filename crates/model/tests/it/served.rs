@@ -1,5 +1,5 @@
-//! Every field that a request may have is served, refused or reported. The fields are asked of the
-//! types' own decoders, so that a new one cannot be forgotten.
+//! Every field of requests is served, refused or reported. The fields are derived from the types' own
+//! decoders, so that none can be omitted.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use serde::de::{
 };
 use serde_json::{Value, json};
 
-/// What a decoder expects at a place.
+/// Type that a decoder expects at a position.
 #[derive(Debug, Clone, PartialEq)]
 enum Shape {
     Struct(&'static str, &'static [&'static str]),
@@ -35,11 +35,11 @@ enum Shape {
     Text,
     Flag,
     Number,
-    /// Anything, or what none of the others is.
+    /// Any value, or a type that is not among the others.
     Free,
 }
 
-/// Everything that is passed on the way to a place.
+/// Positions on the path to a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Step {
     Field(&'static str),
@@ -47,7 +47,7 @@ enum Step {
     Key,
 }
 
-/// A decoder that goes one way and notes what is expected at its end.
+/// A decoder that follows one path and records the type expected at its end.
 struct Probe<'a> {
     way: &'a [&'static str],
     steps: &'a RefCell<Vec<Step>>,
@@ -73,7 +73,7 @@ impl de::Error for Stop {
 
 impl<'a> Probe<'a> {
     fn end<T>(&self, shape: Shape) -> Result<T, Stop> {
-        // The first answer counts: visitors may ask again for something else.
+        // The first type counts: visitors may request another one later.
         self.found.borrow_mut().get_or_insert(shape);
         Err(Stop)
     }
@@ -226,7 +226,7 @@ struct Field {
 }
 
 impl Field {
-    /// The path as errors and reports write it.
+    /// The path in the form of errors and reports.
     fn path(&self) -> String {
         let mut path = String::new();
         for step in &self.steps {
@@ -261,7 +261,7 @@ impl Field {
         whole
     }
 
-    /// Values that are not empty.
+    /// Sample values that are not empty.
     fn samples(&self) -> Vec<Value> {
         match &self.shape {
             Shape::Struct(..) => Vec::new(),
@@ -290,7 +290,7 @@ fn probe<T: DeserializeOwned>(way: &[&'static str]) -> (Vec<Step>, Shape) {
         steps: &steps,
         found: &found,
     };
-    // It never succeeds; what it found counts.
+    // Decoding never succeeds; only the recorded type is of interest.
     let _ = T::deserialize(probe);
     let shape = found.into_inner().unwrap_or_else(|| panic!("{way:?}"));
     (steps.into_inner(), shape)
@@ -322,7 +322,7 @@ fn fields<T: DeserializeOwned>() -> Vec<Field> {
     found
 }
 
-/// Decodes and validates; the paths that are reported.
+/// Decodes and validates; returns the paths that are reported.
 type Accept = fn(&Value) -> Result<Vec<String>, String>;
 
 fn accept<T: DeserializeOwned>(
@@ -335,7 +335,7 @@ fn accept<T: DeserializeOwned>(
     Ok(not_served)
 }
 
-/// A kind of request: its fields, one that is accepted, and how it is judged.
+/// A kind of request: its fields, a valid sample, and its validation.
 type Kind = (Vec<Field>, Value, Accept);
 
 fn requests() -> Vec<Kind> {
@@ -504,7 +504,7 @@ fn entries() -> Vec<Kind> {
     ]
 }
 
-/// Kinds that are kept and reported as a whole.
+/// Kinds that are stored and reported as a whole.
 fn entries_without_effect() -> Vec<Kind> {
     let entry: Accept = |value| accept(value, ConfigEntry::validate);
     let listener = json!({
@@ -631,7 +631,7 @@ fn access_control() -> Vec<Kind> {
         (
             fields::<AuthMethod>(),
             json!({"Name": "m", "Type": "jwt"}),
-            // The settings of the type are another document.
+            // The type-specific settings are a separate document.
             |value| accept::<AuthMethod>(value, |_| Ok(())),
         ),
         (
@@ -665,7 +665,7 @@ fn every_field_has_one_row_and_every_row_a_field() {
 }
 
 #[test]
-fn rows_say_inside_exactly_for_objects() {
+fn only_objects_have_rows_for_their_fields() {
     for (fields, ..) in requests() {
         for field in fields {
             let object = matches!(field.shape, Shape::Struct(..));
@@ -676,7 +676,7 @@ fn rows_say_inside_exactly_for_objects() {
     }
 }
 
-/// What would have been accepted without a word is what each row forbids.
+/// Checks each row against the actual behaviour, so that no field is silently accepted.
 #[test]
 fn every_field_is_served_refused_or_reported() {
     let mut counts = BTreeMap::new();
@@ -688,7 +688,7 @@ fn every_field_is_served_refused_or_reported() {
             for sample in field.samples() {
                 let document = field.set(&base, sample.clone());
                 let result = accept(&document);
-                // Of a list of texts the list is reported, and of a map the map.
+                // For a list of texts the list is reported, and for a map the map.
                 let whole = path.trim_end_matches("[0]");
                 let map = path.trim_end_matches(".key");
                 let reported = |paths: &[String]| {
@@ -720,7 +720,7 @@ fn every_field_is_served_refused_or_reported() {
             }
         }
     }
-    // None of the three would be noticed if the samples were never accepted.
+    // If the samples were never accepted, none of the three would be detected.
     assert!(counts["refused"] > 50, "{counts:?}");
     assert!(counts["reported"] > 20, "{counts:?}");
     assert!(counts["keys"] > 4, "{counts:?}");

@@ -1,4 +1,4 @@
-//! The exact JSON that clients of Consul's API read.
+//! The exact JSON that clients of Consul's API expect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ fn node_json() -> Value {
 }
 
 #[test]
-fn health_answers_with_node_service_and_checks() {
+fn health_results_have_node_service_and_checks() {
     let check = HealthCheck {
         node: "n1".into(),
         check_id: "service:web-1".into(),
@@ -132,7 +132,7 @@ fn health_answers_with_node_service_and_checks() {
 }
 
 #[test]
-fn a_sidecar_shows_its_proxy_settings() {
+fn a_sidecar_includes_its_proxy_settings() {
     assert_eq!(
         shape(&sidecar()),
         json!({
@@ -179,7 +179,7 @@ fn the_catalog_lists_node_and_service_side_by_side() {
 }
 
 #[test]
-fn what_is_shown_can_be_registered_again() {
+fn serialized_registrations_can_be_registered_again() {
     let again: ServiceInstance =
         json::from_value(shape(&sidecar()), json::UnknownFields::Refuse).unwrap();
     assert_eq!(again, sidecar());
@@ -215,7 +215,7 @@ fn address_health_and_weight_of_an_instance() {
 }
 
 #[test]
-fn who_is_reached_through_an_instance() {
+fn destinations_of_instances() {
     assert_eq!(web().destination(), None);
     assert_eq!(sidecar().destination(), Some("web"));
     assert_eq!(sidecar().identity(), "web");
@@ -232,7 +232,7 @@ fn who_is_reached_through_an_instance() {
 }
 
 #[test]
-fn upstreams_print_as_envoy_names_them() {
+fn upstream_ids_are_formatted_as_envoy_names() {
     let mut upstream = Upstream {
         destination_name: "api".into(),
         ..Upstream::default()

@@ -1,4 +1,4 @@
-//! Real connections; time is held, and passes when nothing else happens.
+//! Real connections with a paused clock, which advances only when all tasks are idle.
 
 use std::collections::VecDeque;
 use std::future::ready;
@@ -19,10 +19,10 @@ const LIMITS: Limits = Limits {
     answer: Duration::from_secs(150),
 };
 
-/// More than any limit.
+/// Longer than any limit.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// More than the kernel keeps for a reader.
+/// Larger than the kernel's buffers.
 const LARGE: usize = 32 * 1024 * 1024;
 
 const REQUEST: &[u8] = b"GET /now HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -69,14 +69,14 @@ impl Setup {
         stream
     }
 
-    /// A new connection that is answered before any time passes.
+    /// Opens a connection, which must be served without any time passing.
     async fn probe(&self) {
         let mut stream = self.connect(REQUEST).await;
         answered(&mut stream).await;
     }
 }
 
-/// Reads one small answer.
+/// Reads a small response.
 async fn answered(stream: &mut TcpStream) {
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\nnow") {
@@ -87,7 +87,7 @@ async fn answered(stream: &mut TcpStream) {
     }
 }
 
-/// How long it takes until the other side closes.
+/// The time until the peer closes the connection.
 async fn closed(stream: &mut TcpStream) -> Duration {
     let start = Instant::now();
     let end = async {
@@ -98,14 +98,14 @@ async fn closed(stream: &mut TcpStream) -> Duration {
     start.elapsed()
 }
 
-/// Keeps the clock of the test from moving by itself while it exists: under load the kernel takes a moment
-/// to deliver what was sent, and timers must not take its place. For 60 s of real time at most.
+/// Prevents the paused clock from advancing as long as it exists: under load the kernel delivers data
+/// with a delay, and timers must not fire first. At most 60 s of real time.
 struct StandingClock(#[expect(dead_code, reason = "its end is what counts")] mpsc::Sender<()>);
 
 impl StandingClock {
     fn new() -> Self {
         let (sender, end) = mpsc::channel();
-        // Tokio's clock stands still as long as a blocking task runs.
+        // Tokio's clock does not advance while a blocking task runs.
         drop(spawn_blocking(move || {
             end.recv_timeout(Duration::from_secs(60))
         }));
@@ -113,14 +113,14 @@ impl StandingClock {
     }
 }
 
-/// The clock of tests may be a moment ahead.
+/// Compares durations with tolerance, since the paused clock may advance slightly more.
 fn about(expected: Duration, found: Duration) -> bool {
     let second = Duration::from_secs(1);
     (expected - second..expected + second).contains(&found)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_an_end_is_given_up() {
+async fn incomplete_requests_time_out() {
     let setup = start(LIMITS).await;
     for begun in [
         &b""[..],
@@ -130,7 +130,7 @@ async fn a_request_without_an_end_is_given_up() {
         let mut stream = setup.connect(begun).await;
         assert!(about(LIMITS.head, closed(&mut stream).await), "{begun:?}");
     }
-    // One byte a second does not make it longer.
+    // Sending one byte per second does not extend the limit.
     let mut stream = setup.connect(b"GET /").await;
     let start = Instant::now();
     while stream.write_all(b"x").await.is_ok() && start.elapsed() < LONG {
@@ -140,7 +140,7 @@ async fn a_request_without_an_end_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_carries_one_request_and_says_so() {
+async fn a_connection_serves_one_request_and_announces_its_end() {
     let setup = start(LIMITS).await;
     let mut stream = setup.connect(&[REQUEST, REQUEST].concat()).await;
     let mut answer = String::new();
@@ -150,7 +150,7 @@ async fn a_connection_carries_one_request_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_connection_without_a_request_makes_room() {
+async fn the_oldest_connection_without_a_request_is_closed_first() {
     let setup = start(LIMITS).await;
     let request = b"GET /later HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut later = setup.connect(request).await;
@@ -170,7 +170,7 @@ async fn the_oldest_connection_without_a_request_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_all_are_being_answered_the_last_one_makes_room() {
+async fn if_all_are_being_served_the_newest_is_closed() {
     let setup = start(LIMITS).await;
     let mut waiting = Vec::new();
     for _ in 0..10 {
@@ -193,7 +193,7 @@ async fn where_all_are_being_answered_the_last_one_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_is_given_up_and_a_fast_one_gets_everything() {
+async fn a_slow_reader_times_out_and_a_fast_one_gets_everything() {
     let setup = start(LIMITS).await;
     let request = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut fast = setup.connect(request).await;
@@ -203,7 +203,7 @@ async fn a_slow_reader_is_given_up_and_a_fast_one_gets_everything() {
 
     let mut slow = setup.connect(request).await;
     let (start, mut read) = (Instant::now(), 0);
-    // Reads a little each second, so that the connection never rests.
+    // Reads a little every second, so that the connection is never idle.
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = slow.read(&mut bytes).await {
         read += length;
@@ -215,7 +215,7 @@ async fn a_slow_reader_is_given_up_and_a_fast_one_gets_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_connections_without_a_request_and_completes_answers() {
+async fn a_stop_drains_responses_and_closes_idle_connections() {
     let setup = start(LIMITS).await;
     let mut idle = setup.connect(b"GET").await;
     let mut large = setup
@@ -235,7 +235,7 @@ async fn a_stop_ends_connections_without_a_request_and_completes_answers() {
 }
 
 #[tokio::test]
-async fn all_addresses_are_those_of_both_families() {
+async fn the_unspecified_address_covers_both_families() {
     let listener = bind("[::]:0".parse().unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
     for ip in ["127.0.0.1", "127.0.0.2"] {

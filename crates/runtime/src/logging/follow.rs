@@ -1,5 +1,5 @@
-//! Readers of the log of a running process, each from a level of its own on, which may be below that
-//! of the log itself. A reader that is too slow misses lines, and learns how many; it holds up nobody.
+//! Followers of the log of a running process, each with its own level, which may be lower than that
+//! of the log. A slow follower misses lines and gets their number; it never blocks the program.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,14 +11,14 @@ use super::format::Entry;
 use super::level::Level;
 use super::lost::lost_lines;
 
-/// How many may read at one time: each of them formats every line.
+/// The maximum number of followers, since lines are formatted for each of them.
 const MAX_FOLLOWERS: usize = 32;
-/// How many lines wait for a reader.
+/// The maximum number of queued lines per follower.
 const MAX_LINES: usize = 512;
 
-/// The log of a process is one, and so is the list of those who read it.
+/// The followers; global, since a process has a single log.
 static FOLLOWERS: RwLock<Vec<Arc<Follower>>> = RwLock::new(Vec::new());
-/// The most talkative level that anybody reads, by [`number`].
+/// The most verbose level of all followers, by [`number`].
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 
 #[derive(Debug)]
@@ -29,22 +29,22 @@ struct Follower {
     lost: AtomicU64,
 }
 
-/// Too many read the log already.
+/// There are too many followers already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{MAX_FOLLOWERS} clients follow the log already: end one of them")]
 pub struct TooManyFollowers;
 
-/// The lines that are logged from now on. Dropping it ends the reading.
+/// The lines that are logged from now on. Dropping it ends the subscription.
 #[derive(Debug)]
 pub struct Lines {
     follower: Arc<Follower>,
     lines: mpsc::Receiver<String>,
 }
 
-/// Reads the log of this process from now on.
+/// Follows the log of this process from now on.
 ///
 /// # Errors
-/// [`TooManyFollowers`]
+/// [`TooManyFollowers`] at the limit.
 pub fn follow(level: Level, json: bool) -> Result<Lines, TooManyFollowers> {
     let (sender, lines) = mpsc::channel(MAX_LINES);
     let follower = Arc::new(Follower {
@@ -65,8 +65,8 @@ pub fn follow(level: Level, json: bool) -> Result<Lines, TooManyFollowers> {
 }
 
 impl Lines {
-    /// The next line, with its end. Lines that were missed are counted in a line of their own. Cancel
-    /// safe.
+    /// The next line, including the line break. Missed lines are reported by a line with their
+    /// number. Cancel safe.
     pub async fn next(&mut self) -> Option<String> {
         if self.lines.is_empty() {
             let lost = self.follower.lost.swap(0, Ordering::Relaxed);
@@ -103,7 +103,7 @@ fn number(level: Level) -> u8 {
     }
 }
 
-/// The more talkative of a level and those that are read.
+/// The more verbose of a level and the followers' levels.
 pub(super) fn with_followers(own: Level) -> Level {
     match LEVEL.load(Ordering::Relaxed).max(number(own)) {
         5 => Level::Trace,
@@ -114,7 +114,7 @@ pub(super) fn with_followers(own: Level) -> Level {
     }
 }
 
-/// Hands an entry to those who read its level. `allowed` says whether a level has the entry.
+/// Sends an entry to the followers of its level. `allowed` is whether a level includes the entry.
 pub(super) fn hand_out(entry: &Entry, allowed: impl Fn(Level) -> bool) {
     if LEVEL.load(Ordering::Relaxed) == 0 {
         return;

@@ -1,4 +1,4 @@
-//! One log entry as text or JSON. Pure: no clock, no output.
+//! Formats log entries as text or JSON. Pure: no clock, no output.
 
 use std::fmt::Write;
 
@@ -12,9 +12,9 @@ const TEXT_TIME: &[BorrowedFormatItem<'static>] =
 const JSON_TIME: &[BorrowedFormatItem<'static>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
 
-/// What is written for one event.
+/// The contents of a log line.
 pub(super) struct Entry {
-    /// In UTC.
+    /// Time in UTC.
     pub(super) time: OffsetDateTime,
     pub(super) level: tracing::Level,
     pub(super) module: String,
@@ -22,17 +22,17 @@ pub(super) struct Entry {
     pub(super) fields: Vec<LogField>,
 }
 
-/// A key and its value.
+/// A key with its value.
 #[derive(Clone)]
 pub(super) struct LogField {
     pub(super) key: &'static str,
     pub(super) value: Value,
-    /// A list in brackets, whose elements are quoted already.
+    /// Whether the value is a bracketed list whose elements are quoted already.
     pub(super) list: bool,
 }
 
 impl Entry {
-    /// As JSON or as text.
+    /// Formats the entry as JSON or text.
     pub(super) fn line(&self, json: bool) -> String {
         match json {
             true => self.json(),
@@ -40,7 +40,7 @@ impl Entry {
         }
     }
 
-    /// `TIME [LEVEL] module: message: key=value`, levels padded to the same width.
+    /// `TIME [LEVEL] module: message: key=value`, with levels padded to the same width.
     fn text(&self) -> String {
         let time = self.time.format(TEXT_TIME).unwrap_or_default();
         let level = format!("[{}]", self.level);
@@ -70,7 +70,7 @@ impl Entry {
         out
     }
 
-    /// One object a line; numbers and booleans stay what they are.
+    /// One object per line; numbers and booleans retain their types.
     fn json(&self) -> String {
         let level = self.level.as_str().to_ascii_lowercase();
         let time = self.time.format(JSON_TIME).unwrap_or_default();
@@ -92,7 +92,8 @@ impl Entry {
     }
 }
 
-/// A value of several lines, each behind a bar so that none can be taken for a log line.
+/// Formats a multi-line value with a bar before each line, so that none can be mistaken for a log
+/// line.
 fn write_lines(out: &mut String, key: &str, text: &str) {
     if !out.ends_with('\n') {
         out.push('\n');
@@ -104,7 +105,7 @@ fn write_lines(out: &mut String, key: &str, text: &str) {
     }
 }
 
-/// The characters that a value may consist of without being quoted.
+/// Whether a character does not require quoting.
 fn is_plain(letter: char) -> bool {
     ('-'..='~').contains(&letter)
 }
@@ -127,7 +128,7 @@ fn quote(text: &str) -> String {
     out
 }
 
-/// Replaces control characters, terminal escapes among them, and leaves quotes as they are.
+/// Escapes control characters, including terminal escapes; quotes are unchanged.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

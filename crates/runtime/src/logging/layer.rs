@@ -1,6 +1,6 @@
-//! Collects what `tracing` reports and writes one entry per event.
+//! A `tracing` layer that writes one entry per event.
 //!
-//! It decides which events are logged; how they look is decided next door.
+//! Selects the events to be logged; `format` formats them.
 
 use std::fmt;
 use std::io::Write;
@@ -19,23 +19,23 @@ use super::follow::{self, with_followers};
 use super::format::{Entry, LogField};
 use super::level::{Level, LogLevel};
 
-/// Beginning of the crate names of this project, whose events are logged at every level.
+/// Prefix of this project's crates, whose events are logged at every level.
 const OWN_CRATES: &str = "legate";
 
-/// What is logged and how.
+/// Options of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogOptions {
-    /// Name of the program, first part of every logger's name.
+    /// The program's name, the first part of every logger's name.
     pub name: &'static str,
-    /// From which weight on.
+    /// The minimum level.
     pub level: Level,
-    /// One JSON object a line instead of text.
+    /// Whether to log JSON objects instead of text.
     pub json: bool,
 }
 
 pub(super) struct LineLayer<W> {
     options: LogOptions,
-    /// From which weight on events are logged now.
+    /// The current minimum level.
     level: LogLevel,
     writer: W,
 }
@@ -49,13 +49,13 @@ impl<W> LineLayer<W> {
         }
     }
 
-    /// What decides which events are logged; it can be changed.
+    /// Handle for changing the log level.
     pub(super) fn level(&self) -> LogLevel {
         self.level.clone()
     }
 }
 
-/// Fields of a span, kept with it for the events inside.
+/// Fields of a span, stored with it for the events inside.
 struct SpanFields(Vec<LogField>);
 
 impl<S, W> Layer<S> for LineLayer<W>
@@ -116,7 +116,7 @@ where
             return;
         }
         let line = entry.line(self.options.json);
-        // There is no place left to report that the log itself cannot be written.
+        // There is nowhere to report that the log itself cannot be written.
         let _ = self
             .writer
             .make_writer_for(event.metadata())
@@ -124,8 +124,8 @@ where
     }
 }
 
-/// Whether an event from this module is logged. The path cannot be chosen by the event as its
-/// target can.
+/// Whether an event from this module is logged. Unlike the target, an event cannot choose its module
+/// path.
 fn allowed(chosen: tracing::Level, event: tracing::Level, path: &str) -> bool {
     let limit = if path.starts_with(OWN_CRATES) {
         chosen
@@ -135,7 +135,7 @@ fn allowed(chosen: tracing::Level, event: tracing::Level, path: &str) -> bool {
     event <= limit
 }
 
-/// Name of the logger of an event with this target.
+/// Name of the logger for an event with this target.
 fn module(program: &str, target: &str) -> String {
     let (krate, path) = target.split_once("::").unwrap_or((target, ""));
     let chosen = path.is_empty() && !krate.starts_with(OWN_CRATES);
@@ -211,7 +211,7 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn debug_output_of_other_crates_stays_out() {
+    fn debug_output_of_other_crates_is_not_logged() {
         assert!(allowed(Level::TRACE, Level::TRACE, "legate_client::driver"));
         assert!(!allowed(Level::TRACE, Level::DEBUG, "h2::codec"));
         assert!(allowed(Level::TRACE, Level::INFO, "h2::codec"));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn loggers_are_named_by_crate_or_by_the_target_that_was_chosen() {
+    fn loggers_are_named_by_crate_or_explicit_target() {
         let program = "legate-dataplane";
         for (target, expected) in [
             ("legate_dataplane", "legate-dataplane"),

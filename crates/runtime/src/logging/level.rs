@@ -1,27 +1,27 @@
-//! From which weight on events are logged.
+//! Log levels.
 
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// From which weight on events are logged.
+/// Minimum level of logged events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Everything.
     Trace,
-    /// What helps to find a fault.
+    /// Details for debugging.
     Debug,
-    /// What an operator wants to see; the default of every program.
+    /// Information for operators; the default of every program.
     #[default]
     Info,
-    /// Something is wrong, the program carries on.
+    /// Something is wrong, but the program continues.
     Warn,
-    /// Something that was asked for cannot be done.
+    /// An operation failed.
     Error,
 }
 
 impl Level {
-    /// The level's name in settings, ours and Envoy's.
+    /// The level's name in settings of Legate and Envoy.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl Level {
         }
     }
 
-    /// All of them; the place of each is its number.
+    /// All levels; the index of each is its number.
     const ALL: [Level; 5] = [
         Level::Trace,
         Level::Debug,
@@ -68,12 +68,12 @@ impl FromStr for Level {
     }
 }
 
-/// The name of a level is none of the five.
+/// A text that is not the name of a level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown log level {0:?}: use trace, debug, info, warn or error")]
 pub struct UnknownLevel(String);
 
-/// From which weight on the events of a running process are logged.
+/// The current level of a running process. Clones share it.
 #[derive(Clone, Debug)]
 pub struct LogLevel(Arc<AtomicU8>);
 
@@ -87,7 +87,7 @@ impl LogLevel {
         Level::ALL.get(number).copied().unwrap_or_default()
     }
 
-    /// Logs events from this weight on, from now on.
+    /// Changes the level.
     pub fn set(&self, level: Level) {
         self.0.store(level as u8, Ordering::Relaxed);
         tracing::callsite::rebuild_interest_cache();

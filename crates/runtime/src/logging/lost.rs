@@ -1,4 +1,4 @@
-//! The line that stands where lines were lost.
+//! The log line that replaces dropped lines.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use super::format::{Entry, LogField};
 
-/// The line that tells how many lines are missing before it.
+/// A line with the number of dropped lines before it.
 pub(super) fn lost_lines(name: &str, json: bool, lost: u64) -> String {
     let field = LogField {
         key: "lost",
@@ -18,7 +18,7 @@ pub(super) fn lost_lines(name: &str, json: bool, lost: u64) -> String {
         time: OffsetDateTime::from(SystemTime::now()),
         level: tracing::Level::WARN,
         module: name.to_owned(),
-        message: "lines of this log are lost, because it was not read fast enough".to_owned(),
+        message: "lines were lost because the log was not read fast enough".to_owned(),
         fields: vec![field],
     };
     entry.line(json)

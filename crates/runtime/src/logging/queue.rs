@@ -1,5 +1,5 @@
-//! Lines on their way to an output that may be slow or blocked. Whoever logs never waits; what
-//! finds no room is counted and lost.
+//! A queue of lines for an output that may be slow or blocked. Writers never wait: lines that do not
+//! fit are dropped and counted.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,41 +8,40 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How many bytes of lines may wait, 1 MiB: minutes of an ordinary log.
-const ROOM: usize = 1024 * 1024;
+/// The maximum number of queued bytes, 1 MiB: minutes of an ordinary log.
+const CAPACITY: usize = 1024 * 1024;
 
-/// Lines that wait to be written. Copies share them.
+/// Lines that wait to be written. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct LineQueue(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// There is something to write.
+    /// Notified when there is something to write.
     filled: Condvar,
-    /// Everything has been written.
+    /// Notified when everything has been written.
     emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<u8>,
-    /// Lines that found no room behind those.
+    /// Number of lines dropped after the queued ones.
     lost: u64,
-    /// Whether lines are being written that are not in the queue any more.
+    /// Whether lines that were taken from the queue are being written.
     writing: bool,
 }
 
 impl LineQueue {
-    /// Starts the thread that writes to `output`; `note` makes the line that tells how many are
-    /// missing.
+    /// Starts the thread that writes to `output`; `note` formats the line with the number of dropped
+    /// lines.
     ///
-    /// The thread ends with the process and not before: it may be blocked, and nothing can be
-    /// done about that, so that nobody waits for it.
+    /// The thread runs until the process ends. It may block indefinitely, so it is never joined.
     ///
     /// # Errors
     ///
-    /// When the system has no thread left.
+    /// When the system cannot start another thread.
     pub fn start(
         output: impl Write + Send + 'static,
         note: impl Fn(u64) -> String + Send + 'static,
@@ -60,11 +59,11 @@ impl LineQueue {
         Ok(Self(shared))
     }
 
-    /// Appends what is written as a whole or not at all.
+    /// Appends a line, as a whole or not at all.
     pub fn push(&self, line: &[u8]) {
         let mut state = self.0.state();
-        // Nothing passes what was lost, so that the note stands at its place.
-        if state.lost > 0 || state.lines.len() + line.len() > ROOM {
+        // Lines after dropped ones are dropped as well, so that the note is at the right position.
+        if state.lost > 0 || state.lines.len() + line.len() > CAPACITY {
             state.lost += 1;
             return;
         }
@@ -72,7 +71,7 @@ impl LineQueue {
         self.0.filled.notify_one();
     }
 
-    /// Waits until everything has been written; answers whether that was in time.
+    /// Waits until everything has been written; returns whether that was within `time`.
     pub fn flush(&self, time: Duration) -> bool {
         let waited = self
             .0
@@ -108,7 +107,7 @@ impl Shared {
             if lost > 0 {
                 lines.extend_from_slice(note(lost).as_bytes());
             }
-            // There is no place left to report that the log itself cannot be written.
+            // There is nowhere to report that the log itself cannot be written.
             let _ = output.write_all(&lines).and_then(|()| output.flush());
             state = self.state();
             state.writing = false;
@@ -128,7 +127,7 @@ impl<'a> MakeWriter<'a> for LineQueue {
 }
 
 impl Write for &LineQueue {
-    /// Takes one line, whole.
+    /// Accepts one whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
         Ok(line.len())
@@ -145,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a line only when the test lets it.
+    /// Blocks until the test releases a line.
     struct Gate {
         open: mpsc::Receiver<()>,
         seen: mpsc::Sender<Vec<u8>>,
@@ -164,17 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_output_blocks_nobody_and_what_is_lost_is_counted_at_its_place() {
+    fn a_blocked_output_never_blocks_and_lost_lines_are_counted_in_place() {
         let ((open, opened), (seen, written)) = (mpsc::channel(), mpsc::channel());
         let gate = Gate { open: opened, seen };
         let queue = LineQueue::start(gate, |lost| format!("lost {lost}\n")).unwrap();
         let line = |number: usize| format!("{number:01000}\n");
-        // The writer has the first and is stuck with it, before there is more than there is room for.
+        // The writer holds the first line and is blocked before the queue overflows.
         queue.push(line(0).as_bytes());
         while !queue.0.state().writing {
             thread::yield_now();
         }
-        let count = 3 * ROOM / line(0).len();
+        let count = 3 * CAPACITY / line(0).len();
         for number in 1..count {
             queue.push(line(number).as_bytes());
         }
@@ -192,14 +191,17 @@ mod tests {
             assert_eq!(*found, line(number).trim_end());
         }
         assert_eq!(*last, format!("lost {}", count - whole.len()));
-        assert!(text.len() < 2 * ROOM + 2 * line(0).len(), "it is bounded");
+        assert!(
+            text.len() < 2 * CAPACITY + 2 * line(0).len(),
+            "it is bounded"
+        );
         queue.push(b"next\n");
         open.send(()).unwrap();
         assert_eq!(written.recv().unwrap(), b"next\n");
     }
 
     #[test]
-    fn everything_is_written_before_the_end() {
+    fn the_queue_is_flushed_before_the_end() {
         let (seen, written) = mpsc::channel();
         let (open, opened) = mpsc::channel();
         let queue = LineQueue::start(Gate { open: opened, seen }, |_| String::new()).unwrap();

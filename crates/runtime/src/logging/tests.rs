@@ -1,4 +1,4 @@
-//! Lines as they leave the process, taken from a writer that keeps them.
+//! Lines in their final form, captured by a writer.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tracing::subscriber::with_default;
 
 use super::*;
 
-/// Keeps what is written.
+/// Captures what is written.
 #[derive(Clone, Default)]
 struct Capture(Arc<Mutex<Vec<u8>>>);
 
@@ -36,7 +36,7 @@ fn captured(level: Level, json: bool, log: impl FnOnce()) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// The text behind the time, which must have the documented form.
+/// The text after the time, which must have the documented form.
 fn without_time(line: &str) -> &str {
     let (time, rest) = line.split_once(' ').unwrap();
     let shape: String = time
@@ -69,7 +69,7 @@ fn text_pads_levels_and_names_the_logger() {
 }
 
 #[test]
-fn text_quotes_only_what_needs_it() {
+fn text_quotes_only_if_required() {
     let address = "10.0.0.7:8502";
     check_text(
         || {
@@ -92,7 +92,7 @@ fn text_quotes_only_what_needs_it() {
 }
 
 #[test]
-fn text_keeps_lines_of_a_value_behind_bars() {
+fn text_prefixes_lines_of_a_value_with_bars() {
     check_text(
         || tracing::info!(a = 1, output = "one\ntwo \"2\"\n", b = 2, "exit"),
         "[INFO]  legate-dataplane.runtime: exit: a=1\n  output=\n  | one\n  | two \"2\"\n b=2\n",
@@ -100,7 +100,7 @@ fn text_keeps_lines_of_a_value_behind_bars() {
 }
 
 #[test]
-fn fields_of_spans_come_first_and_the_latest_value_counts() {
+fn fields_of_spans_come_first_and_the_latest_value_is_used() {
     check_text(
         || {
             let span = tracing::info_span!("session", server = "a", state = "new");
@@ -132,7 +132,7 @@ fn json_has_the_four_members_and_typed_fields() {
 }
 
 #[test]
-fn a_field_cannot_pass_for_a_member() {
+fn fields_cannot_replace_reserved_members() {
     let line = captured(Level::Info, true, || {
         tracing::info!("@level" = "error", "x")
     });
@@ -141,7 +141,7 @@ fn a_field_cannot_pass_for_a_member() {
 }
 
 #[test]
-fn the_level_decides() {
+fn events_below_the_level_are_dropped() {
     let log = || {
         tracing::debug!("small");
         tracing::warn!("large");
@@ -152,7 +152,7 @@ fn the_level_decides() {
 }
 
 #[test]
-fn levels_are_read_in_any_case() {
+fn levels_are_case_insensitive() {
     assert_eq!("WARN".parse::<Level>().unwrap(), Level::Warn);
     assert_eq!("trace".parse::<Level>().unwrap(), Level::Trace);
     let error = "loud".parse::<Level>().unwrap_err().to_string();
@@ -163,7 +163,7 @@ fn levels_are_read_in_any_case() {
 }
 
 #[test]
-fn followers_read_from_their_own_level_on() {
+fn followers_have_their_own_level() {
     use futures_util::FutureExt;
 
     let log = || {
@@ -172,7 +172,7 @@ fn followers_read_from_their_own_level_on() {
             tracing::debug!(json, "seen by followers");
             let mut seen = Vec::new();
             while let Some(Some(line)) = lines.next().now_or_never() {
-                // Other tests log at the same time.
+                // Other tests log concurrently.
                 seen.extend(Some(line).filter(|line| line.contains("seen by followers")));
             }
             seen

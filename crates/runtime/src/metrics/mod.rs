@@ -1,6 +1,6 @@
-//! The metric types that components register into a registry passed to them, and the text form.
+//! Metric types, which components register with a given registry, and the text format.
 //!
-//! There is no global registry: two instances in one process must not add up.
+//! There is no global registry: metrics of two instances in one process must not be added up.
 
 mod process;
 
@@ -13,7 +13,7 @@ pub use prometheus::{
     IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-/// Registers the metrics of a component, whose names begin with the same prefix.
+/// Registers the metrics of a component, whose names have a common prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Registrar<'a> {
     registry: &'a Registry,
@@ -21,15 +21,16 @@ pub struct Registrar<'a> {
 }
 
 impl<'a> Registrar<'a> {
-    /// For metrics whose names begin with `prefix` and an underscore.
+    /// A registrar for metrics whose names start with `prefix` and an underscore.
     pub fn new(registry: &'a Registry, prefix: &'static str) -> Self {
         Self { registry, prefix }
     }
 
-    /// Registers a metric of another kind than the following, made of [`Registrar::named`].
+    /// Registers a metric of another type than those below, created from [`Registrar::named`].
     ///
     /// # Errors
-    /// When it could not be made, or one of its name is registered. The same for all others.
+    /// When the metric is invalid or its name is already registered. The same holds for all other
+    /// methods.
     pub fn add<M: Collector + Clone + 'static>(
         &self,
         metric: Result<M, Error>,
@@ -39,7 +40,7 @@ impl<'a> Registrar<'a> {
         Ok(metric)
     }
 
-    /// A name with the prefix, and what it means.
+    /// The name with the prefix, and the help text.
     pub fn named(&self, name: &str, help: &str) -> Opts {
         Opts::new(name, help).namespace(self.prefix)
     }
@@ -94,13 +95,13 @@ impl<'a> Registrar<'a> {
 /// Content type of [`encode`]'s output.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything in `registry` in the Prometheus text format.
+/// All metrics of `registry` in the Prometheus text format.
 #[must_use]
 pub fn encode(registry: &Registry) -> String {
     encode_families(&registry.gather())
 }
 
-/// These families in the Prometheus text format.
+/// Metric families in the Prometheus text format.
 #[must_use]
 pub fn encode_families(families: &[MetricFamily]) -> String {
     let encoder = prometheus::TextEncoder::new();
@@ -108,7 +109,7 @@ pub fn encode_families(families: &[MetricFamily]) -> String {
     for family in families {
         let before = text.len();
         if let Err(error) = encoder.encode_utf8(std::slice::from_ref(family), &mut text) {
-            // One family that cannot be written must not hide the others.
+            // A family that cannot be encoded must not hide the others.
             text.truncate(before);
             tracing::warn!(metric = family.name(), %error, "metric left out");
         }

@@ -1,4 +1,4 @@
-//! What the kernel says about this process, under the names that Prometheus' own clients use.
+//! Kernel statistics of this process, with the metric names of Prometheus' client libraries.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -9,21 +9,21 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Error, IntGauge, Registry};
 
-/// What the kernel says about this process at one moment; `None` for what cannot be read.
+/// Kernel statistics of this process at one time; `None` if unreadable.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessUsage {
     /// Resident memory, in bytes.
     pub resident: Option<i64>,
-    /// The part of it that belongs to no file, in bytes.
+    /// The part of it that is not backed by files, in bytes.
     pub anonymous: Option<i64>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Option<i64>,
-    /// Open file descriptors.
+    /// Number of open file descriptors.
     pub descriptors: Option<i64>,
 }
 
 impl ProcessUsage {
-    /// Reads all of it.
+    /// Reads all statistics.
     pub fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| {
@@ -41,31 +41,31 @@ impl ProcessUsage {
     }
 }
 
-/// Metrics of the process, read whenever somebody asks for them (Linux).
+/// Metrics of the process, read at each scrape (Linux).
 #[derive(Debug)]
 pub struct ProcessMetrics {
     processor: Counter,
-    /// Held while the counter catches up, so that two who ask at once do not both add the same.
-    catching_up: Mutex<()>,
+    /// Held while the counter is updated, so that concurrent scrapes do not both add the difference.
+    updating: Mutex<()>,
     resident: IntGauge,
     descriptors: IntGauge,
     threads: IntGauge,
 }
 
 impl ProcessMetrics {
-    /// Adds them to `registry`: `process_cpu_seconds_total`, `process_resident_memory_bytes`,
-    /// `process_open_fds` and `process_threads`.
+    /// Registers `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds` and
+    /// `process_threads`.
     ///
     /// # Errors
     ///
-    /// When they are registered already.
+    /// When they are already registered.
     pub fn register(registry: &Registry) -> Result<(), Error> {
         registry.register(Box::new(ProcessMetrics {
             processor: Counter::new(
                 "process_cpu_seconds_total",
                 "Processor time of the process, of programs and of the kernel.",
             )?,
-            catching_up: Mutex::default(),
+            updating: Mutex::default(),
             resident: IntGauge::new(
                 "process_resident_memory_bytes",
                 "Resident memory of the process.",
@@ -78,15 +78,12 @@ impl ProcessMetrics {
         }))
     }
 
-    /// What cannot be read keeps its value.
+    /// Updates the values; unreadable ones remain unchanged.
     fn refresh(&self) {
         if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
             let used = usage.user_time() + usage.system_time();
             let seconds = std::time::Duration::from_micros(used.num_microseconds().unsigned_abs());
-            let _alone = self
-                .catching_up
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.updating.lock().unwrap_or_else(PoisonError::into_inner);
             self.processor
                 .inc_by((seconds.as_secs_f64() - self.processor.get()).max(0.0));
         }
@@ -130,7 +127,7 @@ mod tests {
     use crate::metrics::encode;
 
     #[test]
-    fn shows_this_process() {
+    fn exports_the_metrics_of_this_process() {
         let registry = Registry::new();
         ProcessMetrics::register(&registry).unwrap();
         let text = encode(&registry);

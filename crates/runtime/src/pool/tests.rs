@@ -1,4 +1,4 @@
-//! Work that the tests hold until they let it go, so that every order is certain.
+//! Work that is blocked until the test releases it, so that every order is deterministic.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn pool(scope: &Scope, threads: usize) -> Pool {
     Pool::with(scope.spawner(), NonZeroUsize::new(threads).unwrap())
 }
 
-/// Work that says when it has begun and goes on when it may.
+/// Work that signals its start and waits for its release.
 struct Held {
     begun: oneshot::Receiver<()>,
     release: mpsc::Sender<()>,
@@ -32,7 +32,7 @@ fn held() -> (Held, impl FnOnce() + Send + 'static) {
 }
 
 #[tokio::test]
-async fn no_more_runs_at_a_time_than_there_are_threads() {
+async fn concurrency_is_limited_to_the_number_of_threads() {
     let scope = Scope::new("test");
     let pool = pool(&scope, 2);
     let (one, two, three) = (Share::default(), Share::default(), Share::default());
@@ -57,7 +57,7 @@ async fn no_more_runs_at_a_time_than_there_are_threads() {
 }
 
 #[tokio::test]
-async fn one_share_has_one_place_in_the_queue() {
+async fn a_share_has_one_place_in_the_queue() {
     let scope = Scope::new("test");
     let pool = pool(&scope, 1);
     let (greedy, other) = (Share::default(), Share::default());
@@ -74,7 +74,7 @@ async fn one_share_has_one_place_in_the_queue() {
     let once_more = pool.run("once more", &greedy, say("greedy"));
     let late = pool.run("late", &other, say("other"));
     let release = async { first.release.send(()).unwrap() };
-    // Polled in this order: the other one comes last, and is not the last to run.
+    // Polled in this order: the other share is last in the order, but not the last to run.
     tokio::join!(biased; first_run, again, once_more, late, release);
     assert_eq!(
         ran.try_iter().collect::<Vec<_>>(),
@@ -84,7 +84,7 @@ async fn one_share_has_one_place_in_the_queue() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_any_more_is_not_begun() {
+async fn abandoned_work_is_not_started() {
     let scope = Scope::new("test");
     let pool = pool(&scope, 1);
     let (first, work) = held();
@@ -103,7 +103,7 @@ async fn what_nobody_waits_for_any_more_is_not_begun() {
 }
 
 #[tokio::test]
-async fn a_panic_is_its_callers_and_takes_no_thread_away() {
+async fn a_panic_reaches_the_caller_and_frees_the_thread() {
     let scope = Scope::new("test");
     let pool = pool(&scope, 1);
     let share = Share::default();
@@ -112,12 +112,12 @@ async fn a_panic_is_its_callers_and_takes_no_thread_away() {
     let panic = caught.unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"a defect"));
     assert_eq!(pool.run("next", &share, || 7).await, Some(7));
-    // It is no failure of the scope.
+    // This is not a failure of the scope.
     scope.stop(DEADLINE).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_scope_waits_for_what_runs_and_lets_nothing_begin_afterwards() {
+async fn a_stopping_scope_waits_for_running_work_and_starts_no_more() {
     let scope = Scope::new("test");
     let pool = pool(&scope, 1);
     let (first, work) = held();
@@ -125,7 +125,7 @@ async fn the_scope_waits_for_what_runs_and_lets_nothing_begin_afterwards() {
     let mut running = Box::pin(pool.run("held", &share, work));
     assert!(running.as_mut().now_or_never().is_none());
     first.begun.await.unwrap();
-    // Nobody waits for the answer any more, and the scope still does.
+    // The result is no longer awaited, but the scope still waits for the work.
     drop(running);
     let mut stopping = Box::pin(scope.stop(DEADLINE));
     assert!(stopping.as_mut().now_or_never().is_none());

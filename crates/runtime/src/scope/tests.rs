@@ -1,4 +1,4 @@
-//! Scopes under a paused clock: nothing here waits for real time.
+//! Scopes with a paused clock: no test waits for real time.
 
 use super::*;
 use futures_util::FutureExt;
@@ -8,7 +8,7 @@ type Done = Result<(), BoxError>;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Sets its flag when it is dropped, as the future that holds it is.
+/// Sets its flag when the future that contains it is dropped.
 struct OnDrop(Arc<AtomicBool>);
 
 impl Drop for OnDrop {
@@ -23,7 +23,7 @@ async fn until_cancelled(token: CancellationToken) -> Done {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_asks_waits_and_joins() {
+async fn stop_cancels_waits_and_joins() {
     let scope = Scope::new("test");
     scope.spawn("polite", until_cancelled(scope.token()));
     let slow = scope.token();
@@ -38,7 +38,7 @@ async fn stop_asks_waits_and_joins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_until_the_stop_is_dropped_then_and_nobody_waits_or_complains() {
+async fn a_task_until_stop_is_dropped_without_delay_or_error() {
     let scope = Scope::new("test");
     let gone = Arc::new(AtomicBool::new(false));
     let guard = OnDrop(Arc::clone(&gone));
@@ -53,7 +53,7 @@ async fn a_task_until_the_stop_is_dropped_then_and_nobody_waits_or_complains() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_drops_and_names_what_outlives_the_deadline() {
+async fn stop_drops_and_names_tasks_that_exceed_the_deadline() {
     let scope = Scope::new("test");
     let gone = Arc::new(AtomicBool::new(false));
     let guard = OnDrop(Arc::clone(&gone));
@@ -102,12 +102,12 @@ async fn a_panic_is_a_failure_of_the_scope() {
     let error = scope.failed().await;
     assert_eq!(error.to_string(), "test: defective panicked: invariant 7");
     assert!(matches!(error.cause(), TaskCause::Panicked(_)));
-    // The same failure again: it is kept.
+    // The same failure again, since it is stored.
     assert_eq!(scope.failed().await.task(), "defective");
 }
 
 #[tokio::test]
-async fn dropping_a_scope_drops_its_tasks_and_those_of_its_children() {
+async fn dropping_a_scope_drops_tasks_of_its_children_as_well() {
     let scope = Scope::new("parent");
     let spawner = scope.spawner();
     let child = spawner.child("child");
@@ -118,7 +118,7 @@ async fn dropping_a_scope_drops_its_tasks_and_those_of_its_children() {
         std::future::pending::<Done>().await
     });
     drop(scope);
-    // The sender goes with the task.
+    // The sender is dropped with the task.
     receiver.await.unwrap_err();
     assert!(spawner.token().is_cancelled());
 }
@@ -141,7 +141,7 @@ async fn a_task_started_after_the_end_does_not_run() {
 }
 
 #[tokio::test]
-async fn a_child_is_told_by_its_parent_and_joined_by_its_owner() {
+async fn a_child_is_cancelled_by_its_parent_and_joined_by_its_owner() {
     let parent = Scope::new("parent");
     let child = parent.spawner().child("child");
     child.spawn("polite", until_cancelled(child.token()));
@@ -186,7 +186,7 @@ async fn a_failure_reaches_every_scope_above() {
         );
     }
     assert!(sibling.failed().now_or_never().is_none());
-    // It is kept when the scope in which it happened is gone.
+    // The failure remains available when its scope is gone.
     drop((grandchild, child));
     let error = root.stop(DEADLINE).await.unwrap_err();
     assert_eq!(error.failure.unwrap().scope(), "grandchild");
@@ -194,7 +194,7 @@ async fn a_failure_reaches_every_scope_above() {
 }
 
 #[tokio::test]
-async fn a_child_with_a_token_of_its_own_outlasts_the_stop_and_still_reports() {
+async fn a_child_with_its_own_token_survives_the_stop_and_reports_failures() {
     let root = Scope::new("root");
     let child = root.spawner().child_with_own_token("child");
     child.spawn("polite", until_cancelled(child.token()));

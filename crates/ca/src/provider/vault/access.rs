@@ -1,5 +1,5 @@
-//! The token that a Vault is asked with: given, or from a login, which is repeated when the token is no
-//! longer good. It is renewed before it expires.
+//! The token for requests to Vault: configured, or from a login, which is repeated when the token is
+//! no longer valid. Tokens are renewed before they expire.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 use super::client::{Client, VaultError};
 use crate::settings::{Given, VaultAccess, VaultLogin, VaultProof};
 
-/// A token is renewed when this part of its time has passed.
+/// Fraction of a token's lifetime after which it is renewed.
 const RENEW_AFTER: f64 = 0.66;
-/// How long after a failed renewal it is tried again.
+/// Delay before a failed renewal is retried.
 const RETRY: Duration = Duration::from_secs(30);
-/// A token is not renewed more often than this.
-const LEAST: Duration = Duration::from_secs(1);
+/// The minimum interval between renewals.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Asks one Vault, always with a good token where one can be had.
+/// Sends requests to a Vault with a valid token, if one can be obtained.
 pub(super) struct Access {
     client: Client,
     namespace: String,
@@ -30,7 +30,7 @@ pub(super) struct Access {
 #[derive(Clone)]
 struct Token {
     secret: Secret,
-    /// When it is to be renewed; `None` when it is not known yet.
+    /// When the token must be renewed; `None` while this is unknown.
     due: Due,
 }
 
@@ -58,7 +58,7 @@ impl Access {
         }
     }
 
-    /// Asks with the token. After a refusal a login gets another one, once.
+    /// Sends a request with the token. If Vault refuses the token, logs in again and retries once.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -82,7 +82,7 @@ impl Access {
         if !refused || matches!(self.how, VaultAccess::Token(_)) {
             return answer;
         }
-        // A token that is good is refused for what it may not do, and another one would be, too.
+        // The token is valid but lacks permission; so would another one.
         if self.ask_about(&token).await.is_ok() {
             return answer;
         }
@@ -90,7 +90,7 @@ impl Access {
         ask(self.token().await?, body).await
     }
 
-    /// Whether the token is good.
+    /// Verifies that the token is valid.
     pub(super) async fn look_up(&self) -> Result<(), VaultError> {
         let token = self.token().await?;
         let about = self.ask_about(&token).await?;
@@ -113,7 +113,7 @@ impl Access {
         asked.await
     }
 
-    /// Renews the token when it is time. Says how long it may be left alone.
+    /// Renews the token when it is due. Returns the time until the next renewal.
     pub(super) async fn keep(&self) -> Option<Duration> {
         let held = self.token.lock().await.clone()?;
         let now = Instant::now();
@@ -122,7 +122,7 @@ impl Access {
             Due::At(at) if at > now => return Some(at - now),
             Due::Unknown => {
                 if let Err(error) = self.look_up().await {
-                    tracing::warn!(%error, "the token for Vault could not be looked at");
+                    tracing::warn!(%error, "cannot look up the token for Vault");
                     return Some(RETRY);
                 }
                 return self.wait().await;
@@ -150,26 +150,29 @@ impl Access {
                 tracing::info!(%error, "logging in to Vault again");
                 self.forget(&held.secret).await;
                 if let Err(error) = self.token().await {
-                    tracing::warn!(%error, "there is no token for Vault: trying again");
+                    tracing::warn!(%error, "no valid token for Vault: trying again");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "the token for Vault was not renewed: trying again");
+                tracing::warn!(%error, "cannot renew the token for Vault: trying again");
             }
         }
         Some(RETRY)
     }
 
-    /// How long the token may be left alone.
+    /// The time until the next renewal.
     async fn wait(&self) -> Option<Duration> {
         match self.token.lock().await.as_ref()?.due {
             Due::Never => None,
             Due::Unknown => Some(RETRY),
-            Due::At(at) => Some(at.saturating_duration_since(Instant::now()).max(LEAST)),
+            Due::At(at) => Some(
+                at.saturating_duration_since(Instant::now())
+                    .max(MIN_INTERVAL),
+            ),
         }
     }
 
-    /// Drops the token, unless somebody has got another one in the meantime.
+    /// Drops the token, unless it was replaced meanwhile.
     async fn forget(&self, token: &Secret) {
         let mut held = self.token.lock().await;
         if held.as_ref().is_some_and(|held| held.secret == *token) {
@@ -178,7 +181,7 @@ impl Access {
     }
 
     async fn token(&self) -> Result<Secret, VaultError> {
-        // Held during the login, so that there is one for all who wait.
+        // Held during the login, so that all waiting callers share one login.
         let mut held = self.token.lock().await;
         if let Some(token) = &*held {
             return Ok(token.secret.clone());
@@ -207,7 +210,7 @@ impl Access {
     }
 }
 
-/// When a token is to be renewed that lives for the seconds in this field.
+/// When to renew a token whose lifetime in seconds is in this field.
 fn due(about: &Value, field: &str) -> Due {
     let seconds = about[field].as_f64().unwrap_or_default();
     if seconds <= 0.0 {
@@ -231,7 +234,7 @@ fn proof(login: &VaultLogin) -> Result<Value, VaultError> {
     })
 }
 
-/// Files are read for each login: what they hold is replaced from time to time.
+/// Files are read for each login, since their contents are replaced from time to time.
 fn given(value: &Given) -> Result<String, VaultError> {
     match value {
         Given::Value(text) => Ok(text.expose().to_owned()),

@@ -1,5 +1,5 @@
-//! Requests to a Vault: one connection each, with a deadline and a bound on the answer. Nothing is
-//! repeated here, and redirects are not followed.
+//! HTTP client for Vault: one connection per request, with a timeout and a size limit for responses.
+//! Never retries or follows redirects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,30 +21,30 @@ use tokio_rustls::TlsConnector;
 use crate::CaError;
 use crate::settings::VaultSettings;
 
-/// How long an answer may take.
-const LIMIT: Duration = Duration::from_secs(30);
-/// The largest answer, in bytes.
-const SIZE: usize = 1024 * 1024;
-/// How much is repeated of an answer that is not understood.
-const QUOTED: usize = 200;
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum size of a response, in bytes.
+const MAX_RESPONSE: usize = 1024 * 1024;
+/// The maximum part of an unexpected response that errors quote, in bytes.
+const MAX_QUOTED: usize = 200;
 
-/// What Vault refused, or how it could not be asked. It never has a token or a key.
+/// Refusals by Vault, and failures of requests. Never contains a token or key.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VaultError {
-    /// There was no answer.
+    /// There was no response.
     #[error("Vault does not answer to {request}: {reason}; check its address and that it is up")]
     Unreachable { request: String, reason: String },
-    /// It said no.
+    /// Vault refused the request.
     #[error("Vault answers {status} to {request}: {reason}")]
     Refused {
         request: String,
         status: StatusCode,
         reason: String,
     },
-    /// It said something that cannot be.
+    /// The response is invalid.
     #[error("Vault's answer about {about} cannot be used: {reason}")]
     Answer { about: String, reason: String },
-    /// What a login needs cannot be read.
+    /// The credentials for a login cannot be read.
     #[error("cannot log in to Vault: {reason}")]
     Login { reason: String },
 }
@@ -64,8 +64,8 @@ impl VaultError {
         }
     }
 
-    /// Whether Vault refused with these words.
-    pub(super) fn says(&self, words: &str) -> bool {
+    /// Whether the refusal contains this text.
+    pub(super) fn contains(&self, words: &str) -> bool {
         matches!(self, Self::Refused { reason, .. } if reason.contains(words))
     }
 }
@@ -78,7 +78,7 @@ impl From<VaultError> for CaError {
     }
 }
 
-/// Where a Vault is.
+/// The address of a Vault.
 pub(crate) struct Client {
     host: String,
     port: u16,
@@ -91,10 +91,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Names what cannot be used.
+    /// Names the setting that cannot be used.
     pub(super) fn new(settings: &VaultSettings) -> Result<Self, String> {
         let address = &settings.address;
-        let wrong = |reason: &str| format!("Address {address:?} is no URL of a Vault: {reason}");
+        let wrong =
+            |reason: &str| format!("Address {address:?} is not a valid Vault URL: {reason}");
         let uri: Uri = address
             .parse()
             .map_err(|error| wrong(&format!("{error}")))?;
@@ -136,11 +137,11 @@ impl Client {
         })
     }
 
-    /// Asks for `/v1/<path>`. The answer is JSON, or a text for what Vault answers as such.
+    /// Sends a request to `/v1/<path>`. The response is JSON, or a text where Vault returns one.
     ///
     /// # Errors
     ///
-    /// When there is no answer, or it is no good one.
+    /// When there is no response, or it is not successful.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -156,7 +157,7 @@ impl Client {
         };
         let path: PathAndQuery = format!("/v1/{path}")
             .parse()
-            .map_err(|_| VaultError::answer(path, "the path cannot stand in a request"))?;
+            .map_err(|_| VaultError::answer(path, "the path is not valid in a request"))?;
         let mut request = Request::builder()
             .method(method)
             .uri(Uri::from(path))
@@ -176,14 +177,14 @@ impl Client {
             }
         };
         let request = request.body(body).map_err(|_| VaultError::Login {
-            reason: "the token or the namespace cannot stand in a header".to_owned(),
+            reason: "the token or the namespace is not valid in a header".to_owned(),
         })?;
         let (status, body) = self.exchange(request).await.map_err(unreachable)?;
         read(name, status, &body)
     }
 
     async fn exchange(&self, request: Request<Body>) -> Result<(StatusCode, Vec<u8>), String> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + TIMEOUT;
         let late = |_| "timed out".to_owned();
         let text = |error: std::io::Error| error.to_string();
         let stream = async {
@@ -205,7 +206,7 @@ impl Client {
         };
         let reply = reply.map_err(|error| error.to_string())?;
         let status = reply.status;
-        let body = reply.body(SIZE, deadline).await;
+        let body = reply.body(MAX_RESPONSE, deadline).await;
         Ok((status, body.map_err(|error| error.to_string())?.to_vec()))
     }
 }
@@ -214,7 +215,7 @@ fn read(request: String, status: StatusCode, body: &[u8]) -> Result<Value, Vault
     let text = String::from_utf8_lossy(body);
     let json: Option<Value> = serde_json::from_slice(body).ok();
     if status.is_success() {
-        // The certificates of a mount come as they are.
+        // The certificates of a mount are returned as plain text.
         return Ok(json.unwrap_or_else(|| text.into_owned().into()));
     }
     let errors = json.as_ref().and_then(|json| json["errors"].as_array());
@@ -224,10 +225,10 @@ fn read(request: String, status: StatusCode, body: &[u8]) -> Result<Value, Vault
         .filter_map(Value::as_str)
         .collect();
     let reason = match errors.is_empty() {
-        // Vault writes lists over several lines.
+        // Vault formats lists with line breaks.
         false => words(&errors.join(", ")),
         true if status.is_redirection() => "redirects are not followed".to_owned(),
-        true => text.chars().take(QUOTED).collect(),
+        true => text.chars().take(MAX_QUOTED).collect(),
     };
     Err(VaultError::Refused {
         request,

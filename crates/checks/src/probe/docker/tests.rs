@@ -11,14 +11,14 @@ use crate::probe::Prober;
 use crate::settings::Settings;
 use CheckStatus::{Critical, Passing, Warning};
 
-/// What the daemon does with a call.
+/// The daemon's reaction to a call.
 #[derive(Clone)]
 enum Answer {
-    /// Sends this and closes.
+    /// Sends this and closes the connection.
     Send(Vec<u8>),
     /// Sends this and resets the connection.
     Reset(Vec<u8>),
-    /// Sends this and then nothing more.
+    /// Sends this and leaves the connection open.
     Hold(Vec<u8>),
 }
 
@@ -48,10 +48,10 @@ fn frame(output: u8, text: &str) -> Vec<u8> {
     [&[output, 0, 0, 0], &length[..], text.as_bytes()].concat()
 }
 
-/// The calls that a daemon took: their first lines and bodies.
+/// The received calls: request lines and bodies.
 type Calls = Arc<Mutex<Vec<(String, String)>>>;
 
-/// Takes one call; returns what is to be held open.
+/// Handles one call; returns the stream if it must remain open.
 async fn take<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     answer: Answer,
@@ -66,7 +66,7 @@ async fn take<S: AsyncRead + AsyncWrite + Unpin>(
         .lines()
         .find_map(|line| line.strip_prefix("content-length: "));
     let length: usize = length.map_or(0, |length| length.parse().unwrap());
-    // A connection whose request is not read to the end is reset.
+    // The connection is reset because the request was not read completely.
     let unread = usize::from(matches!(answer, Reset(_)));
     let mut body = vec![0; length - unread];
     stream.read_exact(&mut body).await.unwrap();
@@ -74,12 +74,12 @@ async fn take<S: AsyncRead + AsyncWrite + Unpin>(
     let body = String::from_utf8(body).unwrap();
     calls.lock().unwrap().push((line, body));
     let (Send(bytes) | Reset(bytes) | Hold(bytes)) = &answer;
-    // The other side may have read enough.
+    // The peer may have stopped reading.
     let _ = stream.write_all(bytes).await;
     matches!(answer, Hold(_)).then_some(stream)
 }
 
-/// A daemon that answers calls in this order; those that come after are refused.
+/// A daemon that handles calls in this order; further calls are refused.
 struct Docker {
     host: String,
     calls: Calls,
@@ -131,7 +131,7 @@ async fn run(answers: Vec<Answer>) -> Found {
 }
 
 #[tokio::test]
-async fn exit_codes_are_those_of_programs_and_both_outputs_are_kept() {
+async fn exit_codes_map_to_statuses_and_both_outputs_are_retained() {
     let printed = [
         frame(1, "out "),
         frame(2, "err "),
@@ -161,7 +161,7 @@ async fn exit_codes_are_those_of_programs_and_both_outputs_are_kept() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_long_output_is_kept() {
+async fn the_end_of_a_long_output_is_retained() {
     let long = frame(1, &"x".repeat(1_000_000));
     let answers = vec![
         created(),
@@ -178,7 +178,7 @@ async fn the_end_of_a_long_output_is_kept() {
 }
 
 #[test]
-fn frames_come_in_pieces_of_any_size() {
+fn frames_arrive_in_chunks_of_any_size() {
     let all = [frame(1, "one"), frame(2, ""), frame(2, "two")].concat();
     for size in 1..=all.len() {
         let (mut frames, mut output) = (Frames::default(), Output::new(100));
@@ -190,11 +190,11 @@ fn frames_come_in_pieces_of_any_size() {
 }
 
 #[tokio::test]
-async fn a_program_counts_when_it_has_ended() {
+async fn the_exit_code_is_read_after_the_program_has_ended() {
     let running = Send(http("200 OK", r#"{"Running":true,"ExitCode":null}"#));
     let answers = vec![
         created(),
-        // Docker does so, with all that was printed.
+        // Docker does this after the complete output.
         Reset(http("200 OK", frame(1, "done"))),
         running.clone(),
         running,
@@ -204,7 +204,7 @@ async fn a_program_counts_when_it_has_ended() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_critical_and_said() {
+async fn failures_are_critical_with_the_reason() {
     let send = |status, body: &str| Send(http(status, body));
     let nothing = || send("200 OK", "");
     let huge = "x".repeat(2 * MAX_ANSWER);
@@ -227,7 +227,7 @@ async fn what_goes_wrong_is_critical_and_said() {
         ),
         (
             vec![send("201 Created", r#"{"Id":"../x"}"#)],
-            "\"../x\" is no exec id",
+            "\"../x\" is not an exec id",
         ),
         (vec![send("201 Created", &huge)], "larger than"),
         (
@@ -252,7 +252,7 @@ async fn what_goes_wrong_is_critical_and_said() {
         ),
         (
             vec![created(), send("200 OK", "plain text")],
-            "does not come in Docker's frames",
+            "is not in Docker's frames",
         ),
         (
             vec![created(), nothing()],
@@ -305,7 +305,7 @@ async fn every_call_ends_with_the_timeout() {
 }
 
 #[tokio::test]
-async fn docker_may_be_at_a_port_or_away() {
+async fn docker_may_listen_on_tcp_or_be_unreachable() {
     let (scope, calls) = (Scope::new("test"), Calls::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = format!("tcp://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! A server whose own certificate is named as a root, though it says that it is an authority's.
+//! Servers whose own certificate is configured as a root, though it is a CA certificate.
 
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
@@ -10,7 +10,7 @@ use super::*;
 const NAME: &str = "server.dc1.consul";
 const ADDRESS: &str = "127.0.0.1";
 
-/// A certificate that its own key signed, as `openssl req -x509` makes them.
+/// A self-signed certificate, as created by `openssl req -x509`.
 struct Own {
     pem: String,
     key: KeyPair,
@@ -44,8 +44,8 @@ impl Own {
         server_config(&self.pem, &self.key.serialize_pem(), None).unwrap()
     }
 
-    /// What comes of a handshake with this server where `ca` is trusted.
-    async fn met_with(&self, ca: &Path, name: &str) -> Result<(), String> {
+    /// Result of a handshake with this server when `ca` is trusted.
+    async fn handshake_with(&self, ca: &Path, name: &str) -> Result<(), String> {
         let client = ClientTls {
             ca: Some(ca.to_owned()),
             ..ClientTls::default()
@@ -53,21 +53,21 @@ impl Own {
         handshake(&client, self.serves(), name).await.map(drop)
     }
 
-    /// The same, with itself as the only root.
-    async fn met(&self, name: &str) -> Result<(), String> {
+    /// Result of a handshake with its own certificate as the only root.
+    async fn handshake(&self, name: &str) -> Result<(), String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), &self.pem).unwrap();
-        self.met_with(file.path(), name).await
+        self.handshake_with(file.path(), name).await
     }
 }
 
 #[tokio::test]
-async fn a_server_may_show_the_very_certificate_that_is_named() {
+async fn a_server_may_present_the_configured_certificate_itself() {
     let own = own();
     for name in [NAME, ADDRESS] {
-        own.met(name).await.unwrap();
+        own.handshake(name).await.unwrap();
     }
-    // Also for those that say what they are for, and in a directory with others.
+    // Also with extended key usages, and in a directory with other files.
     for purpose in [
         ExtendedKeyUsagePurpose::ServerAuth,
         ExtendedKeyUsagePurpose::Any,
@@ -76,11 +76,11 @@ async fn a_server_may_show_the_very_certificate_that_is_named() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("a.pem"), root().cert_pem()).unwrap();
         fs::write(directory.path().join("b.pem"), &own.pem).unwrap();
-        own.met_with(directory.path(), NAME).await.unwrap();
+        own.handshake_with(directory.path(), NAME).await.unwrap();
     }
-    // Not only authorities': nothing else may be said of a certificate that is named itself.
+    // Not only for CA certificates: other certificates are treated alike.
     own_with(|params| params.is_ca = IsCa::ExplicitNoCa)
-        .met(NAME)
+        .handshake(NAME)
         .await
         .unwrap();
 }
@@ -99,7 +99,7 @@ async fn a_tls_1_2_server_proves_that_it_has_the_key_as_well() {
         let key = Source::text(&key.serialize_pem(), "test");
         let signer = provider().key_provider;
         let key = signer.load_private_key(key.private_key().unwrap()).unwrap();
-        // Unlike the usual way, this one takes a key that is not the certificate's.
+        // Unlike the usual constructor, this one accepts a mismatched key.
         let shown = rustls::sign::CertifiedKey::new(certificate, key);
         let config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[version])
@@ -119,54 +119,54 @@ async fn a_tls_1_2_server_proves_that_it_has_the_key_as_well() {
 }
 
 #[tokio::test]
-async fn name_time_and_purpose_count_for_it_as_well() {
+async fn name_time_and_purpose_are_verified_as_well() {
     for name in ["server.dc2.consul", "127.0.0.2"] {
-        let error = own().met(name).await.unwrap_err();
+        let error = own().handshake(name).await.unwrap_err();
         assert!(error.contains("not valid for name"), "{error}");
     }
     let now = OffsetDateTime::now_utc();
     let expired = own_with(|params| params.not_after = now - HOUR / 2);
-    let error = expired.met(NAME).await.unwrap_err();
+    let error = expired.handshake(NAME).await.unwrap_err();
     assert!(error.contains("expired"), "{error}");
     let early = own_with(|params| params.not_before = now + HOUR / 2);
-    let error = early.met(NAME).await.unwrap_err();
+    let error = early.handshake(NAME).await.unwrap_err();
     assert!(error.contains("not valid yet"), "{error}");
     let client = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let error = own_with(|params| params.extended_key_usages = client)
-        .met(NAME)
+        .handshake(NAME)
         .await
         .unwrap_err();
     assert!(error.contains("InvalidPurpose"), "{error}");
 }
 
 #[tokio::test]
-async fn nothing_that_is_only_like_it_is_accepted() {
+async fn similar_certificates_are_refused() {
     let (own, other) = (own(), own());
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.pem");
-    // The same names and another key.
+    // The same names, but another key.
     fs::write(&ca, &other.pem).unwrap();
-    let error = own.met_with(&ca, NAME).await.unwrap_err();
+    let error = own.handshake_with(&ca, NAME).await.unwrap_err();
     assert!(error.contains("CaUsedAsEndEntity"), "{error}");
-    // The same key, signed again: other bytes.
+    // The same key, signed again: different bytes.
     let mut params = params();
     params.not_after += HOUR;
     fs::write(&ca, params.self_signed(&own.key).unwrap().pem()).unwrap();
-    let error = own.met_with(&ca, NAME).await.unwrap_err();
+    let error = own.handshake_with(&ca, NAME).await.unwrap_err();
     assert!(error.contains("CaUsedAsEndEntity"), "{error}");
-    // An authority that the named one has signed is not named.
+    // A CA that the configured certificate has signed is not itself configured.
     fs::write(&ca, &other.pem).unwrap();
     let issuer = Issuer::new(other.params, other.key);
     let key = KeyPair::generate().unwrap();
     let pem = self::params().signed_by(&key, &issuer).unwrap().pem();
     let params = self::params();
     let below = Own { pem, key, params };
-    let error = below.met_with(&ca, NAME).await.unwrap_err();
+    let error = below.handshake_with(&ca, NAME).await.unwrap_err();
     assert!(error.contains("CaUsedAsEndEntity"), "{error}");
 }
 
 #[tokio::test]
-async fn what_it_has_signed_is_trusted_as_before() {
+async fn certificates_that_it_signed_are_trusted_as_before() {
     let own = own();
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.pem");
@@ -177,7 +177,10 @@ async fn what_it_has_signed_is_trusted_as_before() {
     let issuer = Issuer::new(own.params, own.key);
     let pem = params.signed_by(&key, &issuer).unwrap().pem();
     let leaf = Own { pem, key, params };
-    leaf.met_with(&ca, NAME).await.unwrap();
-    let error = leaf.met_with(&ca, "server.dc2.consul").await.unwrap_err();
+    leaf.handshake_with(&ca, NAME).await.unwrap();
+    let error = leaf
+        .handshake_with(&ca, "server.dc2.consul")
+        .await
+        .unwrap_err();
     assert!(error.contains("not valid for name"), "{error}");
 }

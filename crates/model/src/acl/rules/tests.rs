@@ -18,7 +18,7 @@ fn read(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_resource_is_read() {
+fn every_resource_is_parsed() {
     let text = r#"
         # All of them.
         acl = "read"
@@ -72,7 +72,7 @@ fn every_resource_is_read() {
 }
 
 #[test]
-fn spellings_mean_the_same() {
+fn spellings_are_equivalent() {
     let expected = ["service =web read write", "service * deny"];
     for text in [
         "service \"web\" { policy = \"read\", intentions = \"write\" }\nservice_prefix \"\" { policy = \"deny\" }",
@@ -87,7 +87,7 @@ fn spellings_mean_the_same() {
         assert_eq!(read(text), expected, "{text}");
     }
     assert_eq!(read(" \n# nothing"), Vec::<String>::new());
-    // The lines of a heredoc end with a newline, which is no part of an access level.
+    // Lines of a heredoc end with a newline, which is not part of the access level.
     let heredoc = "acl = <<-END\n  read\n END\nmesh = \"read\"";
     assert!(Rules::parse(heredoc).is_err_and(|e| e.to_string().contains("read\\n")));
     let twice = r#"{"node": {"a": {"policy": "read"}}, "node": {"b": {"policy": "read"}}}"#;
@@ -95,7 +95,7 @@ fn spellings_mean_the_same() {
 }
 
 #[test]
-fn bad_rules_are_named() {
+fn errors_name_the_invalid_rule() {
     for (text, part) in [
         ("acl = \"list\"", "Invalid acl policy: \"list\""),
         ("acl = 1", "Invalid acl policy"),
@@ -163,7 +163,7 @@ fn bad_rules_are_named() {
         ("}", "expected a name or the end"),
         ("acl = \"read\" ]", "expected a name, found ]"),
         ("{\"acl\": ", "Failed to parse ACL rules: EOF"),
-        ("{\"service\": {\"a\": {\"policy\": 1}}}", "is no text"),
+        ("{\"service\": {\"a\": {\"policy\": 1}}}", "is not text"),
     ] {
         let error = Rules::parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
@@ -185,7 +185,7 @@ fn depth_is_bounded() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(text in "([a-z_\"{}=,\\[\\]<\\\\#/*\n 0-9é-]|service|policy|<<E\n){0,40}") {
+    fn parsing_never_panics(text in "([a-z_\"{}=,\\[\\]<\\\\#/*\n 0-9é-]|service|policy|<<E\n){0,40}") {
         let _ = Rules::parse(&text);
     }
 }

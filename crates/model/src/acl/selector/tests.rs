@@ -22,7 +22,7 @@ fn variables() -> Variables {
 }
 
 #[test]
-fn expressions_decide() {
+fn expressions_are_evaluated() {
     for (text, expected) in [
         ("", true),
         ("  ", true),
@@ -46,7 +46,7 @@ fn expressions_decide() {
         ("not not value.team == red", true),
         ("value.team == red and ops in list.groups", true),
         ("value.team == blue or ops in list.groups", true),
-        // and binds closer than or, not closer than both.
+        // `and` binds more tightly than `or`, but less tightly than `not`.
         (
             "value.team == red or value.team == blue and value.team == blue",
             true,
@@ -64,13 +64,13 @@ fn expressions_decide() {
         ("\"dev team\" in list[ `groups` ]", true),
         ("value.team == \"r\\x65\\u0064\"", true),
         ("value.team == \"r\\n\"", false),
-        // A group holds the names that the login has.
+        // A group contains the names of the login's variables.
         ("team in value", true),
         ("value not contains gone", true),
         ("list contains groups", true),
         ("groups in value", false),
         ("value is empty", false),
-        // What the login lacks fits nothing but "is empty", whatever is asked of it.
+        // A variable that the login lacks only matches "is empty".
         ("value.lacking == \"\"", false),
         ("value.lacking != x", true),
         ("value.lacking matches x", false),
@@ -109,7 +109,7 @@ fn unknown_variables_are_named() {
     );
 }
 
-/// A selector as a tree, its text, and what it says of a login: nothing of it is shared with the
+/// A selector as a tree, with its text and its expected result for a login. Shares no code with the
 /// parser or the evaluation.
 mod naive {
     use std::collections::BTreeMap;
@@ -166,7 +166,7 @@ mod naive {
         })
     }
 
-    /// A login: what it does not have is not in here at all.
+    /// A login; variables that it lacks are absent.
     type Login = (BTreeMap<String, String>, BTreeMap<String, Vec<String>>);
 
     fn login() -> impl Strategy<Value = Login> {
@@ -196,7 +196,7 @@ mod naive {
     }
 
     impl Tree {
-        /// Parentheses stand around everything that is joined.
+        /// Puts every conjunction and disjunction in parentheses.
         fn text(&self) -> String {
             let not = |yes: &bool| if *yes { "" } else { "not " };
             match self {

@@ -1,4 +1,4 @@
-//! How callers choose one of a service's instances.
+//! Load balancing between a service's instances.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::duration;
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
 
-/// Envoy's bound, and what it takes where no maximum is given.
+/// Envoy's limit, which is also its default maximum.
 const LARGEST_RING: u64 = 8 * 1024 * 1024;
-/// What Envoy takes where no minimum is given.
+/// Envoy's default minimum.
 const SMALLEST_RING: u64 = 1024;
 
-/// How an instance is chosen.
+/// How callers choose an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LoadBalancer {
@@ -26,28 +26,28 @@ pub struct LoadBalancer {
     /// With `least_request` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub least_request_config: Option<LeastRequestConfig>,
-    /// With `ring_hash` and `maglev` only: what of a request is hashed.
+    /// The request attributes that are hashed; with `ring_hash` and `maglev` only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hash_policies: Vec<HashPolicy>,
 }
 
-/// A policy of Envoy.
+/// A load balancing policy of Envoy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadBalancerPolicy {
-    /// Not said here: one after the other.
+    /// Unset, which means round robin.
     #[default]
     #[serde(rename = "")]
     Default,
-    /// Any.
+    /// A random instance.
     Random,
-    /// One after the other.
+    /// Each instance in turn.
     RoundRobin,
-    /// Of some chosen by chance the one with the fewest requests.
+    /// The one with the fewest active requests among some that are chosen at random.
     LeastRequest,
-    /// By a hash of the request, on a ring.
+    /// By a hash of the request, with a hash ring.
     RingHash,
-    /// By a hash of the request, in a table.
+    /// By a hash of the request, with a Maglev table.
     Maglev,
 }
 
@@ -57,52 +57,52 @@ impl LoadBalancerPolicy {
     }
 }
 
-/// The ring of `ring_hash`; 0 means Envoy's default.
+/// Ring size of `ring_hash`; 0 means Envoy's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RingHashConfig {
-    /// Fewest places on the ring; Envoy's default is 1024.
+    /// The minimum number of entries; Envoy's default is 1024.
     #[serde(skip_serializing_if = "is_zero")]
     pub minimum_ring_size: u64,
-    /// Most places on the ring; Envoy's default is 8 million.
+    /// The maximum number of entries; Envoy's default is 8 million.
     #[serde(skip_serializing_if = "is_zero")]
     pub maximum_ring_size: u64,
 }
 
-/// How many instances `least_request` compares.
+/// Settings of `least_request`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LeastRequestConfig {
-    /// At least 2; 0 means Envoy's default, 2.
+    /// How many instances are compared, at least 2; 0 means Envoy's default, 2.
     pub choice_count: u32,
 }
 
-/// What of a request is hashed.
+/// A request attribute that is hashed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HashPolicy {
-    /// What kind of thing.
+    /// Kind of the attribute.
     #[serde(skip_serializing_if = "HashField::is_none")]
     pub field: HashField,
-    /// Its name.
+    /// Name of the header, cookie or parameter.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field_value: String,
-    /// The cookie that is set where the request has none.
+    /// Sets a cookie if the request has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie_config: Option<CookieConfig>,
-    /// The caller's address, in the place of a field.
+    /// Whether the caller's address is hashed instead of a field.
     #[serde(rename = "SourceIP", skip_serializing_if = "std::ops::Not::not")]
     pub source_ip: bool,
-    /// Where it gives a hash, those after it are not looked at.
+    /// Whether the remaining policies are skipped if this one yields a hash.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
 }
 
-/// What kind of thing is hashed.
+/// Kind of a hashed attribute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HashField {
-    /// None: the caller's address.
+    /// None; used with the caller's address.
     #[default]
     #[serde(rename = "")]
     None,
@@ -120,27 +120,27 @@ impl HashField {
     }
 }
 
-/// A cookie that Envoy makes.
+/// A cookie that Envoy generates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CookieConfig {
-    /// It ends with the client's session.
+    /// Whether it is a session cookie.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub session: bool,
-    /// How long it lasts.
+    /// Lifetime of the cookie.
     #[serde(
         rename = "TTL",
         with = "duration::nanos",
         skip_serializing_if = "Duration::is_zero"
     )]
     pub ttl: Duration,
-    /// For which paths it is.
+    /// Path of the cookie.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
 }
 
 impl LoadBalancer {
-    /// Whether the same requests go to the same instances.
+    /// Whether equal requests are routed to the same instance.
     pub fn is_hash_based(&self) -> bool {
         use LoadBalancerPolicy::{Maglev, RingHash};
         matches!(self.policy, RingHash | Maglev)
@@ -148,7 +148,7 @@ impl LoadBalancer {
 
     /// # Errors
     ///
-    /// [`Invalid`] names the first field that does not fit the policy.
+    /// [`Invalid`] names the first field that is not valid for the policy.
     pub(super) fn validate(&self) -> Result<(), Invalid> {
         let refused = |field, wanted| {
             let reason = format!("it is specified for an incompatible policy: it needs {wanted}");
