@@ -25,8 +25,9 @@ use crate::upgrade::upgraded;
 
 const MAGIC: &[u8; 16] = b"legate snapshot\n";
 
-/// The maximum length of a key or value. Servers write no longer ones.
-const LONGEST: u32 = 64 * 1024 * 1024;
+/// The maximum length of a key or row, in bytes. The largest rows are values of `/v1/kv`: 64 MiB at most, which
+/// are 86 MiB as base64.
+const LONGEST: u32 = 128 * 1024 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct About {

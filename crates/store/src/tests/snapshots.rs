@@ -1,9 +1,11 @@
 //! Saving and restoring a store in use.
 
+use legate_model::KvValue;
+
 use super::access::{ca, token};
 use super::durable::{Opened, config, open, try_open};
 use super::{node, register, rows, watch, woken};
-use crate::{SnapshotError, Store};
+use crate::{KvWrite, SnapshotError, Store, Unavailable};
 
 /// A store with some rows, at index 5.
 async fn filled(directory: &std::path::Path) -> Opened {
@@ -16,6 +18,26 @@ async fn filled(directory: &std::path::Path) -> Opened {
         opened.store.apply(command).await.unwrap();
     }
     opened
+}
+
+/// The agent allows values of 64 MiB (`limits.kv_max_value_size`).
+#[tokio::test]
+async fn a_snapshot_with_the_largest_value_can_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = open(directory.path()).await;
+    let largest = KvWrite {
+        key: "large".to_owned(),
+        flags: 0,
+        value: KvValue::from(vec![7; 64 << 20].as_slice()),
+    };
+    let write = opened
+        .store
+        .write(move |txn| Ok::<_, Unavailable>(txn.kv_set(largest.clone())));
+    write.await.unwrap();
+    let mut saved = Vec::new();
+    opened.store.save(&mut saved).unwrap();
+    assert_eq!(opened.store.read_snapshot(&*saved).unwrap().rows(), 1);
+    opened.stop().await;
 }
 
 #[tokio::test]
