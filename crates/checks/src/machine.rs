@@ -188,7 +188,8 @@ impl Machine {
         status: CheckStatus,
         output: String,
     ) -> Option<Action> {
-        let is_it = |entry: &&mut Entry| matches!(entry.schedule, Schedule::Running { run: own } if own == run);
+        let is_it =
+            |one: &&mut Entry| matches!(one.schedule, Schedule::Running { run: r } if r == run);
         let entry = self.checks.values_mut().find(is_it)?;
         self.running -= 1;
         let definition = Arc::clone(&entry.known.check.definition);

@@ -203,7 +203,9 @@ impl CheckType {
         if !self.service_id.is_empty() && self.service_id != service_id {
             return Err(Invalid::new(
                 "ServiceID",
-                format!("a check of service {service_id:?} is about that one: leave it out"),
+                format!(
+                    "it differs from the service {service_id:?} of the definition: leave it out"
+                ),
             ));
         }
         self.validate()
@@ -319,7 +321,7 @@ impl CheckType {
         let reason = if id.is_empty() {
             return Ok(());
         } else if !self.is_script() {
-            "ScriptArgs must say which program is run in the container"
+            "ScriptArgs must contain the program to run in the container"
         } else if !id.starts_with(|first: char| first.is_ascii_alphanumeric())
             || !id
                 .chars()

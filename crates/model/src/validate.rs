@@ -146,7 +146,7 @@ pub(crate) fn validate_address(field: &str, address: &str) -> Result<(), Invalid
     match bare.parse::<IpAddr>() {
         Ok(ip) if ip.is_unspecified() => Err(Invalid::new(
             field,
-            format!("{address:?} means every address; give one that others can dial"),
+            format!("{address:?} is the unspecified address; give one that others can connect to"),
         )),
         _ => validate_host(field, address),
     }
@@ -374,7 +374,7 @@ impl Upstream {
         } else if self.local_bind_port == 0 {
             return Err(Invalid::new(
                 "LocalBindPort",
-                "LocalBindPort or LocalBindSocketPath must say where the application dials",
+                "LocalBindPort or LocalBindSocketPath must be set: the application connects to it",
             ));
         }
         if !self.destination_peer.is_empty() {

@@ -26,7 +26,7 @@ impl<'a> Links<'a> {
         if !own.is_default_namespace() && !self.nodes.is_empty() {
             return Err(Invalid::new(
                 "NodeIdentities",
-                "nodes are of a partition as a whole: only tokens and roles of the namespace \
+                "nodes belong to a whole partition: only tokens and roles of the namespace \
                  \"default\" can have them",
             ));
         }
@@ -53,7 +53,7 @@ impl<'a> Links<'a> {
         match self.policies.iter().position(nameless) {
             Some(i) => Err(Invalid::new(
                 format!("Policies[{i}]"),
-                "ID or Name must say which policy",
+                "ID or Name must identify the policy",
             )),
             None => Ok(()),
         }

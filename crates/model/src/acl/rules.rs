@@ -127,8 +127,8 @@ impl Rule {
         let is_tenants = matches!(self.resource, Resource::Namespace | Resource::Partition);
         if !own.is_default_namespace() && (names_namespaces || is_tenants) {
             return refuse(
-                "a policy of another namespace than \"default\" is about its own namespace only: leave \
-                 out the blocks of namespaces and partitions",
+                "a policy of another namespace than \"default\" applies to its own namespace only: \
+                 remove the blocks of namespaces and partitions",
             );
         }
         let foreign = match partitions {
@@ -138,15 +138,15 @@ impl Rule {
         };
         if !own.is_default_partition() && foreign {
             return refuse(
-                "a policy of another partition than \"default\" is about its own partition only: leave \
-                 out the blocks of other partitions",
+                "a policy of another partition than \"default\" applies to its own partition only: \
+                 remove the blocks of other partitions",
             );
         }
         let main = Tenancy::default();
         if self.resource.is_of_mesh() && !self.scope.holds_in(own, &main) {
             return refuse(
-                "it is of the mesh as a whole, so that only rules of the partition and namespace \
-                 \"default\" can be about it",
+                "it belongs to the whole mesh: only rules of the partition and namespace \"default\" can \
+                 apply to it",
             );
         }
         let writes_nodes = self.resource == Resource::Node && self.access == Access::Write;
@@ -154,8 +154,8 @@ impl Rule {
             && !namespaces.include(&own.namespace, &main.namespace)
         {
             return refuse(
-                "it is of the partition as a whole, so that only rules of the namespace \"default\" can \
-                 be about it, but for reading nodes",
+                "it belongs to the whole partition: only rules of the namespace \"default\" can apply to \
+                 it, except for reading nodes",
             );
         }
         Ok(())
@@ -187,7 +187,7 @@ fn add(rules: &mut Vec<Rule>, scope: &Scope, name: &str, node: Node) -> Result<(
     }
     let unknown = || {
         InvalidRules(format!(
-            "Failed to parse ACL rules: {name:?} is not a resource that rules can be about"
+            "Failed to parse ACL rules: {name:?} is not a resource of rules"
         ))
     };
     let resource = Resource::parse(stem)
@@ -269,8 +269,8 @@ fn add_tenants(
     };
     let Some(scope) = around.of_block(block.resource, &block.names()) else {
         return Err(InvalidRules(format!(
-            "Failed to parse ACL rules: {} {segment:?} stands in a block that cannot have it: a block \
-             of partitions may have blocks of namespaces, and nothing else may",
+            "Failed to parse ACL rules: {} {segment:?} is in a block that cannot contain it: only \
+             blocks of partitions can contain blocks, which must be of namespaces",
             block.name
         )));
     };

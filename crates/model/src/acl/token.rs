@@ -195,7 +195,7 @@ impl Token {
         if let Some(i) = self.roles.iter().position(nameless) {
             return Err(Invalid::new(
                 format!("Roles[{i}]"),
-                "ID or Name must say which role",
+                "ID or Name must identify the role",
             ));
         }
         self.links().validate(&self.tenancy())

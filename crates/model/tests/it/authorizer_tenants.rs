@@ -228,7 +228,7 @@ fn policies_cannot_exceed_their_tenancy() {
         "partition \"a\" { partition \"b\" { policy = \"read\" } }",
     ] {
         let error = Rules::parse(nested).unwrap_err().to_string();
-        assert!(error.contains("stands in a block"), "{error}");
+        assert!(error.contains("is in a block"), "{error}");
     }
     for (own, rules) in [
         (

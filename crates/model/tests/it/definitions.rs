@@ -136,7 +136,7 @@ fn refusals_name_the_field() {
         (
             json!({"Name": "web", "Address": "::"}),
             "Address",
-            "every address",
+            "the unspecified address",
         ),
         (
             json!({"Name": "web", "Kind": "connect-proxy"}),
@@ -175,7 +175,7 @@ fn refusals_name_the_field() {
                 "Proxy": {"Upstreams": [{"DestinationName": "a"}]}
             }}}),
             "Connect.SidecarService.Proxy.Upstreams[0].LocalBindPort",
-            "dials",
+            "connects to it",
         ),
         (
             json!({

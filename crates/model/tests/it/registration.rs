@@ -111,7 +111,11 @@ fn refusals_of_nodes_name_the_field() {
             "without a port",
         ),
         (json!({"Address": "http://web/"}), "Address", "host name"),
-        (json!({"Address": "0.0.0.0"}), "Address", "every address"),
+        (
+            json!({"Address": "0.0.0.0"}),
+            "Address",
+            "the unspecified address",
+        ),
         (
             json!({"TaggedAddresses": {"lan": "a b"}}),
             "TaggedAddresses.lan",
@@ -206,12 +210,12 @@ fn refusals_of_services_name_the_field() {
         (
             json!({"Service": {"Address": "0.0.0.0"}}),
             "Service.Address",
-            "every address",
+            "the unspecified address",
         ),
         (
             json!({"Service": {"Address": "[::]"}}),
             "Service.Address",
-            "every address",
+            "the unspecified address",
         ),
         (
             json!({"Service": {"Address": "a b"}}),
@@ -301,7 +305,7 @@ fn refusals_of_upstreams_name_the_field() {
         (
             upstreams(json!([{"DestinationName": "a"}])),
             "Service.Proxy.Upstreams[0].LocalBindPort",
-            "where the application dials",
+            "the application connects to it",
         ),
         (
             upstreams(json!([
