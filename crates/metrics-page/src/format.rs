@@ -1,6 +1,6 @@
-//! How a metrics page is written.
+//! Formats of metrics pages.
 
-/// How a page is written.
+/// The format of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// The Prometheus text format 0.0.4.
@@ -10,7 +10,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a page of this format is called in `Content-Type`.
+    /// The value of `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Text => "text/plain; version=0.0.4; charset=utf-8",

@@ -1,8 +1,8 @@
 //! Joins the metrics pages of several sources into one page in the Prometheus text format 0.0.4.
-//! Bytes in, bytes out: no IO, and nothing of the mesh is known here.
+//! Pure: bytes in, bytes out.
 //!
-//! A crate of its own because a page may have a million lines, and each is looked at: where the rest
-//! of the sidecar is compiled for size, this is compiled for speed.
+//! A crate of its own because pages may have a million lines, each of which is checked: the sidecar is compiled
+//! for size, and this crate for speed.
 
 mod format;
 mod merge;

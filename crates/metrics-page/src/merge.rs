@@ -1,19 +1,18 @@
-//! Puts the pages of several sources together.
+//! Merges the pages of several sources.
 //!
-//! Samples are passed on as they came: only the shape of their line is looked at, and not what is
-//! between the braces. State is bounded whatever the sources send: the beginning of one line, and a
-//! few bytes for each of [`FAMILIES`] families.
+//! Samples are passed through unchanged: only the shape of their lines is checked, not the content of the
+//! braces. Memory is bounded whatever the sources send: one partial line, and a few bytes for each of
+//! [`FAMILIES`] families.
 //!
-//! * Readers refuse a whole page for one line that is no metric. So a source is cut at the first
-//!   such line (text, HTML, JSON, bytes that are not UTF-8); the others stay whole.
-//! * `HELP` and `TYPE` of a family are passed on once, from the first source that has one of them.
-//!   What else begins with `#`, and blank lines, are left out.
-//! * A family of two sources is not gathered at one place, which would need all of it in memory.
-//!   The samples of the second one follow without metadata, and readers count them to the family
-//!   that they know.
-//! * The metadata of families beyond [`FAMILIES`] is left out: they read as untyped.
-//! * Series that two sources both have stay twice; the reader chooses.
-//! * Sources that send OpenMetrics are written as text (`openmetrics`).
+//! * Readers reject a whole page because of one invalid line. A source is therefore cut at its first invalid
+//!   line (text, HTML, JSON, invalid UTF-8); the others are unaffected.
+//! * `HELP` and `TYPE` of a family are written once, from the first source that has one of them. Other comments
+//!   and blank lines are dropped.
+//! * The samples of a family in two sources are not grouped, which would need all of them in memory. Those of
+//!   the second source follow without metadata, and readers assign them to the known family.
+//! * Metadata of families beyond [`FAMILIES`] is dropped; these families are untyped.
+//! * Series in two sources stay duplicated; the reader chooses one.
+//! * OpenMetrics sources are converted to text (`openmetrics`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -25,73 +24,73 @@ use crate::metadata::{BLANKS, Metadata};
 use crate::openmetrics::Converter;
 use crate::samples::{LINE_LIMIT, is_sample, samples};
 
-/// Of how many families a page says what they are.
+/// Maximum number of families with metadata.
 pub const FAMILIES: usize = 28_000;
 
-/// Largest page that is taken from one source, 64 MiB.
+/// Maximum size of one source's page, 64 MiB.
 pub const SOURCE_LIMIT: usize = 64 * 1024 * 1024;
 
-/// Longest remark that is written, in characters.
+/// Maximum length of a remark, in characters.
 const REMARK_LIMIT: usize = 128;
 
 /// Why a source was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// It sends something else than metrics.
-    #[error("line {0} is no metric")]
+    /// It contains something other than metrics.
+    #[error("line {0} is not a metric")]
     Line(u64),
-    /// A line has no end.
+    /// A line is too long.
     #[error("line {0} has more than {LINE_LIMIT} bytes")]
     LongLine(u64),
-    /// It is too large, or has no end.
+    /// It is too large.
     #[error("more than {SOURCE_LIMIT} bytes")]
     TooLarge,
-    /// An OpenMetrics page without its end is not whole.
+    /// An OpenMetrics page ended without `# EOF`, so it is incomplete.
     #[error("the page ends before its `# EOF`")]
     NoEnd,
 }
 
-/// A page that is being put together: [`begin`](Merge::begin), [`push`](Merge::push) and
-/// [`end`](Merge::end) for each source.
+/// A page that is being merged: call [`begin`](Merge::begin), [`push`](Merge::push) and [`end`](Merge::end) for
+/// each source.
 #[derive(Debug, Default)]
 pub struct Merge {
     hasher: RandomState,
-    /// What was said of families, by the hash of their names.
-    families: HashMap<u64, Said>,
-    /// How many sources have begun.
+    /// Metadata written so far, by the hash of the family's name.
+    families: HashMap<u64, Written>,
+    /// Number of sources so far.
     sources: u32,
-    /// Where the source that is being read sends OpenMetrics.
+    /// Set if the current source sends OpenMetrics.
     converter: Option<Converter>,
-    /// The line that has begun.
-    begun: Vec<u8>,
+    /// The current partial line.
+    partial: Vec<u8>,
     lines: u64,
     bytes: usize,
-    /// Nothing more is taken from the source.
+    /// Whether the rest of the source is ignored.
     closed: bool,
 }
 
-/// What was said of a family, and by which source.
+/// The metadata of a family that was written, and its source.
 #[derive(Debug)]
-struct Said {
+struct Written {
     source: u32,
     help: bool,
     kind: bool,
 }
 
 impl Merge {
-    /// What comes from now on is of another source. What the last one left unfinished is dropped.
+    /// Starts the next source. A partial line of the previous one is dropped.
     pub fn begin(&mut self, format: Format) {
         self.sources += 1;
         self.converter = (format == Format::OpenMetrics).then(Converter::default);
-        self.begun.clear();
+        self.partial.clear();
         (self.lines, self.bytes, self.closed) = (0, 0, false);
     }
 
-    /// Takes what a source sends, cut into pieces anywhere. After an error nothing more is taken
-    /// from this source, and what it sent before is on the page.
+    /// Takes a chunk of a source; chunks may be cut anywhere. After an error the rest of the source is ignored, and
+    /// its earlier lines stay on the page.
     ///
     /// # Errors
-    /// When the source has to be cut.
+    /// If the source must be cut.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         if self.closed {
             return Ok(());
@@ -105,22 +104,22 @@ impl Merge {
         let room = SOURCE_LIMIT - self.bytes;
         let mut rest = &piece[..piece.len().min(room)];
         self.bytes += rest.len();
-        if !self.begun.is_empty() {
+        if !self.partial.is_empty() {
             let first = memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
             let (line, next) = rest.split_at(first);
-            self.begun.extend_from_slice(line);
+            self.partial.extend_from_slice(line);
             rest = next;
             if line.ends_with(b"\n") {
-                let whole = std::mem::take(&mut self.begun);
+                let whole = std::mem::take(&mut self.partial);
                 self.whole_lines(&whole, out)?;
             }
         }
         let whole = memrchr(b'\n', rest).map_or(0, |end| end + 1);
         self.whole_lines(&rest[..whole], out)?;
-        self.begun.extend_from_slice(&rest[whole..]);
+        self.partial.extend_from_slice(&rest[whole..]);
         if self.closed {
             Ok(())
-        } else if self.begun.len() > LINE_LIMIT {
+        } else if self.partial.len() > LINE_LIMIT {
             Err(Broken::LongLine(self.lines + 1))
         } else if piece.len() > room {
             Err(Broken::TooLarge)
@@ -129,12 +128,12 @@ impl Merge {
         }
     }
 
-    /// The source has ended in order; its last line may lack its end.
+    /// Ends a source; its last line may lack the line end.
     ///
     /// # Errors
-    /// When that last line is no metric, or an OpenMetrics page lacks its end.
+    /// If the last line is invalid, or an OpenMetrics page lacks its `# EOF`.
     pub fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Broken> {
-        if !self.begun.is_empty() {
+        if !self.partial.is_empty() {
             self.push(b"\n", out)?;
         }
         match self.converter.is_some() && !self.closed {
@@ -143,7 +142,7 @@ impl Merge {
         }
     }
 
-    /// Passes lines on, each with its end. Those that stay as they are are copied together.
+    /// Passes complete lines on. Runs of unchanged lines are copied at once.
     fn whole_lines(&mut self, block: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         out.reserve(block.len());
         let mut rest = block;
@@ -163,7 +162,7 @@ impl Merge {
         Ok(())
     }
 
-    /// A line that is not passed on as it is.
+    /// Handles a line that is not passed through unchanged.
     fn other_line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         let line = std::str::from_utf8(line).map_err(|_| Broken::Line(self.lines))?;
         if line.len() > LINE_LIMIT {
@@ -181,8 +180,8 @@ impl Merge {
     fn text_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
         let line = line.trim_start_matches(BLANKS);
         if let Some(comment) = line.strip_prefix('#') {
-            let said = Metadata::parse(comment).filter(|said| self.is_new(said));
-            if let Some(Metadata { word, family, text }) = said {
+            let metadata = Metadata::parse(comment).filter(|metadata| self.is_new(metadata));
+            if let Some(Metadata { word, family, text }) = metadata {
                 for part in ["# ", word, " ", family, " ", text, "\n"] {
                     out.extend_from_slice(part.as_bytes());
                 }
@@ -196,18 +195,18 @@ impl Merge {
         Ok(())
     }
 
-    /// Whether metadata goes on the page, and notes that it does.
-    fn is_new(&mut self, said: &Metadata<'_>) -> bool {
-        let key = self.hasher.hash_one(said.family);
+    /// Whether to write this metadata; records it if so.
+    fn is_new(&mut self, metadata: &Metadata<'_>) -> bool {
+        let key = self.hasher.hash_one(metadata.family);
         if self.families.len() >= FAMILIES && !self.families.contains_key(&key) {
             return false;
         }
-        let known = self.families.entry(key).or_insert(Said {
+        let known = self.families.entry(key).or_insert(Written {
             source: self.sources,
             help: false,
             kind: false,
         });
-        let word = match said.word {
+        let word = match metadata.word {
             "HELP" => &mut known.help,
             _ => &mut known.kind,
         };
@@ -215,7 +214,7 @@ impl Merge {
     }
 }
 
-/// A remark for people, between two sources: one line.
+/// A comment between two sources, on one line.
 pub fn remark(text: &str, out: &mut Vec<u8>) {
     let text = text.replace(char::is_control, " ");
     let shown: String = text.chars().take(REMARK_LIMIT).collect();

@@ -1,9 +1,9 @@
-//! What a page says about families, and their names: the words of the text format and of OpenMetrics.
+//! Parses metadata of families (`# HELP`, `# TYPE`, `# UNIT`), and metric names.
 
-/// What separates words.
+/// Characters that separate words.
 pub(crate) const BLANKS: [char; 2] = [' ', '\t'];
 
-/// What a line says about a family.
+/// A line of metadata.
 pub(crate) struct Metadata<'a> {
     /// `HELP`, `TYPE` or `UNIT`.
     pub(crate) word: &'a str,
@@ -12,22 +12,21 @@ pub(crate) struct Metadata<'a> {
 }
 
 impl Metadata<'_> {
-    /// Reads what follows the `#`: nothing where readers of text would refuse it, or take it for a
-    /// comment.
+    /// Parses what follows the `#`; `None` if readers of text would reject it or treat it as a comment.
     pub(crate) fn parse(comment: &str) -> Option<Metadata<'_>> {
-        let said = Metadata::split(comment)?;
-        let sound = match said.word {
-            "HELP" => is_escaped(said.text),
+        let metadata = Metadata::split(comment)?;
+        let sound = match metadata.word {
+            "HELP" => is_escaped(metadata.text),
             "TYPE" => matches!(
-                said.text,
+                metadata.text,
                 "counter" | "gauge" | "histogram" | "summary" | "untyped"
             ),
             _ => false,
         };
-        sound.then_some(said)
+        sound.then_some(metadata)
     }
 
-    /// The parts of what follows the `#`, where it is metadata.
+    /// Splits what follows the `#`; `None` if it is not metadata.
     pub(crate) fn split(comment: &str) -> Option<Metadata<'_>> {
         let (word, rest) = comment.trim_start_matches(BLANKS).split_at_checked(4)?;
         let rest = rest.strip_prefix(BLANKS)?.trim_start_matches(BLANKS);
@@ -44,7 +43,7 @@ impl Metadata<'_> {
     }
 }
 
-/// Whether every backslash begins an escape that the text format has.
+/// Whether every backslash starts an escape sequence of the text format.
 fn is_escaped(help: &str) -> bool {
     let mut rest = help;
     while let Some((_, escape)) = rest.split_once('\\') {
@@ -56,12 +55,12 @@ fn is_escaped(help: &str) -> bool {
     true
 }
 
-/// Whether a name may begin with it.
+/// Whether a name may start with this byte.
 pub(crate) fn begins_name(byte: &u8) -> bool {
     byte.is_ascii_alphabetic() || matches!(byte, b'_' | b':')
 }
 
-/// How long the name at the beginning is.
+/// Length of the name at the beginning.
 pub(crate) fn name_length(bytes: &[u8]) -> usize {
     let is_name = |byte: &u8| begins_name(byte) || byte.is_ascii_digit();
     match bytes.first().is_some_and(begins_name) {

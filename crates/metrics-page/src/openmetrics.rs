@@ -1,12 +1,12 @@
-//! Writes the lines of an OpenMetrics 1.0 page as those of the Prometheus text format 0.0.4, line by
-//! line: some applications send OpenMetrics whatever they are asked for, and Envoy sends text only.
+//! Converts an OpenMetrics 1.0 page to the Prometheus text format 0.0.4, line by line: some applications send
+//! OpenMetrics whatever the request accepts, and Envoy sends only text.
 //!
-//! The metadata of counters and infos gets the suffix that their samples have, timestamps are in
-//! milliseconds, and exemplars and units are left out: text has none.
+//! Metadata of counters and infos gets the suffix of their samples, timestamps are converted to milliseconds, and
+//! exemplars and units are dropped, because the text format has none.
 
 use crate::metadata::{Metadata, name_length};
 
-/// Collects the metadata of a family, whose name in text depends on its type.
+/// Collects the metadata of a family, whose name in the text format depends on its type.
 #[derive(Debug, Default)]
 pub(crate) struct Converter {
     family: String,
@@ -15,7 +15,7 @@ pub(crate) struct Converter {
 }
 
 impl Converter {
-    /// The lines of text that are complete with this line; `None` when it is no sample.
+    /// The lines of text that this line completes; `None` if it is not a sample.
     pub(crate) fn convert(&mut self, line: &str) -> Option<String> {
         let Some(comment) = line.strip_prefix('#') else {
             let mut text = self.metadata();
@@ -24,23 +24,23 @@ impl Converter {
             }
             return Some(text);
         };
-        let Some(said) = Metadata::split(comment) else {
+        let Some(metadata) = Metadata::split(comment) else {
             return Some(self.metadata());
         };
         let mut before = String::new();
-        if said.family != self.family {
+        if metadata.family != self.family {
             before = self.metadata();
-            self.family = said.family.to_owned();
+            self.family = metadata.family.to_owned();
         }
-        match said.word {
-            "HELP" => self.help = Some(said.text.replace("\\\"", "\"")),
-            "TYPE" => self.kind = said.text.to_owned(),
+        match metadata.word {
+            "HELP" => self.help = Some(metadata.text.replace("\\\"", "\"")),
+            "TYPE" => self.kind = metadata.text.to_owned(),
             _ => {}
         }
         Some(before)
     }
 
-    /// What was collected, which is nothing for most samples.
+    /// Takes the collected metadata, if any.
     fn metadata(&mut self) -> String {
         let mut text = String::new();
         if self.help.is_none() && self.kind.is_empty() {
@@ -52,7 +52,7 @@ impl Converter {
             "info" => ("_info", "gauge"),
             "stateset" => ("", "gauge"),
             "unknown" => ("", "untyped"),
-            // Text has no such type, and a family without one is untyped.
+            // The text format has no such type; families without a type are untyped.
             "gaugehistogram" => ("", ""),
             other => ("", other),
         };
@@ -67,7 +67,7 @@ impl Converter {
     }
 }
 
-/// Writes a sample without its exemplar, and with its time in milliseconds.
+/// Writes a sample without its exemplar, and with its timestamp in milliseconds.
 fn sample(line: &str, text: &mut String) -> Option<()> {
     let name = name_length(line.as_bytes());
     let labels = match line[name..].starts_with('{') {
@@ -89,7 +89,7 @@ fn sample(line: &str, text: &mut String) -> Option<()> {
     Some(())
 }
 
-/// How long the labels at the beginning are, with their braces.
+/// Length of the labels at the beginning, including their braces.
 fn labels_length(text: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
     let end = text.find(|character| {

@@ -1,20 +1,17 @@
-//! Samples, which are most of a page: the shape of their lines, and how far they reach. Nothing is
-//! changed here.
+//! Recognises samples, which are most of a page: the shape of their lines, and the length of runs of them.
 
 use memchr::memrchr;
 use wide::u8x16;
 
 use crate::metadata::{begins_name, name_length};
 
-/// Longest line that is taken, 64 KiB.
+/// Maximum length of a line, 64 KiB.
 pub const LINE_LIMIT: usize = 64 * 1024;
 
-/// How many bytes are looked at together: where lines end among them is one number, with a bit for
-/// each.
+/// Number of bytes that are searched together: their line ends are the bits of one number.
 const BLOCK: usize = 64;
 
-/// How many bytes at the beginning are whole lines that are samples and UTF-8, and how many lines those
-/// are.
+/// Length of the longest prefix of complete lines that are valid samples in UTF-8, and their number.
 pub(crate) fn samples(text: &[u8]) -> (usize, u64) {
     let (mut length, mut lines) = (0, 0);
     if !text.first().is_some_and(begins_name) {
@@ -23,7 +20,7 @@ pub(crate) fn samples(text: &[u8]) -> (usize, u64) {
     let (blocks, rest) = text.as_chunks();
     let mut last = [0; BLOCK];
     last[..rest.len()].copy_from_slice(rest);
-    // Of the line that has begun, as far as it is known.
+    // Whether the current line is ASCII so far.
     let mut ascii = true;
     for (number, block) in blocks.iter().chain([&last]).enumerate() {
         let plain = block.is_ascii();
@@ -44,7 +41,7 @@ pub(crate) fn samples(text: &[u8]) -> (usize, u64) {
     (length, lines)
 }
 
-/// The bits of the bytes that end a line; the lowest is that of the first byte.
+/// A bit mask of the line ends; the lowest bit is the first byte.
 fn line_ends(block: &[u8; BLOCK]) -> u64 {
     let (parts, _) = block.as_chunks();
     let ends = |part: &[u8; 16]| u8x16::new(*part).cmp_eq(u8x16::splat(b'\n')).move_mask() as u64;
@@ -52,13 +49,13 @@ fn line_ends(block: &[u8; BLOCK]) -> u64 {
     parts.fold(0, |bits, part| bits << 16 | ends(part))
 }
 
-/// Whether a line has the shape of a sample: a name, labels in braces or none, a value, and perhaps
-/// a timestamp in milliseconds.
+/// Whether a line has the shape of a sample: a name, optional labels in braces, a value, and an optional timestamp
+/// in milliseconds.
 pub(crate) fn is_sample(line: &[u8]) -> bool {
     line.len() <= LINE_LIMIT && (is_usual_sample(line) || is_any_sample(line))
 }
 
-/// Knows samples with labels and a whole number, which most are, by their ends.
+/// Recognises samples with labels and an integer value, the most frequent ones, by their ends.
 fn is_usual_sample(line: &[u8]) -> bool {
     let Some(blank) = line.iter().rposition(|byte| !byte.is_ascii_digit()) else {
         return false;
@@ -85,14 +82,14 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether what is between the braces ends as labels do.
+/// Whether the content of the braces ends like labels.
 fn is_labels(labels: &[u8]) -> bool {
     labels
         .last()
         .is_none_or(|last| matches!(last, b'"' | b',') || is_blank(last))
 }
 
-/// A number and perhaps a timestamp.
+/// A number and an optional timestamp.
 fn is_value(bytes: &[u8]) -> bool {
     let mut words = bytes.split(is_blank).filter(|word| !word.is_empty());
     let text = |word| std::str::from_utf8(word).unwrap_or_default();
@@ -103,7 +100,7 @@ fn is_value(bytes: &[u8]) -> bool {
     number && time && words.next().is_none()
 }
 
-/// Whether readers take it for a number: as Rust does, but no sign before `NaN`.
+/// Whether readers accept it as a number: like Rust, but no sign before `NaN`.
 fn is_number(text: &str) -> bool {
     match text.parse::<f64>() {
         Ok(number) => !number.is_nan() || text.starts_with(['n', 'N']),

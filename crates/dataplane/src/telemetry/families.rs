@@ -1,6 +1,5 @@
-//! The dataplane's own metrics at one moment, and how a page says them. They are the `prometheus`
-//! crate's families, so that those which follow from a look ([`super::observed`]) stand among those
-//! of the registry.
+//! The dataplane's own metrics as `prometheus` families, and their encoding as a page. Metrics computed
+//! per scrape ([`super::observed`]) are merged with those of the registry.
 
 use std::slice;
 
@@ -8,10 +7,10 @@ use legate_metrics_page::Format;
 use legate_runtime::metrics::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use legate_runtime::metrics::{Registry, encode_families};
 
-/// Prefix of all of the dataplane's metrics.
+/// Prefix of all metrics of the dataplane.
 pub(crate) const PREFIX: &str = "consul_dataplane";
 
-/// Everything in the registry, in the order of the names. An empty label is no label.
+/// All families of the registry, sorted by name. Labels with empty values are removed.
 pub(super) fn gather(registry: &Registry) -> Vec<MetricFamily> {
     let mut families = registry.gather();
     for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
@@ -22,13 +21,13 @@ pub(super) fn gather(registry: &Registry) -> Vec<MetricFamily> {
     families
 }
 
-/// A gauge without labels, where there is a value.
+/// A gauge without labels; without a series if there is no value.
 pub(super) fn gauge(name: &str, help: &str, value: Option<f64>) -> MetricFamily {
     family(name, help, "", value.map(|value| ("", value)))
 }
 
-/// A series for each value of one label, where an empty one is none: of a counter when the name ends
-/// with `_total`, else of a gauge.
+/// A family with one label, one series per value; an empty value means no label. A counter if the name ends
+/// with `_total`, otherwise a gauge.
 pub(super) fn family(
     name: &str,
     help: &str,
@@ -43,7 +42,7 @@ pub(super) fn family(
             pair.set_value(text.to_owned());
             metric.set_label(vec![pair]);
         }
-        // The family says which of the two it is.
+        // The type of the family decides which one is used.
         let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
         counter.set_value(value);
         gauge.set_value(value);
@@ -62,7 +61,7 @@ pub(super) fn family(
     family
 }
 
-/// A whole page.
+/// Encodes a whole page.
 pub(super) fn page(families: &[MetricFamily], format: Format) -> String {
     match format {
         Format::Text => families.iter().map(text).collect(),
@@ -74,7 +73,7 @@ pub(super) fn page(families: &[MetricFamily], format: Format) -> String {
     }
 }
 
-/// A family in text. One without series is named all the same: it may get some.
+/// Encodes a family as text. `HELP` and `TYPE` are written even without series, because some may follow.
 fn text(family: &MetricFamily) -> String {
     let (name, help) = (family.name(), family.help());
     match family.get_metric().is_empty() {
@@ -83,15 +82,15 @@ fn text(family: &MetricFamily) -> String {
     }
 }
 
-/// A family in OpenMetrics, where a counter has to be called `_total`, and its metadata has the name
-/// without that.
+/// Encodes a family as OpenMetrics: counters must end with `_total`, and their metadata has the name without
+/// the suffix.
 fn openmetrics(family: &MetricFamily) -> String {
     let (text, name) = (text(family), family.name());
     match (family.get_field_type(), name.strip_suffix("_total")) {
         (MetricType::COUNTER, Some(base)) => text
             .replacen(&format!("# HELP {name} "), &format!("# HELP {base} "), 1)
             .replacen(&format!("# TYPE {name} "), &format!("# TYPE {base} "), 1),
-        // The name that dashboards know is worth more than the type.
+        // Keeping the name that dashboards use is more important than the type.
         (MetricType::COUNTER, None) => text.replacen(" counter\n", " unknown\n", 1),
         _ => text,
     }
@@ -147,7 +146,7 @@ mod tests {
             assert!(open.contains(line), "{line}\n{open}");
         }
         assert!(open.ends_with("# EOF\n"), "{open}");
-        // Readers understand every line.
+        // The merger accepts every line.
         assert_eq!(read(&text).unwrap(), text);
     }
 }

@@ -1,5 +1,4 @@
-//! Asks for one metrics page over HTTP or HTTPS, until a deadline. Goes through no proxy and retries
-//! nothing.
+//! Fetches one metrics page over HTTP or HTTPS with a deadline. Ignores proxy settings; never retries.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -20,10 +19,10 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::either::Either;
 
-/// How often a page may say that it is elsewhere.
+/// Maximum number of redirects.
 const REDIRECTS: usize = 3;
 
-/// Where a page is. A query is not shown: it may hold a secret.
+/// URL of a page. The query is not displayed, because it may contain a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     scheme: &'static str,
@@ -33,7 +32,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A path with its query on an address.
+    /// A path with an optional query at an address.
     pub fn new(address: SocketAddr, path: impl Into<String>) -> Target {
         Target {
             scheme: "http",
@@ -42,7 +41,7 @@ impl Target {
         }
     }
 
-    /// The same with a query, when there is one.
+    /// Returns a copy with this query, if there is one.
     pub(super) fn with_query(&self, query: Option<&str>) -> Target {
         let mut target = self.clone();
         if let Some(query) = query.filter(|query| !query.is_empty()) {
@@ -51,7 +50,7 @@ impl Target {
         target
     }
 
-    /// Where a redirect leads from here.
+    /// Resolves the location of a redirect.
     fn follow(&self, location: &str) -> Option<Target> {
         let Target {
             scheme,
@@ -110,12 +109,12 @@ impl FromStr for Target {
     }
 }
 
-/// A page whose head has arrived.
+/// A response whose headers have arrived.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Where it is, after redirects.
+    /// The final target, after redirects.
     pub(super) target: Target,
-    /// What it says it is written in.
+    /// The format according to `Content-Type`.
     pub(super) format: Format,
     pub(super) reply: Reply,
 }
@@ -127,7 +126,7 @@ fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
         .unwrap_or_default()
 }
 
-/// Who says nothing speaks text.
+/// Without a `Content-Type` of OpenMetrics, a page is in the text format.
 fn format(content_type: &str) -> Format {
     let kind = content_type.trim_start().to_ascii_lowercase();
     match kind.starts_with("application/openmetrics-text") {
@@ -136,16 +135,16 @@ fn format(content_type: &str) -> Format {
     }
 }
 
-/// Opens connections. Copies take turns with what blocks a thread: a look-up that nobody waits for
-/// any more goes on in its thread.
+/// Opens connections. Clones share a lock around operations that block a thread, because a cancelled name lookup
+/// continues in its thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dialer {
-    /// Whose turn it is; the TLS configuration, once the system's authorities have been read.
+    /// The lock, with the TLS configuration once the system's root certificates are loaded.
     turn: Arc<Mutex<Option<Arc<ClientConfig>>>>,
 }
 
 impl Dialer {
-    /// Asks for a page and waits for its head, until the deadline. Errors say of which target.
+    /// Requests a page and waits for its headers until the deadline. Errors name the target.
     pub(super) async fn open(
         self,
         mut target: Target,
@@ -172,7 +171,7 @@ impl Dialer {
         Err(format!("{target}: redirects without end, or to nowhere"))
     }
 
-    /// The answer to a target's path, over a connection of its own.
+    /// Sends the request for the target's path over a new connection.
     async fn get(&self, target: &Target, deadline: Instant) -> anyhow::Result<Reply> {
         let request = Request::get(&target.path)
             .header(HOST, &target.authority)
@@ -196,7 +195,7 @@ impl Dialer {
                 let blocking = spawn_blocking(move || {
                     let addresses = authority.to_socket_addrs()?.collect();
                     if tls && turn.is_none() {
-                        // Nothing names an authority for the application: the system's are believed.
+                        // No CA can be configured for the application, so the system's roots are used.
                         *turn = Some(client_config(&ClientTls::default())?);
                     }
                     anyhow::Ok((addresses, turn.clone().filter(|_| tls)))
@@ -290,7 +289,7 @@ mod tests {
             let waited = timeout(Duration::from_millis(1), connect).await;
             assert!(waited.is_err(), "it looked the name up");
         }
-        // An address needs no look-up.
+        // IP addresses need no lookup.
         dialer.connect(&target("127.0.0.1")).await.unwrap();
         drop(hangs);
         dialer.connect(&target("localhost")).await.unwrap();

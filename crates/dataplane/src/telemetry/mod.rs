@@ -1,7 +1,7 @@
 //! The dataplane's own metrics, and the merged metrics of dataplane, Envoy and application.
 //!
-//! Names are those of Consul's dataplane where they mean the same here. Prometheus asks for them;
-//! statsd and dogstatsd sinks are sent them. Envoy's own metrics reach its sinks without us.
+//! Names are those of Consul's dataplane for metrics with the same meaning. Prometheus scrapes them; statsd and
+//! dogstatsd sinks receive them. Envoy sends its own metrics to its sinks itself.
 
 mod families;
 mod fetch;

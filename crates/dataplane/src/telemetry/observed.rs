@@ -1,6 +1,5 @@
-//! Metrics that follow from what others know at the moment somebody looks: the session with the
-//! servers, ages, certificates on disk, and which series have not changed for long. Nothing runs
-//! between two looks.
+//! Metrics that are computed per scrape: the session with the servers, ages, expiry of certificates on disk,
+//! and series that have not changed for long. Nothing runs between scrapes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,16 +15,16 @@ use tokio::time::Instant;
 
 use super::families::{PREFIX, family, gauge};
 
-/// How long what a file said is believed.
+/// How long the expiry read from a file is cached.
 const FILE_FRESH: Duration = Duration::from_secs(60);
 
-/// Largest certificate file that is read, 1 MiB.
+/// Maximum size of a certificate file, 1 MiB.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
-/// The family, without prefix, whose labelled series come with an event.
+/// The family, without prefix, whose labelled series appear with an event.
 pub(super) const EVENTS: &str = "connection_errors";
 
-/// What the relay writes when a response arrives; 0 is never.
+/// The gauge that the relay sets when a response arrives; 0 means never.
 const LAST_RESPONSE: &str = "xds_last_response_timestamp_seconds";
 
 const STAGES: [Stage; 8] = [
@@ -39,16 +38,16 @@ const STAGES: [Stage; 8] = [
     Stage::Closed,
 ];
 
-/// Whom to ask.
+/// The sources of the metrics.
 #[derive(Debug)]
 pub(super) struct Observed {
     clock: Clock,
     pub(super) session: Option<Session>,
     certificates: Vec<CertificateFile>,
-    /// How long series that come with an event stay after they last changed.
+    /// How long the series of events are kept after their last change.
     pub(super) retention: Duration,
-    /// Their values and last changes by the value of their label. As many as the registry has; a
-    /// change is noticed when somebody looks.
+    /// Values and times of the last change of these series, by label value. Bounded by the registry. Changes are
+    /// detected per scrape.
     events: BTreeMap<String, (f64, Instant)>,
 }
 
@@ -79,8 +78,8 @@ impl Observed {
         });
     }
 
-    /// Takes out the series that come with an event and did not change for too long. Everything
-    /// else stays as long as the process runs, as in Consul's dataplane.
+    /// Removes the series of events that have not changed for longer than the retention. All others are kept for
+    /// the life of the process, as in Consul's dataplane.
     fn retain(&mut self, families: &mut [MetricFamily]) {
         let now = Instant::now();
         let name = format!("{PREFIX}_{EVENTS}");
@@ -101,7 +100,7 @@ impl Observed {
         });
     }
 
-    /// Adds what is known now to the families of the registry, and takes out what has left.
+    /// Adds the computed metrics to the families of the registry, and removes expired series.
     pub(super) fn complete(&mut self, families: &mut Vec<MetricFamily>) {
         self.retain(families);
         let last = value(families, LAST_RESPONSE);
@@ -138,8 +137,8 @@ impl CertificateFile {
     }
 }
 
-/// When the first certificate of a file expires; none when it cannot be read, which whoever uses
-/// the file complains about.
+/// The expiry of the first certificate in a file; `None` if it cannot be read, which the users of the file
+/// report.
 fn expiry(path: &Path) -> Option<SystemTime> {
     let mut text = String::new();
     let file = File::open(path).ok()?;

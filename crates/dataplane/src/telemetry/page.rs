@@ -1,14 +1,13 @@
-//! Puts the merged page together from its sources while it is being read: the IO around
-//! [`legate_metrics_page`].
+//! Streams the merged page while its sources are being read: the IO around [`legate_metrics_page`].
 //!
-//! All sources are asked at once and copied as they answer, each within its share of the time, so
-//! that one that is slow or has no end leaves time for the others. A source that fails is cut at
-//! its last whole line and leaves the others alone; a remark says why, and
+//! All sources are requested concurrently and copied in the order of their responses, each within its share of
+//! the time, so that a slow or endless source leaves time for the others. A failed source is cut at its last
+//! complete line without affecting the others; a comment gives the reason, and
 //! `consul_dataplane_metrics_source_up` at the end of the page and
-//! `consul_dataplane_metrics_source_failures_total` say which.
+//! `consul_dataplane_metrics_source_failures_total` name the source.
 //!
-//! Whoever reads a page drives it: of what is not read, one piece waits. Few pages are put together
-//! at one time, and readers that do not read must not keep out those that do.
+//! The reader of a page drives it: at most one chunk waits to be read. Few pages are generated concurrently, and
+//! stalled readers must not block others.
 
 use std::fmt::Display;
 use std::io;
@@ -30,39 +29,39 @@ use super::families::{self, family};
 use super::fetch::{Answer, Dialer, Target};
 use super::registry::Telemetry;
 
-/// Size from which a piece is passed on, in bytes.
+/// Minimum size of a chunk, in bytes.
 const PIECE: usize = 16 * 1024;
 
-/// Pages that are put together at one time.
+/// Maximum number of concurrent pages.
 const PAGES: usize = 4;
 
-/// How long a page waits for its reader before it may have to make room.
+/// How long a page waits for its reader before it can be evicted.
 const UNREAD: Duration = Duration::from_secs(1);
 
-/// Where metrics come from, besides the dataplane itself.
+/// A source of metrics other than the dataplane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// What it is called in `metrics_source_up`.
+    /// The label value in `metrics_source_up`.
     pub name: &'static str,
-    /// Where it is.
+    /// Its URL.
     pub target: Target,
-    /// Whether the query of the request is passed on to it.
+    /// Whether the query of the scrape is passed on to it.
     pub takes_query: bool,
 }
 
-/// A source, and what became of it on earlier pages.
+/// A source and its state over several scrapes.
 #[derive(Debug)]
 struct Watched {
     source: Source,
     failures: IntCounter,
-    /// Whether its failure was logged: once is enough, however many scrapes fail.
+    /// Whether its failure was logged: once per outage, however many scrapes fail.
     logged: AtomicBool,
 }
 
-/// A page, locked while it waits for its sources; `None` when it had to make room.
+/// A page, locked while it waits for its sources; `None` after it was evicted.
 type Place = tokio::sync::Mutex<Option<Page>>;
 
-/// Puts pages together. Copies share the limit on how many at one time.
+/// Generates merged pages. Clones share the limit on concurrent pages.
 #[derive(Debug, Clone)]
 pub struct Merger {
     telemetry: Telemetry,
@@ -73,7 +72,7 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// The dataplane's own metrics, then those of `sources`, until the scope of `spawner` stops.
+    /// Merges the dataplane's own metrics and those of `sources`, until the scope of `spawner` stops.
     pub fn new(telemetry: Telemetry, sources: Vec<Source>, spawner: Spawner) -> Merger {
         let watched = |source: Source| Watched {
             failures: telemetry.failures.with_label_values(&[source.name]),
@@ -89,11 +88,10 @@ impl Merger {
         }
     }
 
-    /// A page, with this query of the request, whose sources may take that long together. It ends
-    /// with an error when it had to make room or this process stops, so that nobody takes it for
-    /// whole.
+    /// A page for a scrape with this query, with a time limit for all sources together. The stream ends with an error
+    /// if the page is evicted or this process stops, so that it is never mistaken for a complete one.
     ///
-    /// `None` when too many are being put together already, and all are being read.
+    /// `None` if too many pages are being generated and all of them are being read.
     pub(super) fn page(
         &self,
         query: Option<&str>,
@@ -135,8 +133,8 @@ impl Merger {
     }
 }
 
-/// Where all places are taken, drops the page that has waited longest for its reader; `None` when
-/// all readers read.
+/// If all places are taken, evicts the page that has waited longest for its reader; `None` if all readers are
+/// reading.
 fn make_room(places: &mut Vec<Weak<Place>>) -> Option<()> {
     places.retain(|place| place.strong_count() > 0);
     if places.len() >= PAGES {
@@ -152,25 +150,25 @@ fn make_room(places: &mut Vec<Weak<Place>>) -> Option<()> {
     Some(())
 }
 
-/// A page that is being put together.
+/// A page that is being generated.
 struct Page {
     sources: Arc<[Watched]>,
-    /// The sources that have not answered yet, by their place.
+    /// The sources that have not responded yet, with their indexes.
     asked: FuturesUnordered<BoxFuture<'static, (usize, Result<Answer, String>)>>,
     deadline: Instant,
-    /// The source that is being copied, and how long it may take.
+    /// The source that is being copied, and its deadline.
     copied: Option<(usize, Answer, Instant)>,
-    /// 1 for each source that is on the page.
+    /// 1 for each source that was copied completely, otherwise 0.
     ups: Vec<f64>,
     merge: Merge,
     ready: Vec<u8>,
-    /// Since when the reader has what was ready.
+    /// When the last chunk was handed to the reader.
     unread: Instant,
     whole: bool,
 }
 
 impl Page {
-    /// The next piece; `None` at the end.
+    /// The next chunk; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         while self.ready.len() < PIECE && !self.whole {
             if let Some((index, mut answer, until)) = self.copied.take() {
@@ -209,7 +207,7 @@ impl Page {
         (!piece.is_empty()).then(|| piece.into())
     }
 
-    /// Writes metrics of the dataplane.
+    /// Writes families of the dataplane.
     fn own(&mut self, families: &[MetricFamily]) {
         let page = families::page(families, Format::Text);
         self.merge.begin(Format::Text);
@@ -218,7 +216,7 @@ impl Page {
         }
     }
 
-    /// Copies one piece of a source; false at its end.
+    /// Copies one chunk of a source; false at its end.
     async fn copy(&mut self, answer: &mut Answer, until: Instant) -> anyhow::Result<bool> {
         let piece = answer.reply.piece(until).await?;
         match &piece {
@@ -228,7 +226,7 @@ impl Page {
         Ok(piece.is_some())
     }
 
-    /// Says, logs and counts that a source's metrics are missing.
+    /// Writes a comment, logs and counts that a source failed.
     fn failed(&mut self, index: usize, error: impl Display) {
         let watched = &self.sources[index];
         let source = watched.source.name;

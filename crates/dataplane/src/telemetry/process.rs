@@ -1,4 +1,4 @@
-//! What the kernel and the runtime say about this process when somebody asks.
+//! Metrics of this process from the kernel and the runtime, read per scrape.
 
 use legate_runtime::metrics::ProcessUsage;
 use legate_runtime::metrics::proto::MetricFamily;
@@ -14,10 +14,10 @@ const RESIDENT: &str = "Resident memory of the dataplane.";
 const THREADS: &str = "Threads of the dataplane.";
 const FILES: &str = "Open file descriptors of the dataplane.";
 
-/// Gauges of the process, those that can be read.
+/// The gauges of the process that can be read.
 ///
-/// Where Consul's dataplane tells what its language's runtime does, dashboards know the names: they
-/// show what is nearest to it here. One thread runs all tasks, and nothing is collected.
+/// Gauges of Go's runtime in Consul's dataplane keep their names here with the nearest equivalent, because
+/// dashboards use them. All tasks run in one thread, and there is no garbage collection.
 pub(super) fn families() -> Vec<MetricFamily> {
     let now = ProcessUsage::now();
     let runtime = Handle::try_current().ok();

@@ -1,9 +1,8 @@
-//! The dataplane's own metrics in the words of statsd and dogstatsd. Values in, datagrams out,
-//! without IO.
+//! Encodes the dataplane's own metrics for statsd and dogstatsd. Pure: values in, datagrams out.
 //!
-//! Names are those of Consul's dataplane there: without the prefix that Prometheus sees, and parts
-//! of the runtime's names joined by a dot. Counters are sent as what was added, durations as one
-//! value each, gauges when they change and now and then.
+//! Names are those of Consul's dataplane for these sinks: without Prometheus' prefix, and with dots in the names
+//! of runtime metrics. Counters are sent as differences, durations as individual values, gauges on change and at
+//! regular intervals.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +11,29 @@ use legate_runtime::metrics::proto::{MetricFamily, MetricType};
 use super::families::PREFIX;
 use super::observed::EVENTS;
 
-/// Of how many durations of one series between two ticks each is sent.
+/// Maximum number of durations of one series that are sent per tick.
 const TIMINGS: u64 = 16;
 
-/// What tells series apart: a name and its labels.
+/// Identifies a series: its name and labels.
 type Series = (String, Vec<(String, String)>);
 
-/// Something to send.
+/// A value to send.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item {
     series: Series,
-    /// `g`, a gauge; `c`, what was added to a counter; `ms`, a duration.
+    /// `g` for a gauge, `c` for the increase of a counter, `ms` for a duration.
     kind: &'static str,
     value: f64,
 }
 
-/// What was sent before: values, or sums and counts. It holds as many numbers as there are series.
+/// The state at the last tick: values, or sums and counts. One entry per series.
 #[derive(Debug, Default)]
 pub(super) struct Push {
     sent: BTreeMap<Series, (f64, u64)>,
 }
 
 impl Push {
-    /// What has to be sent now; with `all` also the gauges that did not change.
+    /// The values to send now; with `all` also unchanged gauges.
     pub(super) fn tick(&mut self, families: &[MetricFamily], all: bool) -> Vec<Item> {
         let mut items = Vec::new();
         for family in families {
@@ -60,10 +59,10 @@ impl Push {
                 let (added, durations) = (now.0 - sum, now.1.saturating_sub(count));
                 let (kind, value, times) = match kind {
                     MetricType::GAUGE => ("g", now.0, u64::from(all || before != Some(now))),
-                    // Dashboards know events as a gauge that is 1 whenever one happens.
+                    // Dashboards expect events as a gauge that is 1 if one happened.
                     MetricType::COUNTER if name == EVENTS => ("g", 1.0, u64::from(added > 0.0)),
                     MetricType::COUNTER => ("c", added, u64::from(added > 0.0)),
-                    // Of several only the mean is known.
+                    // If there were several durations, only their mean is known.
                     _ => ("ms", added / durations as f64, durations.min(TIMINGS)),
                 };
                 if value.is_finite() {
@@ -80,7 +79,7 @@ impl Push {
     }
 }
 
-/// The name there. Metrics of Go's runtime and of the process are for Prometheus only.
+/// The name for the sinks; `None` for metrics of Go's runtime and of the process, which are for Prometheus only.
 fn name(name: &str) -> Option<String> {
     let name = name.strip_prefix(PREFIX)?.strip_prefix('_')?;
     if name.starts_with("go_") || name.starts_with("process_") {
@@ -95,17 +94,17 @@ fn name(name: &str) -> Option<String> {
 /// A line protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dialect {
-    /// Labels become parts of the name.
+    /// Labels are appended to the name.
     Statsd,
-    /// Labels become tags, behind those that every metric gets.
+    /// Labels are sent as tags, after the tags of every metric.
     Dogstatsd {
-        /// As they are to be sent.
+        /// Tags of every metric, verbatim.
         tags: Vec<String>,
     },
 }
 
 impl Dialect {
-    /// One line.
+    /// Encodes one line.
     fn line(&self, item: &Item) -> String {
         let (name, labels) = &item.series;
         let (mut name, mut all) = (clean(name), Vec::new());
@@ -132,7 +131,7 @@ impl Dialect {
         line.replace('\n', "") + "\n"
     }
 
-    /// Datagrams of at most `limit` bytes. A line that is longer is left out.
+    /// Packs lines into datagrams of at most `limit` bytes. Longer lines are dropped.
     pub(super) fn datagrams(&self, items: &[Item], limit: usize) -> Vec<String> {
         let mut datagrams: Vec<String> = Vec::new();
         let lines = items.iter().map(|item| self.line(item));
@@ -146,7 +145,7 @@ impl Dialect {
     }
 }
 
-/// What has a meaning of its own in a name becomes an underscore.
+/// Replaces characters with a meaning in the protocol by underscores.
 fn clean(name: &str) -> String {
     name.replace([':', ' '], "_")
 }
@@ -158,7 +157,7 @@ mod tests {
 
     use crate::telemetry::families::gather;
 
-    /// That many errors, and durations with this sum.
+    /// Families with this number of errors, and durations with this count and sum.
     fn families(errors: u64, durations: (u64, f64)) -> Vec<MetricFamily> {
         let registry = Registry::new();
         let options = |name: &str| Opts::new(name, "x").namespace(PREFIX);

@@ -1,4 +1,4 @@
-//! The registry of one dataplane, and what else its own metrics show when somebody looks.
+//! The registry of the dataplane's own metrics, completed per scrape by computed ones.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::observed::Observed;
 use super::process;
 use super::stages::Stages;
 
-/// The label of a restart of Envoy.
+/// The value of the label for restarts of Envoy.
 fn label(kind: RestartKind) -> &'static str {
     match kind {
         RestartKind::Hot => "hot",
@@ -26,7 +26,7 @@ fn label(kind: RestartKind) -> &'static str {
     }
 }
 
-/// The registry of one dataplane, and what else it shows when somebody looks. Copies share it.
+/// The registry of one dataplane, with the sources of computed metrics. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     registry: Registry,
@@ -37,10 +37,10 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// A registry with the metrics of the process and its start, which began at `started`.
+    /// Creates a registry with the metrics of the process and of its start, which began at `started`.
     ///
     /// # Errors
-    /// When two metrics have one name.
+    /// If two metrics have the same name.
     pub fn new(started: Instant) -> Result<Telemetry, Error> {
         let registry = Registry::new();
         let metrics = Registrar::new(&registry, PREFIX);
@@ -66,43 +66,43 @@ impl Telemetry {
         })
     }
 
-    /// For components that have metrics of their own.
+    /// The registry, for components that register their own metrics.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// How the start proceeds.
+    /// The progress of the start.
     pub fn stages(&self) -> &Stages {
         &self.stages
     }
 
-    /// Shows the state of this session and of its token from now on.
+    /// Adds the state of this session and its token to later scrapes.
     pub fn observe_session(&self, session: Session) {
         self.observed().session = Some(session);
     }
 
-    /// Shows when the certificate in a PEM file expires, under this name.
+    /// Adds the expiry of the certificate in a PEM file, under this name, to later scrapes.
     pub fn observe_certificate(&self, name: &'static str, path: PathBuf) {
         self.observed().certificate(name, path);
     }
 
-    /// How long series that come with an event stay visible after they last changed
-    /// (`-telemetry-prom-retention-time`; 60 s by default).
+    /// Sets how long the series of events are kept after their last change (`-telemetry-prom-retention-time`; 60 s
+    /// by default).
     pub fn retain(&self, time: Duration) {
         self.observed().retention = time;
     }
 
-    /// Envoy was started again.
+    /// Counts a restart of Envoy.
     pub fn envoy_restarted(&self, kind: RestartKind) {
         self.restarts.with_label_values(&[label(kind)]).inc();
     }
 
-    /// Everything in the Prometheus text format.
+    /// All metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         families::page(&self.families(), Format::Text)
     }
 
-    /// Everything at this moment, in the order of the names.
+    /// All current metrics, sorted by name.
     pub(super) fn families(&self) -> Vec<MetricFamily> {
         let mut families = families::gather(&self.registry);
         families.extend(process::families());

@@ -1,7 +1,6 @@
-//! The two servers that Prometheus's way leads through: the dataplane's own metrics, and the merged
-//! page that Envoy's Prometheus listener forwards to. They run only when the proxy's configuration
-//! asks for Prometheus, on all addresses by default as those of Consul's dataplane, and their absence
-//! harms nothing else.
+//! The two metrics servers: for the dataplane's own metrics, and for the merged page, to which Envoy's Prometheus
+//! listener forwards requests. They run only if the proxy's configuration enables Prometheus, on all addresses by
+//! default like those of Consul's dataplane. Nothing else depends on them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -27,19 +26,19 @@ use crate::http_server;
 /// Port of the dataplane's own metrics.
 pub const OWN_METRICS_PORT: u16 = 20101;
 
-/// Where Envoy's Prometheus listener sends its requests.
+/// The path that Envoy's Prometheus listener requests.
 const MERGED_PATH: &str = "/stats/prometheus";
 
-/// How long a page may take when the request does not say: Prometheus's own default.
+/// Time limit of a page if the request sets none: Prometheus' own default.
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
-/// How long a page may take at most, whatever the request says.
+/// Maximum time limit of a page, whatever the request sets.
 const LONGEST_TIME: Duration = Duration::from_secs(120);
 
-/// How long whoever asks will wait, in seconds.
+/// The scraper's timeout in seconds.
 const SCRAPE_TIMEOUT: HeaderName = HeaderName::from_static("x-prometheus-scrape-timeout-seconds");
 
-/// Where the servers listen.
+/// Addresses of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoints {
     /// The dataplane's own metrics, on any path.
@@ -48,8 +47,8 @@ pub struct Endpoints {
     pub merged: SocketAddr,
 }
 
-/// Starts both servers. One whose address is taken is left out with a warning: the proxy works
-/// without it.
+/// Starts both servers. If an address is in use, its server is omitted with a warning: the proxy works without
+/// it.
 pub fn start(endpoints: Endpoints, telemetry: Telemetry, merger: Merger, spawner: &Spawner) {
     let own = Router::new().fallback(any(own_page)).with_state(telemetry);
     let merged = Router::new()
@@ -68,7 +67,7 @@ fn serve(name: &'static str, address: SocketAddr, router: Router, spawner: &Spaw
         }
     };
     tracing::info!(target: "metrics", %address, "starting {name}");
-    // Metrics repeat themselves: more effort makes little of a difference.
+    // Metrics are repetitive: higher levels hardly reduce the size.
     let gzip = CompressionLayer::new().quality(CompressionLevel::Fastest);
     let router = router.layer(gzip);
     http_server::serve(name, listener, router, spawner);
@@ -100,7 +99,7 @@ async fn merged_page(
     }
 }
 
-/// How long a page may take: nine tenths of what the reader grants; the rest is for the transport.
+/// Time limit of a page: nine tenths of the scraper's timeout; the rest is for the transport.
 fn time(headers: &HeaderMap) -> Duration {
     let seconds = headers.get(SCRAPE_TIMEOUT);
     let seconds = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -111,7 +110,7 @@ fn time(headers: &HeaderMap) -> Duration {
         .unwrap_or(DEFAULT_TIME)
 }
 
-/// OpenMetrics only for whoever prefers it: everybody reads text.
+/// OpenMetrics only for clients that prefer it, because all clients support text.
 fn wanted(headers: &HeaderMap) -> Format {
     let (mut open, mut text) = (0.0_f64, 0.0_f64);
     let values = headers.get_all(header::ACCEPT).into_iter();
@@ -122,7 +121,7 @@ fn wanted(headers: &HeaderMap) -> Format {
         let pairs = parameters.split(';');
         let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
         let parameters: HashMap<_, _> = pairs.collect();
-        // What is no number is not wanted.
+        // An invalid quality counts as 0.
         let quality = |number: &&str| number.parse().unwrap_or(0.0);
         let quality = parameters.get("q").map_or(1.0, quality);
         let version = parameters.get("version").map(|text| text.trim_matches('"'));

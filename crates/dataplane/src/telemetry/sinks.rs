@@ -1,5 +1,5 @@
-//! Sends the dataplane's own metrics to the statsd and dogstatsd sinks of the proxy's
-//! configuration. What a sink does not take is lost, and said once.
+//! Sends the dataplane's own metrics to the statsd and dogstatsd sinks of the proxy's configuration. Data that a
+//! sink does not accept is dropped; each outage is logged once.
 
 use std::convert::Infallible;
 use std::io;
@@ -16,25 +16,25 @@ use super::registry::Telemetry;
 /// How often changes are sent.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Every how many ticks all gauges are sent.
+/// All gauges are sent once per this number of ticks.
 const FULL: u64 = 10;
 
-/// Largest datagram, in bytes: what fits the usual Ethernet.
+/// Maximum size of a datagram in bytes: fits the usual Ethernet MTU.
 const DATAGRAM: usize = 1_400;
 
-/// How long a sink that failed is left alone.
+/// How long a failed sink is skipped.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// A sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sink {
-    /// What it understands.
+    /// Its protocol.
     pub dialect: Dialect,
-    /// Where it is.
+    /// Its address.
     pub address: SinkAddress,
 }
 
-/// Pushes to the sinks until the scope of `spawner` stops; what changed last is sent then.
+/// Pushes to the sinks until the scope of `spawner` stops, with a final push at the end.
 pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
     if sinks.is_empty() {
         return;
@@ -59,7 +59,7 @@ pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
     });
 }
 
-/// A socket that never waits, connected to the sink.
+/// Opens a non-blocking socket connected to the sink.
 fn open(address: &SinkAddress) -> io::Result<Socket> {
     let (domain, address) = match address {
         SinkAddress::Udp(address) => (Domain::for_address(*address), (*address).into()),
@@ -71,11 +71,11 @@ fn open(address: &SinkAddress) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What sends to one sink.
+/// Sends to one sink.
 struct Outlet {
     sink: Sink,
     socket: Option<Socket>,
-    /// Left alone until then.
+    /// Skipped until then.
     until: Instant,
     /// Whether its failure was logged.
     logged: bool,
@@ -120,7 +120,7 @@ impl Outlet {
         };
         for datagram in datagrams {
             match socket.send(datagram.as_bytes()) {
-                // A sink whose queue is full loses this.
+                // If the sink's queue is full, the data is dropped.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => _ = sent?,
             }

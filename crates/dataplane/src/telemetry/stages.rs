@@ -1,4 +1,4 @@
-//! How long the start took, stage by stage, from the start of the program.
+//! Duration of the start by stage, measured from the start of the program.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::families::family;
 
-/// A point that every start reaches, in this order.
+/// A stage of the start, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// All listeners are bound.
@@ -36,7 +36,7 @@ impl Stage {
     }
 }
 
-/// The stages that were reached. Copies share them.
+/// The stages reached so far. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Stages {
     started: Instant,
@@ -51,7 +51,7 @@ impl Stages {
         }
     }
 
-    /// Notes that a stage was reached now. Only the first time counts.
+    /// Records that a stage was reached now. Repeated calls have no effect.
     pub fn reached(&self, stage: Stage) {
         let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
         if reached.iter().all(|(other, _)| *other != stage) {
@@ -59,14 +59,14 @@ impl Stages {
         }
     }
 
-    /// Name and time of every stage that was reached, in their order.
+    /// Name and time of each reached stage, in order.
     pub fn all(&self) -> Vec<(&'static str, Duration)> {
         let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
         let named = |(stage, elapsed): &(Stage, Duration)| (stage.name(), *elapsed);
         reached.iter().map(named).collect()
     }
 
-    /// The same as metrics.
+    /// The times as metrics.
     pub(super) fn family(&self) -> MetricFamily {
         let all = self.all().into_iter();
         family(

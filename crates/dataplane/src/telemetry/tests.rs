@@ -15,7 +15,7 @@ use tokio::time::{Instant, advance};
 
 use super::*;
 
-/// What a reader of the text format makes of a page.
+/// Parses a page like a reader of the text format.
 pub(super) fn read(page: &str) -> Result<String, Broken> {
     let (mut merge, mut out) = (Merge::default(), Vec::new());
     merge.begin(Format::Text);
@@ -24,8 +24,8 @@ pub(super) fn read(page: &str) -> Result<String, Broken> {
     Ok(String::from_utf8(out).unwrap())
 }
 
-/// Answers every connection with these bytes and closes it; `{path}` and `{accept}` stand for what
-/// it was asked. Bytes without an end are sent again and again after the answer.
+/// Sends these bytes on every connection and closes it; `{path}` and `{accept}` are replaced by values of the
+/// request. `endless` is repeated after the answer.
 async fn page_then(scope: &Scope, answer: &'static str, endless: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -176,9 +176,9 @@ async fn a_source_that_fails_is_cut_at_a_line_and_leaves_the_others_alone() {
         line.unwrap_or_else(|| panic!("no remark about {name} in\n{text}"))
     };
     assert!(remark("missing").ends_with("status 404 Not Found"));
-    assert!(remark("welcome").ends_with("line 1 is no metric"));
+    assert!(remark("welcome").ends_with("line 1 is not a metric"));
     assert!(remark("lost").contains("redirects") && remark("closed").contains("refused"));
-    // The page is one that readers take.
+    // Readers accept the page.
     read(&text).unwrap();
 }
 
@@ -270,7 +270,7 @@ async fn readers_that_do_not_read_keep_nobody_out() {
         "nobody has waited for long"
     );
     advance(Duration::from_secs(5)).await;
-    // Who reads does not make room.
+    // A page that is being read is not evicted.
     pages[0].next().await.unwrap().unwrap();
     let _fifth = merger.page(None, hour).expect("one makes room");
     let mut whole = Vec::new();
@@ -312,7 +312,7 @@ async fn a_page_that_is_cut_off_does_not_look_whole() {
     assert!(rest.last().unwrap().is_err(), "it looks whole");
 }
 
-/// Head and body of an answer, which ends with the connection.
+/// Headers and body of a response, which ends with the connection.
 async fn ask(address: SocketAddr, path: &str, headers: &str) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n{headers}\r\n");
@@ -344,7 +344,7 @@ async fn servers_negotiate_format_and_compression() {
     };
     start(endpoints, telemetry, merger, &scope.spawner());
 
-    // Envoy speaks text only, and so does the merged page.
+    // Envoy serves only text, and so does the merged page.
     for (address, path, open) in [
         (endpoints.own, "/any", true),
         (endpoints.merged, "/stats/prometheus", false),

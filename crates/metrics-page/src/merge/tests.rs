@@ -87,7 +87,7 @@ fn what_has_not_the_shape_of_a_sample_is_none() {
         "connected to port 1",
         "\u{e4} 1",
     ] {
-        assert_eq!(text(&[line]), "# line 1 is no metric\n", "{line}");
+        assert_eq!(text(&[line]), "# line 1 is not a metric\n", "{line}");
     }
 }
 
@@ -103,7 +103,7 @@ fn a_source_is_cut_at_the_first_line_that_is_no_metric() {
     let half = "good 1\nbad\ngood 2\n";
     assert_eq!(
         text(&[html, half, "last 1"]),
-        "# line 1 is no metric\ngood 1\n# line 2 is no metric\nlast 1\n"
+        "# line 1 is not a metric\ngood 1\n# line 2 is not a metric\nlast 1\n"
     );
     let mut merge = Merge::default();
     let mut out = Vec::new();
@@ -153,7 +153,7 @@ fn families_beyond_the_limit_are_untyped_and_memory_stays_the_same() {
     }
     assert_eq!(merge.families.len(), FAMILIES);
     // A line and the table are all that is held.
-    assert!(merge.begun.capacity() <= 2 * LINE_LIMIT);
+    assert!(merge.partial.capacity() <= 2 * LINE_LIMIT);
     assert!(merge.families.capacity() <= 2 * FAMILIES);
 }
 
@@ -166,7 +166,7 @@ fn an_openmetrics_page_without_its_end_is_not_whole() {
     );
     for line in [" a 1", "a  1", "a 1 NaN", "a 1 "] {
         let page = format!("{line}\n# EOF\n");
-        assert_eq!(from_open(&page), "# line 1 is no metric\n", "{line}");
+        assert_eq!(from_open(&page), "# line 1 is not a metric\n", "{line}");
     }
 }
 
@@ -195,11 +195,11 @@ fn remarks_are_one_short_line() {
 /// Whether no family's metadata is there twice, and every line is a sample or metadata.
 fn is_sound(page: &[u8]) -> Result<(), TestCaseError> {
     let page = std::str::from_utf8(page).unwrap();
-    let mut said = std::collections::HashSet::new();
+    let mut seen = std::collections::HashSet::new();
     for line in page.lines().filter(|line| !is_remark(line.as_bytes())) {
         match line.strip_prefix('#').map(Metadata::parse) {
             Some(Some(Metadata { word, family, .. })) => {
-                prop_assert!(said.insert((word, family)), "twice: {}", line);
+                prop_assert!(seen.insert((word, family)), "twice: {}", line);
             }
             Some(None) => return Err(TestCaseError::fail(format!("{line:?} says nothing"))),
             None => prop_assert!(is_sample(line.as_bytes()), "no metric: {}", line),
