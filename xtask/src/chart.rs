@@ -38,7 +38,7 @@ const REFUSED: [(&[&str], &str); 23] = [
             "global.adminPartitions.enabled=true",
             "global.adminPartitions.name=east",
         ],
-        "must be \"default\" where the chart runs the servers",
+        "must be \"default\" if the chart runs the servers",
     ),
     (
         &["connectInject.consulNamespaces.consulDestinationNamespace=*"],
@@ -69,7 +69,7 @@ const REFUSED: [(&[&str], &str); 23] = [
     ),
     (
         &["server.etcd.user=legate"],
-        "server.etcd.user and server.etcd.password.secretName need each other",
+        "server.etcd.user and server.etcd.password.secretName require each other",
     ),
     (
         &["server.enabled=true", "externalServers.enabled=true"],
@@ -106,11 +106,11 @@ const REFUSED: [(&[&str], &str); 23] = [
     ),
     (
         &["global.tls.caCert.secretName=ca"],
-        "global.tls.caCert.secretName and server.serverCert.secretName need each other",
+        "global.tls.caCert.secretName and server.serverCert.secretName require each other",
     ),
     (
         &["connectInject.enabled=false"],
-        "nobody makes the servers' certificate",
+        "there is no certificate for the servers",
     ),
     (
         &["global.name=a-name-that-makes-names-which-kubernetes-refuses"],

@@ -1,4 +1,4 @@
-{{/* What the schema cannot say. Nothing is rendered here; the name that every object has asks for it. */}}
+{{/* Checks that the schema cannot express. Renders nothing. Included by the helper for names, so always run. */}}
 {{- define "legate.check" -}}
 {{- $v := .Values -}}
 {{- $servers := include "legate.servers" . -}}
@@ -18,14 +18,14 @@
 {{- fail "server.etcd.endpoints needs server.encryptionKey.secretName: all servers have the same key (openssl rand -hex 32)" -}}
 {{- end -}}
 {{- if ne (empty $v.server.etcd.user) (empty $v.server.etcd.password.secretName) -}}
-{{- fail "server.etcd.user and server.etcd.password.secretName need each other" -}}
+{{- fail "server.etcd.user and server.etcd.password.secretName require each other" -}}
 {{- end -}}
 {{- if and $servers $v.global.tls.enabled -}}
 {{- if ne (empty $v.global.tls.caCert.secretName) (empty $v.server.serverCert.secretName) -}}
-{{- fail "global.tls.caCert.secretName and server.serverCert.secretName need each other: the operator signs with no authority but its own" -}}
+{{- fail "global.tls.caCert.secretName and server.serverCert.secretName require each other: the operator signs only with its own CA" -}}
 {{- end -}}
 {{- if and (include "legate.managedCa" .) (not (include "legate.operator" .)) -}}
-{{- fail "without the operator (connectInject.enabled) nobody makes the servers' certificate: set global.tls.caCert.secretName and server.serverCert.secretName, or global.tls.enabled to false" -}}
+{{- fail "without the operator (connectInject.enabled) there is no certificate for the servers: set global.tls.caCert.secretName and server.serverCert.secretName, or global.tls.enabled to false" -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.externalServers.enabled $v.global.tls.enabled (not $v.externalServers.useSystemRoots) (not $v.global.tls.caCert.secretName) -}}
@@ -36,7 +36,7 @@
 {{- fail "global.acls.manageSystemACLs with external servers needs global.acls.bootstrapToken.secretName" -}}
 {{- end -}}
 {{- if not $v.externalServers.k8sAuthMethodHost -}}
-{{- fail "global.acls.manageSystemACLs with external servers needs externalServers.k8sAuthMethodHost: the address of this cluster's API server, as the servers see it" -}}
+{{- fail "global.acls.manageSystemACLs with external servers needs externalServers.k8sAuthMethodHost: the address of this cluster's API server, at which the servers reach it" -}}
 {{- end -}}
 {{- end -}}
 {{- if $v.global.adminPartitions.enabled -}}
@@ -44,7 +44,7 @@
 {{- fail "global.adminPartitions.enabled needs global.enableConsulNamespaces" -}}
 {{- end -}}
 {{- if and $servers (ne $v.global.adminPartitions.name "default") -}}
-{{- fail "global.adminPartitions.name must be \"default\" where the chart runs the servers: another partition is another cluster, with externalServers" -}}
+{{- fail "global.adminPartitions.name must be \"default\" if the chart runs the servers: other partitions are other clusters, with externalServers" -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.global.metrics.serviceMonitor.enabled (not $v.global.metrics.enabled) -}}
