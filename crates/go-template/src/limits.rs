@@ -1,4 +1,4 @@
-//! How much a template may be, and may use.
+//! Limits on templates and their execution.
 
 /// The maximum size of a template in bytes.
 pub const MAX_TEMPLATE: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Ids of what `acl` is about, of which people give the beginning, or a name that Consul knows.
+//! Resolves ids of ACL objects that are abbreviated, or given by a name that Consul defines.
 
 use anyhow::{anyhow, bail};
 

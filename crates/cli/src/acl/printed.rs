@@ -1,4 +1,4 @@
-//! How the commands of `acl` print what servers answer.
+//! Prints the results of `acl` commands as text or JSON.
 
 use clap::Args;
 use serde_json::Value;

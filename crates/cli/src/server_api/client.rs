@@ -1,4 +1,4 @@
-//! A server that is asked, the questions to it, and its answers.
+//! The HTTP client for a server: builds requests, sends them and checks responses.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Why an attempt has not reached its end, and whether it is tried again.
+//! Why an attempt did not complete, and whether it is retried.
 
 use http::StatusCode;
 

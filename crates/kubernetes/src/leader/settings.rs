@@ -1,4 +1,4 @@
-//! Which lease to hold, and its times.
+//! Settings of leader election: the Lease and its timing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a server answers, whatever it was asked.
+//! A response of a server.
 
 use bytes::Bytes;
 use http::StatusCode;

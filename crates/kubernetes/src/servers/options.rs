@@ -1,4 +1,4 @@
-//! Where the servers are, and what requests are made with.
+//! Options for requests to the servers.
 
 use std::path::PathBuf;
 

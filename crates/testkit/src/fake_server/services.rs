@@ -157,7 +157,7 @@ impl Follow {
         }
     }
 
-    /// The next message. A list that was set before an end is sent before it.
+    /// The next message. The latest list is sent before the end of the stream.
     async fn next(&mut self) -> Option<Result<WatchServersResponse, Status>> {
         loop {
             let watched = self.watched.borrow_and_update().clone();

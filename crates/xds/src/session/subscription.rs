@@ -476,7 +476,7 @@ impl Subscription {
         }
         // Envoy itself drops named resources that it no longer needs; a removal would only take routes
         // away from listeners that still use them. Endpoints are an exception: Envoy keeps those that it
-        // has, but waits for missing ones, and accepts no other cluster until it is told that they do not
+        // has, but waits for missing ones, and accepts no other cluster until a removal reports that they do not
         // exist.
         let is_gone = |name: &str| !current.contains_key(name) && !keeps(name);
         if part.has_removals() && self.wildcard {

@@ -1,4 +1,4 @@
-//! Which sidecar a command is about: the pod that is named, and what is found in it.
+//! Selects the sidecar of a command: finds the pod and its dataplane.
 
 use anyhow::{Context, bail};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! What the types of a spec have in common, and how they are declared.
+//! The trait of all specs, and the macro that declares their types.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

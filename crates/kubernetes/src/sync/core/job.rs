@@ -1,4 +1,4 @@
-//! What is handed out to be done, how it can end, and what people are told.
+//! The jobs of the driver, their outcomes, and the events for users.
 
 use std::collections::BTreeMap;
 
