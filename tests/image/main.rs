@@ -201,7 +201,7 @@ async fn assert_ends(mut container: Container) {
     // The lack of shared memory is logged once, with its effect on restarts of Envoy.
     let lines = log
         .lines()
-        .filter(|line| !line.contains("a plain restart is used"));
+        .filter(|line| !line.contains("a cold restart is used"));
     for line in lines {
         for trouble in ["Read-only file system", "Permission denied", "panicked"] {
             assert!(!line.contains(trouble), "{log}");

@@ -129,7 +129,7 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
         );
     }
     if let Some(obstacle) = &now.obstacle {
-        text += &format!("; it was a plain restart: {obstacle}");
+        text += &format!("; it was a cold restart: {obstacle}");
     }
     Some((StatusCode::OK, text))
 }

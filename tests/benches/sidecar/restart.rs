@@ -24,10 +24,7 @@ const API: ServiceSpec = ServiceSpec {
 /// The number of sidecars of each kind. An Envoy is killed once it counts as healthy, which takes
 /// 10 s, so several are used in turn.
 const EACH: usize = 3;
-const INSTANCES: [[&str; EACH]; 2] = [
-    ["hot-1", "hot-2", "hot-3"],
-    ["plain-1", "plain-2", "plain-3"],
-];
+const INSTANCES: [[&str; EACH]; 2] = [["hot-1", "hot-2", "hot-3"], ["cold-1", "cold-2", "cold-3"]];
 
 /// The number of hot restarts: each waits until the previous one has released its parent.
 const HAND_OVERS: usize = 3;
@@ -165,7 +162,7 @@ impl Bench {
         }
         finish(loads).await;
         let title = format!(
-            "Envoy replaced {} times hot and {kills} times plain, no server",
+            "Envoy replaced {} times hot and {kills} times cold, no server",
             HAND_OVERS * EACH
         );
         let columns = columns();
@@ -217,7 +214,7 @@ async fn finish(loads: [Vec<Load>; 2]) {
 }
 
 fn columns() -> [Program; 2] {
-    ["hot restart", "plain restart"].map(|name| Program {
+    ["hot restart", "cold restart"].map(|name| Program {
         name,
         path: PathBuf::new(),
     })

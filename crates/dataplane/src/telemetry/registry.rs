@@ -21,7 +21,7 @@ use super::stages::Stages;
 fn label(kind: RestartKind) -> &'static str {
     match kind {
         RestartKind::Hot => "hot",
-        RestartKind::Cold => "plain",
+        RestartKind::Cold => "cold",
         RestartKind::Crash => "crash",
     }
 }

@@ -149,7 +149,7 @@ fn names(page: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_metric_has_the_name_that_the_list_says() {
+async fn every_metric_has_its_documented_name() {
     let certificates = TestCa::new();
     let files = certificates.server(&["localhost"]);
     let flags = [
@@ -193,7 +193,7 @@ async fn every_metric_has_the_name_that_the_list_says() {
         "consul_dataplane_xds_responses_total{answer=\"ack\",type=\"clusters\"} 1\n",
         "consul_dataplane_envoy_restarts_total{kind=\"crash\"} 0\n",
         "consul_dataplane_envoy_restarts_total{kind=\"hot\"} 0\n",
-        "consul_dataplane_envoy_restarts_total{kind=\"plain\"} 0\n",
+        "consul_dataplane_envoy_restarts_total{kind=\"cold\"} 0\n",
         "consul_dataplane_startup_stage_seconds{stage=\"listen\"} ",
         "consul_dataplane_startup_stage_seconds{stage=\"connect\"} ",
         "consul_dataplane_startup_stage_seconds{stage=\"bootstrap\"} ",

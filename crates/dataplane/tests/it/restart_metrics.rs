@@ -272,7 +272,7 @@ async fn pages_stay_valid_while_envoys_take_over_from_one_another_under_load() {
 }
 
 #[tokio::test]
-async fn a_plain_restart_begins_anew_and_is_counted_as_one() {
+async fn a_cold_restart_resets_counters_and_is_counted_as_cold() {
     let place = Place::new();
     let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
     metrics(place, &telemetry, &scope).await;
@@ -297,7 +297,7 @@ async fn a_plain_restart_begins_anew_and_is_counted_as_one() {
         assert!(value(place, REQUESTS).await < 2.0);
         let text = telemetry.render();
         for line in [
-            "kind=\"plain\"} 1\n",
+            "kind=\"cold\"} 1\n",
             "kind=\"hot\"} 0\n",
             "kind=\"crash\"} 0\n",
         ] {

@@ -110,7 +110,7 @@ fn log_obstacle(logged: &watch::Sender<Option<String>>, obstacle: Option<String>
     if let Some(reason) = reason {
         tracing::info!(
             reason,
-            "envoy cannot be restarted hot, a plain restart is used"
+            "envoy cannot be restarted hot, a cold restart is used"
         );
     }
 }
