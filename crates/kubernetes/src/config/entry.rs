@@ -1,7 +1,7 @@
 //! Converts a resource to its config entry. Pure.
 
 use kube::core::DynamicObject;
-use legate_model::DEFAULT_TENANCY;
+use legate_model::{ConfigKind, DEFAULT_TENANCY};
 use serde_json::{Map, Value, json};
 
 use super::kinds::{Kind, Naming};
@@ -44,7 +44,7 @@ pub fn place(kind: &Kind, resource: &DynamicObject, tenants: &Tenants) -> Option
     let kubernetes = resource.metadata.namespace.as_deref().unwrap_or_default();
     let own = || tenants.namespace(kubernetes);
     let namespace = match kind.naming {
-        _ if kind.of_partition() => tenants.default_namespace(),
+        _ if kind.entry.is_of_partition() => tenants.default_namespace(),
         Naming::Destination => match named_namespace(resource) {
             Some(named) if tenants.has_namespaces() => Some(named),
             Some(named) if named != DEFAULT_TENANCY => return None,
@@ -112,9 +112,9 @@ pub fn entry(
     if let Some(namespace) = &namespace {
         body.insert("Namespace".into(), namespace.as_str().into());
     }
-    body.insert("Kind".into(), kind.entry.into());
+    body.insert("Kind".into(), kind.entry.as_str().into());
     // The kind implies the name, and Consul has no such field there.
-    if kind.entry != "mesh" {
+    if kind.entry != ConfigKind::Mesh {
         body.insert("Name".into(), name.clone().into());
     }
     body.insert(
@@ -122,7 +122,7 @@ pub fn entry(
         json!({ SOURCE: "kubernetes", SOURCE_DATACENTER: datacenter }),
     );
     Ok(Entry {
-        kind: kind.entry,
+        kind: kind.entry.as_str(),
         name,
         namespace,
         partition: tenants.partition().map(str::to_owned),

@@ -1,6 +1,7 @@
 //! The kinds of custom resources: their names in Kubernetes and their kinds of config entries.
 
 use kube::core::{ApiResource, GroupVersionKind};
+use legate_model::ConfigKind;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
@@ -33,8 +34,8 @@ pub struct Kind {
     pub plural: &'static str,
     /// Its abbreviation for `kubectl get`.
     pub short_name: Option<&'static str>,
-    /// The kind of config entry, such as `service-defaults`.
-    pub entry: &'static str,
+    /// The kind of config entry.
+    pub entry: ConfigKind,
     /// How its entries are named.
     pub naming: Naming,
     /// Whether the entry is about one service that needs a virtual IP, so that the entry applies to
@@ -64,13 +65,13 @@ fn fields<T: Spec>(spec: &Value) -> Result<Value, String> {
 }
 
 macro_rules! kinds {
-    ($($name:literal, $plural:literal, $short:expr, $entry:literal, $naming:expr, $virtual_ip:literal: $spec:ident;)+) => {
+    ($($name:literal, $plural:literal, $short:expr, $entry:ident, $naming:expr, $virtual_ip:literal: $spec:ident;)+) => {
         /// Every kind.
         pub static KINDS: [Kind; [$($name),+].len()] = [$(Kind {
             name: $name,
             plural: $plural,
             short_name: $short,
-            entry: $entry,
+            entry: ConfigKind::$entry,
             naming: $naming,
             virtual_ip: $virtual_ip,
             schema: <spec::$spec as JsonSchema>::json_schema,
@@ -80,25 +81,25 @@ macro_rules! kinds {
 }
 
 kinds! {
-    "ServiceDefaults", "servicedefaults", Some("service-defaults"), "service-defaults",
+    "ServiceDefaults", "servicedefaults", Some("service-defaults"), ServiceDefaults,
         Naming::Resource, true: ServiceDefaultsSpec;
-    "ProxyDefaults", "proxydefaults", Some("proxy-defaults"), "proxy-defaults",
+    "ProxyDefaults", "proxydefaults", Some("proxy-defaults"), ProxyDefaults,
         Naming::Only("global"), false: ProxyDefaultsSpec;
-    "Mesh", "meshes", None, "mesh", Naming::Only("mesh"), false: MeshSpec;
-    "ServiceIntentions", "serviceintentions", Some("service-intentions"), "service-intentions",
+    "Mesh", "meshes", None, Mesh, Naming::Only("mesh"), false: MeshSpec;
+    "ServiceIntentions", "serviceintentions", Some("service-intentions"), ServiceIntentions,
         Naming::Destination, true: ServiceIntentionsSpec;
-    "ServiceResolver", "serviceresolvers", Some("service-resolver"), "service-resolver",
+    "ServiceResolver", "serviceresolvers", Some("service-resolver"), ServiceResolver,
         Naming::Resource, true: ServiceResolverSpec;
-    "ServiceRouter", "servicerouters", Some("service-router"), "service-router",
+    "ServiceRouter", "servicerouters", Some("service-router"), ServiceRouter,
         Naming::Resource, true: ServiceRouterSpec;
-    "ServiceSplitter", "servicesplitters", Some("service-splitter"), "service-splitter",
+    "ServiceSplitter", "servicesplitters", Some("service-splitter"), ServiceSplitter,
         Naming::Resource, true: ServiceSplitterSpec;
-    "ExportedServices", "exportedservices", Some("exported-services"), "exported-services",
+    "ExportedServices", "exportedservices", Some("exported-services"), ExportedServices,
         Naming::Partition, false: ExportedServicesSpec;
-    "JWTProvider", "jwtproviders", None, "jwt-provider", Naming::Resource, false: JwtProviderSpec;
-    "IngressGateway", "ingressgateways", Some("ingress-gateway"), "ingress-gateway",
+    "JWTProvider", "jwtproviders", None, JwtProvider, Naming::Resource, false: JwtProviderSpec;
+    "IngressGateway", "ingressgateways", Some("ingress-gateway"), IngressGateway,
         Naming::Resource, false: IngressGatewaySpec;
-    "TerminatingGateway", "terminatinggateways", Some("terminating-gateway"), "terminating-gateway",
+    "TerminatingGateway", "terminatinggateways", Some("terminating-gateway"), TerminatingGateway,
         Naming::Resource, false: TerminatingGatewaySpec;
 }
 
@@ -107,15 +108,6 @@ impl Kind {
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Kind> {
         KINDS.iter().find(|kind| kind.name == name)
-    }
-
-    /// Whether the entry is about a whole partition; it is stored in the namespace `default`.
-    #[must_use]
-    pub fn of_partition(&self) -> bool {
-        matches!(
-            self.entry,
-            "proxy-defaults" | "mesh" | "exported-services" | "jwt-provider"
-        )
     }
 
     /// The resource description for requests to the API server.

@@ -262,7 +262,9 @@ impl Context {
             return done;
         }
         let (name, namespace) = (&place.name, place.namespace.as_deref());
-        let read = self.servers.config_entry(self.kind.entry, name, namespace);
+        let read = self
+            .servers
+            .config_entry(self.kind.entry.as_str(), name, namespace);
         let found = match read.await {
             Ok(found) => found,
             Err(error) if is_unknown_kind(&error) => return done,
@@ -281,7 +283,7 @@ impl Context {
 
     /// Returns `false` if the entry was changed since it was read.
     async fn delete(&self, place: &Place, index: u64) -> Result<bool, ServersError> {
-        let path = Path::of(["config", self.kind.entry, place.name.as_str()]);
+        let path = Path::of(["config", self.kind.entry.as_str(), place.name.as_str()]);
         let path = path.with("cas", &index.to_string());
         let path = path.in_namespace(place.namespace.as_deref());
         let answer = self.servers.request(Method::DELETE, &path, None).await?;

@@ -175,7 +175,7 @@ async fn every_kind_is_watched() {
         };
         world.until(kind.name, written).await;
         assert!(
-            world.servers.entry(kind.entry, name).is_some(),
+            world.servers.entry(kind.entry.as_str(), name).is_some(),
             "{}",
             kind.name
         );

@@ -74,7 +74,7 @@ fn manifests_become_these_entries() {
 fn every_field_becomes_this_entry() {
     for kind in &KINDS {
         golden(
-            &format!("every-field-{}", kind.entry),
+            &format!("every-field-{}", kind.entry.as_str()),
             &convert(kind, full(kind)).unwrap().body,
         );
     }
@@ -111,7 +111,7 @@ fn same_fields(path: &str, spec: &Value, entry: &Value) {
 
 fn check(kind: &Kind, mut spec: Value, entry: Entry) {
     let mut fields: Map<String, Value> = entry.body.as_object().unwrap().clone();
-    assert_eq!(fields.remove("Kind").unwrap(), kind.entry);
+    assert_eq!(fields.remove("Kind").unwrap(), kind.entry.as_str());
     assert_eq!(
         fields.remove("Meta").unwrap(),
         json!({
