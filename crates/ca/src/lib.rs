@@ -13,7 +13,6 @@ mod authority;
 mod config;
 mod error;
 mod first;
-mod kept;
 mod leaf;
 mod leaves;
 mod limit;
@@ -21,16 +20,17 @@ mod manager;
 mod provider;
 mod renewal;
 mod rotation;
+mod service_leaves;
 mod settings;
 
 pub use authority::{Ca, CheckedRequest};
 pub use config::{CaConfig, ProviderKeys};
 pub use error::{CaError, LeafEnded};
-pub use kept::ServiceLeaves;
 pub use leaf::Leaf;
 pub use leaves::{LeafStore, LeafWatch};
 pub use manager::CaManager;
 pub use renewal::renewal_time;
+pub use service_leaves::ServiceLeaves;
 
 #[cfg(test)]
 mod tests;

@@ -24,12 +24,12 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ServiceLeaves {
     ca: Ca,
     leaves: LeafStore,
-    kept: Arc<Mutex<HashMap<ServiceName, Kept>>>,
+    cached: Arc<Mutex<HashMap<ServiceName, CachedLeaf>>>,
 }
 
-struct Kept {
+struct CachedLeaf {
     watch: LeafWatch,
-    asked: Instant,
+    last_request: Instant,
 }
 
 impl std::fmt::Debug for ServiceLeaves {
@@ -42,8 +42,8 @@ impl ServiceLeaves {
     /// A cache for leaves of this CA, shared with those of proxies.
     #[must_use]
     pub fn new(ca: Ca, leaves: LeafStore) -> ServiceLeaves {
-        let kept = Arc::default();
-        ServiceLeaves { ca, leaves, kept }
+        let cached = Arc::default();
+        ServiceLeaves { ca, leaves, cached }
     }
 
     /// The leaf of a service. If `seen` is the index of the current leaf, waits for the next one
@@ -93,32 +93,32 @@ impl ServiceLeaves {
             self.ca.turn().await?;
         }
         let watch = self.leaves.watch(service);
-        let mut kept = self.lock();
+        let mut cached = self.lock();
         let now = Instant::now();
-        kept.retain(|_, kept| now.duration_since(kept.asked) < RETENTION);
-        if kept.len() >= MAX_CACHED {
-            let oldest = kept.iter().min_by_key(|(_, kept)| kept.asked);
+        cached.retain(|_, leaf| now.duration_since(leaf.last_request) < RETENTION);
+        if cached.len() >= MAX_CACHED {
+            let oldest = cached.iter().min_by_key(|(_, leaf)| leaf.last_request);
             if let Some(name) = oldest.map(|(name, _)| name.clone()) {
-                kept.remove(&name);
+                cached.remove(&name);
             }
         }
-        let one = Kept {
+        let one = CachedLeaf {
             watch: watch.clone(),
-            asked: now,
+            last_request: now,
         };
-        kept.insert(service.clone(), one);
+        cached.insert(service.clone(), one);
         Ok(watch)
     }
 
     fn known(&self, service: &ServiceName) -> Option<LeafWatch> {
-        let mut kept = self.lock();
-        let known = kept.get_mut(service)?;
-        known.asked = Instant::now();
+        let mut cached = self.lock();
+        let known = cached.get_mut(service)?;
+        known.last_request = Instant::now();
         Some(known.watch.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ServiceName, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ServiceName, CachedLeaf>> {
         // Every change of the map is complete before a panic is possible.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
