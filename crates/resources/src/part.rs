@@ -18,7 +18,7 @@ use crate::listener::Bind;
 use crate::memo::Memo;
 use crate::names;
 use crate::resource_type::Type;
-use crate::upstream::Leads;
+use crate::upstream::UpstreamTarget;
 
 /// A resource that was made.
 #[derive(Clone, Debug)]
@@ -73,11 +73,11 @@ pub(crate) struct Unit {
     /// Earlier versions that remain in use.
     pub(crate) kept: Vec<Kept>,
     /// The last good target of its upstream, while it remains in use by a part in another unit.
-    led: Option<Box<Led>>,
+    kept_target: Option<Box<LastTarget>>,
 }
 
 /// The target of an upstream, with its protocol.
-pub(crate) type Led = (Protocol, Leads);
+pub(crate) type LastTarget = (Protocol, UpstreamTarget);
 
 /// An earlier version of a resource.
 #[derive(Clone, Debug)]
@@ -138,10 +138,10 @@ impl Unit {
     }
 
     /// The resource that an upstream's target refers to.
-    fn version_of(&self, led: &Led) -> Option<Kept> {
-        match &led.1 {
-            Leads::Cluster(name) => self.version(Type::Cluster, name),
-            Leads::Routes(name) => self.version(Type::Routes, name),
+    fn version_of(&self, target: &LastTarget) -> Option<Kept> {
+        match &target.1 {
+            UpstreamTarget::Cluster(name) => self.version(Type::Cluster, name),
+            UpstreamTarget::Routes(name) => self.version(Type::Routes, name),
         }
     }
 
@@ -190,7 +190,7 @@ pub(crate) struct UnitBuilder<'a> {
     extensions: Option<Arc<Extensions>>,
     same_extensions: bool,
     upstream: Option<Box<str>>,
-    led: Option<Box<Led>>,
+    kept_target: Option<Box<LastTarget>>,
 }
 
 impl<'a> UnitBuilder<'a> {
@@ -210,7 +210,7 @@ impl<'a> UnitBuilder<'a> {
             extensions: None,
             same_extensions: true,
             upstream: None,
-            led: None,
+            kept_target: None,
         }
     }
 
@@ -357,13 +357,16 @@ impl<'a> UnitBuilder<'a> {
 
     /// Keeps the last good target of the upstream, with its resources. `last` returns the target in
     /// the last snapshot. `None` if there never was one.
-    pub(crate) fn keep_led(&mut self, last: impl FnOnce() -> Option<Led>) -> Option<&Led> {
+    pub(crate) fn keep_target(
+        &mut self,
+        last: impl FnOnce() -> Option<LastTarget>,
+    ) -> Option<&LastTarget> {
         let previous = self.previous?;
-        self.led = previous.led.clone().or_else(|| {
-            let led = last().filter(|led| previous.version_of(led).is_some());
-            led.map(Box::new)
+        self.kept_target = previous.kept_target.clone().or_else(|| {
+            let target = last().filter(|target| previous.version_of(target).is_some());
+            target.map(Box::new)
         });
-        self.led.as_deref()
+        self.kept_target.as_deref()
     }
 
     /// Reuses all parts of the previous unit, if there is one. No part may be added after that.
@@ -405,7 +408,7 @@ impl<'a> UnitBuilder<'a> {
         Arc::new(Unit {
             parts: self.parts,
             kept,
-            led: self.led,
+            kept_target: self.kept_target,
         })
     }
 
@@ -431,8 +434,9 @@ impl<'a> UnitBuilder<'a> {
                 name.is_some_and(|name| one.is(part.kind, name))
             })
         };
-        let led = self.led.as_ref().and_then(|led| previous.version_of(led));
-        kept.extend(led.filter(|one| !is_made(one)));
+        let target = self.kept_target.as_ref();
+        let target = target.and_then(|target| previous.version_of(target));
+        kept.extend(target.filter(|one| !is_made(one)));
         let mut place = 0;
         while let Some(one) = kept.get(place).cloned() {
             for other in previous.versions().filter(|other| one.refers_to(other)) {

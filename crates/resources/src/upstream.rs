@@ -47,14 +47,14 @@ pub(crate) enum ClusterKind<'a> {
 
 /// The target of an upstream's traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Leads {
+pub(crate) enum UpstreamTarget {
     /// A single cluster.
     Cluster(String),
     /// The routes of this name.
     Routes(String),
 }
 
-impl Leads {
+impl UpstreamTarget {
     /// The name of its routes, if it has any.
     pub(crate) fn routes(&self) -> Option<&str> {
         match self {
@@ -117,11 +117,11 @@ impl<'a> UpstreamPlan<'a> {
 
     /// # Errors
     /// As [`UpstreamPlan::chain`].
-    pub(crate) fn leads(&self, memo: &Memo) -> Result<Leads, GenerateError> {
+    pub(crate) fn target(&self, memo: &Memo) -> Result<UpstreamTarget, GenerateError> {
         let chain = self.chain()?;
         Ok(match only_cluster(memo, self.upstream) {
-            Some(cluster) if !has_routes(chain) => Leads::Cluster(cluster),
-            _ => Leads::Routes(self.id.clone()),
+            Some(cluster) if !has_routes(chain) => UpstreamTarget::Cluster(cluster),
+            _ => UpstreamTarget::Routes(self.id.clone()),
         })
     }
 }

@@ -24,7 +24,7 @@ use crate::retry;
 use crate::route;
 use crate::settings::Settings;
 use crate::tls::TlsSettings;
-use crate::upstream::Leads;
+use crate::upstream::UpstreamTarget;
 
 /// The maximum number of distinct ports of services outside the mesh. One listener repeats the
 /// chains of all services in the mesh for each of these ports, so that it could become too large
@@ -258,7 +258,7 @@ impl<'a> Egress<'a, '_> {
             chains.push(Chain {
                 filter: cluster.clone(),
                 id: cluster.clone(),
-                leads: Leads::Cluster(cluster),
+                target: UpstreamTarget::Cluster(cluster),
                 protocol: Protocol::Tcp,
                 attempts: retry::ATTEMPTS,
                 hash_source_ip: false,
@@ -283,16 +283,16 @@ impl<'a> Egress<'a, '_> {
         let lacking = units.routes.lacking(Type::Routes).is_some();
         chains.extend(ports.into_iter().map(|(port, protocol)| {
             let routes = names::destination_routes(self.snapshot, port);
-            let (leads, protocol) = match lacking {
+            let (target, protocol) = match lacking {
                 // There is no cluster of this name, so that Envoy closes the connections. Without a
                 // chain they would bypass the gateway.
-                true => (Leads::Cluster(routes.clone()), Protocol::Tcp),
-                false => (Leads::Routes(routes.clone()), protocol),
+                true => (UpstreamTarget::Cluster(routes.clone()), Protocol::Tcp),
+                false => (UpstreamTarget::Routes(routes.clone()), protocol),
             };
             Chain {
                 filter: routes.clone(),
                 id: routes,
-                leads,
+                target,
                 protocol,
                 attempts: retry::ATTEMPTS,
                 hash_source_ip: false,
@@ -317,7 +317,7 @@ fn host_name(address: &str) -> String {
 
 fn shared(service: &Destination, address: &str) -> String {
     format!(
-        "{address}:{} of the destination {} is another one's as well, to which it leads",
+        "{address}:{} of the destination {} is also one of another destination, which gets its traffic",
         service.port, service.name
     )
 }

@@ -28,7 +28,7 @@ use crate::resource_type::Type;
 use crate::retry;
 use crate::settings::Settings;
 use crate::tls::TlsSettings;
-use crate::upstream::{Leads, UpstreamPlan};
+use crate::upstream::{UpstreamPlan, UpstreamTarget};
 
 /// A proxy in transparent mode, and its last snapshot.
 pub(super) struct Transparent<'a, 's> {
@@ -196,20 +196,20 @@ impl<'a> Transparent<'a, '_> {
         let plan = UpstreamPlan::new(self.snapshot, upstream);
         let kinds = [Type::Cluster, Type::Routes];
         let is_lacking = kinds.into_iter().any(|kind| unit.lacking(kind).is_some());
-        let led = match plan.leads(memo) {
-            Ok(leads) if !is_lacking => Some((plan.protocol(), leads)),
+        let target = match plan.target(memo) {
+            Ok(target) if !is_lacking => Some((plan.protocol(), target)),
             _ => unit
-                .keep_led(|| {
+                .keep_target(|| {
                     let last = UpstreamPlan::new(self.last?, last()?);
-                    Some((last.protocol(), last.leads(memo).ok()?))
+                    Some((last.protocol(), last.target(memo).ok()?))
                 })
                 .cloned(),
         };
         let named = self.named(upstream);
-        match led {
-            Some((protocol, leads)) => Chain {
+        match target {
+            Some((protocol, target)) => Chain {
                 protocol,
-                leads,
+                target,
                 attempts: retry::ATTEMPTS,
                 hash_source_ip: plan.hashes_source_ip(),
                 ..named
@@ -217,7 +217,7 @@ impl<'a> Transparent<'a, '_> {
             // There is no cluster of this name, so that Envoy closes the connections. Without a
             // chain they would leave the mesh.
             None => Chain {
-                leads: Leads::Cluster(plan.id),
+                target: UpstreamTarget::Cluster(plan.id),
                 ..named
             },
         }
@@ -226,7 +226,7 @@ impl<'a> Transparent<'a, '_> {
     fn to_instances(&self, upstream: &UpstreamSnapshot) -> Chain<'static> {
         let sni = names::upstream_sni(self.snapshot, &upstream.upstream);
         Chain {
-            leads: Leads::Cluster(names::passthrough_cluster(&sni)),
+            target: UpstreamTarget::Cluster(names::passthrough_cluster(&sni)),
             ..self.named(upstream)
         }
     }
@@ -235,7 +235,7 @@ impl<'a> Transparent<'a, '_> {
         Chain {
             filter: names::upstream_filter(self.snapshot, &upstream.upstream),
             id: upstream.upstream.id().to_string(),
-            leads: Leads::Cluster(String::new()),
+            target: UpstreamTarget::Cluster(String::new()),
             protocol: Protocol::Tcp,
             attempts: 1,
             hash_source_ip: false,

@@ -16,7 +16,7 @@ use crate::part::{Made, UnitBuilder, made};
 use crate::resource_type::Type;
 use crate::settings::{self, Settings};
 use crate::tls::TlsSettings;
-use crate::upstream::{self, ClusterKind, Leads, UpstreamPlan};
+use crate::upstream::{self, ClusterKind, UpstreamPlan, UpstreamTarget};
 
 /// One upstream, and its last state.
 pub(super) struct UpstreamChange<'a> {
@@ -160,7 +160,7 @@ impl<'a> UpstreamChange<'a> {
             || plan.id.clone(),
             unchanged,
             |_| {
-                let Leads::Routes(name) = plan.leads(memo)? else {
+                let UpstreamTarget::Routes(name) = plan.target(memo)? else {
                     return Ok(None);
                 };
                 // Envoy refuses requests to unknown clusters and, if configured to validate them,

@@ -29,7 +29,7 @@ use crate::memo::Memo;
 use crate::names::{ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
 use crate::settings::ProxySettings;
 use crate::telemetry::Telemetry;
-use crate::upstream::Leads;
+use crate::upstream::UpstreamTarget;
 
 /// The default port for captured traffic, the same as in Consul and in the tools that set up
 /// redirection.
@@ -42,7 +42,7 @@ pub(crate) struct Chain<'a> {
     pub(crate) filter: String,
     /// The upstream's id.
     pub(crate) id: String,
-    pub(crate) leads: Leads,
+    pub(crate) target: UpstreamTarget,
     pub(crate) protocol: Protocol,
     /// The maximum number of instances to try for a connection.
     pub(crate) attempts: u32,
@@ -115,7 +115,7 @@ pub(crate) fn listener(
         let routes: Vec<&str> = input
             .chains
             .iter()
-            .filter_map(|one| one.leads.routes())
+            .filter_map(|one| one.target.routes())
             .collect();
         Ok(encode::resource(&name, &build(&name, input), &routes))
     })?;
@@ -193,7 +193,7 @@ fn filter_chains(one: &Chain<'_>, input: &Input<'_>, ports: &BTreeSet<u16>) -> V
     let filter = upstream::filter(&FilterSettings {
         id: &one.id,
         filter: &one.filter,
-        leads: &one.leads,
+        target: &one.target,
         protocol: one.protocol,
         attempts: one.attempts,
         hash_source_ip: one.hash_source_ip,

@@ -20,7 +20,7 @@ use crate::route;
 use crate::settings::{LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls;
-use crate::upstream::{Leads, UpstreamPlan};
+use crate::upstream::{UpstreamPlan, UpstreamTarget};
 
 /// The prefix of upstreams in statistics.
 const STATS: &str = "upstream.";
@@ -29,7 +29,7 @@ const STATS: &str = "upstream.";
 struct Input<'a> {
     id: &'a str,
     filter: String,
-    leads: Leads,
+    target: UpstreamTarget,
     bind: Bind,
     protocol: Protocol,
     hash_source_ip: bool,
@@ -49,7 +49,7 @@ pub(crate) fn listener(
     let input = Input {
         id: &plan.id,
         filter: names::upstream_filter(plan.snapshot, definition),
-        leads: plan.leads(memo)?,
+        target: plan.target(memo)?,
         bind: bind.clone(),
         protocol: plan.protocol(),
         hash_source_ip: plan.hashes_source_ip(),
@@ -59,7 +59,7 @@ pub(crate) fn listener(
     };
     memo.get(&input, |input| {
         let name = format!("{}:{}", input.id, input.bind.suffix());
-        let routes = input.leads.routes();
+        let routes = input.target.routes();
         Ok(encode::resource(
             &name,
             &build(&name, input),
@@ -116,7 +116,7 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
     let filter = filter(&FilterSettings {
         id: input.id,
         filter: &input.filter,
-        leads: &input.leads,
+        target: &input.target,
         protocol: input.protocol,
         attempts: retry::ATTEMPTS,
         hash_source_ip: input.hash_source_ip,
@@ -149,7 +149,7 @@ pub(crate) struct FilterSettings<'a> {
     pub(crate) id: &'a str,
     /// Its name in statistics.
     pub(crate) filter: &'a str,
-    pub(crate) leads: &'a Leads,
+    pub(crate) target: &'a UpstreamTarget,
     pub(crate) protocol: Protocol,
     /// The maximum number of instances to try for a TCP connection.
     pub(crate) attempts: u32,
@@ -163,8 +163,8 @@ pub(crate) struct FilterSettings<'a> {
 /// The filter that forwards outbound traffic to an upstream.
 pub(crate) fn filter(settings: &FilterSettings<'_>) -> Filter {
     let stats = stats(settings.filter);
-    let routes = match settings.leads {
-        Leads::Cluster(cluster) if !settings.protocol.is_http() => {
+    let routes = match settings.target {
+        UpstreamTarget::Cluster(cluster) if !settings.protocol.is_http() => {
             let hash = settings.hash_source_ip;
             return listener::tcp_proxy(
                 &stats,
@@ -174,10 +174,10 @@ pub(crate) fn filter(settings: &FilterSettings<'_>) -> Filter {
                 settings.telemetry,
             );
         }
-        Leads::Cluster(cluster) => {
+        UpstreamTarget::Cluster(cluster) => {
             RouteSpecifier::RouteConfig(route::everything_to(cluster, settings.id, settings.filter))
         }
-        Leads::Routes(name) => RouteSpecifier::Rds(Rds {
+        UpstreamTarget::Routes(name) => RouteSpecifier::Rds(Rds {
             config_source: Some(tls::ads(settings.fetch_timeout.map(proto_duration))),
             route_config_name: name.clone(),
         }),

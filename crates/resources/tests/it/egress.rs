@@ -81,7 +81,9 @@ fn one_address_of_tcp_and_http_is_a_warning() {
     ]));
     assert_eq!(
         set.warnings(),
-        ["192.0.2.1:443 of the destination a is another one's as well, to which it leads"]
+        [
+            "192.0.2.1:443 of the destination a is also one of another destination, which gets its traffic"
+        ]
     );
 }
 
