@@ -1,4 +1,4 @@
-{{/* The prefix of all names. Names that Kubernetes makes of it have at most 63 characters. */}}
+{{/* The prefix of all names. Names that Kubernetes derives from it have at most 63 characters. */}}
 {{- define "legate.fullname" -}}
 {{- include "legate.check" . -}}
 {{- $name := .Values.global.name | default (contains "legate" .Release.Name | ternary .Release.Name (printf "%s-legate" .Release.Name)) -}}
@@ -34,7 +34,7 @@ heritage: {{ $root.Release.Service }}
 {{- end }}
 {{- end -}}
 
-{{/* What is on: "true" or nothing */}}
+{{/* Whether a component is enabled: "true" or empty */}}
 {{- define "legate.servers" -}}
 {{- $on := .Values.server.enabled -}}
 {{- if eq (toString $on) "-" -}}
@@ -56,12 +56,12 @@ heritage: {{ $root.Release.Service }}
 {{- else if $on -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether the operator makes the servers' authority and certificate */}}
+{{/* Whether the operator creates the servers' CA and certificate */}}
 {{- define "legate.managedCa" -}}
 {{- if and .Values.global.tls.enabled (include "legate.servers" .) (not .Values.global.tls.caCert.secretName) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether programs verify the servers against a Secret */}}
+{{/* Whether programs verify the servers with the CA in a Secret */}}
 {{- define "legate.caSecret" -}}
 {{- if .Values.global.tls.enabled -}}
 {{- if include "legate.managedCa" . -}}
@@ -89,7 +89,7 @@ heritage: {{ $root.Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* Flags by which legate-k8s reaches the HTTP API */}}
+{{/* Flags of legate-k8s for the HTTP API of the servers */}}
 {{- define "legate.serverFlags" -}}
 - --server-addresses={{ include "legate.serverHost" . }}
 {{- if .Values.externalServers.enabled }}
@@ -147,7 +147,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* The restricted level of Pod Security, of pods and containers */}}
+{{/* Security contexts of pods and containers, for the level "restricted" of Pod Security */}}
 {{- define "legate.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 100
@@ -163,7 +163,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* Nobody asks a pod any more when it begins to stop */}}
+{{/* Delays the stop of a pod until it receives no more requests */}}
 {{- define "legate.preStop" -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
 lifecycle:
@@ -173,7 +173,7 @@ lifecycle:
 {{- end }}
 {{- end -}}
 
-{{/* A value that is YAML, or text that is rendered: (list $ value) */}}
+{{/* A value that is YAML, or a template as text: (list $ value) */}}
 {{- define "legate.yamlOrText" -}}
 {{- $value := index . 1 -}}
 {{- if kindIs "string" $value -}}
@@ -199,7 +199,7 @@ podAntiAffinity:
 {{- end -}}
 {{- end -}}
 
-{{/* Where pods may run: a component's values */}}
+{{/* Scheduling settings: the values of a component */}}
 {{- define "legate.scheduling" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 1 -}}
@@ -214,7 +214,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Annotations that are given as YAML, or as text that is rendered: (list $ value) */}}
+{{/* Annotations that are YAML, or a template as text: (list $ value) */}}
 {{- define "legate.annotations" -}}
 {{- with index . 1 }}
 {{ include "legate.yamlOrText" (list (index $ 0) .) }}
