@@ -1,7 +1,7 @@
-//! Every bootstrap template and proxy configuration gives a JSON object or an error that says
-//! where, within bounded time and memory, the same each time.
+//! Bootstrap templates and proxy configurations: every input results in a JSON object or an error with its
+//! position, in bounded time and memory, and in the same result each time.
 //!
-//! Input: a template; behind a 0, the proxy's configuration as JSON.
+//! Input: a template, a 0 byte, and the proxy's configuration as JSON.
 #![no_main]
 
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use legate_envoy::bootstrap::{
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value};
 
-/// How messages about a template begin.
+/// Prefix of errors in a template.
 const TEMPLATE_KEY: &str = "proxy config key envoy_bootstrap_json_tpl: ";
 
-/// Longest message about a template.
+/// Maximum length of an error in a template.
 const MESSAGE: usize = 2000;
 
 fuzz_target!(|input: &[u8]| {
@@ -38,8 +38,8 @@ fuzz_target!(|input: &[u8]| {
     let outcome = outcome(&inputs(proxy_config));
     let plain = !template.contains("{{");
     if let (true, Ok(made)) = (plain, outcome) {
-        let expected: Value = serde_json::from_str(template).expect("the document is as it is");
-        assert_eq!(made, expected, "text is not what it was");
+        let expected: Value = serde_json::from_str(template).expect("JSON, unchanged");
+        assert_eq!(made, expected, "the text was changed");
     }
 });
 
@@ -49,7 +49,7 @@ fn outcome(inputs: &BootstrapInputs) -> Result<Value, BootstrapError> {
     match (once, twice) {
         (Ok(once), Ok(twice)) => {
             assert_eq!(once.document, twice.document, "the document varies");
-            assert!(once.document.is_object(), "the document is no object");
+            assert!(once.document.is_object(), "the document is not an object");
             Ok(once.document)
         }
         (Err(once), Err(twice)) => {

@@ -1,6 +1,5 @@
-//! Bodies of requests that write: whatever the JSON, decoding ends in a value or an error. What
-//! is decoded and accepted is the same after it was written and read again, as a server that
-//! answers with it and a client that sends it back do.
+//! Bodies of write requests: decoding any JSON results in a value or an error. A valid value stays the same
+//! when it is encoded and decoded again, as by a server that returns it and a client that sends it back.
 //!
 //! Input: one byte for the type, then the body.
 #![no_main]
@@ -55,7 +54,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Strict decoding takes a part of what lenient decoding takes, and understands the same.
+/// Strict decoding accepts a subset of what lenient decoding accepts, with the same result.
 fn decode<T: DeserializeOwned + PartialEq + Debug>(body: &[u8]) -> Option<T> {
     let lenient = from_slice::<T>(body, UnknownFields::Ignore);
     let strict = from_slice::<T>(body, UnknownFields::Refuse);

@@ -1,5 +1,5 @@
-//! Every configuration file gives settings or an error, the same each time, and neither shows its
-//! token. The input is the file.
+//! Configuration files: every file results in settings or an error, the same each time, and neither contains
+//! its token. The input is the file.
 #![no_main]
 
 use std::ffi::OsString;
@@ -11,14 +11,14 @@ use legate_dataplane::settings::{Environment, load};
 use libfuzzer_sys::{Corpus, fuzz_target};
 use tempfile::TempDir;
 
-/// What a value begins with that must not be shown; nothing that we write contains it.
+/// Prefix of values that must not be shown. No output of the program contains it otherwise.
 const SECRET: &str = "s3cr3t-";
 
-/// A process works on one file. Its folder goes with the process's temporary files.
+/// The folder of the process's only file. It is removed with the process's temporary files.
 static FOLDER: OnceLock<TempDir> = OnceLock::new();
 
 fuzz_target!(|input: &[u8]| -> Corpus {
-    // Files with ids are read: none that never ends, by whichever spelling of its path.
+    // Settings can name files that are read. Excludes endless ones, however their paths are escaped.
     let folders = ["dev", "proc", "sys", "\\u"];
     if folders.iter().any(|part| contains(input, part.as_bytes())) {
         return Corpus::Reject;
@@ -35,7 +35,7 @@ fuzz_target!(|input: &[u8]| -> Corpus {
     Corpus::Keep
 });
 
-/// What comes of the file together with the least that a sidecar needs.
+/// The result of loading the file with the minimal settings of a sidecar.
 fn outcome(path: &Path) -> String {
     let arguments: [OsString; 6] = [
         "-addresses".into(),
@@ -47,12 +47,12 @@ fn outcome(path: &Path) -> String {
     ];
     match load(arguments, Environment::new([])) {
         Ok(invocation) => format!("{invocation:?}"),
-        // Not by Debug: that may have a backtrace, in which two calls differ.
+        // Not `Debug`, which may contain a backtrace that differs between calls.
         Err(error) => format!("{error:#}"),
     }
 }
 
-/// The token of the file, when it is nothing else in it as well.
+/// The token in the file, if its text occurs only once.
 fn token(input: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(input).ok()?;
     let file: serde_json::Value = serde_json::from_str(text).ok()?;

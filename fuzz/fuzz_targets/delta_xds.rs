@@ -1,5 +1,5 @@
-//! The relay between an Envoy and servers that send anything: envelopes are decoded as they come
-//! from the wire and given to the relay's core in any order. The rules that the core states hold.
+//! The relay between Envoys and servers that send arbitrary messages: envelopes are decoded as on the wire and
+//! passed to the relay's core in any order. Checks the invariants of the core.
 //!
 //! Input: steps of one byte with their operands; see [`Relay::step`].
 #![no_main]
@@ -15,7 +15,7 @@ use legate_dataplane::relay::core::{Action, Core, EnvoyStreamId, Event, ServerSt
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
-/// Streams of each side at one time. The relay itself has two at most.
+/// Maximum number of concurrent streams of each side. The relay itself has at most two.
 const STREAMS: usize = 3;
 
 fuzz_target!(|input: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     while relay.step(&mut input).is_some() {}
 });
 
-/// Bytes that are taken from the front, to the last one.
+/// The remaining input; bytes are taken from the front.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -34,7 +34,7 @@ impl<'a> Input<'a> {
         Some(*first)
     }
 
-    /// Bytes behind their length.
+    /// Bytes that follow their length.
     fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = usize::from(self.byte()?).min(self.0.len());
         let (taken, rest) = self.0.split_at(length);
@@ -42,14 +42,14 @@ impl<'a> Input<'a> {
         Some(taken)
     }
 
-    /// One of these.
+    /// Selects one of the items.
     fn choose<T: Clone>(&mut self, items: impl IntoIterator<Item = T>) -> Option<T> {
         let items: Vec<T> = items.into_iter().collect();
         let place = usize::from(self.byte()?);
         items.get(place.checked_rem(items.len())?).cloned()
     }
 
-    /// Names by the bits of one byte.
+    /// Selects names by the bits of one byte.
     fn names(&mut self) -> Option<Vec<String>> {
         let bits = self.byte()?;
         let names = ["*", "a", "b", "c", "d", "e", "", "é"];
@@ -62,14 +62,14 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The core, and what its surroundings know.
+/// The core, and the state of its Envoys and servers.
 #[derive(Default)]
 struct Relay {
     core: Core,
     streams: u64,
-    /// Streams of Envoys, with the nonces that they have not answered by type.
+    /// Streams of Envoys, with the unanswered nonce of each type.
     envoys: BTreeMap<EnvoyStreamId, BTreeMap<String, String>>,
-    /// Streams towards servers, with the nonces that came over them.
+    /// Streams to servers, with the nonces received on them.
     servers: BTreeMap<ServerStreamId, BTreeSet<String>>,
 }
 
@@ -170,7 +170,7 @@ impl Relay {
         Some(())
     }
 
-    /// While the core does not want responses, none are read from servers.
+    /// Passes a response of a server on, unless the core currently reads none.
     fn response(&mut self, input: &mut Input<'_>, response: DeltaDiscoveryResponse) {
         let Some(id) = input.choose(self.servers.keys().copied()) else {
             return;
@@ -182,30 +182,30 @@ impl Relay {
         }
     }
 
-    /// The last Envoy is coming back: nothing that is held changes.
+    /// Ends the stream of an Envoy. If it was the last one, the cache must not change, because it will return.
     fn lose_envoy(&mut self, input: &mut Input<'_>) -> Option<()> {
         let id = input.choose(self.envoys.keys().copied())?;
         self.envoys.remove(&id);
         let before = self.held();
         self.handle(Event::EnvoyGone(id));
         if self.envoys.is_empty() {
-            assert_eq!(before, self.held(), "the last Envoy took something along");
+            assert_eq!(before, self.held(), "the last Envoy changed the cache");
         }
         Some(())
     }
 
-    /// No Envoy notices.
+    /// Ends the stream to a server, which no Envoy must notice.
     fn lose_server(&mut self, input: &mut Input<'_>) -> Option<()> {
         let id = input.choose(self.servers.keys().copied())?;
         self.servers.remove(&id);
         let before = self.held();
         let changed = self.handle(Event::ServerGone(id));
-        assert!(!changed, "a lost server changed something for an Envoy");
-        assert_eq!(before, self.held(), "a lost server took something along");
+        assert!(!changed, "a lost server affected an Envoy");
+        assert_eq!(before, self.held(), "a lost server changed the cache");
         Some(())
     }
 
-    /// How many resources of each type Envoy has, and their bytes.
+    /// Number and size in bytes of the cached resources of each type.
     fn held(&self) -> Vec<(String, usize, usize)> {
         let types = self.core.status(UpstreamStatus::default()).types;
         let held = types.into_iter();
@@ -213,7 +213,7 @@ impl Relay {
             .collect()
     }
 
-    /// Gives the core an event; whether an Envoy was sent something.
+    /// Passes an event to the core; returns whether an Envoy was sent something.
     fn handle(&mut self, event: Event) -> bool {
         let actions = self.core.handle(event);
         let sent = actions
@@ -230,13 +230,13 @@ impl Relay {
         match action {
             Action::ToEnvoy(id, response) => {
                 same_on_the_wire(&response);
-                let unanswered = self.envoys.get_mut(&id).expect("a response to nobody");
+                let unanswered = self.envoys.get_mut(&id).expect("a response on no stream");
                 let before = unanswered.insert(response.type_url, response.nonce);
                 assert_eq!(before, None, "two unanswered responses of a type");
             }
             Action::ToServer(id, request) => {
                 same_on_the_wire(&request);
-                let nonces = self.servers.get(&id).expect("a request to nobody");
+                let nonces = self.servers.get(&id).expect("a request on no stream");
                 let nonce = &request.response_nonce;
                 let own = nonce.is_empty() || nonces.contains(nonce);
                 assert!(own, "an answer to another stream");
@@ -250,7 +250,7 @@ impl Relay {
     }
 }
 
-/// What can be decoded says the same after it was encoded.
+/// Decodes a message and checks that encoding it preserves its meaning.
 fn decode<M: Message + Default + PartialEq + Debug>(bytes: Bytes) -> Option<M> {
     let message = M::decode(bytes).ok()?;
     same_on_the_wire(&message);
@@ -258,6 +258,6 @@ fn decode<M: Message + Default + PartialEq + Debug>(bytes: Bytes) -> Option<M> {
 }
 
 fn same_on_the_wire<M: Message + Default + PartialEq + Debug>(message: &M) {
-    let read = M::decode(Bytes::from(message.encode_to_vec())).expect("what was encoded");
+    let read = M::decode(Bytes::from(message.encode_to_vec())).expect("it was encoded");
     assert!(&read == message, "{message:?} becomes {read:?}");
 }

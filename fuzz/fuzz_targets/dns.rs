@@ -1,8 +1,8 @@
-//! The path of a DNS query: declining a query always makes a reply to it, and the cache repeats
-//! answers without growing or lying.
+//! The path of a DNS query: every error response is a valid reply to its query, and the cache returns correct
+//! answers in bounded memory.
 //!
-//! Input: one byte that is skipped, then DNS messages behind their lengths, as they come over TCP:
-//! queries and answers by turns.
+//! Input: one byte that is skipped, then DNS messages with their lengths as over TCP, alternately queries and
+//! answers.
 #![no_main]
 
 use std::time::Duration;
@@ -13,13 +13,13 @@ use legate_dataplane::dns::message::{MAX_MESSAGE, Query, Reason, Transport};
 use libfuzzer_sys::fuzz_target;
 use tokio::time::Instant;
 
-/// Header of a message.
+/// Length of a message's header.
 const HEADER: usize = 12;
 
-/// In the third byte: the message is a reply.
+/// The bit of replies in the third byte.
 const RESPONSE: u8 = 0x80;
 
-/// What every client takes without saying so.
+/// The size that every client accepts.
 const SMALLEST_DATAGRAM: usize = 512;
 
 const REASONS: [Reason; 5] = [
@@ -30,7 +30,7 @@ const REASONS: [Reason; 5] = [
     Reason::Stopping,
 ];
 
-/// Memory for answers, in bytes: some fit.
+/// Size of the cache in bytes, enough for some answers.
 const CACHE: usize = 4096;
 
 fuzz_target!(|input: &[u8]| {
@@ -52,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// The messages that are there completely.
+/// The complete messages of the input.
 fn messages(mut stream: &[u8]) -> Vec<Bytes> {
     let mut messages = Vec::new();
     while let Some((length, rest)) = stream.split_first_chunk() {
@@ -66,7 +66,7 @@ fn messages(mut stream: &[u8]) -> Vec<Bytes> {
     messages
 }
 
-/// Every reply of our own is a reply to this query, and fits everywhere when the query does.
+/// Checks that every error response is a reply to this query and small enough for every client.
 fn decline(query: &Query) {
     let failures = REASONS.map(|reason| query.failure(reason));
     for reply in failures
@@ -80,7 +80,7 @@ fn decline(query: &Query) {
     }
 }
 
-/// What the cache gives is the answer, but for its TTLs and what is copied from the query.
+/// Checks that the cache returns the answer, except for its TTLs and the parts copied from the query.
 fn remember(cache: &mut Cache, query: &Query, answer: &[u8]) {
     let start = Instant::now();
     let bytes = cache.bytes;
@@ -88,7 +88,7 @@ fn remember(cache: &mut Cache, query: &Query, answer: &[u8]) {
     cache.store(query, answer, start);
     let fresh = cache.fresh(query, start);
     let stale = cache.stale(query, start + Duration::from_secs(2 * 60 * 60));
-    // What is kept now may still be what was known before.
+    // An answer that was cached before may have been kept.
     if let Some(reply) = fresh.iter().chain(&stale).find(|_| !known) {
         assert_eq!(reply.len(), answer.len(), "an answer changes its length");
         assert_eq!(reply[2..HEADER], answer[2..HEADER], "another header");
@@ -101,8 +101,8 @@ fn remember(cache: &mut Cache, query: &Query, answer: &[u8]) {
     let long_after = start + Duration::from_secs(30 * 60 * 60);
     assert!(
         cache.stale(query, long_after).is_none(),
-        "an answer that never ends"
+        "an answer that never expires"
     );
-    assert!(cache.bytes <= bytes, "an answer that stays");
+    assert!(cache.bytes <= bytes, "an expired answer is still cached");
     cache.store(query, answer, start);
 }

@@ -1,5 +1,5 @@
-//! Every text is a filter or an error that says where; a filter is printed as one that is the same, and
-//! decides about an instance. The input is the filter.
+//! Filters: every text results in a filter or an error. A filter is printed as an equivalent one, and can be
+//! evaluated. The input is the filter.
 #![no_main]
 
 use std::sync::Arc;
@@ -27,12 +27,12 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let printed = expression.to_string();
-    // Quotes make it longer, so that it may be too long.
+    // Quotes are added when it is printed, so it may exceed the limit.
     let Ok(again) = Expression::parse(&printed) else {
-        assert!(printed.len() > text.len(), "{printed:?} is not read");
+        assert!(printed.len() > text.len(), "{printed:?} cannot be parsed");
         return;
     };
     assert_eq!(again.map(|tree| tree.to_string()), Some(printed));
-    let free = Filter::parse(text, &AnyFields).expect("a filter that is read");
+    let free = Filter::parse(text, &AnyFields).expect("a valid filter");
     free.matches(&instance);
 });

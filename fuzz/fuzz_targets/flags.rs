@@ -1,7 +1,7 @@
-//! Every command line and environment gives settings or an error, the same each time, and neither
-//! ever shows a token.
+//! Flags and environment variables: every combination results in settings or an error, the same each time, and
+//! neither contains the token.
 //!
-//! Input: lines `NAME=value` of the environment, an empty line, then one argument a line.
+//! Input: variables as lines `NAME=value`, an empty line, then one argument per line.
 #![no_main]
 
 use std::ffi::OsString;
@@ -10,11 +10,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use legate_dataplane::settings::{Environment, load};
 use libfuzzer_sys::{Corpus, fuzz_target};
 
-/// No input has this in it, so that it can come out only from where it went in.
+/// Inputs never contain this text, so it can only be shown because of this flag.
 const TOKEN: &str = "the-token-nobody-may-see";
 
 fuzz_target!(|input: &[u8]| -> Corpus {
-    // Files named by arguments are read: none that never ends.
+    // Arguments can name files that are read. Excludes endless ones.
     let refused = ["/dev/", "/proc/", "/sys/", "nobody-may-see"];
     if refused.iter().any(|part| contains(input, part.as_bytes())) {
         return Corpus::Reject;
@@ -42,7 +42,7 @@ fn outcome(arguments: &[OsString], variables: &[(OsString, OsString)]) -> String
     let environment = Environment::new(variables.iter().cloned());
     match load(arguments.iter().cloned(), environment) {
         Ok(invocation) => format!("{invocation:?}"),
-        // Not by Debug: that may have a backtrace, in which two calls differ.
+        // Not `Debug`, which may contain a backtrace that differs between calls.
         Err(error) => format!("{error:#}"),
     }
 }

@@ -1,7 +1,7 @@
-//! Merging metrics pages: it does not matter how pages arrive, and what comes out is a page that
-//! merging leaves as it is.
+//! Merging metrics pages: the result does not depend on the chunks in which pages arrive, and merging the result
+//! again does not change it.
 //!
-//! Input: two bytes for formats and piece length, then the pages of sources with a 0 in between.
+//! Input: one byte for the formats, one for the chunk length, then the pages of the sources, separated by 0 bytes.
 #![no_main]
 
 use legate_metrics_page::{Format, Merge};
@@ -20,13 +20,13 @@ fuzz_target!(|input: &[u8]| {
 
     let whole = merge_pages(&sources, pages.len());
     let in_pieces = merge_pages(&sources, usize::from(*piece));
-    assert_eq!(show(&whole), show(&in_pieces), "a cut makes a difference");
+    assert_eq!(show(&whole), show(&in_pieces), "chunks change the result");
 
     let again = merge_pages(&[(Format::Text, whole.as_slice())], whole.len());
     assert_eq!(show(&again), show(&whole), "a merged page changes");
 });
 
-/// One bit each says what the sources send.
+/// The format of a source: one bit for each.
 fn format(bits: u8, place: usize) -> Format {
     match bits >> place & 1 {
         0 => Format::Text,
@@ -34,7 +34,7 @@ fn format(bits: u8, place: usize) -> Format {
     }
 }
 
-/// Sources that are broken are cut.
+/// Merges pages in chunks of this length. Invalid sources are cut.
 fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
     let mut merge = Merge::default();
     let mut out = Vec::new();
