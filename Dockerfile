@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 
-# The images. That of a sidecar takes the place of consul-dataplane's: same program names, same flags.
+# The images. The image of the sidecar replaces that of consul-dataplane: same program names, same flags.
 #
 #   docker build -t legate-dataplane .
 #   docker build -t legate-dataplane --target with-discover .    # with go-discover's `discover`
@@ -8,36 +8,36 @@
 #   docker build -t legate-k8s --target legate-k8s .
 #   docker build -t legate-example --target legate-example .    # the application of docs/kubernetes.md
 #
-# With `docker buildx build --platform linux/amd64,linux/arm64` they are made for both.
+# `docker buildx build --platform linux/amd64,linux/arm64` builds them for both platforms.
 #
-# `cargo xtask tidy` checks this file: the versions are those of rust-toolchain.toml and of
-# [workspace.metadata.envoy] in Cargo.toml, and what charts rely on is here. `cargo xtask test` and
-# `cargo xtask kind` lay out roots with the same scripts, and run the programs in them.
+# `cargo xtask tidy` checks that the versions match rust-toolchain.toml and [workspace.metadata.envoy] in
+# Cargo.toml, and that the paths that charts use exist. `cargo xtask test` and `cargo xtask kind` build root
+# file systems with the same scripts, and run the programs in them.
 
 ARG RUST=1.95.0
 ARG ENVOY=1.38.2
 
 FROM docker.io/envoyproxy/envoy:v${ENVOY} AS envoy
 
-# Debian 12, as below: the programs run with the C library that they were built with.
+# Debian 12, as below: the programs need the C library that they were built with.
 FROM docker.io/library/rust:${RUST}-bookworm AS source
 ARG RUST
-# The compiler that the image has: rust-toolchain.toml also asks for tools that building needs not.
+# The image's own compiler: rust-toolchain.toml also requires tools that builds do not need.
 ENV RUSTUP_TOOLCHAIN=${RUST}
 WORKDIR /src
 COPY . .
-# What `-version` tells; pass --build-arg LEGATE_REVISION="$(git rev-parse HEAD)".
+# The revision in the output of `-version`; pass --build-arg LEGATE_REVISION="$(git rev-parse HEAD)".
 ARG LEGATE_REVISION=unknown
 
-# Caches are no part of the layer, so that a program is copied out of the target folder. Images that are
-# built at the same time wait for each other's.
+# Caches are not part of the layer, so the program is copied out of the target folder. Concurrent builds wait for
+# each other's caches.
 FROM source AS build-dataplane
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     cargo build --locked --profile sidecar --package legate-dataplane \
     && install -D --mode=755 target/sidecar/legate-dataplane /out/legate-dataplane
 
-# Kernels of arm64 have pages of 4, 16 or 64 KiB: the allocator has to be built for the largest.
+# Kernels on arm64 have pages of 4, 16 or 64 KiB: the allocator must be built for the largest.
 FROM source AS build-server
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
@@ -75,19 +75,18 @@ COPY images/k8s/layout /in/layout
 COPY LICENSE /image/usr/share/doc/legate-k8s/LICENSE
 RUN /in/layout /in/legate-k8s /image
 
-# `-addresses exec=discover …` asks clouds for the addresses of servers. Few need that, and it would
-# add 30 MB.
+# `-addresses exec=discover …` finds servers through the APIs of clouds. Few users need it, and it adds 30 MB.
 FROM docker.io/library/golang:1.26-bookworm AS discover
 ARG DISCOVER=v1.1.1-0.20250922102917-55e5010ad859
 RUN CGO_ENABLED=0 GOBIN=/out go install -trimpath -ldflags=-s \
     github.com/hashicorp/go-discover/cmd/discover@${DISCOVER}
 
-# The C library and GCC's, which Rust programs unwind with; the CA bundle of Debian, for servers
-# whose certificates are public. No shell and no package manager: nothing here calls them. It has no
-# versions; whoever has to build the same image twice names it by its digest.
+# Contains the C library, GCC's library for unwinding, and Debian's CA bundle for servers with public certificates;
+# no shell and no package manager, because nothing uses them. It has no versions: for reproducible builds, use
+# its digest.
 FROM gcr.io/distroless/cc-debian12 AS base
-# A number, because Kubernetes can tell from a number only that it is not root (runAsNonRoot). The
-# programs run as every user, known in /etc/passwd or not.
+# Numeric, because Kubernetes can verify only for a number that the user is not root (runAsNonRoot). The programs
+# run as any user, in /etc/passwd or not.
 USER 100:100
 
 FROM base AS legate-server
@@ -106,11 +105,11 @@ ENTRYPOINT ["/usr/local/bin/legate-k8s"]
 
 FROM base AS legate-dataplane
 COPY --from=layout-dataplane /image/ /
-# The program is process 1: it passes signals on and collects orphans, so that there is no init.
+# The program is process 1: it forwards signals and reaps orphans, so no init is needed.
 ENTRYPOINT ["/usr/local/bin/legate-dataplane"]
 
 FROM legate-dataplane AS with-discover
 COPY --from=discover /out/discover /usr/local/bin/discover
 
-# What is built when no target is named.
+# The default target.
 FROM legate-dataplane

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_no_proxy_stays_one() {
+    fn a_service_that_is_not_a_proxy_stays_one() {
         for status in [
             Status::internal("failed to watch proxy: service must be a sidecar proxy or gateway"),
             Status::invalid_argument(

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_reach_to_the_first_other_line_wherever_it_stands() {
+    fn samples_end_at_the_first_other_line_at_any_position() {
         for length in 0..200 {
             let text = format!("a{{b=\"{}\"}} 12\nc 1.5\n", "x".repeat(length));
             let before = text.repeat(5);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_is_no_sample() {
+    fn invalid_utf8_is_not_a_sample() {
         for length in 0..100 {
             let before = format!("a{{b=\"{}\u{e4}\"}} 1\nc 1\n", "x".repeat(length));
             let page = [before.as_bytes(), b"d{e=\"\xff\"} 1\n", before.as_bytes()].concat();

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_limit() {
+    fn zero_disables_the_limit() {
         let limiter = Limiter::new(0);
         let start = Instant::now();
         assert!((0..1000).all(|_| limiter.reserve(start) == start));

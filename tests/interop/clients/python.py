@@ -97,7 +97,7 @@ def main():
     for part in (key_value, sessions_and_locks, transactions, agent, catalog, others):
         try:
             part(client)
-        except Exception as error:  # every part is run, whatever happened to one
+        except Exception as error:  # a failed part does not stop the others
             failed.append(part.__name__)
             print(f"python: {part.__name__}: {type(error).__name__}: {error}")
     print(f"python: {6 - len(failed)} of 6 parts pass")

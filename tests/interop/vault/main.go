@@ -1,10 +1,10 @@
-// Command vault is HashiCorp's Vault for the tests: its core, its HTTP API and its PKI engine as they are
-// released, without the many engines and the web pages that would take long to compile. It knows the
-// arguments of a real one's development mode, so that the tests run with either:
+// Command vault is HashiCorp's Vault for the tests: its released core, HTTP API and PKI engine, without the
+// other engines and the user interface, which take long to compile. It accepts the arguments of Vault's
+// development mode, so the tests can run with this program or with Vault:
 //
 //	vault server -dev -dev-root-token-id=root -dev-listen-address=127.0.0.1:8200 -dev-no-store-token
 //
-// Everything is kept in memory, and anybody may reach it who may reach the address.
+// All data is in memory, and anyone who can reach the address has access.
 package main
 
 import (
@@ -38,7 +38,7 @@ var (
 	logins  = map[string]logical.Factory{"approle": approle.Factory}
 )
 
-// registry says which engines are part of the program.
+// registry lists the engines of the program.
 type registry struct{}
 
 func (registry) of(kind consts.PluginType) map[string]logical.Factory {
@@ -112,7 +112,7 @@ func run(args []string) error {
 	return served.Serve(listener)
 }
 
-// start makes an unsealed core whose root token is the given one.
+// start creates an unsealed core with the given root token.
 func start(ctx context.Context, token string) (*vault.Core, error) {
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Warn})
 	storage, err := inmem.NewInmem(nil, logger)
@@ -127,7 +127,7 @@ func start(ctx context.Context, token string) (*vault.Core, error) {
 		CredentialBackends: logins,
 		BuiltinRegistry:    registry{},
 		Logger:             logger,
-		// The lifetime of a process that tests start is short, and memory may not be lockable.
+		// The process is short-lived, and locking memory may not be permitted.
 		DisableMlock: true,
 	})
 	if err != nil {

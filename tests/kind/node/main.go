@@ -1,5 +1,5 @@
-// Command node holds the programs of a cluster of one node in one binary, so that what they share is
-// compiled and linked once. The name that it is started by says which one it is:
+// Command node contains the programs of a cluster with one node in one binary, so that shared packages are
+// compiled and linked once. The name of the binary selects the program:
 //
 //	ln -s node kubelet && ./kubelet --version
 package main
@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	// Certificates and schedules name time zones; an image or a node may have none installed.
+	// Certificates and schedules use time zones, which may not be installed.
 	_ "time/tzdata"
 
 	"go.etcd.io/etcd/server/v3/etcdmain"
@@ -43,7 +43,7 @@ func main() {
 	case "kube-proxy":
 		status = cli.Run(proxy.NewProxyCommand())
 	case "kubectl":
-		// Its errors have texts of their own; this prints them and ends the program.
+		// Its errors are printed with their own texts; this also exits the program.
 		util.CheckErr(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()))
 	default:
 		fmt.Fprintf(os.Stderr, "%s is none of the programs of a node: see main.go\n", name)

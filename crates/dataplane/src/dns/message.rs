@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncation_is_no_failure() {
+    fn a_truncation_is_not_a_failure() {
         let query = query(Some(false));
         let reply = Message::from_vec(&parse(&query).truncation()).unwrap();
         assert!(reply.metadata.truncation);

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declarations_are_sound() {
+    fn declarations_are_consistent() {
         for (position, setting) in SETTINGS.iter().enumerate() {
             assert_eq!(setting.key as usize, position);
             if let Some(default) = setting.default {

@@ -104,7 +104,7 @@ mod tests {
     use crate::telemetry::tests::read;
 
     #[test]
-    fn both_formats_say_the_same() {
+    fn both_formats_have_the_same_metrics() {
         let registry = Registry::new();
         let named = |name: &str, help: &str| Opts::new(name, help).namespace(PREFIX);
         let calls = named("calls_total", "Calls\nand \\ more.");

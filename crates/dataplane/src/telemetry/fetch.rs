@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_lead_on() {
+    fn the_dialer_follows_redirects() {
         let target: Target = "http://a:1/m/x?q".parse().unwrap();
         for (location, next) in [
             ("/n", "http://a:1/n"),

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openmetrics_is_for_whoever_prefers_it() {
+    fn openmetrics_is_served_only_if_preferred() {
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
                           application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
                           text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_says_how_long_it_waits() {
+    fn the_scraper_sets_the_time_limit() {
         let time = |value: &'static str| {
             time(&HeaderMap::from_iter([(
                 SCRAPE_TIMEOUT,

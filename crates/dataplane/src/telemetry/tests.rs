@@ -252,7 +252,7 @@ async fn pages_that_nobody_reads_are_limited_and_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_that_do_not_read_keep_nobody_out() {
+async fn stalled_readers_do_not_block_others() {
     let scope = Scope::new("test");
     let telemetry = Telemetry::new(Instant::now()).unwrap();
     let endless = page_then(&scope, "HTTP/1.1 200 OK\r\n\r\n", "x 1\n").await;
@@ -298,7 +298,7 @@ async fn pages_that_wait_for_their_sources_make_no_room() {
 }
 
 #[tokio::test]
-async fn a_page_that_is_cut_off_does_not_look_whole() {
+async fn a_page_that_is_cut_off_does_not_look_complete() {
     let scope = Scope::new("test");
     let pages = Scope::new("pages");
     let telemetry = Telemetry::new(Instant::now()).unwrap();

@@ -151,7 +151,7 @@ async fn flood(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
-async fn half_open_requests_keep_out_neither_probes_nor_a_new_envoy() {
+async fn half_open_requests_block_neither_probes_nor_a_new_envoy() {
     let start = Start {
         limits: "ulimit -n 256;",
         ..Start::default()
@@ -252,7 +252,7 @@ async fn an_unread_log_blocks_nothing() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_read_late_is_whole_to_the_last_line() {
+async fn a_log_that_is_read_late_is_complete() {
     let (mut log, stderr) = full_pipe();
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();

@@ -235,7 +235,7 @@ async fn a_refused_proxy_ends_with_one_error_and_few_attempts() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_no_proxy_is_refused_at_once() {
+async fn a_service_that_is_not_a_proxy_is_refused_at_once() {
     let server = FakeServer::plaintext().await;
     // Message and code of Consul.
     let refusal = "failed to watch proxy: service must be a sidecar proxy or gateway";

@@ -327,7 +327,7 @@ async fn a_token_may_be_late_after_a_late_registration() {
 }
 
 #[tokio::test]
-async fn a_stop_before_any_server_answers_is_no_error() {
+async fn a_stop_before_any_server_answers_is_not_an_error() {
     let mut setup = setup(WAIT_FOR_EVER).await;
     setup.server.stop().await;
     let (outcome, ()) = setup

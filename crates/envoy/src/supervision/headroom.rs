@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_either_version_are_read_and_none_is_no_limit() {
+    fn cgroup_limits_of_both_versions_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let group = folder.path();
         write(group, &[("pids.max", "max\n"), ("pids.current", "40\n")]);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_and_judged() {
+    fn versions_are_parsed_and_checked() {
         let said = |version: &str| format!("f387231af8dd/{version}/Clean/RELEASE/BoringSSL");
         for version in ["1.36.4", "1.38.2", "1.39.0-dev", "1.40.0"] {
             assert_eq!(untested(&said(version)), None);

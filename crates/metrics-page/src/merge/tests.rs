@@ -67,7 +67,7 @@ fn samples_are_passed_on_as_they_came() {
 }
 
 #[test]
-fn what_has_not_the_shape_of_a_sample_is_none() {
+fn lines_without_the_shape_of_a_sample_are_rejected() {
     for line in [
         "<html>",
         "{\"a\": 1}",
@@ -92,13 +92,13 @@ fn what_has_not_the_shape_of_a_sample_is_none() {
 }
 
 #[test]
-fn metadata_that_stands_apart_is_kept() {
+fn separated_metadata_is_kept() {
     let page = "# HELP a A.\n# HELP b B.\n# TYPE a gauge\n# TYPE b counter\na 1\nb 2\n";
     assert_eq!(text(&[page]), page);
 }
 
 #[test]
-fn a_source_is_cut_at_the_first_line_that_is_no_metric() {
+fn a_source_is_cut_at_its_first_invalid_line() {
     let html = "<!doctype html>\n<p>welcome 1\n";
     let half = "good 1\nbad\ngood 2\n";
     assert_eq!(
@@ -115,7 +115,7 @@ fn a_source_is_cut_at_the_first_line_that_is_no_metric() {
 }
 
 #[test]
-fn remarks_blanks_and_types_that_readers_do_not_know_are_left_out() {
+fn comments_blanks_and_unknown_types_are_dropped() {
     let page = "\n# hello\n  a 1\r\n# TYPE b cloud\nb 1\n# UNIT b s\n# EOF\nc 1\n";
     assert_eq!(text(&[page]), "a 1\nb 1\nc 1\n");
 }
@@ -158,7 +158,7 @@ fn families_beyond_the_limit_are_untyped_and_memory_stays_the_same() {
 }
 
 #[test]
-fn an_openmetrics_page_without_its_end_is_not_whole() {
+fn an_openmetrics_page_without_its_end_is_incomplete() {
     assert_eq!(from_open("a 1\n# EOF\nignored"), "a 1\n");
     assert_eq!(
         from_open("a 1\n"),
@@ -230,7 +230,7 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_sources_make_a_sound_page_however_they_are_cut(
+    fn any_sources_however_cut_result_in_a_valid_page(
         sources in proptest::collection::vec((formats(), lines()), 0..4),
         piece in 1usize..40,
     ) {

@@ -66,7 +66,7 @@ pub enum InsertLocation {
 pub struct ExtAuthzConfig {
     /// Key of the proxy's own metadata whose labels are sent with each request.
     pub bootstrap_metadata_labels_key: String,
-    /// Whether the route is selected anew after the authorization.
+    /// Whether the route is selected again after the authorization.
     pub clear_route_cache: bool,
     /// The authorization service, if it uses gRPC.
     pub grpc_service: Option<GrpcService>,

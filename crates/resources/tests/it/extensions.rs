@@ -184,7 +184,7 @@ fn ext_authz_about_connections() {
 }
 
 #[test]
-fn what_ext_authz_needs_is_there_or_nothing_passes() {
+fn without_its_authorization_service_ext_authz_rejects_everything() {
     let missing = by_grpc(json!({"Service": {"Name": "nowhere"}}));
     insta::assert_snapshot!(changed(
         Protocol::Http,

@@ -186,7 +186,7 @@ fn an_http_upstream_in_another_datacenter() {
 }
 
 #[test]
-fn no_instances_is_said() {
+fn an_upstream_without_instances_gets_empty_endpoints() {
     let none = json!({"DestinationName": "api", "LocalBindPort": 9191});
     let snapshot = Snapshot {
         upstreams: vec![upstream(none, Protocol::Tcp, Vec::new())],

@@ -287,7 +287,7 @@ fn a_written_cluster_of_the_application_replaces_the_usual_one() {
 }
 
 #[test]
-fn requests_are_traced_as_a_user_says() {
+fn requests_are_traced_as_configured() {
     let tracing = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.Tracing",
         "randomSampling": {"value": 10}, "verbose": true,

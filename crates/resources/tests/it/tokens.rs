@@ -168,7 +168,7 @@ fn one_of_two_providers_is_enough() {
 }
 
 #[test]
-fn where_there_are_no_requests_connections_are_refused() {
+fn connections_of_tcp_services_are_refused() {
     for (default_intention, refused) in [(Action::Deny, "no policies"), (Action::Allow, "shop")] {
         let snapshot = Snapshot {
             intentions: with_jwt(json!("allow"), required(&["okta"])),

@@ -81,7 +81,7 @@ fn header_blocks_continue_in_continuation_frames() {
 }
 
 #[test]
-fn padding_and_priority_are_no_fields() {
+fn padding_and_priority_are_not_fields() {
     let payload = |block: &[u8]| {
         let mut payload = vec![3, 0x81, 0x81, 0x81, 0x81, 0x81];
         payload.extend(block);

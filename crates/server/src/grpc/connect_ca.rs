@@ -141,7 +141,7 @@ struct RootsWatch {
     store: Reader,
     rights: Rights,
     token: String,
-    /// Completes when the watch must end. Created once per watch: if it started anew with each change of the
+    /// Completes when the watch must end. Created once per watch: if it restarted with each change of the
     /// roots, frequent changes would postpone the token check.
     end: Pin<Box<dyn Future<Output = Status> + Send>>,
     sent: Option<Arc<CaRoots>>,

@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS with the plugins that the Corefile of this cluster names; the program as
-// released also links the libraries of several clouds.
+// Command coredns is CoreDNS with only the plugins in this cluster's Corefile; the released program also
+// links the libraries of several clouds.
 package main
 
 import (

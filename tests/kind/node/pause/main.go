@@ -1,5 +1,5 @@
-// Command pause is process 1 of each pod's sandbox: it keeps the namespaces of the pod open until it
-// is told to end, and collects orphans where containers share its process namespace.
+// Command pause is process 1 of each pod's sandbox: it keeps the namespaces of the pod open until it is
+// stopped, and reaps orphans if containers share its process namespace.
 package main
 
 import (

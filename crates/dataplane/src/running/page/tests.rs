@@ -155,7 +155,7 @@ fn a_restart_loop() {
 }
 
 #[test]
-fn whatever_a_document_holds_it_is_shown() {
+fn any_document_is_shown() {
     for document in [
         json!({}),
         json!([]),

@@ -144,7 +144,7 @@ async fn answers_of_a_server_are_never_replaced() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_refused_is_no_outage() {
+async fn a_refused_session_is_not_an_outage() {
     let setup = start(brief()).await;
     let client = setup.udp().await;
     let query = query(1, "web.service.consul.");

@@ -35,7 +35,7 @@ fn different(kind: &str, spec: Value, found: Value) -> Vec<String> {
 }
 
 #[test]
-fn fields_that_servers_add_are_no_difference() {
+fn fields_added_by_servers_are_not_a_difference() {
     let same = [
         (
             "ServiceDefaults",

@@ -99,7 +99,7 @@ fn documents_become_these_resources() {
 }
 
 #[test]
-fn there_are_enough_cases_and_each_says_what_it_shows() {
+fn there_are_enough_cases_and_each_has_a_description() {
     let all = cases();
     assert!(all.len() >= CASES, "{} cases", all.len());
     let mut seen = BTreeSet::new();
