@@ -22,6 +22,8 @@ pub(crate) fn samples(text: &[u8]) -> (usize, u64) {
     last[..rest.len()].copy_from_slice(rest);
     // Whether the current line is ASCII so far.
     let mut ascii = true;
+    // The name of the last usual sample, with its brace: neighbours mostly have the same one.
+    let mut series: &[u8] = &[];
     for (number, block) in blocks.iter().chain([&last]).enumerate() {
         let plain = block.is_ascii();
         ascii &= plain;
@@ -30,7 +32,8 @@ pub(crate) fn samples(text: &[u8]) -> (usize, u64) {
             let end = number * BLOCK + ends.trailing_zeros() as usize;
             let line = &text[length..end];
             let utf8 = ascii || std::str::from_utf8(line).is_ok();
-            if !utf8 || !is_sample(line) {
+            let usual = line.len() <= LINE_LIMIT && is_usual_sample(line, &mut series);
+            if !utf8 || !(usual || is_sample(line)) {
                 return (length, lines);
             }
             (length, lines) = (end + 1, lines + 1);
@@ -49,28 +52,33 @@ fn line_ends(block: &[u8; BLOCK]) -> u64 {
     parts.fold(0, |bits, part| bits << 16 | ends(part))
 }
 
-/// Whether a line has the shape of a sample: a name, optional labels in braces, a value, and an optional timestamp
-/// in milliseconds.
-pub(crate) fn is_sample(line: &[u8]) -> bool {
-    line.len() <= LINE_LIMIT && (is_usual_sample(line) || is_any_sample(line))
-}
-
-/// Recognises samples with labels and an integer value, the most frequent ones, by their ends.
-fn is_usual_sample(line: &[u8]) -> bool {
+/// Recognises samples with labels and an integer value, the most frequent ones, by their name and their end.
+/// `series` is the name of the last one with its brace, and becomes that of this one.
+fn is_usual_sample<'a>(line: &'a [u8], series: &mut &'a [u8]) -> bool {
     let Some(blank) = line.iter().rposition(|byte| !byte.is_ascii_digit()) else {
         return false;
     };
-    match &line[..=blank] {
-        [first, .., b'"' | b'{' | b',', b'}', b' '] => begins_name(first) && blank + 1 < line.len(),
-        _ => false,
+    let [.., b'"' | b'{' | b',', b'}', b' '] = &line[..=blank] else {
+        return false;
+    };
+    if series.is_empty() || !line.starts_with(series) {
+        let name = name_length(line);
+        if name == 0 || line.get(name) != Some(&b'{') {
+            return false;
+        }
+        *series = &line[..=name];
     }
+    blank + 1 < line.len()
 }
 
-fn is_any_sample(line: &[u8]) -> bool {
+/// Whether a line has the shape of a sample: a name, optional labels in braces, a value, and an optional timestamp
+/// in milliseconds.
+pub(crate) fn is_sample(line: &[u8]) -> bool {
     let name = name_length(line);
     let rest = &line[name..];
     let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
     name > 0
+        && line.len() <= LINE_LIMIT
         && match rest[blanks..].split_first() {
             Some((b'{', rest)) => memrchr(b'}', rest)
                 .is_some_and(|end| is_labels(&rest[..end]) && is_value(&rest[end + 1..])),

@@ -85,6 +85,8 @@ fn lines_without_the_shape_of_a_sample_are_rejected() {
         "a-b 1",
         "connected to 10.0.0.1",
         "connected to port 1",
+        "connected to {port=\"a\"} 1",
+        "a-b{c=\"d\"} 1",
         "\u{e4} 1",
     ] {
         assert_eq!(text(&[line]), "# line 1 is not a metric\n", "{line}");
@@ -94,6 +96,17 @@ fn lines_without_the_shape_of_a_sample_are_rejected() {
 #[test]
 fn separated_metadata_is_kept() {
     let page = "# HELP a A.\n# HELP b B.\n# TYPE a gauge\n# TYPE b counter\na 1\nb 2\n";
+    assert_eq!(text(&[page]), page);
+}
+
+#[test]
+fn a_sample_does_not_vouch_for_the_name_of_the_next_one() {
+    for line in ["a b{c=\"d\"} 1", "ab c{c=\"d\"} 1", "{c=\"d\"} 1"] {
+        let page = format!("a{{c=\"d\"}} 1\n{line}\n");
+        let cut = "a{c=\"d\"} 1\n# line 2 is not a metric\n";
+        assert_eq!(text(&[&page]), cut, "{line}");
+    }
+    let page = "a{} 1\na{b=\"c\"} 2\nab{} 3\na{} 4\n";
     assert_eq!(text(&[page]), page);
 }
 
