@@ -135,9 +135,7 @@ impl Registry {
         if waiting.changed_since(reads) {
             fresh.store(false, Ordering::Release);
             // A reader that has read the result but does not watch it yet must notice the change.
-            if let Some(last) = waiting.recent.back_mut() {
-                last.touched.insert(key.clone());
-            }
+            waiting.remember_key(key);
             waiting.wake(HashSet::from([key.clone()]));
         }
         drop(waiting);
@@ -165,6 +163,17 @@ impl Registry {
     #[cfg(test)]
     pub(crate) fn watchers(&self) -> usize {
         self.lock().by_key.values().map(Waiters::count).sum()
+    }
+
+    /// The number of keys of recent commits that are remembered.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> usize {
+        let waiting = self.lock();
+        waiting
+            .recent
+            .iter()
+            .map(|commit| commit.touched.len())
+            .sum()
     }
 
     fn place(self: &Arc<Self>, id: u64, reads: &Reads) -> Place {
@@ -239,6 +248,20 @@ impl Waiting {
     fn remember(&mut self, commit: Commit) {
         self.remembered += commit.touched.len();
         self.recent.push_back(commit);
+        self.forget();
+    }
+
+    /// Adds a key to the newest commit.
+    fn remember_key(&mut self, key: &Key) {
+        if let Some(last) = self.recent.back_mut()
+            && last.touched.insert(key.clone())
+        {
+            self.remembered += 1;
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
         while self.remembered > REMEMBERED
             && let Some(oldest) = self.recent.pop_front()
         {

@@ -504,3 +504,27 @@ async fn an_endless_wait_does_not_overflow() {
         .await;
     assert_eq!(answer.index, 1);
 }
+
+#[test]
+fn results_of_ended_readers_are_not_remembered_without_limit() {
+    let store = Store::new();
+    let before = store.state();
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    // Each result is of an older state, so the change of its input is remembered for its readers.
+    for number in 0..40_000 {
+        let txn = before.read();
+        txn.shared("instances", &number.to_string(), |txn| {
+            txn.service("web").len()
+        });
+    }
+    let remembered = before.queries.registry.remembered();
+    assert!(remembered <= 16 * 1024, "{remembered}");
+    // A watch of something read before that wakes at once.
+    let txn = before.read();
+    txn.service("web");
+    let mut watch = store.watch(&txn.into_reads());
+    assert!(woken(&mut watch));
+}
