@@ -4,13 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use legate_model::acl::Authorizer;
-use legate_model::{
-    HealthCheck, Invalid, ServiceDefinition, ServiceInstance, ServiceKind, Tenancy,
-};
+use legate_model::{HealthCheck, Invalid, ServiceDefinition, ServiceInstance, Tenancy};
 use legate_store::{Deregistration, ReadTxn, Registration, Source, WriteTxn};
 
 use super::checks::put_checks;
-use super::rights::{may_take_checks, may_write_service};
+use super::rights::may_register;
 use crate::api_error::ApiError;
 use crate::own_node::OWN_SERVICE;
 
@@ -118,15 +116,18 @@ pub(crate) fn register_definition(
     let taken: BTreeSet<u16> = instances.iter().map(|i| i.port).collect();
     let parts = definition.into_parts(node, &taken)?;
     for (instance, checks) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
-        may_register(authorizer, &txn.read(), node, &instance)?;
         let id = instance.id.clone();
         let shown: Vec<HealthCheck> = checks.iter().map(|one| one.check.clone()).collect();
-        may_take_checks(authorizer, &txn.read(), node, &shown)?;
+        let registration = registration(&txn.read(), node, instance, shown)?;
+        may_register(authorizer, &txn.read(), &registration)?;
         if replace_checks {
-            remove_stale_checks(txn, node, &id, &shown);
+            remove_stale_checks(txn, node, &id, &registration.checks);
         }
-        let registration = registration(&txn.read(), node, instance)?;
-        txn.register(registration)?;
+        // The checks are written below, with their definitions.
+        txn.register(Registration {
+            checks: Vec::new(),
+            ..registration
+        })?;
         txn.set_service_source(node, &id, source);
         put_checks(txn, authorizer, node, checks, source)?;
     }
@@ -152,22 +153,6 @@ fn keep_sidecar_port(definition: &mut ServiceDefinition, state: &ReadTxn<'_>, no
         && let Some(existing) = state.instance(node, &id)
     {
         sidecar.port = existing.service.port;
-    }
-}
-
-fn may_register(
-    authorizer: &Authorizer,
-    state: &ReadTxn<'_>,
-    node: &str,
-    instance: &ServiceInstance,
-) -> Result<(), ApiError> {
-    may_write_service(authorizer, &instance.service)?;
-    if instance.kind == ServiceKind::ConnectProxy {
-        may_write_service(authorizer, &instance.proxy.destination_service_name)?;
-    }
-    match state.instance(node, &instance.id) {
-        Some(existing) => may_write_service(authorizer, &existing.service.service),
-        None => Ok(()),
     }
 }
 
@@ -200,12 +185,13 @@ fn registration(
     state: &ReadTxn<'_>,
     node: &str,
     service: ServiceInstance,
+    checks: Vec<HealthCheck>,
 ) -> Result<Registration, ApiError> {
     let own = state.node(node).ok_or_else(|| no_node(node))?;
     Ok(Registration {
         node: (*own).clone(),
         service: Some(service),
-        checks: Vec::new(),
+        checks,
         skip_node_update: true,
     })
 }

@@ -316,3 +316,62 @@ async fn gateway_links_require_service_read_and_mesh_write() {
         assert_eq!(written.status, status(writes), "{rules}");
     }
 }
+
+#[tokio::test]
+async fn the_agent_and_the_catalog_require_the_same_permissions() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let service = |id: &str, name: &str| json!({ "ID": id, "Name": name, "Port": 1 });
+    let api = service("taken", "api");
+    management.write("/v1/agent/service/register", &api).await;
+    let check = json!({ "Name": "of the node", "TTL": "10m" });
+    management.write("/v1/agent/check/register", &check).await;
+    let own = json!({ "ServiceIdentities": [{ "ServiceName": "web" }] });
+    let web = token(&management, own).await;
+
+    let with_check = |check: &str| {
+        let mut body = service("w", "web");
+        body["Check"] = json!({ "CheckID": check, "TTL": "10m" });
+        body
+    };
+    let proxy = |destination: &str| {
+        let mut body = service("p", "web-sidecar-proxy");
+        body["Kind"] = json!("connect-proxy");
+        body["Proxy"] = json!({ "DestinationServiceName": destination });
+        body
+    };
+    for (body, allowed) in [
+        (service("w", "web"), true),
+        (service("w", "other"), false),
+        (service("taken", "web"), false),
+        (with_check("mine"), true),
+        (with_check("of the node"), false),
+        (with_check("service:taken"), true),
+        (proxy("web"), true),
+        (proxy("api"), false),
+    ] {
+        let mut instance = body.clone();
+        let fields = instance.as_object_mut().unwrap();
+        let name = fields.remove("Name").unwrap();
+        fields.insert("Service".to_owned(), name);
+        let check = fields.remove("Check");
+        let mut registration = json!({
+            "Node": "legate", "SkipNodeUpdate": true, "Service": instance,
+        });
+        if let Some(check) = check {
+            let (id, service) = (&check["CheckID"], &body["ID"]);
+            registration["Check"] = json!({ "CheckID": id, "ServiceID": service });
+        }
+        let expected = match allowed {
+            true => StatusCode::OK,
+            false => StatusCode::FORBIDDEN,
+        };
+        for (path, body) in [
+            ("/v1/agent/service/register", &body),
+            ("/v1/catalog/register", &registration),
+        ] {
+            let reply = web.put(path, body).await;
+            assert_eq!(reply.status, expected, "{path} {body}: {}", reply.text());
+        }
+    }
+}
