@@ -117,7 +117,15 @@ async fn a_directory_has_one_server() {
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     let process = format!("process {}", std::process::id());
     assert!(error.to_string().contains(&process), "{error}");
+    // The data itself is locked.
+    for name in ["store.lock", "store.key"] {
+        std::fs::remove_file(directory.path().join(name)).unwrap();
+        let error = refused(config(directory.path(), None)).await;
+        assert!(matches!(error, OpenError::InUse { .. }), "{name}: {error}");
+    }
     opened.stop().await;
+    let file = directory.path().join("store.redb");
+    std::fs::remove_file(file).unwrap();
     open(directory.path()).await.stop().await;
 }
 
