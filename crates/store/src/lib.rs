@@ -39,6 +39,7 @@ mod reads;
 mod registration;
 mod rejected;
 mod row;
+mod removals;
 mod rows;
 mod servers;
 mod sessions;

@@ -12,6 +12,7 @@ use imbl::OrdMap;
 use crate::key::Key;
 use crate::query::Queries;
 use crate::row::Stored;
+use crate::removals::Removals;
 
 /// The index of the empty tables. Clients never see an index below 1, and the first write must be
 /// newer.
@@ -35,7 +36,7 @@ pub struct State {
 /// When rows and index entries were removed, so that the index of a read never decreases.
 #[derive(Clone)]
 struct Tombstones {
-    by_key: OrdMap<Key, u64>,
+    by_key: Removals,
     by_age: OrdMap<(u64, Key), ()>,
     /// The index of the newest removal that is no longer remembered.
     floor: u64,
@@ -69,7 +70,7 @@ impl State {
             rows: OrdMap::new(),
             entries: OrdMap::new(),
             tombstones: Tombstones {
-                by_key: OrdMap::new(),
+                by_key: Removals::default(),
                 by_age: OrdMap::new(),
                 floor: FIRST_INDEX,
             },
@@ -147,10 +148,8 @@ impl State {
 
     /// The index of the last removal below the prefix, or that of the newest forgotten removal.
     pub(crate) fn removed_below(&self, prefix: &Key) -> u64 {
-        let tombstones = self.tombstones.by_key.range(prefix.clone()..);
-        let below = tombstones.take_while(|(key, _)| key.is_below(prefix));
-        let newest = below.map(|(_, index)| *index).max();
-        newest.unwrap_or_default().max(self.tombstones.floor)
+        let Tombstones { by_key, floor, .. } = &self.tombstones;
+        by_key.newest_below(prefix).max(*floor)
     }
 }
 
@@ -209,7 +208,7 @@ impl State {
     /// The number of removals that are remembered.
     #[cfg(test)]
     pub(crate) fn tombstones(&self) -> usize {
-        self.tombstones.by_key.len()
+        self.tombstones.by_age.len()
     }
 }
 
@@ -219,7 +218,7 @@ impl Tombstones {
             self.by_age.remove(&(older, key.clone()));
         }
         self.by_age.insert((index, key), ());
-        if self.by_key.len() > MAX_TOMBSTONES
+        if self.by_age.len() > MAX_TOMBSTONES
             && let (Some(((oldest, key), ())), rest) = self.by_age.without_min_with_key()
         {
             self.by_age = rest;
