@@ -25,6 +25,7 @@ use crate::audit::Audit;
 use crate::config::ServerConfig;
 use crate::dns::{CurrentDns, Responder};
 use crate::rates::Rates;
+use crate::sessions::Renewals;
 use crate::telemetry::Traces;
 
 /// All handles of one server.
@@ -60,6 +61,8 @@ pub(crate) struct Handles {
     pub(crate) agent: Arc<Agent>,
     /// The current DNS settings.
     pub(crate) dns: CurrentDns,
+    /// Renewals of sessions.
+    pub(crate) renewals: Renewals,
     /// The rate limiter.
     pub(crate) rates: Rates,
     /// The audit log.

@@ -147,6 +147,7 @@ impl Server {
             dns.clone(),
         );
         let handles = Handles {
+            renewals: sessions::Renewals::new(store.leadership().clone()),
             dns,
             agent: Arc::new(agent),
             reports,
@@ -204,7 +205,8 @@ impl Server {
             let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
             self.scope.spawn("expired tokens", sweep);
         }
-        let overdue = sessions::end_overdue(self.store.clone(), stop.clone());
+        let overdue =
+            sessions::end_overdue(self.store.clone(), handles.renewals.clone(), stop.clone());
         self.scope.spawn("expired sessions", overdue);
         let deleted = tenants::remove_deleted(self.store.clone(), stop.clone());
         self.scope.spawn("deleted tenants", deleted);

@@ -1,15 +1,16 @@
 //! Expiry of sessions that were not renewed in time, and of lock delays. Only the leader does it.
 //!
-//! Times are measured with this server's monotonic clock, from the moment at which it first sees a row;
-//! renewing a session changes its row. After a restart or a change of leadership, all TTLs start again, as in
-//! Consul.
+//! Times are measured with this server's monotonic clock, from the moment at which it first sees a row. The
+//! leader keeps renewals in memory: they are not stored. After a restart or a change of leadership, all TTLs
+//! start again, as in Consul, so a renewal that the previous leader kept is not missed.
 
-use std::collections::HashMap;
-use std::hash::Hash;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use legate_model::{Session, Tenancy};
 use legate_runtime::{BoxError, CancellationToken};
-use legate_store::{Expiring, LockDelay, Store, Unavailable, WriteTxn};
+use legate_store::{Expiring, Leadership, LockDelay, ReadTxn, Store, Unavailable, WriteTxn};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// Multiple of its TTL after which a session expires. Consul's grace for delayed renewals.
@@ -21,15 +22,77 @@ const COLLECT: Duration = Duration::from_millis(100);
 /// How often leadership is checked again, and the delay before a failed write is retried.
 const ROUND: Duration = Duration::from_secs(1);
 
+/// Maximum rows expired in one transaction.
+const AT_ONCE: usize = 200;
+
+/// The minimum number of deadlines for a sweep.
+const SWEEP_FROM: usize = 1024;
+
+/// A session, by its tenancy and id.
+type SessionKey = (Tenancy, String);
+
+/// The renewals that this server keeps while it is the leader. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Renewals {
+    leadership: Leadership,
+    /// The last renewal of each session since its deadline was set.
+    last: Arc<Mutex<HashMap<SessionKey, Instant>>>,
+}
+
+impl Renewals {
+    pub(crate) fn new(leadership: Leadership) -> Self {
+        Self {
+            leadership,
+            last: Arc::default(),
+        }
+    }
+
+    /// Renews an existing session. `false` if this server is not the leader: the renewal must then be stored,
+    /// so that the leader sees it.
+    pub(crate) fn renew(&self, session: &Session) -> bool {
+        if !self.leadership.is_held() {
+            return false;
+        }
+        if session.time_to_live().is_some() {
+            let tenancy = Tenancy::new(&session.partition, &session.namespace);
+            self.lock()
+                .insert((tenancy, session.id.clone()), Instant::now());
+        }
+        true
+    }
+
+    fn contains(&self, session: &Expiring) -> bool {
+        self.lock().contains_key(&key(session))
+    }
+
+    /// Removes and returns the last renewal.
+    fn take(&self, session: &Expiring) -> Option<Instant> {
+        self.lock().remove(&key(session))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Instant>> {
+        // Each change of the map is one call.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(session: &Expiring) -> SessionKey {
+    (session.tenancy.clone(), session.id.clone())
+}
+
 /// Expires sessions and lock delays until `stop`.
 ///
 /// # Errors
 /// Never: failed writes are retried.
-pub(crate) async fn end_overdue(store: Store, stop: CancellationToken) -> Result<(), BoxError> {
+pub(crate) async fn end_overdue(
+    store: Store,
+    renewals: Renewals,
+    stop: CancellationToken,
+) -> Result<(), BoxError> {
     let ending = async {
         loop {
             store.leadership().held().await;
-            lead(&store).await;
+            lead(&store, &renewals).await;
         }
     };
     let _: Option<()> = stop.run_until_cancelled(ending).await;
@@ -37,25 +100,30 @@ pub(crate) async fn end_overdue(store: Store, stop: CancellationToken) -> Result
 }
 
 /// Runs until this server loses leadership.
-async fn lead(store: &Store) {
-    let mut timers = Timers::default();
+async fn lead(store: &Store, renewals: &Renewals) {
+    // All TTLs start now, so earlier renewals are void.
+    renewals.lock().clear();
+    let mut deadlines = Deadlines::default();
     loop {
         let mut watch = {
             let state = store.state();
             let txn = state.read();
-            timers.observe(txn.expiring_sessions(), txn.lock_delays(), Instant::now());
-            store.watch(&txn.into_reads())
+            deadlines.observe(&txn, Instant::now());
+            let reads = txn.into_reads();
+            deadlines.sweep(&state.read(), renewals);
+            store.watch(&reads)
         };
         loop {
             if !store.leadership().is_held() {
                 return;
             }
-            if let Some(overdue) = timers.overdue(Instant::now()) {
-                end(store, overdue).await;
-                break;
+            let overdue = deadlines.overdue(Instant::now(), renewals, &store.state().read());
+            if !overdue.is_empty() {
+                end(store, overdue, renewals, &mut deadlines).await;
+                continue;
             }
             let round = Instant::now() + ROUND;
-            let next = timers.next().map_or(round, |next| next.min(round));
+            let next = deadlines.next().map_or(round, |next| next.min(round));
             tokio::select! {
                 () = watch.changed() => {
                     sleep(COLLECT).await;
@@ -67,160 +135,127 @@ async fn lead(store: &Store) {
     }
 }
 
-async fn end(store: &Store, overdue: Overdue) {
-    let (sessions, locks) = (overdue.sessions.len(), overdue.delays.len());
+/// Ends what is overdue. What is still there afterwards gets a new deadline.
+async fn end(store: &Store, overdue: Vec<Due>, renewals: &Renewals, deadlines: &mut Deadlines) {
+    let (rows, ending, renewed) = (overdue.len(), overdue.clone(), renewals.clone());
     let ended = store
         .write(move |txn: &mut WriteTxn| -> Result<(), Unavailable> {
-            for session in &overdue.sessions {
-                txn.expire_session(session);
-            }
-            for delay in &overdue.delays {
-                txn.end_lock_delay(delay);
+            for due in &ending {
+                match due {
+                    Due::Session(session) if renewed.contains(session) => {}
+                    Due::Session(session) => txn.expire_session(session),
+                    Due::Delay(delay) => txn.end_lock_delay(delay),
+                }
             }
             Ok(())
         })
         .await;
-    match ended {
-        Ok(_) => tracing::debug!(sessions, locks, "sessions and lock delays have expired"),
+    let again = match ended {
+        Ok(_) => {
+            tracing::debug!(rows, "sessions and lock delays have expired");
+            Instant::now()
+        }
         Err(error) => {
-            tracing::warn!(sessions, locks, %error, "expired sessions could not be removed; retrying");
-            sleep(ROUND).await;
+            tracing::warn!(rows, %error, "expired sessions could not be removed; retrying");
+            Instant::now() + ROUND
+        }
+    };
+    let state = store.state();
+    let txn = state.read();
+    for due in overdue.into_iter().filter(|due| due.is_current(&txn)) {
+        deadlines.add(again, due);
+    }
+}
+
+/// A row that expires.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Due {
+    Session(Expiring),
+    Delay(LockDelay),
+}
+
+impl Due {
+    /// Whether the row is as it was seen.
+    fn is_current(&self, txn: &ReadTxn<'_>) -> bool {
+        match self {
+            Self::Session(session) => txn.is_expiring(session),
+            Self::Delay(delay) => txn.is_delayed(delay),
         }
     }
 }
 
-/// Maximum rows of each kind expired in one transaction.
-const AT_ONCE: usize = 100;
-
-/// Rows that have expired.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Overdue {
-    sessions: Vec<Expiring>,
-    delays: Vec<LockDelay>,
-}
-
-/// The time at which each row was first seen.
+/// The rows that expire, ordered by their deadlines. Rows that end earlier stay in the queue until their
+/// deadline or the next sweep.
 #[derive(Debug, Default)]
-struct Timers {
-    sessions: HashMap<Expiring, Instant>,
-    delays: HashMap<LockDelay, Instant>,
+struct Deadlines {
+    /// The number makes the keys unique.
+    queue: BTreeMap<(Instant, u64), Due>,
+    number: u64,
+    /// The index of the last state that was observed.
+    seen: u64,
+    /// The number of rows at which the next sweep removes those that have ended.
+    sweep_at: usize,
 }
 
-impl Timers {
-    /// Updates the timers from the current rows.
-    fn observe(&mut self, sessions: Vec<Expiring>, delays: Vec<LockDelay>, now: Instant) {
-        keep(&mut self.sessions, sessions, now);
-        keep(&mut self.delays, delays, now);
+impl Deadlines {
+    /// Adds the rows that were written since the last call.
+    fn observe(&mut self, txn: &ReadTxn<'_>, now: Instant) {
+        if txn.replaced_after(self.seen) {
+            self.queue.clear();
+        }
+        for session in txn.expiring_sessions(self.seen) {
+            self.add(now + session.time_to_live * GRACE, Due::Session(session));
+        }
+        for delay in txn.lock_delays(self.seen) {
+            self.add(now + delay.delay, Due::Delay(delay));
+        }
+        self.seen = txn.at();
     }
 
-    /// The rows that have expired; `None` if there are none.
-    fn overdue(&self, now: Instant) -> Option<Overdue> {
-        let sessions = over(&self.sessions, session_ends, now);
-        let delays = over(&self.delays, delay_ends, now);
-        let overdue = Overdue { sessions, delays };
-        (overdue != Overdue::default()).then_some(overdue)
+    fn add(&mut self, at: Instant, due: Due) {
+        self.number += 1;
+        self.queue.insert((at, self.number), due);
+    }
+
+    /// Takes rows that have expired, at most [`AT_ONCE`]. Renewed sessions get a new deadline.
+    fn overdue(&mut self, now: Instant, renewals: &Renewals, txn: &ReadTxn<'_>) -> Vec<Due> {
+        let mut overdue = Vec::new();
+        while overdue.len() < AT_ONCE
+            && let Some(first) = self.queue.first_entry()
+            && first.key().0 <= now
+        {
+            let due = first.remove();
+            if !due.is_current(txn) {
+                continue;
+            }
+            if let Due::Session(session) = &due
+                && let Some(renewed) = renewals.take(session)
+            {
+                self.add(renewed + session.time_to_live * GRACE, due);
+                continue;
+            }
+            overdue.push(due);
+        }
+        overdue
     }
 
     /// The time of the next expiry.
     fn next(&self) -> Option<Instant> {
-        let sessions = self
-            .sessions
-            .iter()
-            .map(|(row, since)| session_ends(row, *since));
-        let delays = self
-            .delays
-            .iter()
-            .map(|(row, since)| delay_ends(row, *since));
-        sessions.chain(delays).min()
+        self.queue.first_key_value().map(|((at, _), _)| *at)
     }
-}
 
-fn session_ends(row: &Expiring, since: Instant) -> Instant {
-    since + row.time_to_live * GRACE
-}
-
-fn delay_ends(row: &LockDelay, since: Instant) -> Instant {
-    since + row.delay
-}
-
-fn keep<T: Hash + Eq>(known: &mut HashMap<T, Instant>, rows: Vec<T>, now: Instant) {
-    let before = std::mem::take(known);
-    let since = |row: T| {
-        let since = before.get(&row).copied().unwrap_or(now);
-        (row, since)
-    };
-    *known = rows.into_iter().map(since).collect();
-}
-
-fn over<T: Clone>(
-    rows: &HashMap<T, Instant>,
-    ends: impl Fn(&T, Instant) -> Instant,
-    now: Instant,
-) -> Vec<T> {
-    let over = rows.iter().filter(|(row, since)| ends(row, **since) <= now);
-    over.map(|(row, _)| row.clone()).take(AT_ONCE).collect()
+    /// Removes rows that have ended, and their renewals, when there may be as many as others.
+    fn sweep(&mut self, txn: &ReadTxn<'_>, renewals: &Renewals) {
+        if self.queue.len() < self.sweep_at.max(SWEEP_FROM) {
+            return;
+        }
+        self.queue.retain(|_, due| due.is_current(txn));
+        let exists =
+            |(tenancy, id): &SessionKey| txn.in_tenancy(tenancy, |txn| txn.session(id)).is_some();
+        renewals.lock().retain(|key, _| exists(key));
+        self.sweep_at = 2 * self.queue.len();
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use legate_model::Tenancy;
-
-    use super::*;
-
-    fn session(renewals: u64) -> Expiring {
-        Expiring {
-            tenancy: Tenancy::default(),
-            id: "s".to_owned(),
-            time_to_live: Duration::from_secs(10),
-            renewals,
-        }
-    }
-
-    fn delay(since: u64) -> LockDelay {
-        LockDelay {
-            tenancy: Tenancy::default(),
-            key: "k".to_owned(),
-            delay: Duration::from_secs(15),
-            since,
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_session_ends_when_it_was_not_renewed_twice_its_time() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut timers = Timers::default();
-        assert_eq!((timers.next(), timers.overdue(start)), (None, None));
-        timers.observe(vec![session(0)], vec![delay(7)], at(0));
-        assert_eq!(timers.next(), Some(at(15)));
-        timers.observe(vec![session(0)], vec![delay(9)], at(5));
-        timers.observe(vec![session(1)], vec![delay(9)], at(12));
-        assert_eq!(timers.next(), Some(at(20)));
-        assert_eq!(timers.overdue(at(19)), None);
-        let delays = timers.overdue(at(20)).unwrap();
-        assert_eq!((delays.sessions.len(), delays.delays), (0, vec![delay(9)]));
-        timers.observe(vec![session(1)], Vec::new(), at(21));
-        assert_eq!(timers.overdue(at(31)), None);
-        let ended = timers.overdue(at(32)).unwrap();
-        assert_eq!(ended.sessions, [session(1)]);
-        timers.observe(Vec::new(), Vec::new(), at(33));
-        assert_eq!(timers.next(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn many_are_ended_in_several_steps() {
-        let rows = |n: usize| {
-            (0..n)
-                .map(|i| Expiring {
-                    id: i.to_string(),
-                    ..session(0)
-                })
-                .collect()
-        };
-        let mut timers = Timers::default();
-        let start = Instant::now();
-        timers.observe(rows(3 * AT_ONCE), Vec::new(), start);
-        let overdue = timers.overdue(start + Duration::from_secs(60)).unwrap();
-        assert_eq!(overdue.sessions.len(), AT_ONCE);
-    }
-}
+mod tests;

@@ -108,6 +108,10 @@ pub(crate) enum Table {
     SessionsByCheck = 146,
     /// Session id, query id.
     PreparedQueriesBySession = 147,
+    /// Index of the last change, partition, session id, for sessions with a TTL.
+    SessionsByChange = 148,
+    /// Index of the write, partition, namespace, directories and name of a key of the KV store.
+    LockDelaysByChange = 149,
     /// Shared results: name of the query, its argument.
     Queries = 255,
 }
@@ -135,6 +139,8 @@ impl Table {
             | Self::PreparedQueriesByName
             | Self::PreparedQueryTemplates
             | Self::PreparedQueriesBySession
+            | Self::SessionsByChange
+            | Self::LockDelaysByChange
             | Self::Autopilot
             | Self::CaConfiguration
             | Self::Partitions

@@ -161,15 +161,6 @@ impl<'s> ReadTxn<'s> {
         rows
     }
 
-    /// The rows of a table in all tenancies.
-    pub(crate) fn scan_everywhere<R: Row>(&self) -> Vec<Arc<R>> {
-        let all = Key::table_of(R::TABLE);
-        let rows = self.state.below(&all);
-        let rows = rows.filter_map(|(_, row)| self.read_row(row)).collect();
-        self.note(all);
-        rows
-    }
-
     /// The row at a path.
     pub(crate) fn get_path<R: Row>(&self, path: &str) -> Option<Arc<R>> {
         let key = Key::path(R::TABLE, &self.tenancy, &[], path);

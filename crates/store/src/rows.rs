@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::ca_state::CaState;
 use crate::key::{Key, Table};
 use crate::row::Row;
+use crate::sessions::sortable;
 
 /// An instance with the name of its node.
 #[derive(Debug, Serialize, Deserialize)]
@@ -105,11 +106,21 @@ pub(crate) struct LastVirtualIpRow {
     pub(crate) modify_index: u64,
 }
 
-/// A session, with the number of its renewals. A renewal does not change the modify index.
+/// A session, with the index of its last stored renewal, 0 if none was stored. A renewal does not
+/// change the modify index.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SessionRow {
     pub(crate) session: Arc<Session>,
-    pub(crate) renewals: u64,
+    /// Older servers counted renewals here; a count is lower than the create index.
+    #[serde(rename = "renewals")]
+    pub(crate) renewed_at: u64,
+}
+
+impl SessionRow {
+    /// The index of the write that created it or stored its last renewal.
+    pub(crate) fn since(&self) -> u64 {
+        self.renewed_at.max(self.session.create_index)
+    }
 }
 
 /// A lock delay, which starts when the row is written.
@@ -514,6 +525,11 @@ impl Row for SessionRow {
             keys.push(by_check(&namespace, &check.id));
         }
         keys.dedup();
+        if self.session.time_to_live().is_some() {
+            let since = sortable(self.since());
+            let names = [&*since, &*tenancy.partition, id.as_str()];
+            keys.push(Key::new(Table::SessionsByChange, tenancy, &names));
+        }
         keys
     }
 
@@ -527,6 +543,13 @@ impl Row for LockDelayRow {
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::path(Self::TABLE, tenancy, &[], &self.key)
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let since = sortable(self.modify_index);
+        let names = [&*since, &*tenancy.partition, &*tenancy.namespace];
+        let by_change = Key::path(Table::LockDelaysByChange, tenancy, &names, &self.key);
+        vec![by_change]
     }
 
     fn modify_index(&self) -> u64 {

@@ -1,7 +1,8 @@
 //! Sessions: creation, renewal, expiry, and their locks, with Consul's semantics.
 //!
 //! No clock is read here. A task of the server reads [`ReadTxn::expiring_sessions`] and
-//! [`ReadTxn::lock_delays`], measures how long each has been unchanged, and ends it.
+//! [`ReadTxn::lock_delays`], measures how long each has been unchanged, and ends it. It also keeps
+//! the renewals of sessions, which are stored only for the leader of several servers.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub struct Expiring {
     pub id: String,
     /// Its TTL.
     pub time_to_live: Duration,
-    /// The number of renewals.
-    pub renewals: u64,
+    /// The index of the write that created it or stored its last renewal.
+    pub since: u64,
 }
 
 /// A key within its lock delay.
@@ -76,23 +77,70 @@ impl ReadTxn<'_> {
         found
     }
 
-    /// The sessions with a TTL, in all tenancies.
-    pub fn expiring_sessions(&self) -> Vec<Expiring> {
-        let rows: Vec<Arc<SessionRow>> = self.scan_everywhere();
-        rows.iter().filter_map(|row| expiring(row)).collect()
+    /// The index of the state.
+    pub fn at(&self) -> u64 {
+        self.state.index()
     }
 
-    /// The keys within a lock delay, in all tenancies.
-    pub fn lock_delays(&self) -> Vec<LockDelay> {
-        let all = Key::table_of(Table::LockDelays);
-        let delay = |(key, stored): (&Key, &Stored)| {
-            self.seen(stored);
-            Some(lock_delay(&*stored.get::<LockDelayRow>()?, &key.tenancy()?))
-        };
-        let found = self.state.below(&all).filter_map(delay).collect();
-        self.note(all);
-        found
+    /// Whether everything was replaced after this index.
+    pub fn replaced_after(&self, index: u64) -> bool {
+        index < self.state.replaced_at()
     }
+
+    /// The sessions with a TTL, in all tenancies, that were created or renewed by a write after this
+    /// index; all of them if everything was replaced after it.
+    pub fn expiring_sessions(&self, after: u64) -> Vec<Expiring> {
+        let rows = self.changed_after(Table::SessionsByChange, after);
+        rows.filter_map(|(_, row)| expiring(&*row.get::<SessionRow>()?))
+            .collect()
+    }
+
+    /// The keys, in all tenancies, whose lock delay started after this index; all of them if
+    /// everything was replaced after it.
+    pub fn lock_delays(&self, after: u64) -> Vec<LockDelay> {
+        let rows = self.changed_after(Table::LockDelaysByChange, after);
+        let delay = |(key, row): (&Key, &Stored)| {
+            Some(lock_delay(&*row.get::<LockDelayRow>()?, &key.tenancy()?))
+        };
+        rows.filter_map(delay).collect()
+    }
+
+    fn changed_after(&self, index: Table, after: u64) -> impl Iterator<Item = (&Key, &Stored)> {
+        let all = Key::table_of(index);
+        let from = match self.replaced_after(after) {
+            true => all.clone(),
+            false => by_change(index, after + 1),
+        };
+        self.note(all.clone());
+        let rows = self.state.found_from(all, from);
+        rows.inspect(|(_, row)| self.seen(row))
+    }
+
+    /// Whether a session is as it was seen.
+    pub fn is_expiring(&self, seen: &Expiring) -> bool {
+        self.in_tenancy(&seen.tenancy, |txn| {
+            let row: Option<Arc<SessionRow>> = txn.get(&[&seen.id]);
+            row.is_some_and(|row| expiring(&row).as_ref() == Some(seen))
+        })
+    }
+
+    /// Whether a lock delay is as it was seen.
+    pub fn is_delayed(&self, seen: &LockDelay) -> bool {
+        self.in_tenancy(&seen.tenancy, |txn| {
+            let row: Option<Arc<LockDelayRow>> = txn.get_path(&seen.key);
+            row.is_some_and(|row| lock_delay(&row, &seen.tenancy) == *seen)
+        })
+    }
+}
+
+/// The prefix of the entries of an index by the index of changes.
+pub(crate) fn by_change(index: Table, change: u64) -> Key {
+    Key::new(index, &Tenancy::default(), &[&sortable(change)])
+}
+
+/// Sorts as the numbers do.
+pub(crate) fn sortable(number: u64) -> String {
+    format!("{number:016x}")
 }
 
 /// The checks of a session, each with its namespace.
@@ -114,7 +162,7 @@ fn expiring(row: &SessionRow) -> Option<Expiring> {
         id: row.session.id.clone(),
         tenancy: Tenancy::new(&row.session.partition, &row.session.namespace),
         time_to_live: row.session.time_to_live()?,
-        renewals: row.renewals,
+        since: row.since(),
     })
 }
 
@@ -162,18 +210,19 @@ impl WriteTxn {
         session.modify_index = self.index();
         self.put(SessionRow {
             session: Arc::new(session),
-            renewals: 0,
+            renewed_at: 0,
         });
         Ok(())
     }
 
-    /// Restarts the TTL of a session. A no-op if it does not exist or has no TTL.
+    /// Stores a renewal, which restarts the TTL of a session. A no-op if it does not exist or has no
+    /// TTL.
     pub fn renew_session(&mut self, id: &str) {
         let row: Option<Arc<SessionRow>> = self.read().get(&[id]);
         if let Some(row) = row.filter(|row| row.session.time_to_live().is_some()) {
             self.put(SessionRow {
                 session: Arc::clone(&row.session),
-                renewals: row.renewals + 1,
+                renewed_at: self.index(),
             });
         }
     }
@@ -206,22 +255,18 @@ impl WriteTxn {
 
     /// Ends a session whose TTL is over, unless it was renewed in the meantime.
     pub fn expire_session(&mut self, expired: &Expiring) {
-        self.in_tenancy(&expired.tenancy, |txn| {
-            let row: Option<Arc<SessionRow>> = txn.read().get(&[&expired.id]);
-            if row.is_some_and(|row| expiring(&row).as_ref() == Some(expired)) {
-                txn.end_session(&expired.id);
-            }
-        });
+        if self.read().is_expiring(expired) {
+            self.in_tenancy(&expired.tenancy, |txn| txn.end_session(&expired.id));
+        }
     }
 
     /// Ends a lock delay, unless it was replaced in the meantime.
     pub fn end_lock_delay(&mut self, over: &LockDelay) {
-        self.in_tenancy(&over.tenancy, |txn| {
-            let row: Option<Arc<LockDelayRow>> = txn.read().get_path(&over.key);
-            if row.is_some_and(|row| lock_delay(&row, &over.tenancy) == *over) {
+        if self.read().is_delayed(over) {
+            self.in_tenancy(&over.tenancy, |txn| {
                 txn.remove_path::<LockDelayRow>(&over.key);
-            }
-        });
+            });
+        }
     }
 
     /// Ends the sessions that depend on a check that is critical or removed.

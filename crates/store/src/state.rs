@@ -30,6 +30,8 @@ pub struct State {
     entries: OrdMap<Key, Key>,
     tombstones: Tombstones,
     /// Results that readers of this store share.
+    /// The index at which all rows were loaded or replaced together.
+    replaced_at: u64,
     pub(crate) queries: Arc<Queries>,
 }
 
@@ -75,6 +77,7 @@ impl State {
                 floor: FIRST_INDEX,
             },
             queries: Arc::default(),
+            replaced_at: FIRST_INDEX,
         }
     }
 
@@ -84,6 +87,7 @@ impl State {
         state.index = index.max(FIRST_INDEX);
         state.tombstones.floor = state.index;
         for (key, row) in rows {
+        state.replaced_at = state.index;
             state.insert(key, row);
         }
         state
@@ -114,6 +118,11 @@ impl State {
     }
 
     /// The number of rows.
+    /// The index at which all rows were loaded or replaced together.
+    pub(crate) fn replaced_at(&self) -> u64 {
+        self.replaced_at
+    }
+
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
@@ -152,6 +161,17 @@ impl State {
         by_key.newest_below(prefix).max(*floor)
     }
 }
+
+    /// The rows of the index entries below a prefix, from an entry on.
+    pub(crate) fn found_from(
+        &self,
+        prefix: Key,
+        from: Key,
+    ) -> impl Iterator<Item = (&Key, &Stored)> {
+        let entries = self.entries.range(from..);
+        let below = entries.take_while(move |(entry, _)| entry.is_below(&prefix));
+        below.filter_map(|(_, key)| self.rows.get_key_value(key))
+    }
 
 // Mutations, used only while a transaction is built.
 impl State {

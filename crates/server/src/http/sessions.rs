@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::own_node::SERF_HEALTH;
+use crate::sessions::Renewals;
 
 /// `PUT /v1/session/create`
 pub(super) async fn create(
@@ -100,9 +101,19 @@ pub(super) fn may_end(
 pub(super) async fn renew(
     Path(id): Path<String>,
     State(writer): State<Writer>,
+    State(renewals): State<Renewals>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let known = call.txn(&call.reader.state()).session(&id);
+    if let Some(session) = known {
+        may_write(&authorizer, &session.node)?;
+        if renewals.renew(&session) {
+            return call.json(&[session]);
+        }
+    }
+    // Only the leader keeps renewals in memory. Of a session that this server does not know, another one may
+    // have just stored it.
     let session = call
         .write(&writer, move |txn| {
             let session = txn.read().session(&id);

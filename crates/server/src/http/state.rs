@@ -21,6 +21,7 @@ use crate::acl::Logins;
 use crate::agent::Agent;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
+use crate::sessions::Renewals;
 
 /// The router's state.
 #[derive(Clone)]
@@ -75,6 +76,7 @@ handles! {
     Snapshots: |state| state.snapshots.clone();
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();
+    Renewals: |state| state.handles.renewals.clone();
     Proxies: |state| state.handles.proxies.clone();
     Registry: |state| state.handles.registry.clone();
     CancellationToken: |state| state.handles.spawner.token();

@@ -210,6 +210,20 @@ async fn an_expired_session_ends_with_a_lock_delay() {
 }
 
 #[tokio::test]
+async fn renewals_are_not_stored() {
+    let (server, client) = start(|_| {}).await;
+    server.store().leadership().held().await;
+    let session = create(&client, &json!({ "TTL": "10s" })).await;
+    let index = server.store().state().index();
+    for _ in 0..5 {
+        let path = format!("/v1/session/renew/{session}");
+        let renewed = client.write(&path, &json!({})).await;
+        assert_eq!(renewed, info(&client, &session).await);
+    }
+    assert_eq!(server.store().state().index(), index);
+}
+
+#[tokio::test]
 async fn tokens_make_and_see_the_sessions_of_their_nodes() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);

@@ -221,7 +221,7 @@ impl Naive {
             }
             Act::EndDelays => {
                 write(store, |txn| {
-                    for delay in txn.read().lock_delays() {
+                    for delay in txn.read().lock_delays(0) {
                         txn.end_lock_delay(&delay);
                     }
                 });
@@ -473,7 +473,7 @@ fn only_unchanged_sessions_and_delays_expire() {
     create(&store, brief).unwrap();
     create(&store, session("for ever", "n1")).unwrap();
     lock(&store, "k", "s").unwrap();
-    let seen = store.state().read().expiring_sessions();
+    let seen = store.state().read().expiring_sessions(0);
     let [first]: &[Expiring; 1] = seen.as_slice().try_into().unwrap();
     let first = first.clone();
     let index = index_of(&store, |txn| txn.session("s"));
@@ -487,13 +487,13 @@ fn only_unchanged_sessions_and_delays_expire() {
         "it was renewed"
     );
     write(&store, |txn| {
-        for expired in txn.read().expiring_sessions() {
+        for expired in txn.read().expiring_sessions(0) {
             txn.expire_session(&expired);
         }
     });
     let state = store.state();
     assert!(state.read().session("s").is_none());
-    let delays = state.read().lock_delays();
+    let delays = state.read().lock_delays(0);
     let [delay]: &[LockDelay; 1] = delays.as_slice().try_into().unwrap();
     assert_eq!((&*delay.key, delay.delay), ("k", Duration::from_secs(1)));
     let (stale, over) = (
@@ -507,6 +507,48 @@ fn only_unchanged_sessions_and_delays_expire() {
     assert!(store.state().read().is_lock_delayed("k"));
     write(&store, move |txn| txn.end_lock_delay(&over));
     assert!(!store.state().read().is_lock_delayed("k"));
+}
+
+#[tokio::test]
+async fn changed_sessions_and_delays_are_found_without_reading_the_others() {
+    let store = Store::new();
+    apply(&store, register(node("n1"), None, Vec::new()));
+    let brief = |id| Session {
+        ttl: "10s".to_owned(),
+        ..session(id, "n1")
+    };
+    for id in ["a", "b", "c"] {
+        create(&store, brief(id)).unwrap();
+    }
+    create(&store, session("for ever", "n1")).unwrap();
+    let changed = |after| {
+        let found = store.state().read().expiring_sessions(after);
+        let ids: Vec<String> = found.into_iter().map(|session| session.id).collect();
+        ids
+    };
+    assert_eq!(changed(0), ["a", "b", "c"]);
+    let after = store.state().index();
+    assert!(changed(after).is_empty());
+    write(&store, |txn| txn.renew_session("b"));
+    create(&store, brief("d")).unwrap();
+    assert_eq!(changed(after), ["b", "d"]);
+    assert_eq!(changed(after + 1), ["d"]);
+    lock(&store, "k", "a").unwrap();
+    let after = store.state().index();
+    write(&store, |txn| txn.end_session("a"));
+    let delays = |after| store.state().read().lock_delays(after).len();
+    assert_eq!((delays(after), delays(after + 1)), (1, 0));
+    assert_eq!(changed(0), ["c", "b", "d"]);
+
+    // After a restore, all are new.
+    let rows: Vec<_> = store
+        .state()
+        .all()
+        .map(|(k, r)| (k.clone(), r.clone()))
+        .collect();
+    let (restored, _) = store.state().replaced(after + 100, rows);
+    assert_eq!(restored.read().expiring_sessions(after + 50).len(), 3);
+    assert_eq!(restored.read().expiring_sessions(after + 100).len(), 0);
 }
 
 #[tokio::test]
