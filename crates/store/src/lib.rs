@@ -74,7 +74,7 @@ pub use registration::{Deregistration, Registration};
 pub use rejected::{QueryConflict, Rejected, TenantConflict};
 pub use rows::Source;
 pub use sessions::{Expiring, LockDelay, SessionConflict};
-pub use snapshot::{Snapshot, SnapshotAbout, SnapshotError, survey_snapshot};
+pub use snapshot::{Saving, Snapshot, SnapshotAbout, SnapshotError, survey_snapshot};
 pub use state::State;
 pub use store::{Store, Writer};
 pub use stored_tables::stored_tables;

@@ -11,7 +11,7 @@
 //! ```
 //! Lengths are big-endian.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Seek, Write};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -78,33 +78,92 @@ pub enum SnapshotError {
     WrongKey,
 }
 
-/// Writes a snapshot of a state.
-pub(crate) fn save(state: &State, codec: &Codec, to: impl Write) -> Result<(), SnapshotError> {
-    let mut to = Digesting::new(to);
-    let header = Header::new(&codec.key).map_err(io::Error::other)?;
-    let about = About {
-        header,
-        index: state.index(),
-        rows: state.rows() as u64,
-    };
-    to.write_all(MAGIC)?;
-    write_part(
-        &mut to,
-        &serde_json::to_vec(&about).map_err(io::Error::other)?,
-    )?;
-    for (key, row) in state.all() {
-        write_part(&mut to, &key.to_bytes())?;
-        write_part(&mut to, &codec.encode(key, row).map_err(io::Error::other)?)?;
+/// The target size of a part of a snapshot, in bytes. A larger row is a part by itself.
+const PART: usize = 256 * 1024;
+
+/// A snapshot that is being written, part by part, so that it is never in memory as a whole. The state
+/// that it is taken from does not change meanwhile.
+pub struct Saving {
+    state: Arc<State>,
+    codec: Codec,
+    digest: Sha256,
+    next: Next,
+}
+
+/// What the next part starts with.
+enum Next {
+    Header(Vec<u8>),
+    /// The row after this key.
+    After(Option<Key>),
+    Nothing,
+}
+
+impl Saving {
+    pub(crate) fn new(state: Arc<State>, codec: Codec) -> Result<Self, SnapshotError> {
+        let header = Header::new(&codec.key).map_err(io::Error::other)?;
+        let about = About {
+            header,
+            index: state.index(),
+            rows: state.rows() as u64,
+        };
+        let mut header = MAGIC.to_vec();
+        let about = serde_json::to_vec(&about).map_err(io::Error::other)?;
+        write_part(&mut header, &about)?;
+        Ok(Self {
+            state,
+            codec,
+            digest: Sha256::new(),
+            next: Next::Header(header),
+        })
     }
-    let (mut to, digest) = to.finish();
-    to.write_all(&digest)?;
-    Ok(to.flush()?)
+
+    /// The index of the saved state.
+    pub fn index(&self) -> u64 {
+        self.state.index()
+    }
+
+    /// The next bytes; `None` at the end. Encodes up to [`PART`] bytes of rows: call it on the blocking
+    /// thread pool.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if a row cannot be encoded.
+    pub fn next_part(&mut self) -> Result<Option<Vec<u8>>, SnapshotError> {
+        let (mut part, after) = match std::mem::replace(&mut self.next, Next::Nothing) {
+            Next::Header(header) => (header, None),
+            Next::After(key) => (Vec::with_capacity(PART), key),
+            Next::Nothing => return Ok(None),
+        };
+        let mut last = None;
+        for (key, row) in self.state.rows_after(after.as_ref()) {
+            let row = self.codec.encode(key, row).map_err(io::Error::other)?;
+            write_part(&mut part, &key.to_bytes())?;
+            write_part(&mut part, &row)?;
+            last = Some(key.clone());
+            if part.len() >= PART {
+                break;
+            }
+        }
+        self.digest.update(&part);
+        if last.is_some() {
+            self.next = Next::After(last);
+        } else {
+            part.extend(self.digest.clone().finalize());
+        }
+        Ok(Some(part))
+    }
+}
+
+impl std::fmt::Debug for Saving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Saving")
+            .field("index", &self.index())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Snapshot {
     /// Reads a snapshot, which must be sealed with the key of the codec.
-    pub(crate) fn read(from: impl Read, codec: &Codec) -> Result<Self, SnapshotError> {
-        let mut stored: Vec<StoredRow> = Vec::new();
+    pub(crate) fn read(mut from: impl Read + Seek, codec: &Codec) -> Result<Self, SnapshotError> {
         let is_ours = |about: &About| {
             let format = about.header.format;
             match format > FORMAT {
@@ -113,7 +172,11 @@ impl Snapshot {
                 false => Ok(()),
             }
         };
-        let about = walk(from, is_ours, |key, value| {
+        // First without keeping the rows.
+        walk(BufReader::new(&mut from), is_ours, |_, _| {})?;
+        from.rewind()?;
+        let mut stored: Vec<StoredRow> = Vec::new();
+        let about = walk(BufReader::new(from), is_ours, |key, value| {
             stored.push((Arc::from(key), value));
         })?;
         let snapshot = Self::decoded(about.index, stored, codec)?;
@@ -182,7 +245,10 @@ fn walk(
     judge: impl FnOnce(&About) -> Result<(), SnapshotError>,
     mut row: impl FnMut(Vec<u8>, Vec<u8>),
 ) -> Result<About, SnapshotError> {
-    let mut from = Digesting::new(from);
+    let mut from = Digesting {
+        inner: from,
+        digest: Sha256::new(),
+    };
     let mut magic = [0; MAGIC.len()];
     read_exact(&mut from, &mut magic)?;
     if magic != *MAGIC {
@@ -195,10 +261,10 @@ fn walk(
         let key = read_part(&mut from)?;
         row(key, read_part(&mut from)?);
     }
-    let (mut from, digest) = from.finish();
+    let Digesting { mut inner, digest } = from;
     let mut expected = [0; 32];
-    read_exact(&mut from, &mut expected)?;
-    if digest != expected {
+    read_exact(&mut inner, &mut expected)?;
+    if digest.finalize()[..] != expected {
         return Err(damaged("its checksum does not match"));
     }
     Ok(about)
@@ -268,31 +334,6 @@ fn read_exact(from: &mut impl Read, buffer: &mut [u8]) -> Result<(), SnapshotErr
 struct Digesting<I> {
     inner: I,
     digest: Sha256,
-}
-
-impl<I> Digesting<I> {
-    fn new(inner: I) -> Self {
-        Self {
-            inner,
-            digest: Sha256::new(),
-        }
-    }
-
-    fn finish(self) -> (I, [u8; 32]) {
-        (self.inner, self.digest.finalize().into())
-    }
-}
-
-impl<W: Write> Write for Digesting<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.digest.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
 }
 
 impl<R: Read> Read for Digesting<R> {

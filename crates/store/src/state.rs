@@ -5,14 +5,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
 use crate::key::Key;
 use crate::query::Queries;
-use crate::row::Stored;
 use crate::removals::Removals;
+use crate::row::Stored;
 
 /// The index of the empty tables. Clients never see an index below 1, and the first write must be
 /// newer.
@@ -29,9 +30,9 @@ pub struct State {
     /// Index entries, each with the key of its row.
     entries: OrdMap<Key, Key>,
     tombstones: Tombstones,
-    /// Results that readers of this store share.
     /// The index at which all rows were loaded or replaced together.
     replaced_at: u64,
+    /// Results that readers of this store share.
     pub(crate) queries: Arc<Queries>,
 }
 
@@ -76,8 +77,8 @@ impl State {
                 by_age: OrdMap::new(),
                 floor: FIRST_INDEX,
             },
-            queries: Arc::default(),
             replaced_at: FIRST_INDEX,
+            queries: Arc::default(),
         }
     }
 
@@ -86,8 +87,8 @@ impl State {
         let mut state = Self::empty();
         state.index = index.max(FIRST_INDEX);
         state.tombstones.floor = state.index;
-        for (key, row) in rows {
         state.replaced_at = state.index;
+        for (key, row) in rows {
             state.insert(key, row);
         }
         state
@@ -117,18 +118,24 @@ impl State {
         self.index
     }
 
-    /// The number of rows.
     /// The index at which all rows were loaded or replaced together.
     pub(crate) fn replaced_at(&self) -> u64 {
         self.replaced_at
     }
 
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (&Key, &Stored)> {
         self.rows.iter()
+    }
+
+    /// The rows after a key, or all of them.
+    pub(crate) fn rows_after(&self, after: Option<&Key>) -> impl Iterator<Item = (&Key, &Stored)> {
+        let start = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.rows.range((start, Bound::Unbounded))
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<&Stored> {
@@ -155,13 +162,6 @@ impl State {
         below.filter_map(|(_, key)| self.rows.get(key))
     }
 
-    /// The index of the last removal below the prefix, or that of the newest forgotten removal.
-    pub(crate) fn removed_below(&self, prefix: &Key) -> u64 {
-        let Tombstones { by_key, floor, .. } = &self.tombstones;
-        by_key.newest_below(prefix).max(*floor)
-    }
-}
-
     /// The rows of the index entries below a prefix, from an entry on.
     pub(crate) fn found_from(
         &self,
@@ -172,6 +172,13 @@ impl State {
         let below = entries.take_while(move |(entry, _)| entry.is_below(&prefix));
         below.filter_map(|(_, key)| self.rows.get_key_value(key))
     }
+
+    /// The index of the last removal below the prefix, or that of the newest forgotten removal.
+    pub(crate) fn removed_below(&self, prefix: &Key) -> u64 {
+        let Tombstones { by_key, floor, .. } = &self.tombstones;
+        by_key.newest_below(prefix).max(*floor)
+    }
+}
 
 // Mutations, used only while a transaction is built.
 impl State {

@@ -1,6 +1,6 @@
 //! The store with full access, and a handle for transactions only.
 
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codec::Codec;
@@ -10,7 +10,7 @@ use crate::leadership::Leadership;
 use crate::outcome::{Applied, Unavailable, WriteError};
 use crate::reader::{Reader, Tables};
 use crate::reads::Reads;
-use crate::snapshot::{self, Snapshot, SnapshotError};
+use crate::snapshot::{Saving, Snapshot, SnapshotError};
 use crate::state::{Changes, State};
 use crate::watch::Watch;
 use crate::write::WriteTxn;
@@ -122,28 +122,39 @@ impl Store {
         self.inner.apply(command).await
     }
 
-    /// Writes a snapshot at one index, and returns that index. The store stays in use.
+    /// A snapshot of the current state. The store stays in use.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
+    pub fn snapshot(&self) -> Result<Saving, SnapshotError> {
+        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
+        Saving::new(self.state(), codec.clone())
+    }
+
+    /// Writes a snapshot at one index, and returns that index.
     ///
     /// Blocks on `to` and runs in proportion to the number of rows: call it on the blocking thread
     /// pool.
     ///
     /// # Errors
-    /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
-    pub fn save(&self, to: impl Write) -> Result<u64, SnapshotError> {
-        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
-        let state = self.state();
-        snapshot::save(&state, codec, to)?;
-        Ok(state.index())
+    /// As [`Self::snapshot`].
+    pub fn save(&self, mut to: impl Write) -> Result<u64, SnapshotError> {
+        let mut saving = self.snapshot()?;
+        while let Some(part) = saving.next_part()? {
+            to.write_all(&part)?;
+        }
+        to.flush()?;
+        Ok(saving.index())
     }
 
     /// Reads a whole snapshot for [`Store::restore`]. Changes nothing.
     ///
-    /// Blocks on `from`: call it on the blocking thread pool. The contents are held in memory:
-    /// limit `from` if its length is not trusted.
+    /// It is read twice: first it is checked, so that only a complete snapshot with this store's key
+    /// is held in memory. Blocks on `from`: call it on the blocking thread pool.
     ///
     /// # Errors
     /// [`SnapshotError`].
-    pub fn read_snapshot(&self, from: impl Read) -> Result<Snapshot, SnapshotError> {
+    pub fn read_snapshot(&self, from: impl Read + Seek) -> Result<Snapshot, SnapshotError> {
         let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
         Snapshot::read(from, codec)
     }

@@ -159,6 +159,30 @@ pub(super) fn token_in(headers: &HeaderMap) -> String {
     own.or_else(bearer).unwrap_or_default()
 }
 
+/// Rejects a body that is announced to be larger than `limit` bytes.
+pub(super) fn refuse_announced(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    match announced.is_some_and(|length| length > limit) {
+        true => Err(ApiError::too_large(limit)),
+        false => Ok(()),
+    }
+}
+
+/// Receives a body within `time`.
+pub(super) async fn within<T>(
+    time: Duration,
+    receive: impl Future<Output = T>,
+) -> Result<T, ApiError> {
+    timeout(time, receive).await.map_err(|_| {
+        ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("The request body did not arrive within {time:?}: send it again"),
+        )
+    })
+}
+
 /// Reads a body of at most `limit` bytes within `time`.
 pub(super) async fn read_body(
     headers: &HeaderMap,
@@ -166,19 +190,8 @@ pub(super) async fn read_body(
     limit: usize,
     time: Duration,
 ) -> Result<Bytes, ApiError> {
-    let announced = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limit) {
-        return Err(ApiError::too_large(limit));
-    }
-    let body = timeout(time, to_bytes(body, limit)).await;
-    let body = body.map_err(|_| {
-        ApiError::new(
-            StatusCode::REQUEST_TIMEOUT,
-            format!("The request body did not arrive within {time:?}: send it again"),
-        )
-    })?;
+    refuse_announced(headers, limit)?;
+    let body = within(time, to_bytes(body, limit)).await?;
     body.map_err(|error| {
         let too_large =
             std::error::Error::source(&error).is_some_and(|source| source.is::<LengthLimitError>());

@@ -1,26 +1,30 @@
 //! `/v1/snapshot`: saves and restores the whole store. The format is Legate's own; Consul's snapshots cannot be
 //! restored.
 
+use std::io::{self, Seek};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use bytes::Buf;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use legate_runtime::{Clock, Pool, Share};
-use legate_store::{Snapshot, SnapshotError, Store};
+use legate_store::{Saving, Snapshot, SnapshotError, Store, StoreConfig};
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 
-use super::call::{Call, Head, read_body};
+use super::call::{Call, Head, refuse_announced, within};
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::seed::seed;
 
-/// The maximum size of a snapshot, in bytes. It is held in memory before it is restored.
+/// The maximum size of a snapshot, in bytes.
 const LIMIT: usize = 1024 * 1024 * 1024;
 
 /// Timeout for receiving a snapshot.
@@ -32,7 +36,7 @@ pub(super) struct Snapshots {
     store: Store,
     config: Arc<ServerConfig>,
     clock: Clock,
-    /// Runs one save or restore at a time, because each needs as much memory as the store. Work goes on if the
+    /// Runs one step at a time, because a restore needs as much memory as the store. A step goes on if the
     /// client disconnects.
     pool: Pool,
     /// Held while a client uploads a snapshot.
@@ -52,33 +56,85 @@ impl Snapshots {
 
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Store) -> T + Send + 'static,
+        work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let (store, share) = (self.store.clone(), Share::default());
-        let done = self.pool.run("snapshot", &share, move || work(&store));
-        let done = done.await;
+        let done = self.pool.run("snapshot", &Share::default(), work).await;
         done.ok_or_else(|| ApiError::unavailable("the server is stopping"))
+    }
+
+    /// Where a snapshot is kept until it was checked: the data directory, which has room for it anyway, or the
+    /// directory for temporary files.
+    fn place(&self) -> PathBuf {
+        match &self.config.store {
+            StoreConfig::Disk { directory, .. } => directory.clone(),
+            StoreConfig::Memory | StoreConfig::Etcd(_) => std::env::temp_dir(),
+        }
+    }
+
+    /// Writes a body to a file without a name, which is gone when it is closed.
+    async fn receive(&self, body: Body) -> Result<std::fs::File, ApiError> {
+        let place = self.place();
+        let failed = |error: io::Error| {
+            let place = place.display();
+            ApiError::unavailable(format!(
+                "the snapshot cannot be kept in {place} ({error}): make room there, and send it again"
+            ))
+        };
+        let opened = {
+            let place = place.clone();
+            self.run(move || tempfile::tempfile_in(place)).await?
+        };
+        let mut file = File::from_std(opened.map_err(failed)?);
+        let mut body = body.into_data_stream();
+        let mut received = 0;
+        while let Some(bytes) = body.next().await {
+            let bytes = bytes.map_err(|error| {
+                ApiError::bad_request(format!("The request body could not be read: {error}"))
+            })?;
+            received += bytes.len();
+            if received > LIMIT {
+                return Err(ApiError::too_large(LIMIT));
+            }
+            file.write_all(&bytes).await.map_err(failed)?;
+        }
+        file.flush().await.map_err(failed)?;
+        Ok(file.into_std().await)
+    }
+
+    /// The next part of a snapshot that is being saved.
+    async fn part(&self, mut saving: Saving) -> io::Result<Option<(Vec<u8>, Saving)>> {
+        let part = self.run(move || {
+            let part = saving.next_part()?;
+            Ok::<_, SnapshotError>(part.map(|part| (part, saving)))
+        });
+        let part = part
+            .await
+            .map_err(|stopping| io::Error::other(stopping.text().to_owned()))?;
+        part.map_err(io::Error::other)
     }
 }
 
-/// `GET /v1/snapshot`
+/// `GET /v1/snapshot`. The parts are made as the client receives them.
 pub(super) async fn save(
     State(snapshots): State<Snapshots>,
     call: Call,
 ) -> Result<Response, ApiError> {
     may_manage(&call)?;
-    let save = |store: &Store| {
-        let mut file = Vec::new();
-        store.save(&mut file).map(|index| (index, file))
-    };
-    let (index, file) = snapshots.run(save).await??;
-    let mut response = Response::new(Body::from(file));
+    let saving = snapshots.store.snapshot()?;
+    let index = saving.index();
+    let parts = stream::try_unfold(saving, move |saving| {
+        let snapshots = snapshots.clone();
+        async move { snapshots.part(saving).await }
+    });
+    // The client notices that the snapshot is incomplete, so this is only logged.
+    let parts = parts.inspect_err(|error| tracing::warn!(%error, "a snapshot was not completed"));
+    let mut response = Response::new(Body::from_stream(parts));
     let binary = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(CONTENT_TYPE, binary);
     call.mark(response, index, false)
 }
 
-/// `PUT /v1/snapshot`: replaces all data in one transaction.
+/// `PUT /v1/snapshot`: replaces all data in one transaction, after the snapshot was received and checked.
 pub(super) async fn restore(
     State(snapshots): State<Snapshots>,
     Head(call): Head,
@@ -87,9 +143,14 @@ pub(super) async fn restore(
 ) -> Result<Response, ApiError> {
     // Before the large body is read.
     may_manage(&call)?;
+    refuse_announced(&headers, LIMIT)?;
     let _one_at_a_time = snapshots.upload.lock().await;
-    let file = read_body(&headers, body, LIMIT, TIME).await?;
-    let read = move |store: &Store| store.read_snapshot(file.reader());
+    let mut file = within(TIME, snapshots.receive(body)).await??;
+    let store = snapshots.store.clone();
+    let read = move || {
+        file.rewind()?;
+        store.read_snapshot(file)
+    };
     let snapshot: Snapshot = snapshots.run(read).await??;
     let (saved_at, rows) = (snapshot.index(), snapshot.rows());
     let applied = snapshots.store.restore(snapshot).await?;

@@ -178,6 +178,62 @@ async fn a_client_that_sends_a_snapshot_slowly_holds_up_no_other_client() {
     server.stop(STOP).await.unwrap();
 }
 
+/// The most memory that a process has used, in bytes.
+fn peak(process: &Child) -> u64 {
+    let path = format!("/proc/{}/status", process.id().unwrap());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() * 1024
+}
+
+#[tokio::test]
+async fn an_uploaded_snapshot_is_not_held_in_memory_before_it_was_checked() {
+    const SIZE: usize = 256 << 20;
+    let state = State::durable().await;
+    let (process, client) = run(&state).await;
+    fill(&client).await;
+    let before = (seen(&client).await, peak(&process));
+    let mut upload = TcpStream::connect(client.address).await.unwrap();
+    let head = format!("PUT /v1/snapshot HTTP/1.1\r\nHost: a\r\nContent-Length: {SIZE}\r\n\r\n");
+    upload.write_all(head.as_bytes()).await.unwrap();
+    // It starts as a snapshot does.
+    let saved = client.get("/v1/snapshot").await.body;
+    upload.write_all(&saved[..saved.len() - 32]).await.unwrap();
+    let chunk = vec![7; 1 << 20];
+    let mut left = SIZE - (saved.len() - 32);
+    while left > 0 {
+        let next = left.min(chunk.len());
+        upload.write_all(&chunk[..next]).await.unwrap();
+        left -= next;
+    }
+    let mut answer = [0; 12];
+    timeout(PATIENCE, upload.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 400");
+    let used = peak(&process) - before.1;
+    assert!(used < SIZE as u64 / 4, "{} MiB", used >> 20);
+    assert_eq!(seen(&client).await, before.0);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_too_large_is_refused() {
+    let state = State::durable().await;
+    let (server, client) = start(|config| config.store = store_config(&state)).await;
+    let mut upload = TcpStream::connect(client.address).await.unwrap();
+    let head = "PUT /v1/snapshot HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000000\r\n\r\n";
+    upload.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    timeout(PATIENCE, upload.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+    server.stop(STOP).await.unwrap();
+}
+
 #[tokio::test]
 async fn snapshots_require_management_permission() {
     let (server, client) = start(|config| {

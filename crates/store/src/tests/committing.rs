@@ -194,7 +194,10 @@ async fn a_restore_reaches_all_servers() {
     let mut saved = Vec::new();
     servers[0].store.save(&mut saved).unwrap();
     count(&servers[1].store).await;
-    let snapshot = servers[0].store.read_snapshot(&*saved).unwrap();
+    let snapshot = servers[0]
+        .store
+        .read_snapshot(std::io::Cursor::new(&*saved))
+        .unwrap();
     let applied = servers[0].store.restore(snapshot).await.unwrap();
     for server in &servers {
         while server.store.state().index() < applied.index {

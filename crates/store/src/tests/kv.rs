@@ -585,7 +585,10 @@ async fn keys_and_locks_survive_restarts_and_snapshots() {
     };
     opened.store.write(gone).await.unwrap();
     assert!(opened.store.state().read().sessions().is_empty());
-    let snapshot = opened.store.read_snapshot(&*saved).unwrap();
+    let snapshot = opened
+        .store
+        .read_snapshot(std::io::Cursor::new(&*saved))
+        .unwrap();
     opened.store.restore(snapshot).await.unwrap();
     assert_eq!(rows(&opened.store).1, before);
     let state = opened.store.state();

@@ -125,7 +125,9 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Restore => {
                 for store in [server.store(), &memory] {
-                    let snapshot = server.store().read_snapshot(&*server.saved);
+                    let snapshot = server
+                        .store()
+                        .read_snapshot(std::io::Cursor::new(&*server.saved));
                     store.restore(snapshot.unwrap()).await.unwrap();
                 }
                 naive = saved.clone();

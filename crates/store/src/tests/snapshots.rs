@@ -36,7 +36,49 @@ async fn a_snapshot_with_the_largest_value_can_be_read() {
     write.await.unwrap();
     let mut saved = Vec::new();
     opened.store.save(&mut saved).unwrap();
-    assert_eq!(opened.store.read_snapshot(&*saved).unwrap().rows(), 1);
+    assert_eq!(
+        opened
+            .store
+            .read_snapshot(std::io::Cursor::new(&*saved))
+            .unwrap()
+            .rows(),
+        1
+    );
+    opened.stop().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_is_made_part_by_part_of_one_state() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = open(directory.path()).await;
+    let set = |number: u64| {
+        let value = KvWrite {
+            key: format!("{number:03}"),
+            flags: number,
+            value: KvValue::from(vec![7; 100_000].as_slice()),
+        };
+        opened
+            .store
+            .write(move |txn| Ok::<_, Unavailable>(txn.kv_set(value.clone())))
+    };
+    for number in 0..40 {
+        set(number).await.unwrap();
+    }
+    let (_, before) = rows(&opened.store);
+    let mut saving = opened.store.snapshot().unwrap();
+    let (mut saved, mut parts) = (Vec::new(), 0);
+    while let Some(part) = saving.next_part().unwrap() {
+        assert!(part.len() < 512 * 1024, "{}", part.len());
+        saved.extend(part);
+        parts += 1;
+        // Changes of rows that are saved already, and of later ones.
+        set(parts).await.unwrap();
+        set(1000 - parts).await.unwrap();
+    }
+    assert!(parts > 10, "{parts}");
+    let snapshot = opened.store.read_snapshot(std::io::Cursor::new(&*saved));
+    opened.store.restore(snapshot.unwrap()).await.unwrap();
+    assert_eq!(rows(&opened.store).1, before);
     opened.stop().await;
 }
 
@@ -59,7 +101,7 @@ async fn a_snapshot_replaces_everything_at_a_higher_index() {
     let mut gone = watch(store, |txn| txn.node("n3"));
     let shared = |txn: &crate::ReadTxn<'_>| txn.shared("nodes", "", |txn| txn.nodes());
     assert_eq!(shared(&store.state().read()).len(), 4);
-    let snapshot = store.read_snapshot(&*saved).unwrap();
+    let snapshot = store.read_snapshot(std::io::Cursor::new(&*saved)).unwrap();
     let applied = store.restore(snapshot).await.unwrap();
     assert_eq!(applied.index, 8);
     assert!(woken(&mut nodes) && woken(&mut gone));
@@ -93,14 +135,20 @@ async fn another_machine_needs_the_key_file() {
     opened.stop().await;
 
     let opened = open(&other).await;
-    let error = opened.store.read_snapshot(&*saved).unwrap_err();
+    let error = opened
+        .store
+        .read_snapshot(std::io::Cursor::new(&*saved))
+        .unwrap_err();
     assert!(matches!(error, SnapshotError::WrongKey), "{error}");
     opened.stop().await;
 
     std::fs::remove_dir_all(&other).unwrap();
     let with_key = config(&other, Some(&one.join("store.key")));
     let opened = try_open(with_key).await.unwrap();
-    let snapshot = opened.store.read_snapshot(&*saved).unwrap();
+    let snapshot = opened
+        .store
+        .read_snapshot(std::io::Cursor::new(&*saved))
+        .unwrap();
     assert_eq!(opened.store.restore(snapshot).await.unwrap().index, 6);
     assert_eq!(rows(&opened.store), (6, before));
     opened.stop().await;
@@ -115,9 +163,18 @@ async fn a_damaged_snapshot_is_refused() {
     for at in 0..saved.len() {
         let mut damaged = saved.clone();
         damaged[at] ^= 1;
-        assert!(opened.store.read_snapshot(&*damaged).is_err(), "byte {at}");
         assert!(
-            opened.store.read_snapshot(&saved[..at]).is_err(),
+            opened
+                .store
+                .read_snapshot(std::io::Cursor::new(&*damaged))
+                .is_err(),
+            "byte {at}"
+        );
+        assert!(
+            opened
+                .store
+                .read_snapshot(std::io::Cursor::new(&saved[..at]))
+                .is_err(),
             "{at} bytes"
         );
     }

@@ -188,7 +188,10 @@ async fn a_snapshot_of_an_older_format_is_restored_with_virtual_ips() {
         .apply(deregister("n", None, None))
         .await
         .unwrap();
-    let snapshot = opened.store.read_snapshot(&*saved).unwrap();
+    let snapshot = opened
+        .store
+        .read_snapshot(std::io::Cursor::new(&*saved))
+        .unwrap();
     opened.store.restore(snapshot).await.unwrap();
     assert_has_virtual_ips(&opened.store);
     let before = rows(&opened.store);

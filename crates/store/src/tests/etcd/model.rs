@@ -67,7 +67,10 @@ async fn run(config: &EtcdConfig, steps: Vec<Step>) {
                 let mut saved = Vec::new();
                 servers[from].store.save(&mut saved).unwrap();
                 for store in [&servers[to].store, &memory] {
-                    let snapshot = servers[to].store.read_snapshot(&*saved).unwrap();
+                    let snapshot = servers[to]
+                        .store
+                        .read_snapshot(std::io::Cursor::new(&*saved))
+                        .unwrap();
                     store.restore(snapshot).await.unwrap();
                 }
             }

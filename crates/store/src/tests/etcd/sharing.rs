@@ -172,7 +172,10 @@ async fn a_restore_of_many_rows_is_one_step_for_all() {
     agree(&servers).await;
     assert_eq!(servers[2].store.state().rows(), 0);
 
-    let snapshot = servers[2].store.read_snapshot(&*saved).unwrap();
+    let snapshot = servers[2]
+        .store
+        .read_snapshot(std::io::Cursor::new(&*saved))
+        .unwrap();
     let mut states = std::collections::BTreeSet::new();
     let watching = async {
         loop {
