@@ -3,12 +3,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use legate_runtime::CancellationToken;
 use legate_runtime::logging::LogLevel;
+use legate_runtime::{CancellationToken, Clock};
 use legate_store::Store;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use crate::acl::AgentTokens;
 use crate::config::{Definitions, ServerConfig};
@@ -16,6 +18,9 @@ use crate::dns::CurrentDns;
 use crate::rates::Rates;
 use crate::seed;
 use crate::start_error::StartError;
+
+/// How often the server tries to write the rows of its settings that could not be stored at the start.
+const SEED_AGAIN: Duration = Duration::from_secs(5);
 
 /// Reloads the configuration files of an agent.
 #[derive(Clone)]
@@ -64,8 +69,9 @@ pub(crate) struct Agent {
     config: Arc<ServerConfig>,
     store: Store,
     reload: Option<Reload>,
-    /// Serialises reloads, so that an older version of the files does not overwrite a newer one.
-    reloading: Mutex<()>,
+    /// Serialises reloads, so that an older version of the files does not overwrite a newer one. Whether
+    /// there was one.
+    reloaded: Mutex<bool>,
     leaving: CancellationToken,
     /// The agent's own tokens.
     pub(crate) tokens: Arc<AgentTokens>,
@@ -86,7 +92,7 @@ impl Agent {
             config,
             store,
             reload,
-            reloading: Mutex::new(()),
+            reloaded: Mutex::new(false),
             leaving: CancellationToken::new(),
             tokens,
             rates,
@@ -99,7 +105,7 @@ impl Agent {
     /// # Errors
     /// [`ReloadError`]
     pub(crate) async fn reload(&self) -> Result<(), ReloadError> {
-        let _one = self.reloading.lock().await;
+        let mut reloaded = self.reloaded.lock().await;
         let Some(Reload { read, log }) = self.reload.clone() else {
             return Ok(());
         };
@@ -107,6 +113,7 @@ impl Agent {
         let read = read.unwrap_or_else(|error| Err(error.to_string()));
         let definitions = read.map_err(ReloadError::Read)?;
         seed::define(&self.config, &self.store, &definitions).await?;
+        *reloaded = true;
         self.tokens.reload(definitions.tokens).await;
         self.rates.set(definitions.request_limits);
         self.dns.set(definitions.dns);
@@ -115,6 +122,34 @@ impl Agent {
         }
         tracing::info!("configuration reloaded");
         Ok(())
+    }
+
+    /// Writes the rows of the settings that could not be stored at the start, as soon as that is possible.
+    ///
+    /// # Errors
+    /// [`StartError`] if a setting is refused.
+    pub(crate) async fn seed_later(
+        self: Arc<Self>,
+        clock: Clock,
+        stop: CancellationToken,
+    ) -> Result<(), StartError> {
+        let seeding = async {
+            loop {
+                sleep(SEED_AGAIN).await;
+                let reloaded = self.reloaded.lock().await;
+                let seeded = match *reloaded {
+                    // The definitions of the start are outdated.
+                    true => seed::own_rows(&self.config, &self.store, &clock).await,
+                    false => seed::seed(&self.config, &self.store, &clock).await,
+                };
+                match seeded {
+                    Err(error) if error.is_unavailable() => {}
+                    seeded => return seeded,
+                }
+            }
+        };
+        let seeded = stop.run_until_cancelled(seeding).await;
+        seeded.unwrap_or(Ok(()))
     }
 
     /// Requests the server to stop.

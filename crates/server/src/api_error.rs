@@ -84,6 +84,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
     }
 
+    /// Whether a retry, or another server, may succeed.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE
+    }
+
     /// For ACL endpoints if ACLs are disabled.
     pub(crate) fn acl_disabled() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "ACL support disabled")

@@ -20,7 +20,32 @@ use crate::registration::checks::{may_run, register_check};
 use crate::registration::services::{acceptable, register_definition, require_own_partition};
 use crate::start_error::StartError;
 
+/// Writes all of them. What exists as it should be is not written again.
+///
+/// # Errors
+/// [`StartError`] names the setting that is refused or cannot be stored.
 pub(crate) async fn seed(
+    config: &ServerConfig,
+    store: &Store,
+    clock: &Clock,
+) -> Result<(), StartError> {
+    own_rows(config, store, clock).await?;
+    let agent = &config.agent;
+    let definitions = Definitions {
+        services: agent.services.clone(),
+        checks: agent.checks.clone(),
+        ..Definitions::default()
+    };
+    define(config, store, &definitions).await
+}
+
+/// Whether an earlier start has written the server's own node.
+pub(crate) fn is_seeded(config: &ServerConfig, store: &Store) -> bool {
+    store.state().read().node(&config.node_name).is_some()
+}
+
+/// The rows other than the definitions of services and checks, which a reload replaces.
+pub(crate) async fn own_rows(
     config: &ServerConfig,
     store: &Store,
     clock: &Clock,
@@ -53,18 +78,21 @@ pub(crate) async fn seed(
         };
         unnamed.validate()?;
         store
-            .apply(Command::UpsertToken(Box::new(token)))
+            .write(move |txn| {
+                // As in Consul, a token with this secret remains as it is.
+                if txn
+                    .read()
+                    .token_by_secret(token.secret_id.expose())
+                    .is_none()
+                {
+                    txn.put_token(token.clone())?;
+                }
+                Ok::<_, WriteError>(())
+            })
             .await
             .map_err(refused("the initial management token"))?;
     }
-    register_entries(config, store).await?;
-    let agent = &config.agent;
-    let definitions = Definitions {
-        services: agent.services.clone(),
-        checks: agent.checks.clone(),
-        ..Definitions::default()
-    };
-    define(config, store, &definitions).await
+    register_entries(config, store).await
 }
 
 /// Marks the server's own node as having left.
@@ -181,6 +209,7 @@ pub(crate) async fn define(
 struct Undefined {
     what: String,
     reason: String,
+    unavailable: bool,
 }
 
 impl Undefined {
@@ -188,6 +217,7 @@ impl Undefined {
         Self {
             what,
             reason: error.text().to_owned(),
+            unavailable: error.is_unavailable(),
         }
     }
 }
@@ -199,8 +229,12 @@ impl From<Unavailable> for Undefined {
 }
 
 impl From<Undefined> for StartError {
-    fn from(Undefined { what, reason }: Undefined) -> Self {
-        StartError::Registration { what, reason }
+    fn from(undefined: Undefined) -> Self {
+        let Undefined { what, reason, .. } = undefined;
+        match undefined.unavailable {
+            true => StartError::NotStored { what, reason },
+            false => StartError::Registration { what, reason },
+        }
     }
 }
 
@@ -319,9 +353,7 @@ async fn write(
     transaction: impl FnMut(&mut WriteTxn) -> Result<(), ApiError> + Send + 'static,
 ) -> Result<(), StartError> {
     let written = store.write(transaction).await;
-    let failed = |error: ApiError| StartError::Registration {
-        what,
-        reason: error.text().to_owned(),
-    };
-    written.map(|_| ()).map_err(failed)
+    written
+        .map(|_| ())
+        .map_err(|error| Undefined::new(what, &error).into())
 }

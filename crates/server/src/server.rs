@@ -120,10 +120,7 @@ impl Server {
         let traces = telemetry::start(&config, &clock, &registry, lost, &scope)?;
         // The store has its own scope: requests write to it until the last one is answered.
         let storage = scope.spawner().child_with_own_token("storage");
-        let store = match store {
-            Some(store) => store,
-            None => Store::open(config.store.clone(), &storage.spawner()).await?,
-        };
+        let store = open_store(store, &config, &storage, &registry).await?;
         let ca =
             Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca.clone()).await?;
         let leaves = ca.leaves(&scope.spawner());
@@ -132,7 +129,7 @@ impl Server {
             .clone()
             .run(store.leadership().clone(), scope.token());
         scope.spawn("certificate authority", tend);
-        seed::seed(&config, &store, &clock).await?;
+        let unseeded = seed_now(&config, &store, &clock).await?;
         let settings = manager_config(&config);
         let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
         let reports = run_checks(&config, &store, &scope);
@@ -147,10 +144,10 @@ impl Server {
             dns.clone(),
         );
         let handles = Handles {
-            renewals: sessions::Renewals::new(store.leadership().clone()),
             dns,
             agent: Arc::new(agent),
             reports,
+            renewals: sessions::Renewals::new(store.leadership().clone()),
             rates,
             audit: audit.clone(),
             traces,
@@ -178,8 +175,19 @@ impl Server {
             audit,
             agent: handles.agent.clone(),
         };
+        server.seed_later(unseeded, &handles);
         server.spawn(&handles, listening).await?;
         Ok(server)
+    }
+
+    /// Writes the rows of the settings later if they could not be stored.
+    fn seed_later(&self, unseeded: Option<StartError>, handles: &Handles) {
+        if let Some(error) = unseeded {
+            tracing::error!(%error, "the server starts with what is stored, and tries again");
+            let agent = Arc::clone(&self.agent);
+            let later = agent.seed_later(handles.clock.clone(), self.scope.token());
+            self.scope.spawn("settings", later);
+        }
     }
 
     async fn spawn(&self, handles: &Handles, listening: Listening) -> Result<(), StartError> {
@@ -351,6 +359,35 @@ impl Server {
         let stopped = self.scope.stop(deadline).await;
         self.audit.flush();
         stopped.and(self.storage.stop(STORAGE_STOP).await)
+    }
+}
+
+/// The given store, or that of the settings. Its refused writes are counted.
+async fn open_store(
+    given: Option<Store>,
+    config: &ServerConfig,
+    storage: &Scope,
+    registry: &Registry,
+) -> Result<Store, StartError> {
+    let refused = telemetry::refused_writes(registry)?;
+    let store = match given {
+        Some(store) => store,
+        None => Store::open(config.store.clone(), &storage.spawner()).await?,
+    };
+    store.count_refused_writes(refused);
+    Ok(store)
+}
+
+/// Writes the rows of the settings. If they cannot be stored, but an earlier start has written some, returns
+/// the reason: what is stored can be served.
+async fn seed_now(
+    config: &ServerConfig,
+    store: &Store,
+    clock: &Clock,
+) -> Result<Option<StartError>, StartError> {
+    match seed::seed(config, store, clock).await {
+        Err(error) if error.is_unavailable() && seed::is_seeded(config, store) => Ok(Some(error)),
+        seeded => seeded.map(|()| None),
     }
 }
 

@@ -77,6 +77,14 @@ pub enum StartError {
         /// The reason.
         reason: String,
     },
+    /// A service, check or config entry of the settings cannot be stored.
+    #[error("{what} of the settings cannot be stored: {reason}")]
+    NotStored {
+        /// The service, check or config entry.
+        what: String,
+        /// The reason, and what to do.
+        reason: String,
+    },
     /// The server's own node or token cannot be stored.
     #[error("the store refuses {what}: {source}")]
     Refused {
@@ -85,4 +93,18 @@ pub enum StartError {
         /// The reason.
         source: WriteError,
     },
+}
+
+impl StartError {
+    /// Whether something could not be stored, for example because the disk is full. A retry may succeed.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        matches!(
+            self,
+            Self::NotStored { .. }
+                | Self::Refused {
+                    source: WriteError::Unavailable(_),
+                    ..
+                }
+        )
+    }
 }

@@ -165,6 +165,13 @@ struct Ran {
     first: bool,
 }
 
+impl Ran {
+    /// A transaction without changes that saw no unstored changes needs no storing.
+    fn needs_storing(&self) -> bool {
+        !self.first || self.applied.changed
+    }
+}
+
 impl Group {
     /// Runs transactions one after the other on a state, until together they change more than
     /// `rows` rows. The remaining ones stay in `jobs`.
@@ -219,15 +226,19 @@ impl Group {
 
     /// Answers the transactions, and publishes the new state if it was stored.
     pub(crate) fn finish(self, tables: &Tables, stored: Result<(), Unavailable>) {
-        if stored.is_ok() && !self.changes.is_empty() {
+        let changes = !self.changes.is_empty();
+        if stored.is_ok() && changes {
             tables.publish(self.state, &self.changes);
         }
+        if changes {
+            let writes = self.ran.iter().filter(|ran| ran.needs_storing()).count();
+            tables.refusals.note(&stored, writes as u64);
+        }
         for mut ran in self.ran {
-            // A transaction without changes that saw no unstored changes needs no storing.
-            let result = if ran.first && !ran.applied.changed {
-                Ok(())
-            } else {
+            let result = if ran.needs_storing() {
                 stored.clone()
+            } else {
+                Ok(())
             };
             ran.job.done(result.map(|()| ran.applied));
         }

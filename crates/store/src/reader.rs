@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::read::ReadTxn;
 use crate::reads::Reads;
+use crate::refusals::Refusals;
 use crate::state::{Changes, State};
 use crate::watch::Watch;
 
@@ -26,6 +27,7 @@ pub struct Reader {
 /// The current state.
 pub(crate) struct Tables {
     state: ArcSwap<State>,
+    pub(crate) refusals: Refusals,
 }
 
 /// The parameters of a blocking query.
@@ -50,6 +52,7 @@ impl Tables {
     pub(crate) fn new(state: State) -> Self {
         Self {
             state: ArcSwap::from_pointee(state),
+            refusals: Refusals::default(),
         }
     }
 

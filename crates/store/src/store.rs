@@ -3,6 +3,8 @@
 use std::io::{Read, Seek, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use legate_runtime::metrics::IntCounter;
+
 use crate::codec::Codec;
 use crate::command::Command;
 use crate::commit::{self, Attempt, Job};
@@ -75,6 +77,12 @@ impl Store {
     /// A store whose transactions are committed by the receiver of the queue.
     pub(crate) fn committed_by(state: State, queue: commit::Queue, codec: Codec) -> Self {
         Self::with(state, Commits::Committer(queue), Some(codec))
+    }
+
+    /// Adds a counter of the writes that were valid but could not be stored, for example because
+    /// the disk is full.
+    pub fn count_refused_writes(&self, counter: IntCounter) {
+        self.inner.tables.refusals.count(counter);
     }
 
     /// A handle for reads.

@@ -31,6 +31,19 @@ pub(crate) fn lost_counter(registry: &Registry) -> Result<IntCounter, MetricsErr
     Ok(lost)
 }
 
+/// A counter of writes that could not be stored.
+///
+/// # Errors
+/// If a metric of this name is already registered.
+pub(crate) fn refused_writes(registry: &Registry) -> Result<IntCounter, MetricsError> {
+    let refused = IntCounter::new(
+        "legate_store_writes_refused_total",
+        "Writes that could not be stored, for example because the disk is full.",
+    )?;
+    registry.register(Box::new(refused.clone()))?;
+    Ok(refused)
+}
+
 /// Starts the configured exporters. Returns the exporter of request traces. `lost` counts dropped data.
 ///
 /// # Errors

@@ -15,6 +15,7 @@ mod durable;
 mod fake_vault;
 mod filter_model;
 mod foreign;
+mod full_disk;
 mod go_client;
 mod grpc;
 mod grpc_xds;
