@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::acl::identity::{NodeIdentity, ServiceIdentity};
 use crate::acl::policy::{Policy, PolicyLink};
+use crate::acl::role::Role;
 use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
+use crate::acl::token::Token;
 use crate::invalid::Invalid;
 use crate::name;
 use crate::tenancy::Tenancy;
@@ -17,6 +19,44 @@ pub(crate) struct Links<'a> {
     pub(crate) nodes: &'a [NodeIdentity],
     pub(crate) templates: &'a [TemplatedPolicy],
 }
+
+macro_rules! linked {
+    ($($row:ty),+) => {
+        $(
+            impl $row {
+                /// Removes duplicates and sets the ids of templates.
+                pub fn normalize(&mut self) {
+                    normalize(
+                        &mut self.service_identities,
+                        &mut self.node_identities,
+                        &mut self.templated_policies,
+                    );
+                }
+
+                pub(crate) fn links(&self) -> Links<'_> {
+                    Links {
+                        policies: &self.policies,
+                        services: &self.service_identities,
+                        nodes: &self.node_identities,
+                        templates: &self.templated_policies,
+                    }
+                }
+
+                /// The rules that its identities imply in other namespaces.
+                pub fn rules_elsewhere(&self, datacenter: &str) -> Option<Rules> {
+                    self.links().rules_elsewhere(&self.tenancy(), datacenter)
+                }
+
+                /// The policies that its identities and templated policies expand to.
+                pub fn own_policies(&self) -> Vec<Policy> {
+                    self.links().policies(&self.tenancy())
+                }
+            }
+        )+
+    };
+}
+
+linked!(Role, Token);
 
 impl<'a> Links<'a> {
     /// # Errors

@@ -6,9 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::hash::ContentHash;
 use crate::acl::identity::{NodeIdentity, ServiceIdentity};
-use crate::acl::links::{self, Links};
-use crate::acl::policy::{Policy, PolicyLink};
-use crate::acl::rules::Rules;
+use crate::acl::policy::PolicyLink;
 use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
 use crate::secret::Secret;
@@ -120,15 +118,6 @@ impl Token {
         self.expiration_time.is_some_and(|end| end <= now)
     }
 
-    /// Removes duplicates and sets the ids of templates.
-    pub fn normalize(&mut self) {
-        links::normalize(
-            &mut self.service_identities,
-            &mut self.node_identities,
-            &mut self.templated_policies,
-        );
-    }
-
     /// Returns the value with its hash set.
     #[must_use]
     pub fn hashed(self) -> Self {
@@ -144,25 +133,6 @@ impl Token {
                 .chain(rest),
         );
         Self { hash, ..self }
-    }
-
-    fn links(&self) -> Links<'_> {
-        Links {
-            policies: &self.policies,
-            services: &self.service_identities,
-            nodes: &self.node_identities,
-            templates: &self.templated_policies,
-        }
-    }
-
-    /// The rules that its identities imply in other namespaces.
-    pub fn rules_elsewhere(&self, datacenter: &str) -> Option<Rules> {
-        self.links().rules_elsewhere(&self.tenancy(), datacenter)
-    }
-
-    /// The policies that its identities and templated policies expand to.
-    pub fn own_policies(&self) -> Vec<Policy> {
-        self.links().policies(&self.tenancy())
     }
 
     /// # Errors
