@@ -68,6 +68,14 @@ impl ApiError {
         }
     }
 
+    /// [`Self::denied`], unless the token has the permission.
+    pub(crate) fn require(permitted: bool, permission: &str, name: &str) -> Result<(), Self> {
+        match permitted {
+            true => Ok(()),
+            false => Err(Self::denied(permission, name)),
+        }
+    }
+
     pub(crate) fn too_large(limit: usize) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -64,10 +64,7 @@ fn enabled(call: &Call) -> Result<(), ApiError> {
 fn operates(call: &Call) -> Result<(), ApiError> {
     enabled(call)?;
     let permitted = call.authorizer()?.permits("operator", "write", "");
-    match permitted.unwrap_or(false) {
-        true => Ok(()),
-        false => Err(ApiError::denied("operator:write", "")),
-    }
+    ApiError::require(permitted.unwrap_or(false), "operator:write", "")
 }
 
 /// `GET /v1/connect/ca/configuration`, without secrets. As in Consul, requires `operator:write`.
@@ -118,10 +115,11 @@ pub(super) async fn leaf(
 }
 
 fn may_request_leaf(call: &Call, service: &str) -> Result<(), ApiError> {
-    match call.authorizer()?.service_write(service) {
-        true => Ok(()),
-        false => Err(ApiError::denied("service:write", service)),
-    }
+    ApiError::require(
+        call.authorizer()?.service_write(service),
+        "service:write",
+        service,
+    )
 }
 
 /// A leaf in the API's format.

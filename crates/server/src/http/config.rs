@@ -41,9 +41,11 @@ pub(super) async fn put(
     // An entry that routes to a service reveals whether the service exists, so it requires `service:read`.
     for service in entry.destinations() {
         let there = authorizer.within(&service.tenancy);
-        if !there.service_read(&service.name) {
-            return Err(ApiError::denied("service:read", &service.name));
-        }
+        ApiError::require(
+            there.service_read(&service.name),
+            "service:read",
+            &service.name,
+        )?;
     }
     let entry = Box::new(entry);
     let change = Change::Put { entry, cas };
@@ -252,11 +254,7 @@ fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(),
         EntryRights::Operator => (authorizer.operator_read(), "operator:read", ""),
         EntryRights::Intention => (authorizer.intention_read(name), "intention:read", name),
     };
-    if allowed {
-        Ok(())
-    } else {
-        Err(ApiError::denied(permission, name))
-    }
+    ApiError::require(allowed, permission, name)
 }
 
 fn may_write(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
@@ -275,9 +273,5 @@ fn may_write(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<()
         EntryRights::Service => (authorizer.service_write(name), "service:write", name),
         EntryRights::Intention => (authorizer.intention_write(name), "intention:write", name),
     };
-    if allowed {
-        Ok(())
-    } else {
-        Err(ApiError::denied(permission, name))
-    }
+    ApiError::require(allowed, permission, name)
 }

@@ -33,9 +33,11 @@ pub(super) async fn authorize(mut call: Call) -> Result<Response, ApiError> {
             "ClientCertURI not a valid Service identifier",
         ));
     };
-    if !authorizer.service_write(&asked.target) {
-        return Err(ApiError::denied("service:write", &asked.target));
-    }
+    ApiError::require(
+        authorizer.service_write(&asked.target),
+        "service:write",
+        &asked.target,
+    )?;
     let caller = ServiceName::new(&tenancy, &service);
     let default = call.config.intention_default();
     let stated = call.config.default_intention_policy.is_some();

@@ -38,9 +38,7 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /v1/coordinate/node/:node`
 pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    if !call.authorizer()?.node_read(&name) {
-        return Err(ApiError::denied("node:read", &name));
-    }
+    ApiError::require(call.authorizer()?.node_read(&name), "node:read", &name)?;
     let answer = call.read(|state| state.coordinate(&name)).await?;
     match answer.value.filter(|one| in_segment(&call, one)) {
         Some(one) => call.answer(answer.index, &[one], false),
@@ -63,9 +61,11 @@ pub(super) async fn update(
     coordinate.validate()?;
     call.settle(&coordinate.partition, &TenancyName::default())?;
     let authorizer = call.authorizer()?;
-    if !authorizer.node_write(&coordinate.node) {
-        return Err(ApiError::denied("node:write", &coordinate.node));
-    }
+    ApiError::require(
+        authorizer.node_write(&coordinate.node),
+        "node:write",
+        &coordinate.node,
+    )?;
     call.write(&writer, move |txn| {
         txn.put_coordinate(coordinate.clone());
         Ok(())

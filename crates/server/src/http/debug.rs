@@ -106,10 +106,8 @@ fn may_see(call: &Call) -> Result<(), ApiError> {
             )),
         };
     }
-    match call.authorizer()?.permits("operator", "read", "") {
-        Ok(true) => Ok(()),
-        _ => Err(ApiError::denied("operator:read", "")),
-    }
+    let may = call.authorizer()?.permits("operator", "read", "");
+    ApiError::require(may == Ok(true), "operator:read", "")
 }
 
 fn seconds(call: &Call) -> Result<Duration, ApiError> {

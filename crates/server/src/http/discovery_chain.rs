@@ -31,9 +31,11 @@ pub(super) async fn get_with(
 }
 
 async fn show(call: &Call, service: &str, overrides: Overrides) -> Result<Response, ApiError> {
-    if !call.authorizer()?.service_read(service) {
-        return Err(ApiError::denied("service:read", service));
-    }
+    ApiError::require(
+        call.authorizer()?.service_read(service),
+        "service:read",
+        service,
+    )?;
     // The datacenter of the caller for which the chain is compiled.
     let of_caller = call.params.get("compile-dc").filter(|dc| !dc.is_empty());
     let datacenter = of_caller.unwrap_or(&call.config.datacenter);

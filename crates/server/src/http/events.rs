@@ -125,9 +125,11 @@ pub(super) async fn fire(
         )));
     }
     let audience = Audience::of(&event)?;
-    if !authorizer.event_write(&event.name) {
-        return Err(ApiError::denied("event:write", &event.name));
-    }
+    ApiError::require(
+        authorizer.event_write(&event.name),
+        "event:write",
+        &event.name,
+    )?;
     let own = &call.config.node_name;
     let state = call.reader.state();
     let services = state.read().in_every_tenancy(|txn| txn.instances_on(own));

@@ -78,9 +78,7 @@ fn members(state: &ReadTxn<'_>, group: &str) -> Vec<SamenessGroupMember> {
 /// `GET /v1/exported-services`
 pub(super) async fn list(mut call: Call) -> Result<Response, ApiError> {
     call.leave_namespace();
-    if !call.authorizer()?.mesh_read() {
-        return Err(ApiError::denied("mesh:read", ""));
-    }
+    ApiError::require(call.authorizer()?.mesh_read(), "mesh:read", "")?;
     let filter = call.filter(&filters::EXPORTED)?;
     let mut answer = call.read(exported).await?;
     answer.value.retain(|service| filter.matches(service));

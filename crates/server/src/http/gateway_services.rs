@@ -70,9 +70,7 @@ struct Name {
 /// `GET /v1/catalog/gateway-services/:gateway`
 pub(super) async fn list(Path(gateway): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    if !authorizer.service_read(&gateway) {
-        return Err(ApiError::denied("service:read", &gateway));
-    }
+    ApiError::require(authorizer.service_read(&gateway), "service:read", &gateway)?;
     let answer = call.read(|state| behind(state, &gateway)).await?;
     let (services, filtered) = visible(answer.value, |one| {
         let service = &one.service;

@@ -39,9 +39,8 @@ async fn leading_to(
     find: impl Fn(&ReadTxn<'_>) -> Vec<CheckServiceNode> + Send + Sync,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    if !call.asks_every() && !authorizer.service_read(service) {
-        return Err(ApiError::denied("service:read", service));
-    }
+    let may = call.asks_every() || authorizer.service_read(service);
+    ApiError::require(may, "service:read", service)?;
     let seen = |state: &ReadTxn<'_>| match authorizer.within(state.tenancy()).service_read(service)
     {
         true => find(state),

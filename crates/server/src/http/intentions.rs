@@ -128,9 +128,11 @@ pub(super) async fn check(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
     let ServiceName { tenancy, name } = &pair.destination;
-    if !authorizer.within(tenancy).service_read(name) {
-        return Err(ApiError::denied("service:read", name));
-    }
+    ApiError::require(
+        authorizer.within(tenancy).service_read(name),
+        "service:read",
+        name,
+    )?;
     if let Some(kind) = call.params.get("source-type")
         && !matches!(kind, "" | "consul")
     {
@@ -167,9 +169,11 @@ pub(super) async fn matching(call: Call) -> Result<Response, ApiError> {
     let mut names = BTreeMap::new();
     for text in call.params.all("name") {
         let name = service_name("name", text, &call.tenancy)?;
-        if !authorizer.within(&name.tenancy).intention_read(&name.name) {
-            return Err(ApiError::denied("intention:read", &name.name));
-        }
+        ApiError::require(
+            authorizer.within(&name.tenancy).intention_read(&name.name),
+            "intention:read",
+            &name.name,
+        )?;
         names.insert(text.to_owned(), name);
     }
     let answer = call
@@ -202,10 +206,11 @@ fn from_source(state: &ReadTxn<'_>, source: &ServiceName) -> Vec<Arc<Intention>>
 
 fn may_write(authorizer: &Authorizer, destination: &ServiceName) -> Result<(), ApiError> {
     let ServiceName { tenancy, name } = destination;
-    match authorizer.within(tenancy).intention_write(name) {
-        true => Ok(()),
-        false => Err(ApiError::denied("intention:write", name)),
-    }
+    ApiError::require(
+        authorizer.within(tenancy).intention_write(name),
+        "intention:write",
+        name,
+    )
 }
 
 /// The source and destination in the query string.

@@ -157,10 +157,11 @@ fn stored(
 
 fn require_write(authorizer: &Authorizer, destination: &ServiceName) -> Result<(), ApiError> {
     let ServiceName { tenancy, name } = destination;
-    match authorizer.within(tenancy).intention_write(name) {
-        true => Ok(()),
-        false => Err(ApiError::denied("intention:write", name)),
-    }
+    ApiError::require(
+        authorizer.within(tenancy).intention_write(name),
+        "intention:write",
+        name,
+    )
 }
 
 /// Intentions written as a config entry have no ids, and cannot be edited by id.

@@ -32,9 +32,7 @@ pub(super) async fn get(key: Key, call: Call) -> Result<Response, ApiError> {
     if key.is_empty() {
         return Err(missing_key());
     }
-    if !call.authorizer()?.key_read(&key) {
-        return Err(ApiError::denied("key:read", &key));
-    }
+    ApiError::require(call.authorizer()?.key_read(&key), "key:read", &key)?;
     let answer = call
         .read(|state| Versions(state.kv(&key).into_iter().collect()))
         .await?;
@@ -74,9 +72,8 @@ impl Serialize for Versions {
 async fn below(call: &Call, prefix: &str) -> Result<(u64, Vec<Arc<KvEntry>>, bool), ApiError> {
     let authorizer = call.authorizer()?;
     let may_list = |own: &Authorizer| !call.config.acl.key_list_policy || own.key_list(prefix);
-    if !call.asks_every() && !may_list(&authorizer) {
-        return Err(ApiError::denied("key:list", prefix));
-    }
+    let may = call.asks_every() || may_list(&authorizer);
+    ApiError::require(may, "key:list", prefix)?;
     call.take_every();
     let answer = call
         .read(|state| Versions(call.each(state, |state| state.kv_below(prefix))))
@@ -162,9 +159,7 @@ pub(super) async fn put(
             ))
         })?,
     };
-    if !call.authorizer()?.key_write(&key) {
-        return Err(ApiError::denied("key:write", &key));
-    }
+    ApiError::require(call.authorizer()?.key_write(&key), "key:write", &key)?;
     let value = bounded_body(&headers, body, call.config.sizes.kv_value).await?;
     let write = KvWrite {
         key,
@@ -208,9 +203,7 @@ pub(super) async fn delete(
         return call.json(&true);
     }
     let key = writable(key)?;
-    if !authorizer.key_write(&key) {
-        return Err(ApiError::denied("key:write", &key));
-    }
+    ApiError::require(authorizer.key_write(&key), "key:write", &key)?;
     let cas = call.params.cas()?;
     let gone = call
         .write(&writer, move |txn| {
@@ -227,10 +220,7 @@ pub(super) async fn delete(
 }
 
 pub(super) fn may_delete_tree(authorizer: &Authorizer, prefix: &str) -> Result<(), ApiError> {
-    match authorizer.key_write_prefix(prefix) {
-        true => Ok(()),
-        false => Err(ApiError::denied("key:write", prefix)),
-    }
+    ApiError::require(authorizer.key_write_prefix(prefix), "key:write", prefix)
 }
 
 /// Reads a body of at most `limit` bytes, a limit from the settings. The error has Consul's text.

@@ -34,17 +34,11 @@ const MESH_KINDS: [ServiceKind; 5] = [
 pub(super) struct Started(pub(super) SystemTime);
 
 fn require_read(call: &Call) -> Result<(), ApiError> {
-    match call.authorizer()?.operator_read() {
-        true => Ok(()),
-        false => Err(ApiError::denied("operator:read", "")),
-    }
+    ApiError::require(call.authorizer()?.operator_read(), "operator:read", "")
 }
 
 fn require_write(call: &Call) -> Result<(), ApiError> {
-    match call.authorizer()?.operator_write() {
-        true => Ok(()),
-        false => Err(ApiError::denied("operator:write", "")),
-    }
+    ApiError::require(call.authorizer()?.operator_write(), "operator:write", "")
 }
 
 /// The id of this server's node; empty if it is not in the catalog.
@@ -256,17 +250,13 @@ pub(super) async fn usage(call: Call) -> Result<Response, ApiError> {
 
 /// `/v1/operator/keyring`
 pub(super) async fn keyring(call: Call) -> Result<Response, ApiError> {
-    if !call.authorizer()?.keyring_read() {
-        return Err(ApiError::denied("keyring:read", ""));
-    }
+    ApiError::require(call.authorizer()?.keyring_read(), "keyring:read", "")?;
     Err(no_gossip())
 }
 
 /// Changes of `/v1/operator/keyring`
 pub(super) async fn change_keyring(call: Call) -> Result<Response, ApiError> {
-    if !call.authorizer()?.keyring_write() {
-        return Err(ApiError::denied("keyring:write", ""));
-    }
+    ApiError::require(call.authorizer()?.keyring_write(), "keyring:write", "")?;
     Err(no_gossip())
 }
 

@@ -85,17 +85,11 @@ impl<'p> Shown<'p> {
 }
 
 fn require_read(call: &Call) -> Result<(), ApiError> {
-    match call.authorizer()?.peering_read() {
-        true => Ok(()),
-        false => Err(ApiError::denied("peering:read", "")),
-    }
+    ApiError::require(call.authorizer()?.peering_read(), "peering:read", "")
 }
 
 fn require_write(call: &Call) -> Result<(), ApiError> {
-    match call.authorizer()?.peering_write() {
-        true => Ok(()),
-        false => Err(ApiError::denied("peering:write", "")),
-    }
+    ApiError::require(call.authorizer()?.peering_write(), "peering:write", "")
 }
 
 /// `GET /v1/peerings`

@@ -279,10 +279,7 @@ pub(super) fn may_read(authorizer: &Authorizer, query: &PreparedQuery) -> bool {
 }
 
 fn require_read(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiError> {
-    match may_read(authorizer, query) {
-        true => Ok(()),
-        false => Err(ApiError::denied("query:read", &query.name)),
-    }
+    ApiError::require(may_read(authorizer, query), "query:read", &query.name)
 }
 
 /// The query as shown to a caller. Its token requires permission to manage tokens.
@@ -296,10 +293,11 @@ fn shown(authorizer: &Authorizer, query: &Arc<PreparedQuery>) -> Arc<PreparedQue
 /// Checks the permission for the new name of a query. Queries without a name are rejected later.
 fn may_write(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiError> {
     let has_name = !query.name.is_empty() || query.is_template();
-    match !has_name || authorizer.query_write(&query.name) {
-        true => Ok(()),
-        false => Err(ApiError::denied("query:write", &query.name)),
-    }
+    ApiError::require(
+        !has_name || authorizer.query_write(&query.name),
+        "query:write",
+        &query.name,
+    )
 }
 
 /// Checks the permission for the name of the stored query.

@@ -52,14 +52,9 @@ pub(super) async fn get(
 fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiError> {
     let authorizer = authorizer.within(&status.proxy.tenancy);
     let node = &status.proxy.node;
-    if !authorizer.node_read(node) {
-        return Err(ApiError::denied("node:read", node));
-    }
+    ApiError::require(authorizer.node_read(node), "node:read", node)?;
     let service = service(status).unwrap_or(&status.proxy.service_id);
-    match authorizer.service_read(service) {
-        true => Ok(()),
-        false => Err(ApiError::denied("service:read", service)),
-    }
+    ApiError::require(authorizer.service_read(service), "service:read", service)
 }
 
 /// The proxy's service; `None` until its configuration has been built.

@@ -172,10 +172,7 @@ async fn read(
 }
 
 fn may_write(authorizer: &Authorizer, node: &str) -> Result<(), ApiError> {
-    match authorizer.session_write(node) {
-        true => Ok(()),
-        false => Err(ApiError::denied("session:write", node)),
-    }
+    ApiError::require(authorizer.session_write(node), "session:write", node)
 }
 
 impl From<InvalidSession> for ApiError {

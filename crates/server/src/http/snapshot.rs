@@ -168,11 +168,7 @@ pub(super) async fn restore(
 
 /// A snapshot contains the data of all tenants, so ACL permissions in a single namespace are not sufficient.
 fn may_manage(call: &Call) -> Result<(), ApiError> {
-    if call.authorizer()?.acl_write_of_mesh() {
-        Ok(())
-    } else {
-        Err(ApiError::denied("acl:write", ""))
-    }
+    ApiError::require(call.authorizer()?.acl_write_of_mesh(), "acl:write", "")
 }
 
 impl From<SnapshotError> for ApiError {

@@ -12,14 +12,6 @@ use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::tenants::AT_ONCE;
 
-/// Fails with a permission error unless `permitted`.
-fn require(permitted: bool, permission: &str, name: &str) -> Result<(), ApiError> {
-    match permitted {
-        true => Ok(()),
-        false => Err(ApiError::denied(permission, name)),
-    }
-}
-
 /// Parses a name in a path.
 fn named(name: &str) -> Result<TenancyName, ApiError> {
     let read: Result<TenancyName, _> = name.parse();
@@ -70,19 +62,19 @@ async fn put_namespace(
     call.leave_namespace();
     let authorizer = call.authorizer()?;
     let name = namespace.name.as_str();
-    require(authorizer.namespace_write(name), "operator:write", name)?;
+    ApiError::require(authorizer.namespace_write(name), "operator:write", name)?;
     namespace.validate()?;
     // The defaults of a namespace grant permissions to all its tokens, including the caller's own, and changing
     // them can remove denials. So both setting and replacing them requires `acl:write`.
     let may_give = authorizer.acl_write();
-    require(may_give || namespace.acls.is_none(), "acl:write", "")?;
+    ApiError::require(may_give || namespace.acls.is_none(), "acl:write", "")?;
     let id = Uuid::new_v4().to_string();
     let written = call
         .write(writer, move |txn| {
             let known = txn.read().namespace(&namespace.name);
             let is_new = known.is_none();
             let gave = known.is_some_and(|known| gives_anything(&known));
-            require(may_give || !gave, "acl:write", "")?;
+            ApiError::require(may_give || !gave, "acl:write", "")?;
             let written = txn.put_namespace(namespace.clone())?;
             if is_new {
                 // For operators of the namespace. It can be changed and removed like any other policy.
@@ -110,7 +102,7 @@ pub(super) async fn namespace(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.namespace_read(name.as_str());
-    require(may, "operator:read", name.as_str())?;
+    ApiError::require(may, "operator:read", name.as_str())?;
     let answer = call
         .read(|state| Some(state.named_defaults(&*state.namespace(&name)?)))
         .await?;
@@ -146,7 +138,7 @@ pub(super) async fn delete_namespace(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.namespace_write(name.as_str());
-    require(may, "operator:write", name.as_str())?;
+    ApiError::require(may, "operator:write", name.as_str())?;
     let tenancy = call.tenancy.in_namespace(&name);
     delete(handles, &call, Tenant::Namespace(tenancy)).await
 }
@@ -195,7 +187,7 @@ async fn put_partition(
     call.leave_namespace();
     let name = partition.name.as_str();
     let may = call.authorizer()?.partition_write(name);
-    require(may, "operator:write", name)?;
+    ApiError::require(may, "operator:write", name)?;
     partition.validate()?;
     let written = call
         .write(writer, move |txn| Ok(txn.put_partition(partition.clone())?))
@@ -212,7 +204,7 @@ pub(super) async fn partition(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.partition_read(name.as_str());
-    require(may, "operator:read", name.as_str())?;
+    ApiError::require(may, "operator:read", name.as_str())?;
     let answer = call.read(|state| state.partition(&name)).await?;
     match answer.value {
         Some(found) => call.answer(answer.index, &found, false),
@@ -242,6 +234,6 @@ pub(super) async fn delete_partition(
     call.leave_namespace();
     let name = named(&name)?;
     let may = call.authorizer()?.partition_write(name.as_str());
-    require(may, "operator:write", name.as_str())?;
+    ApiError::require(may, "operator:write", name.as_str())?;
     delete(handles, &call, Tenant::Partition(name)).await
 }

@@ -323,14 +323,11 @@ impl Transaction {
             // Results that the caller may not read are removed from the response.
             "get" | "get-or-empty" | "get-tree" => Ok(()),
             "delete-tree" => may_delete_tree(&self.authorizer, key),
-            "check-session" | "check-index" => match self.authorizer.key_read(key) {
-                true => Ok(()),
-                false => Err(ApiError::denied("key:read", key)),
-            },
+            "check-session" | "check-index" => {
+                ApiError::require(self.authorizer.key_read(key), "key:read", key)
+            }
             "set" | "cas" | "lock" | "unlock" | "delete" | "delete-cas" | "check-not-exists" => {
-                if !self.authorizer.key_write(key) {
-                    return Err(ApiError::denied("key:write", key));
-                }
+                ApiError::require(self.authorizer.key_write(key), "key:write", key)?;
                 match verb == "lock" && state.is_lock_delayed(key) {
                     false => Ok(()),
                     true => Err(stale(format!(
@@ -356,9 +353,7 @@ impl Transaction {
             .node_by_id(&node.node.id)
             .map(|node| node.node.clone());
         for name in std::iter::once(name).chain(renamed.as_ref()) {
-            if !self.authorizer.node_write(name) {
-                return Err(ApiError::denied("node:write", name));
-            }
+            ApiError::require(self.authorizer.node_write(name), "node:write", name)?;
         }
         Ok(())
     }

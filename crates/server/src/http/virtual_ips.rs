@@ -54,8 +54,5 @@ fn shown(ServiceName { tenancy, name }: &ServiceName) -> Value {
 }
 
 fn may_assign(call: &Call) -> Result<(), ApiError> {
-    match call.authorizer()?.mesh_write() {
-        true => Ok(()),
-        false => Err(ApiError::denied("mesh:write", "")),
-    }
+    ApiError::require(call.authorizer()?.mesh_write(), "mesh:write", "")
 }

@@ -65,11 +65,7 @@ fn changes_node(state: &ReadTxn<'_>, registration: &Registration) -> bool {
 
 /// Changing an instance requires `service:write` on its service.
 pub(crate) fn may_write_service(authorizer: &Authorizer, name: &str) -> Result<(), ApiError> {
-    if authorizer.service_write(name) {
-        Ok(())
-    } else {
-        Err(ApiError::denied("service:write", name))
-    }
+    ApiError::require(authorizer.service_write(name), "service:write", name)
 }
 
 /// Checks are replaced by id, so a registration also needs permission on the previous owner of each check: it
@@ -86,8 +82,8 @@ pub(crate) fn may_take_checks(
     for check in known {
         if !check.service_id.is_empty() {
             may_write_service(authorizer, &check.service_name)?;
-        } else if !authorizer.node_write(node) {
-            return Err(ApiError::denied("node:write", node));
+        } else {
+            ApiError::require(authorizer.node_write(node), "node:write", node)?;
         }
     }
     Ok(())
@@ -126,9 +122,7 @@ pub(crate) fn may_alias(
     if other.is_empty() || other.eq_ignore_ascii_case(node) {
         return Ok(());
     }
-    if !authorizer.node_read(other) {
-        return Err(ApiError::denied("node:read", other));
-    }
+    ApiError::require(authorizer.node_read(other), "node:read", other)?;
     let instance = state.instance(other, id);
     let service = instance.map_or_else(|| id.to_owned(), |one| one.service.service.clone());
     if !id.is_empty() && !authorizer.service_read(&service) {

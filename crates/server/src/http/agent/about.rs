@@ -223,9 +223,8 @@ pub(crate) async fn version(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /v1/agent/host`
 pub(crate) async fn host(State(clock): State<Clock>, call: Call) -> Result<Response, ApiError> {
-    if call.authorizer()?.permits("operator", "read", "") != Ok(true) {
-        return Err(ApiError::denied("operator:read", ""));
-    }
+    let may = call.authorizer()?.permits("operator", "read", "");
+    ApiError::require(may == Ok(true), "operator:read", "")?;
     let now = clock.now();
     let info = spawn_blocking(move || super::host::info(now)).await;
     call.json(&info.map_err(|error| ApiError::internal(error.to_string()))?)

@@ -19,10 +19,7 @@ use crate::api_error::ApiError;
 /// Changing the agent requires `agent:write`.
 fn may_write(call: &Call) -> Result<(), ApiError> {
     let node = &call.config.node_name;
-    match call.authorizer()?.agent_write(node) {
-        true => Ok(()),
-        false => Err(ApiError::denied("agent:write", node)),
-    }
+    ApiError::require(call.authorizer()?.agent_write(node), "agent:write", node)
 }
 
 /// `PUT /v1/agent/reload`
@@ -84,9 +81,7 @@ pub(crate) async fn force_leave(
     call: Call,
 ) -> Result<Response, ApiError> {
     let may = call.authorizer()?.permits("operator", "write", "");
-    if may != Ok(true) {
-        return Err(ApiError::denied("operator:write", ""));
-    }
+    ApiError::require(may == Ok(true), "operator:write", "")?;
     for flag in ["prune", "wan"] {
         call.params.flag(flag)?;
     }

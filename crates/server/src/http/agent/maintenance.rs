@@ -79,9 +79,7 @@ pub(crate) async fn node(State(writer): State<Writer>, call: Call) -> Result<Res
     require_here(&call)?;
     let authorizer = call.authorizer()?;
     let (enable, node) = (enable(&call)?, call.config.node_name.clone());
-    if !authorizer.node_write(&node) {
-        return Err(ApiError::denied("node:write", &node));
-    }
+    ApiError::require(authorizer.node_write(&node), "node:write", &node)?;
     let notes = reason(&call, NODE_REASON);
     call.write(&writer, move |txn| {
         let check = HealthCheck {

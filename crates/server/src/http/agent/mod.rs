@@ -58,10 +58,7 @@ fn require_here(call: &Call) -> Result<(), ApiError> {
 /// Reading the agent requires `agent:read`.
 fn may_read(call: &Call) -> Result<(), ApiError> {
     let node = &call.config.node_name;
-    match call.authorizer()?.agent_read(node) {
-        true => Ok(()),
-        false => Err(ApiError::denied("agent:read", node)),
-    }
+    ApiError::require(call.authorizer()?.agent_read(node), "agent:read", node)
 }
 
 /// `PUT /v1/agent/service/deregister/:id`

@@ -47,9 +47,11 @@ pub(crate) async fn service(Path(id): Path<String>, call: Call) -> Result<Respon
             let Some(found) = own.iter().find(|one| one.id.eq_ignore_ascii_case(&id)) else {
                 return Err(ApiError::not_found(format!("unknown service ID: {id}")));
             };
-            if !authorizer.service_read(&found.service) {
-                return Err(ApiError::denied("service:read", &found.service));
-            }
+            ApiError::require(
+                authorizer.service_read(&found.service),
+                "service:read",
+                &found.service,
+            )?;
             let mut shown = shown(&call, state, found)?;
             let hash = content_hash(&shown);
             shown["ContentHash"] = Value::String(hash.clone());
@@ -197,9 +199,11 @@ pub(crate) async fn health_by_id(
         let reason = format!("ServiceId {id} not found");
         return answer(StatusCode::NOT_FOUND, &reason, &none);
     };
-    if !authorizer.service_read(&found.service) {
-        return Err(ApiError::denied("service:read", &found.service));
-    }
+    ApiError::require(
+        authorizer.service_read(&found.service),
+        "service:read",
+        &found.service,
+    )?;
     let health = Health::of(&checks_of_agent(&state, node), &found.id);
     let shown = health.shown(&shown(&call, &state, found)?);
     answer(health.code(), health.status_text(), &shown)
@@ -215,9 +219,7 @@ pub(crate) async fn health_by_name(
     let authorizer = call.authorizer()?;
     let answer =
         |status, reason: &str, shown: &Value| answer(&call, &headers, status, reason, shown);
-    if !authorizer.service_read(&name) {
-        return Err(ApiError::denied("service:read", &name));
-    }
+    ApiError::require(authorizer.service_read(&name), "service:read", &name)?;
     let state = call.reader.state();
     let state = call.txn(&state);
     let node = &call.config.node_name;

@@ -260,9 +260,8 @@ struct Overview {
 
 /// `GET /v1/internal/ui/catalog-overview`
 pub(super) async fn overview(call: Call) -> Result<Response, ApiError> {
-    if !matches!(call.authorizer()?.permits("operator", "read", ""), Ok(true)) {
-        return Err(ApiError::denied("operator:read", ""));
-    }
+    let may = call.authorizer()?.permits("operator", "read", "");
+    ApiError::require(may == Ok(true), "operator:read", "")?;
     call.refuse_filter()?;
     call.refuse_every()?;
     let state = call.reader.state();

@@ -152,9 +152,7 @@ pub(crate) async fn topology(Path(name): Path<String>, call: Call) -> Result<Res
         }
     }
     let authorizer = call.authorizer()?;
-    if !authorizer.service_read(&name) {
-        return Err(ApiError::denied("service:read", &name));
-    }
+    ApiError::require(authorizer.service_read(&name), "service:read", &name)?;
     let default = call.config.intention_default();
     let service = ServiceName::new(&call.tenancy, &name);
     let answer = call.read(|state| find(state, &service, default)).await?;
