@@ -4,6 +4,7 @@
 pub(super) mod auth_methods;
 pub(super) mod authorize;
 pub(super) mod bootstrap;
+pub(super) mod objects;
 pub(super) mod policies;
 pub(super) mod replication;
 pub(super) mod roles;
@@ -57,9 +58,8 @@ fn check_links(
     });
     for (tenancy, id) in policies.chain(roles) {
         let foreign = tenancy != *txn.tenancy() && !before.contains(&&*id);
-        if foreign && !caller.within(&tenancy).acl_write() {
-            return Err(ApiError::denied("acl:write", &id));
-        }
+        let may = !foreign || caller.within(&tenancy).acl_write();
+        ApiError::require(may, "acl:write", &id)?;
     }
     Ok(())
 }
@@ -74,9 +74,7 @@ async fn listed<T, S: Serialize + Send>(
     call.take_every();
     let caller = call.acl_authorizer()?;
     let every = call.refuse_every().is_err();
-    if !every && !caller.acl_read() {
-        return Err(ApiError::denied("acl:read", ""));
-    }
+    ApiError::require(every || caller.acl_read(), "acl:read", "")?;
     let answer = call.read(|txn| {
         let rows = call.each(txn, &rows);
         let seen = rows.iter().filter_map(|row| {
@@ -90,19 +88,11 @@ async fn listed<T, S: Serialize + Send>(
 }
 
 fn require_read(call: &Call) -> Result<(), ApiError> {
-    if call.acl_authorizer()?.acl_read() {
-        Ok(())
-    } else {
-        Err(ApiError::denied("acl:read", ""))
-    }
+    ApiError::require(call.acl_authorizer()?.acl_read(), "acl:read", "")
 }
 
 fn require_write(call: &Call) -> Result<(), ApiError> {
-    if call.acl_authorizer()?.acl_write() {
-        Ok(())
-    } else {
-        Err(ApiError::denied("acl:write", ""))
-    }
+    ApiError::require(call.acl_authorizer()?.acl_write(), "acl:write", "")
 }
 
 /// Body of a login request.
@@ -183,4 +173,15 @@ fn name_in_body(field: &str, own: &mut String, path: &str) -> Result<(), ApiErro
         "Invalid request: {field}: {own:?} contradicts {path:?} in the path; leave it out of the \
          body"
     )))
+}
+
+/// Sets the id of the path. The body may repeat it, but not contradict it.
+fn id_in_body(kind: &str, own: &mut String, path: &str) -> Result<(), ApiError> {
+    if !own.is_empty() && own != path {
+        return Err(ApiError::bad_request(format!(
+            "{kind} ID in URL and payload do not match: leave it out of the body"
+        )));
+    }
+    path.clone_into(own);
+    Ok(())
 }

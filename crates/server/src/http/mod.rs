@@ -48,10 +48,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
+use legate_model::acl::{AuthMethod, BindingRule, Policy, Role};
 use legate_runtime::{BoxError, CancellationToken};
 
 use self::acl::{
-    auth_methods, authorize, bootstrap, policies, replication, roles, templates, tokens,
+    auth_methods, authorize, bootstrap, objects, policies, replication, roles, templates, tokens,
 };
 pub(crate) use self::connections::Listeners;
 use self::guard::Guard;
@@ -278,16 +279,9 @@ fn ca_routes() -> Router<ApiState> {
 
 fn acl_routes() -> Router<ApiState> {
     let token = get(tokens::get).put(tokens::update).delete(tokens::delete);
-    let policy = get(policies::get)
-        .put(policies::update)
-        .delete(policies::delete);
-    let role = get(roles::get).put(roles::update).delete(roles::delete);
-    let method = get(auth_methods::method)
+    let method = get(objects::read::<AuthMethod>)
         .put(auth_methods::update_method)
-        .delete(auth_methods::delete_method);
-    let rule = get(auth_methods::rule)
-        .put(auth_methods::update_rule)
-        .delete(auth_methods::delete_rule);
+        .delete(objects::delete::<AuthMethod>);
     Router::new()
         .route("/v1/acl/bootstrap", put(bootstrap::bootstrap))
         .route("/v1/acl/login", post(acl::login))
@@ -298,12 +292,12 @@ fn acl_routes() -> Router<ApiState> {
         .route("/v1/acl/token/{accessor}", token)
         .route("/v1/acl/token/{accessor}/clone", put(tokens::clone))
         .route("/v1/acl/policies", get(policies::list))
-        .route("/v1/acl/policy", put(policies::create))
-        .route("/v1/acl/policy/{id}", policy)
+        .route("/v1/acl/policy", put(objects::create::<Policy>))
+        .route("/v1/acl/policy/{id}", objects::by_id::<Policy>())
         .route("/v1/acl/policy/name/{*name}", get(policies::get_by_name))
         .route("/v1/acl/roles", get(roles::list))
-        .route("/v1/acl/role", put(roles::create))
-        .route("/v1/acl/role/{id}", role)
+        .route("/v1/acl/role", put(objects::create::<Role>))
+        .route("/v1/acl/role/{id}", objects::by_id::<Role>())
         .route("/v1/acl/role/name/{name}", get(roles::get_by_name))
         .route("/v1/acl/templated-policies", get(templates::list))
         .route("/v1/acl/templated-policy/name/{*name}", get(templates::get))
@@ -316,8 +310,8 @@ fn acl_routes() -> Router<ApiState> {
         .route("/v1/acl/auth-method", put(auth_methods::create_method))
         .route("/v1/acl/auth-method/{name}", method)
         .route("/v1/acl/binding-rules", get(auth_methods::rules))
-        .route("/v1/acl/binding-rule", put(auth_methods::create_rule))
-        .route("/v1/acl/binding-rule/{id}", rule)
+        .route("/v1/acl/binding-rule", put(objects::create::<BindingRule>))
+        .route("/v1/acl/binding-rule/{id}", objects::by_id::<BindingRule>())
 }
 
 fn operator_routes() -> Router<ApiState> {

@@ -1,13 +1,13 @@
 //! `/v1/acl/role…`: ACL roles.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::response::Response;
-use legate_model::acl::Role;
-use legate_store::{ReadTxn, WriteTxn, Writer};
-use uuid::Uuid;
+use legate_model::acl::{Authorizer, Role};
+use legate_store::{ReadTxn, WriteTxn};
 
 use super::super::call::Call;
-use super::{check_links, decode_to_write, listed, not_found, one, require_read, require_write};
+use super::objects::{Object, WithId};
+use super::{check_links, listed, not_found, one, require_read};
 use crate::api_error::ApiError;
 
 /// `GET /v1/acl/roles`
@@ -24,100 +24,62 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     .await
 }
 
-/// `GET /v1/acl/role/:id`
-pub(crate) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    one(&call, &not_found("role"), |state| {
-        Some(state.shown_role(&*state.role(&id)?))
-    })
-    .await
-}
-
 /// `GET /v1/acl/role/name/:name`
 pub(crate) async fn get_by_name(
     Path(name): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
     require_read(&call)?;
-    one(&call, &not_found("role"), |state| {
-        Some(state.shown_role(&*state.role_by_name(&name)?))
-    })
-    .await
+    let find = |txn: &ReadTxn<'_>| Some(txn.shown_role(&*txn.role_by_name(&name)?));
+    one(&call, &not_found("role"), find).await
 }
 
-/// `PUT /v1/acl/role`
-pub(crate) async fn create(
-    State(writer): State<Writer>,
-    mut call: Call,
-) -> Result<Response, ApiError> {
-    let mut role: Role = decode_to_write(&mut call)?;
-    if !role.id.is_empty() {
-        return Err(ApiError::bad_request(
-            "Cannot specify the ID when creating a new role: leave it out, or update the role with \
-             PUT /v1/acl/role/<id>",
-        ));
+impl Object for Role {
+    type Shown = Role;
+
+    fn find(txn: &ReadTxn<'_>, id: &str) -> Option<Role> {
+        Some(txn.shown_role(&*txn.role(id)?))
     }
-    role.id = Uuid::new_v4().to_string();
-    role.validate()?;
-    let caller = call.acl_authorizer()?;
-    let stored = call.write(&writer, move |txn| {
-        check_links(&txn.read(), &caller, (&role.policies, &[]), &[])?;
-        put(txn, &role)
-    });
-    call.json(&stored.await?)
-}
 
-/// `PUT /v1/acl/role/:id`
-pub(crate) async fn update(
-    Path(id): Path<String>,
-    State(writer): State<Writer>,
-    mut call: Call,
-) -> Result<Response, ApiError> {
-    let mut role: Role = decode_to_write(&mut call)?;
-    if !role.id.is_empty() && role.id != id {
-        return Err(ApiError::bad_request(
-            "Role ID in URL and payload do not match: leave it out of the body",
-        ));
+    fn missing(_id: &str) -> String {
+        not_found("role")
     }
-    role.id = id;
-    role.validate()?;
-    let caller = call.acl_authorizer()?;
-    let stored = call.write(&writer, move |txn| {
-        let existing = txn.read().role(&role.id);
-        let existing = existing.ok_or_else(|| no_role(&role.id))?;
-        let before: Vec<&str> = existing.policies.iter().map(|link| &*link.id).collect();
-        check_links(&txn.read(), &caller, (&role.policies, &[]), &before)?;
-        put(txn, &role)
-    });
-    call.json(&stored.await?)
+
+    fn unknown(id: &str) -> ApiError {
+        ApiError::not_found(format!("cannot find role {id}: see GET /v1/acl/roles"))
+    }
+
+    fn undeletable(_id: &str) -> ApiError {
+        ApiError::not_found("Cannot find role to delete")
+    }
+
+    fn remove(txn: &mut WriteTxn, id: &str) {
+        txn.remove_role(id);
+    }
 }
 
-/// Writes a role and returns it as shown to clients.
-fn put(txn: &mut WriteTxn, role: &Role) -> Result<Role, ApiError> {
-    txn.put_role(role.clone())?;
-    let read = txn.read();
-    let stored = read.role(&role.id).ok_or_else(|| no_role(&role.id))?;
-    Ok(read.shown_role(&stored))
-}
+impl WithId for Role {
+    const HAS_ID: &str = "Cannot specify the ID when creating a new role: leave it out, or update the role \
+                          with PUT /v1/acl/role/<id>";
 
-fn no_role(id: &str) -> ApiError {
-    ApiError::not_found(format!("cannot find role {id}: see GET /v1/acl/roles"))
-}
+    fn id(&mut self) -> &mut String {
+        &mut self.id
+    }
 
-/// `DELETE /v1/acl/role/:id`: also revokes its permissions.
-pub(crate) async fn delete(
-    Path(id): Path<String>,
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    call.write(&writer, move |txn| {
-        if txn.read().role(&id).is_none() {
-            return Err(ApiError::not_found("Cannot find role to delete"));
-        }
-        txn.remove_role(&id);
-        Ok(())
-    })
-    .await?;
-    call.json(&true)
+    fn set_id(&mut self, path: &str) -> Result<(), ApiError> {
+        super::id_in_body("Role", &mut self.id, path)
+    }
+
+    fn check(&self, _is_default: bool) -> Result<(), ApiError> {
+        Ok(self.validate()?)
+    }
+
+    fn put(&self, txn: &mut WriteTxn, caller: &Authorizer) -> Result<Role, ApiError> {
+        let existing = txn.read().role(&self.id);
+        let links = existing.iter().flat_map(|existing| &existing.policies);
+        let before: Vec<&str> = links.map(|link| &*link.id).collect();
+        check_links(&txn.read(), caller, (&self.policies, &[]), &before)?;
+        txn.put_role(self.clone())?;
+        Self::find(&txn.read(), &self.id).ok_or_else(|| Self::unknown(&self.id))
+    }
 }
