@@ -1,28 +1,10 @@
 //! Consul's keys that have no effect here: ignored keys, with the actual behaviour, and refused
 //! keys, with the reason. Also maps keys that Consul has renamed.
 
+use std::cmp::Reverse;
+
 use legate_model::json::same_key;
 use serde_json::{Map, Value};
-
-/// How a key without effect is treated.
-enum Fate {
-    /// Ignored; the text describes the actual behaviour.
-    Taken(&'static str),
-    /// Refused, because users of the key rely on a feature that does not exist.
-    Refused(&'static str),
-}
-
-use Fate::{Refused, Taken};
-
-/// The values that request nothing but the actual behaviour. `null` and empty lists and texts always
-/// do.
-enum Quiet {
-    No,
-    Is(bool),
-    Any,
-}
-
-use Quiet::{Any, Is, No};
 
 const GOSSIP: &str = "there is no gossip and no RPC among agents; servers share their state through \
                       etcd (legate-server --etcd-endpoints)";
@@ -38,256 +20,93 @@ const RPC: &str = "there is no RPC among agents";
 const FRESH: &str = "answers are never stale or cached";
 const INTERNAL: &str = "it is an internal setting";
 
-/// Keys, each with all keys below it.
-const KEYS: &[(&str, Quiet, Fate)] = &[
-    ("acl.down_policy", No, Taken(CACHED)),
-    ("acl.enable_token_replication", Is(false), Taken(WAN)),
-    (
-        "acl.msp_disable_bootstrap",
-        Is(false),
-        Refused("ACLs can always be bootstrapped once"),
-    ),
-    ("acl.policy_ttl", No, Taken(CACHED)),
-    ("acl.role_ttl", No, Taken(CACHED)),
-    ("acl.token_ttl", No, Taken(CACHED)),
-    (
-        "acl.tokens.managed_service_provider",
-        No,
-        Refused("the initial management token is the only token that files can create"),
-    ),
-    ("advertise_addr_wan", No, Taken(WAN)),
-    ("advertise_addr_wan_ipv4", No, Taken(WAN)),
-    ("advertise_addr_wan_ipv6", No, Taken(WAN)),
-    ("advertise_reconnect_timeout", No, Taken(GOSSIP)),
-    ("ae_interval", No, Taken(INTERNAL)),
-    (
-        "audit.rpc_enabled",
-        Is(false),
-        Taken("the audit log records HTTP requests"),
-    ),
-    ("auto_config.enabled", Is(false), Refused(CLIENTS)),
-    ("auto_config", No, Taken(CLIENTS)),
-    ("auto_encrypt.tls", Is(false), Refused(CLIENTS)),
-    ("auto_encrypt", No, Taken(CLIENTS)),
-    ("autopilot", No, Taken(RAFT)),
-    ("build_date", Any, Taken(INTERNAL)),
-    ("cache", No, Taken(FRESH)),
-    ("check_deregister_interval_min", No, Taken(INTERNAL)),
-    ("check_reap_interval", No, Taken(INTERNAL)),
-    ("cloud", No, Taken("no HashiCorp service is contacted")),
-    (
-        "connect.enable_mesh_gateway_wan_federation",
-        Is(false),
-        Refused(WAN),
-    ),
-    (
-        "connect.test_ca_leaf_root_change_spread",
-        No,
-        Taken(INTERNAL),
-    ),
-    ("consul", No, Taken(INTERNAL)),
-    ("disable_anonymous_signature", Any, Taken(INTERNAL)),
-    (
-        "disable_coordinates",
-        Is(true),
-        Taken("no round-trip times are measured"),
-    ),
-    (
-        "disable_host_node_id",
-        Is(true),
-        Taken("the node's id is random or set by node_id, and persistent"),
-    ),
-    (
-        "disable_http_unprintable_char_filter",
-        Is(true),
-        Taken("paths may contain any characters"),
-    ),
-    ("disable_keyring_file", Any, Taken(GOSSIP)),
-    (
-        "disable_remote_exec",
-        Is(true),
-        Taken("there is no remote execution"),
-    ),
-    (
-        "disable_update_check",
-        Is(true),
-        Taken("there is no update check"),
-    ),
-    ("discovery_max_stale", No, Taken(FRESH)),
-    ("dns_config.allow_stale", Any, Taken(FRESH)),
-    ("dns_config.cache_max_age", No, Taken(FRESH)),
-    ("dns_config.max_stale", No, Taken(FRESH)),
-    ("dns_config.use_cache", Is(false), Taken(FRESH)),
-    (
-        "enable_agent_tls_for_checks",
-        Is(false),
-        Refused("checks with TLS present no certificate"),
-    ),
-    (
-        "enable_central_service_config",
-        Is(true),
-        Refused("proxies always use config entries"),
-    ),
-    ("enable_syslog", Is(false), Taken(SYSLOG)),
-    ("encrypt", No, Taken(GOSSIP)),
-    ("encrypt_verify_incoming", Any, Taken(GOSSIP)),
-    ("encrypt_verify_outgoing", Any, Taken(GOSSIP)),
-    ("experiments", No, Taken("there are none")),
-    ("gossip_lan", No, Taken(GOSSIP)),
-    ("gossip_wan", No, Taken(GOSSIP)),
-    (
-        "http_config.use_cache",
-        No,
-        Taken("?cached is answered from the current state"),
-    ),
-    ("license_path", No, Taken("no licence is needed")),
-    ("license_poll_base_time", No, Taken(INTERNAL)),
-    ("license_poll_max_time", No, Taken(INTERNAL)),
-    ("license_update_base_time", No, Taken(INTERNAL)),
-    ("license_update_max_time", No, Taken(INTERNAL)),
-    ("limits.rpc_client_timeout", No, Taken(RPC)),
-    ("limits.rpc_handshake_timeout", No, Taken(RPC)),
-    ("limits.rpc_max_burst", No, Taken(RPC)),
-    ("limits.rpc_max_conns_per_client", No, Taken(RPC)),
-    ("limits.rpc_rate", No, Taken(RPC)),
-    (
-        "peering.enabled",
-        Is(false),
-        Taken("peerings are stored, but clusters do not connect to each other"),
-    ),
-    (
-        "peering.test_allow_peer_registrations",
-        Any,
-        Taken(INTERNAL),
-    ),
-    ("performance", No, Taken(RAFT)),
-    ("ports.expose_max_port", No, Taken(EXPOSED)),
-    ("ports.expose_min_port", No, Taken(EXPOSED)),
-    ("ports.proxy_max_port", Any, Taken(SIDECARS)),
-    ("ports.proxy_min_port", Any, Taken(SIDECARS)),
-    ("ports.serf_lan", No, Taken(GOSSIP)),
-    ("ports.serf_wan", No, Taken(GOSSIP)),
-    ("ports.server", No, Taken(RPC)),
-    ("ports.sidecar_max_port", No, Taken(SIDECARS)),
-    ("ports.sidecar_min_port", No, Taken(SIDECARS)),
-    ("primary_gateways", No, Refused(WAN)),
-    ("primary_gateways_interval", No, Taken(WAN)),
-    ("protocol", No, Taken(GOSSIP)),
-    ("raft_boltdb", No, Taken(RAFT)),
-    ("raft_logstore", No, Taken(RAFT)),
-    ("raft_prevote_disabled", No, Taken(RAFT)),
-    ("raft_protocol", No, Taken(RAFT)),
-    ("raft_snapshot_interval", No, Taken(RAFT)),
-    ("raft_snapshot_threshold", No, Taken(RAFT)),
-    ("raft_trailing_logs", No, Taken(RAFT)),
-    ("read_replica", Is(false), Taken(RAFT)),
-    ("non_voting_server", Is(false), Taken(RAFT)),
-    ("reconnect_timeout", No, Taken(GOSSIP)),
-    ("reconnect_timeout_wan", No, Taken(GOSSIP)),
-    ("rejoin_after_leave", Any, Taken(ALONE)),
-    ("reporting", No, Taken("nothing is reported")),
-    ("retry_interval", No, Taken(ALONE)),
-    ("retry_interval_wan", No, Taken(WAN)),
-    ("retry_join", No, Taken(ALONE)),
-    ("retry_join_wan", No, Refused(WAN)),
-    ("retry_max", No, Taken(ALONE)),
-    ("retry_max_wan", No, Taken(WAN)),
-    ("revision", Any, Taken(INTERNAL)),
-    ("rpc.enable_streaming", Any, Taken(RPC)),
-    (
-        "segment",
-        No,
-        Refused("there is no gossip and therefore no segments"),
-    ),
-    (
-        "segments",
-        No,
-        Refused("there is no gossip and therefore no segments"),
-    ),
-    ("segment_limit", Any, Taken(INTERNAL)),
-    ("segment_name_limit", Any, Taken(INTERNAL)),
-    ("serf_lan", No, Taken(GOSSIP)),
-    ("serf_lan_allowed_cidrs", No, Taken(GOSSIP)),
-    ("serf_wan", No, Taken(GOSSIP)),
-    ("serf_wan_allowed_cidrs", No, Taken(GOSSIP)),
-    ("server_name", No, Taken(RPC)),
-    ("server_rejoin_age_max", No, Taken(ALONE)),
-    (
-        "snapshot_agent",
-        No,
-        Taken("there is no snapshot agent; GET /v1/snapshot saves the state"),
-    ),
-    ("sync_coordinate_interval_min", Any, Taken(INTERNAL)),
-    ("sync_coordinate_rate_target", Any, Taken(INTERNAL)),
-    ("syslog_facility", No, Taken(SYSLOG)),
-    (
-        "telemetry.disable_hostname",
-        Any,
-        Taken("names of metrics never contain the host name"),
-    ),
-    (
-        "telemetry.disable_per_tenancy_usage_metrics",
-        Any,
-        Taken(METRICS),
-    ),
-    ("telemetry.enable_host_metrics", Is(false), Taken(METRICS)),
-    ("telemetry.filter_default", Is(true), Taken(METRICS)),
-    ("telemetry.metrics_prefix", No, Taken(METRICS)),
-    ("telemetry.prefix_filter", No, Taken(METRICS)),
-    (
-        "telemetry.prometheus_retention_time",
-        Any,
-        Taken("metrics are always available at /v1/agent/metrics?format=prometheus"),
-    ),
-    ("telemetry.retry_failed_connection", Any, Taken(METRICS)),
-    ("telemetry.statsite_address", No, Taken(SENT)),
-    ("telemetry.circonus_api_app", No, Taken(SENT)),
-    ("telemetry.circonus_api_token", No, Taken(SENT)),
-    ("telemetry.circonus_api_url", No, Taken(SENT)),
-    ("telemetry.circonus_broker_id", No, Taken(SENT)),
-    ("telemetry.circonus_broker_select_tag", No, Taken(SENT)),
-    ("telemetry.circonus_check_display_name", No, Taken(SENT)),
-    (
-        "telemetry.circonus_check_force_metric_activation",
-        No,
-        Taken(SENT),
-    ),
-    ("telemetry.circonus_check_id", No, Taken(SENT)),
-    ("telemetry.circonus_check_instance_id", No, Taken(SENT)),
-    ("telemetry.circonus_check_search_tag", No, Taken(SENT)),
-    ("telemetry.circonus_check_tags", No, Taken(SENT)),
-    ("telemetry.circonus_submission_interval", No, Taken(SENT)),
-    ("telemetry.circonus_submission_url", No, Taken(SENT)),
-    ("tls.defaults.use_auto_cert", Any, Taken(CLIENTS)),
-    ("tls.defaults.verify_outgoing", Any, Taken(RPC)),
-    ("tls.defaults.verify_server_hostname", Any, Taken(RPC)),
-    ("tls.grpc.use_auto_cert", Any, Taken(CLIENTS)),
-    ("tls.grpc.verify_outgoing", Any, Taken(RPC)),
-    ("tls.grpc.verify_server_hostname", Any, Taken(RPC)),
-    ("tls.https.use_auto_cert", Any, Taken(CLIENTS)),
-    ("tls.https.verify_outgoing", Any, Taken(RPC)),
-    ("tls.https.verify_server_hostname", Any, Taken(RPC)),
-    ("tls.internal_rpc", No, Taken(RPC)),
-    (
-        "tls_prefer_server_cipher_suites",
-        Any,
-        Taken("the TLS library determines the order"),
-    ),
-    ("translate_wan_addrs", Is(false), Taken(WAN)),
-    ("ui", Is(false), Taken(UI)),
-    ("ui_config.enabled", Is(false), Taken(UI)),
-    ("ui_config", No, Taken(UI)),
-    ("ui_content_path", No, Taken(UI)),
-    ("ui_dir", No, Taken(UI)),
-    ("use_streaming_backend", Any, Taken(RPC)),
-    ("version", Any, Taken(INTERNAL)),
-    ("version_metadata", Any, Taken(INTERNAL)),
-    ("version_prerelease", Any, Taken(INTERNAL)),
-    (
-        "watches",
-        No,
-        Refused("no programs are started; use blocking queries to wait for changes"),
-    ),
+/// Ignored keys, each with all keys below it, by what happens instead. `=` separates a value that requests
+/// nothing but that; `*` stands for any.
+#[rustfmt::skip]
+const TAKEN: &[(&str, &str)] = &[
+    (CACHED, "acl.down_policy acl.policy_ttl acl.role_ttl acl.token_ttl"),
+    (WAN, "\
+        acl.enable_token_replication=false advertise_addr_wan advertise_addr_wan_ipv4 \
+        advertise_addr_wan_ipv6 primary_gateways_interval retry_interval_wan retry_max_wan \
+        translate_wan_addrs=false"),
+    (GOSSIP, "\
+        advertise_reconnect_timeout disable_keyring_file=* encrypt encrypt_verify_incoming=* \
+        encrypt_verify_outgoing=* gossip_lan gossip_wan ports.serf_lan ports.serf_wan protocol \
+        reconnect_timeout reconnect_timeout_wan serf_lan serf_lan_allowed_cidrs serf_wan \
+        serf_wan_allowed_cidrs"),
+    (INTERNAL, "\
+        ae_interval build_date=* check_deregister_interval_min check_reap_interval \
+        connect.test_ca_leaf_root_change_spread consul disable_anonymous_signature=* \
+        license_poll_base_time license_poll_max_time license_update_base_time \
+        license_update_max_time peering.test_allow_peer_registrations=* revision=* segment_limit=* \
+        segment_name_limit=* sync_coordinate_interval_min=* sync_coordinate_rate_target=* \
+        version=* version_metadata=* version_prerelease=*"),
+    ("the audit log records HTTP requests", "audit.rpc_enabled=false"),
+    (CLIENTS, "\
+        auto_config auto_encrypt tls.defaults.use_auto_cert=* tls.grpc.use_auto_cert=* \
+        tls.https.use_auto_cert=*"),
+    (RAFT, "\
+        autopilot performance raft_boltdb raft_logstore raft_prevote_disabled raft_protocol \
+        raft_snapshot_interval raft_snapshot_threshold raft_trailing_logs read_replica=false \
+        non_voting_server=false"),
+    (FRESH, "\
+        cache discovery_max_stale dns_config.allow_stale=* dns_config.cache_max_age \
+        dns_config.max_stale dns_config.use_cache=false"),
+    ("no HashiCorp service is contacted", "cloud"),
+    ("no round-trip times are measured", "disable_coordinates=true"),
+    ("the node's id is random or set by node_id, and persistent", "disable_host_node_id=true"),
+    ("paths may contain any characters", "disable_http_unprintable_char_filter=true"),
+    ("there is no remote execution", "disable_remote_exec=true"),
+    ("there is no update check", "disable_update_check=true"),
+    (SYSLOG, "enable_syslog=false syslog_facility"),
+    ("there are none", "experiments"),
+    ("?cached is answered from the current state", "http_config.use_cache"),
+    ("no licence is needed", "license_path"),
+    (RPC, "\
+        limits.rpc_client_timeout limits.rpc_handshake_timeout limits.rpc_max_burst \
+        limits.rpc_max_conns_per_client limits.rpc_rate ports.server rpc.enable_streaming=* \
+        server_name tls.defaults.verify_outgoing=* tls.defaults.verify_server_hostname=* \
+        tls.grpc.verify_outgoing=* tls.grpc.verify_server_hostname=* tls.https.verify_outgoing=* \
+        tls.https.verify_server_hostname=* tls.internal_rpc use_streaming_backend=*"),
+    ("peerings are stored, but clusters do not connect to each other", "peering.enabled=false"),
+    (EXPOSED, "ports.expose_max_port ports.expose_min_port"),
+    (SIDECARS, "\
+        ports.proxy_max_port=* ports.proxy_min_port=* ports.sidecar_max_port \
+        ports.sidecar_min_port"),
+    (ALONE, "rejoin_after_leave=* retry_interval retry_join retry_max server_rejoin_age_max"),
+    ("nothing is reported", "reporting"),
+    ("there is no snapshot agent; GET /v1/snapshot saves the state", "snapshot_agent"),
+    ("names of metrics never contain the host name", "telemetry.disable_hostname=*"),
+    (METRICS, "\
+        telemetry.disable_per_tenancy_usage_metrics=* telemetry.enable_host_metrics=false \
+        telemetry.filter_default=true telemetry.metrics_prefix telemetry.prefix_filter \
+        telemetry.retry_failed_connection=*"),
+    ("metrics are always available at /v1/agent/metrics?format=prometheus", "\
+        telemetry.prometheus_retention_time=*"),
+    (SENT, "\
+        telemetry.statsite_address telemetry.circonus_api_app telemetry.circonus_api_token \
+        telemetry.circonus_api_url telemetry.circonus_broker_id \
+        telemetry.circonus_broker_select_tag telemetry.circonus_check_display_name \
+        telemetry.circonus_check_force_metric_activation telemetry.circonus_check_id \
+        telemetry.circonus_check_instance_id telemetry.circonus_check_search_tag \
+        telemetry.circonus_check_tags telemetry.circonus_submission_interval \
+        telemetry.circonus_submission_url"),
+    ("the TLS library determines the order", "tls_prefer_server_cipher_suites=*"),
+    (UI, "ui=false ui_config.enabled=false ui_config ui_content_path ui_dir"),
+];
+
+/// Keys that are refused, because their users rely on a feature that does not exist; by the reason.
+#[rustfmt::skip]
+const REFUSED: &[(&str, &str)] = &[
+    ("ACLs can always be bootstrapped once", "acl.msp_disable_bootstrap=false"),
+    ("the initial management token is the only token that files can create", "\
+        acl.tokens.managed_service_provider"),
+    (CLIENTS, "auto_config.enabled=false auto_encrypt.tls=false"),
+    (WAN, "connect.enable_mesh_gateway_wan_federation=false primary_gateways retry_join_wan"),
+    ("checks with TLS present no certificate", "enable_agent_tls_for_checks=false"),
+    ("proxies always use config entries", "enable_central_service_config=true"),
+    ("there is no gossip and therefore no segments", "segment segments"),
+    ("no programs are started; use blocking queries to wait for changes", "watches"),
 ];
 
 const METRICS: &str = "all metrics are exported under their own names";
@@ -335,26 +154,33 @@ const RENAMED: &[(&str, &str)] = &[
 /// Names every refused key with the reason.
 pub(super) fn settle(fields: &mut Map<String, Value>) -> Result<Vec<String>, String> {
     let mut lines = rename(fields);
-    let mut refused = Vec::new();
-    for (key, quiet, fate) in KEYS {
-        let found = take(fields, key);
-        let asks = |value: &Value| match quiet {
-            Any => false,
-            Is(silent) => !is_empty(value) && value.as_bool() != Some(*silent),
-            No => !is_empty(value),
-        };
-        if !found.iter().any(asks) {
-            continue;
-        }
-        match fate {
-            Taken(instead) => lines.push(format!("{key} has no effect: {instead}")),
-            Refused(reason) => refused.push(format!("{key} is not supported: {reason}")),
-        }
-    }
+    let refused = requested(fields, REFUSED, "is not supported");
+    lines.extend(requested(fields, TAKEN, "has no effect"));
     match refused.is_empty() {
         true => Ok(lines),
         false => Err(refused.join("; ")),
     }
+}
+
+/// Removes the keys of a table. Returns a line for each that requests something, sorted.
+fn requested(fields: &mut Map<String, Value>, table: &[(&str, &str)], what: &str) -> Vec<String> {
+    let rows = table
+        .iter()
+        .flat_map(|(reason, keys)| keys.split(' ').map(move |key| (key, *reason)));
+    let mut rows: Vec<(&str, &str)> = rows.collect();
+    // Keys below others first.
+    rows.sort_by_key(|(key, _)| (Reverse(key.matches('.').count()), *key));
+    let mut lines = Vec::new();
+    for (row, reason) in rows {
+        let (key, quiet) = row.split_once('=').unwrap_or((row, ""));
+        let is_quiet =
+            |value: &Value| is_empty(value) || quiet == "*" || value.to_string() == quiet;
+        if !take(fields, key).iter().all(is_quiet) {
+            lines.push(format!("{key} {what}: {reason}"));
+        }
+    }
+    lines.sort_unstable();
+    lines
 }
 
 fn rename(fields: &mut Map<String, Value>) -> Vec<String> {
