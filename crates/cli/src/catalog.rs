@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::input;
 use crate::output::{columns, line, list, pairs, tabbed, text, warn};
-use crate::server_api::{ApiFlags, Ask, encoded};
+use crate::server_api::{ApiOptions, Ask, encoded};
 
 /// Subcommands of `catalog`.
 #[derive(Subcommand)]
@@ -24,10 +24,8 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Datacenters {
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -47,10 +45,8 @@ pub(crate) struct Nodes {
     /// Only nodes with an instance of this service
     #[arg(long, default_value = "", value_name = "NAME")]
     service: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -64,10 +60,8 @@ pub(crate) struct Services {
     /// Print the services' tags
     #[arg(long)]
     tags: bool,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Runs the command.
@@ -78,7 +72,7 @@ pub(crate) struct Services {
 pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Datacenters(datacenters) => {
-            input::none(&datacenters.arguments)?;
+            input::none(&datacenters.api.arguments)?;
             let api = datacenters.api.connect()?;
             let names = api.get("/v1/catalog/datacenters").value().await;
             let names = names.context("Error listing datacenters")?;
@@ -101,7 +95,7 @@ fn with_meta<'a>(ask: Ask<'a>, meta: &[(String, String)]) -> Ask<'a> {
 
 impl Nodes {
     async fn run(self) -> anyhow::Result<()> {
-        input::none(&self.arguments)?;
+        input::none(&self.api.arguments)?;
         let api = self.api.connect()?;
         let filter = input::text_or_file(&self.filter);
         let filter = filter.context("Could not process filter argument")?;
@@ -156,7 +150,7 @@ fn nodes_table(nodes: &[Value], detailed: bool) -> String {
 
 impl Services {
     async fn run(self) -> anyhow::Result<()> {
-        input::none(&self.arguments)?;
+        input::none(&self.api.arguments)?;
         let api = self.api.connect()?;
         let mut services: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let tags = |tags: &[Value]| -> Vec<String> {

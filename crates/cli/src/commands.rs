@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Proxy(kubernetes::proxy::Options),
     /// Manage tokens, policies, roles, auth methods and binding rules
     #[command(subcommand)]
-    Acl(Box<acl::Command>),
+    Acl(acl::Command),
     /// List datacenters, nodes and services
     #[command(subcommand)]
     Catalog(catalog::Command),
@@ -143,20 +143,20 @@ pub(crate) async fn run(command: Command, program: &OsStr) -> anyhow::Result<Exi
             false => ExitCode::FAILURE,
         }),
         Command::Proxy(options) => kubernetes::proxy::run(options).await.map(success),
-        Command::Acl(command) => acl::run(*command).await,
+        Command::Acl(command) => acl::run(command).await,
         Command::Catalog(command) => catalog::run(command).await,
         Command::Completion(options) => completion::run(&options, Args::command(), program),
         Command::Config(command) => config::run(command).await,
         Command::Connect(command) => connect::run(command).await,
         Command::Debug(options) => debug::run(options).await,
         Command::Event(options) => local_agent::event(options).await,
-        Command::Exec(_) => not_served::exec(),
+        Command::Exec(_) => not_served::refuse(not_served::EXEC),
         Command::ForceLeave(options) => local_agent::force_leave(options).await,
         Command::Info(options) => local_agent::info(options).await,
         Command::Intention(command) => intention::run(command).await,
         Command::Join(options) => local_agent::join(options).await,
         Command::Keygen(options) => keygen::run(&options),
-        Command::Keyring(_) => not_served::keyring(),
+        Command::Keyring(_) => not_served::refuse(not_served::KEYRING),
         Command::Kv(command) => kv::run(command).await,
         Command::Leave(options) => local_agent::leave(options).await,
         Command::Lock(options) => lock::run(options).await,
@@ -171,12 +171,12 @@ pub(crate) async fn run(command: Command, program: &OsStr) -> anyhow::Result<Exi
         Command::Partition(command) => tenants::run(&tenants::PARTITION, command).await,
         Command::Peering(command) => peering::run(command).await,
         Command::Reload(options) => local_agent::reload(options).await,
-        Command::Resource(_) => not_served::resource(),
+        Command::Resource(_) => not_served::refuse(not_served::RESOURCE),
         Command::Rtt(options) => rtt::run(options).await,
         Command::Services(command) => services::run(command).await,
         Command::Snapshot(command) => snapshot::run(command).await,
         Command::Tls(command) => tls::run(command),
-        Command::Troubleshoot(_) => not_served::troubleshoot(),
+        Command::Troubleshoot(_) => not_served::refuse(not_served::TROUBLESHOOT),
         Command::Validate(options) => validate::run(options),
         Command::Version(options) => version::run(&options, program),
         Command::Watch(options) => watch::run(options).await,
@@ -207,5 +207,18 @@ mod tests {
     #[test]
     fn flags_on_by_default_can_be_turned_off() {
         can_be_false(&Args::command());
+    }
+
+    /// The help of flags that commands share must not replace that of a command.
+    fn has_own_help(command: &clap::Command) {
+        let about = command.get_about().map(ToString::to_string);
+        let of_flags = about.is_none_or(|about| about.starts_with("The flags of "));
+        assert!(!of_flags, "{}", command.get_name());
+        command.get_subcommands().for_each(has_own_help);
+    }
+
+    #[test]
+    fn commands_have_their_own_help() {
+        has_own_help(&Args::command());
     }
 }

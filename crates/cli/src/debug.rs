@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::input;
 use crate::output::{json as pretty, line, text, warn};
-use crate::server_api::{Api, ApiFlags};
+use crate::server_api::{Api, ApiOptions};
 use crate::signals::Interrupt;
 
 /// The sources of information.
@@ -52,10 +52,8 @@ pub(crate) struct Options {
     /// Folder, and base name of the archive [default: consul-debug-TIME]
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Runs the collection.
@@ -71,7 +69,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
 
 async fn capture(options: Options) -> anyhow::Result<()> {
     ensure!(
-        options.arguments.is_empty(),
+        options.api.arguments.is_empty(),
         "debug: Too many arguments provided, expected 0"
     );
     let mut interrupt = Interrupt::listen()?;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::input;
 use crate::output::{self, line, quoted, text, warn};
-use crate::server_api::{Api, ApiFlags, encoded, encoded_path};
+use crate::server_api::{Api, ApiFlags, ApiOptions, encoded, encoded_path};
 use crate::signals::Interrupt;
 
 /// The timeout of `monitor` for the next line, practically unlimited.
@@ -19,10 +19,8 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Options of `info`, `reload` and `leave`.
 #[derive(Args)]
 pub(crate) struct Plain {
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -33,10 +31,8 @@ pub(crate) struct Monitor {
     /// Print JSON objects instead of text
     #[arg(long)]
     log_json: bool,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -78,10 +74,8 @@ pub(crate) struct Maint {
     /// Id of a service [default: the node]
     #[arg(long, default_value = "", value_name = "ID")]
     service: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// The name of the agent's node, which proves that the agent is reachable.
@@ -140,9 +134,9 @@ pub(crate) async fn reload(options: Plain) -> anyhow::Result<ExitCode> {
 /// If the agent refuses.
 pub(crate) async fn leave(options: Plain) -> anyhow::Result<ExitCode> {
     ensure!(
-        options.arguments.is_empty(),
+        options.api.arguments.is_empty(),
         "Error found unexpected args: [{}]",
-        options.arguments.join(" ")
+        options.api.arguments.join(" ")
     );
     let api = options.api.connect()?;
     let done = api.put("/v1/agent/leave").ok().await;

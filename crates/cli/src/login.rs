@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::input;
 use crate::output::text;
-use crate::server_api::ApiFlags;
+use crate::server_api::ApiOptions;
 
 #[derive(Args)]
 pub(crate) struct Login {
@@ -34,18 +34,14 @@ pub(crate) struct Login {
     /// Not supported: log in with AWS credentials
     #[arg(long)]
     aws_auto_bearer_token: bool,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
 pub(crate) struct Logout {
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Logs in and writes the token's secret to a file.
@@ -55,7 +51,7 @@ pub(crate) struct Logout {
 /// If a required flag is missing, or the server refuses.
 pub(crate) async fn login(options: Login) -> anyhow::Result<ExitCode> {
     ensure!(
-        options.arguments.is_empty(),
+        options.api.arguments.is_empty(),
         "Should have no non-flag arguments."
     );
     ensure!(
@@ -117,7 +113,7 @@ fn write(path: &Path, secret: &Secret) -> anyhow::Result<()> {
 /// If it was not created by a login.
 pub(crate) async fn logout(options: Logout) -> anyhow::Result<ExitCode> {
     ensure!(
-        options.arguments.is_empty(),
+        options.api.arguments.is_empty(),
         "Should have no non-flag arguments."
     );
     let done = options.api.connect()?.post("/v1/acl/logout").ok().await;

@@ -8,7 +8,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use crate::output::{columns, line, pairs, text};
-use crate::server_api::ApiFlags;
+use crate::server_api::ApiOptions;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -27,10 +27,8 @@ pub(crate) struct Options {
     /// Filter in Consul's filter language
     #[arg(long, default_value = "")]
     filter: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Prints the members. The exit code is 2 if there are none.

@@ -14,49 +14,20 @@ pub(crate) struct Anything {
     words: Vec<String>,
 }
 
-/// # Errors
-///
-/// Always.
-pub(crate) fn exec() -> anyhow::Result<ExitCode> {
-    bail!(
-        "exec is not supported: there is no remote execution. Use ssh, or kubectl exec on \
-         Kubernetes"
-    )
-}
+pub(crate) const EXEC: &str =
+    "exec is not supported: there is no remote execution. Use ssh, or kubectl exec on Kubernetes";
+pub(crate) const KEYRING: &str =
+    "keyring is not supported: there is no gossip and no encryption key for it";
+pub(crate) const RESOURCE: &str = "resource is not supported: it uses an API that Consul itself has removed. Use config, intention \
+    and services";
+pub(crate) const TROUBLESHOOT: &str = "troubleshoot is not supported: `legate proxy` shows the state of a proxy, and `legate check` \
+    checks a mesh on Kubernetes";
+pub(crate) const CONNECT_PROXY: &str = "connect proxy is not supported: it is for tests only. Use `connect envoy -sidecar-for SERVICE`, \
+    or legate-dataplane";
 
 /// # Errors
 ///
-/// Always.
-pub(crate) fn keyring() -> anyhow::Result<ExitCode> {
-    bail!("keyring is not supported: there is no gossip and no encryption key for it")
-}
-
-/// # Errors
-///
-/// Always.
-pub(crate) fn resource() -> anyhow::Result<ExitCode> {
-    bail!(
-        "resource is not supported: it uses an API that Consul itself has removed. Use \
-         config, intention and services"
-    )
-}
-
-/// # Errors
-///
-/// Always.
-pub(crate) fn troubleshoot() -> anyhow::Result<ExitCode> {
-    bail!(
-        "troubleshoot is not supported: `legate proxy` shows the state of a proxy, and `legate \
-         check` checks a mesh on Kubernetes"
-    )
-}
-
-/// # Errors
-///
-/// Always.
-pub(crate) fn connect_proxy() -> anyhow::Result<ExitCode> {
-    bail!(
-        "connect proxy is not supported: it is for tests only. Use `connect envoy -sidecar-for SERVICE`, \
-         or legate-dataplane"
-    )
+/// Always, with the reason.
+pub(crate) fn refuse(reason: &'static str) -> anyhow::Result<ExitCode> {
+    bail!(reason)
 }

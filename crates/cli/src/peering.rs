@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::input;
 use crate::output::{Format, columns, go_time, line, list, number, pairs, text};
-use crate::server_api::{Api, ApiFlags, encoded};
+use crate::server_api::{Api, ApiOptions, encoded};
 
 /// Subcommands of `peering`.
 #[derive(Subcommand)]
@@ -41,10 +41,8 @@ pub(crate) struct Generate {
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -58,10 +56,8 @@ pub(crate) struct Establish {
     /// Metadata; may be repeated
     #[arg(long, value_parser = input::pair, value_name = "KEY=VALUE")]
     meta: Vec<(String, String)>,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -69,10 +65,8 @@ pub(crate) struct List {
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -83,10 +77,8 @@ pub(crate) struct Named {
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Runs the command.

@@ -6,4 +6,4 @@ mod client;
 mod flags;
 
 pub(crate) use self::client::{Api, Ask, encoded, encoded_path, index, refused};
-pub(crate) use self::flags::{ApiFlags, ServerApi, environment};
+pub(crate) use self::flags::{ApiFlags, ApiOptions, ServerApi, environment};

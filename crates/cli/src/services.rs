@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::input;
 use crate::output::{Format, columns, joined, line, list, number, print_json, quoted, text};
-use crate::server_api::{ApiFlags, encoded, encoded_path};
+use crate::server_api::{ApiFlags, ApiOptions, encoded, encoded_path};
 
 /// Subcommands of `services`.
 #[derive(Subcommand)]
@@ -84,10 +84,8 @@ pub(crate) struct Export {
     /// Consumer partitions, separated by commas
     #[arg(long, default_value = "", value_name = "NAMES")]
     consumer_partitions: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -98,10 +96,8 @@ pub(crate) struct Shared {
     /// Filter in Consul's filter language
     #[arg(long, default_value = "")]
     filter: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Runs the command.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::input;
 use crate::output::{Format, joined, line, list, number, pairs, print_json, quoted, text};
-use crate::server_api::{Api, ApiFlags, encoded};
+use crate::server_api::{Api, ApiFlags, ApiOptions, encoded};
 
 /// A kind of tenants.
 pub(crate) struct Kind {
@@ -84,10 +84,8 @@ struct Fields {
 pub(crate) struct Create {
     #[command(flatten)]
     fields: Fields,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -97,10 +95,8 @@ pub(crate) struct Update {
     /// Replace all fields, including those not given
     #[arg(long)]
     no_merge: bool,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -125,10 +121,8 @@ pub(crate) struct List {
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::input;
 use crate::output::{line, print_json, text, warn};
-use crate::server_api::{ApiFlags, encoded};
+use crate::server_api::{ApiFlags, ApiOptions, encoded};
 
 /// The maximum size of an entry, in bytes, which is that of the servers.
 const ENTRY_LIMIT: usize = 512 * 1024;
@@ -55,10 +55,8 @@ pub(crate) struct Read {
     /// Name of the entry
     #[arg(long, default_value = "")]
     name: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -69,10 +67,8 @@ pub(crate) struct List {
     /// Filter in Consul's filter language
     #[arg(long, default_value = "")]
     filter: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -95,10 +91,8 @@ pub(crate) struct Delete {
     /// Print the effects of the removal without removing
     #[arg(long)]
     dry_run: bool,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Runs the command and prints the outcome.

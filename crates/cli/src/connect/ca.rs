@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::input;
 use crate::output::{json, line};
-use crate::server_api::ApiFlags;
+use crate::server_api::ApiOptions;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -20,10 +20,8 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Get {
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -34,10 +32,8 @@ pub(crate) struct Set {
     /// Replace the root even if proxies cannot trust the old and the new one at the same time
     #[arg(long)]
     force_without_cross_signing: bool,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 const PATH: &str = "/v1/connect/ca/configuration";

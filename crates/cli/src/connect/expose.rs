@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::output::{line, list, number, quoted, text};
-use crate::server_api::{ApiFlags, encoded};
+use crate::server_api::{ApiOptions, encoded};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -27,10 +27,8 @@ pub(crate) struct Options {
     /// Host name that is routed to the service; may be repeated
     #[arg(long, value_name = "HOST")]
     host: Vec<String>,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
@@ -153,8 +151,7 @@ mod tests {
             port,
             protocol: protocol.to_owned(),
             host: Vec::new(),
-            arguments: Vec::new(),
-            api: ApiFlags::default(),
+            api: ApiOptions::default(),
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ca(command) => ca::run(command).await,
         Command::Envoy(options) => envoy::run(*options).await,
         Command::Expose(options) => expose::run(options).await,
-        Command::Proxy(_) => not_served::connect_proxy(),
+        Command::Proxy(_) => not_served::refuse(not_served::CONNECT_PROXY),
         Command::RedirectTraffic(options) => redirect_traffic::run(options).await,
     }
 }

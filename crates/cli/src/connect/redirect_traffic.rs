@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::envoy_proxy::registration;
 use crate::output::{line, list, text};
-use crate::server_api::ApiFlags;
+use crate::server_api::ApiOptions;
 
 /// The default port for outbound connections.
 const OUTBOUND: u16 = 15001;
@@ -52,10 +52,8 @@ pub(crate) struct Options {
     /// Not supported: a network namespace other than that of this program
     #[arg(long, default_value = "", value_name = "PATH")]
     netns: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::input;
 use crate::output::{Format, line, list, number, print_json, quoted, text};
-use crate::server_api::ApiFlags;
+use crate::server_api::ApiOptions;
 
 const CONFIGURATION: &str = "/v1/operator/autopilot/configuration";
 
@@ -26,10 +26,8 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct GetConfig {
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -58,10 +56,8 @@ pub(crate) struct SetConfig {
     /// Node metadata key of the version
     #[arg(long, value_name = "KEY")]
     upgrade_version_tag: Option<String>,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 fn truth(text: &str) -> Result<bool, String> {
@@ -74,10 +70,8 @@ pub(crate) struct State {
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {

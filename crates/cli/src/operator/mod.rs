@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::not_served;
 use crate::output::{columns, line, list, number, quoted, text};
-use crate::server_api::ApiFlags;
+use crate::server_api::ApiOptions;
 
 /// Subcommands of `operator`.
 #[derive(Subcommand)]
@@ -41,10 +41,8 @@ pub(crate) enum Raft {
 
 #[derive(Args)]
 pub(crate) struct ListPeers {
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -55,10 +53,8 @@ pub(crate) struct RemovePeer {
     /// Id of the server
     #[arg(long, default_value = "")]
     id: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 #[derive(Args)]
@@ -66,10 +62,8 @@ pub(crate) struct TransferLeader {
     /// Id of the new leader
     #[arg(long, default_value = "")]
     id: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 /// Runs the command.
@@ -90,7 +84,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Raft(Raft::TransferLeader(options)) => transfer(options).await?,
         Command::Autopilot(command) => return autopilot::run(command).await,
         Command::Usage(command) => usage::run(command).await?,
-        Command::Keyring(_) => return not_served::keyring(),
+        Command::Keyring(_) => return not_served::refuse(not_served::KEYRING),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::input;
 use crate::output::{line, number, tabbed};
-use crate::server_api::ApiFlags;
+use crate::server_api::ApiOptions;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -25,14 +25,12 @@ pub(crate) struct Instances {
     /// Include all datacenters
     #[arg(long)]
     all_datacenters: bool,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    api: ApiOptions,
 }
 
 pub(super) async fn run(Command::Instances(options): Command) -> anyhow::Result<()> {
-    input::none(&options.arguments)?;
+    input::none(&options.api.arguments)?;
     ensure!(
         !(options.billable && options.connect),
         "Cannot specify both -billable and -connect flags"

@@ -64,6 +64,35 @@ pub(crate) struct ApiFlags {
     pub(crate) partition: Option<String>,
 }
 
+/// The flags of a command that, like most of Consul's, accepts arguments without meaning.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ApiOptions {
+    #[arg(hide = true)]
+    pub(crate) arguments: Vec<String>,
+    #[command(flatten)]
+    flags: ApiFlags,
+}
+
+impl ApiOptions {
+    /// As [`ApiFlags::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ApiFlags::connect`].
+    pub(crate) fn connect(&self) -> anyhow::Result<Api> {
+        self.flags.connect()
+    }
+
+    /// As [`ApiFlags::connect_without_token`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ApiFlags::connect`].
+    pub(crate) fn connect_without_token(&self) -> anyhow::Result<Api> {
+        self.flags.connect_without_token()
+    }
+}
+
 /// A non-empty environment variable.
 #[expect(
     clippy::disallowed_methods,
