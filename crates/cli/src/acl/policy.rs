@@ -1,223 +1,135 @@
 //! `acl policy`: manages policies.
 
 use anyhow::{Context, bail, ensure};
-use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::ids::policy_id;
-use super::noun::{Asked, Delete, List, Noun, Read};
-use super::printed::Printed;
+use super::noun::Noun;
 use super::shown;
+use super::table::{
+    DESCRIPTION, FORMAT, Flag, Given, ID, META, NAME, NO_MERGE,
+    Takes::{Many, Text},
+};
 use crate::input;
 use crate::output::{quoted, text};
 use crate::server_api::{Api, encoded};
 
-/// Subcommands of `acl policy`.
-#[derive(Subcommand)]
-pub(crate) enum Command {
-    /// Create a policy
-    Create(Create),
-    /// Delete a policy
-    Delete(Delete<Which>),
-    /// Print all policies
-    List(List),
-    /// Print a policy
-    Read(Read<Which>),
-    /// Update a policy
-    Update(Update),
-}
+#[rustfmt::skip] // One row a line.
+const FIELDS: &[Flag] = &[
+    ("valid-datacenter", Many("NAME"), "Datacenter in which it is valid; may be repeated [default: all]"),
+    ("rules", Text("RULES"), "Rules: text, @FILE, or - for standard input"),
+];
 
-#[derive(Args)]
-pub(crate) struct Create {
-    /// Name of the policy
-    #[arg(long, default_value = "")]
-    name: String,
-    /// Description
-    #[arg(long, default_value = "")]
-    description: String,
-    /// Datacenter in which it is valid; may be repeated [default: all]
-    #[arg(long, value_name = "NAME")]
-    valid_datacenter: Vec<String>,
-    /// Rules: text, @FILE, or - for standard input
-    #[arg(long, default_value = "")]
-    rules: String,
-    #[command(flatten)]
-    printed: Printed,
-    #[command(flatten)]
-    asked: Asked,
-}
-
-/// Selects a policy.
-#[derive(Args)]
-pub(crate) struct Which {
-    /// Id of the policy, or a unique prefix
-    #[arg(long, default_value = "")]
-    id: String,
-    /// Name of the policy
-    #[arg(long, default_value = "")]
-    name: String,
-}
-
-#[derive(Args)]
-pub(crate) struct Update {
-    /// Id of the policy, or a unique prefix
-    #[arg(long, default_value = "")]
-    id: String,
-    /// New name; without -id the name of the policy
-    #[arg(long)]
-    name: Option<String>,
-    /// New description
-    #[arg(long)]
-    description: Option<String>,
-    /// Datacenter in which it is valid; may be repeated
-    #[arg(long, value_name = "NAME")]
-    valid_datacenter: Vec<String>,
-    /// New rules: text, @FILE, or - for standard input
-    #[arg(long)]
-    rules: Option<String>,
-    /// Replace all fields, including those not given
-    #[arg(long)]
-    no_merge: bool,
-    #[command(flatten)]
-    printed: Printed,
-    #[command(flatten)]
-    asked: Asked,
-}
-
-const NOUN: Noun = Noun {
-    name: "policy",
-    path: "/v1/acl/policy",
-    all: "/v1/acl/policies",
+#[rustfmt::skip] // One row a line.
+pub(super) static NOUN: Noun = Noun {
+    command: "policy",
+    about: "Manage policies: named rules",
+    plural: "policies",
+    id: "ID",
+    builtin: &[
+        ("global-management", "00000000-0000-0000-0000-000000000001"),
+        ("builtin/global-read-only", "00000000-0000-0000-0000-000000000002"),
+    ],
     shown: shown::policy,
-    listed: shown::listed_policy,
     between: "",
+    commands: &[
+        ("create", &[NAME, DESCRIPTION, FIELDS, META, FORMAT], |given| Box::pin(create(given))),
+        ("delete", &[ID, NAME], |given| Box::pin(delete(given))),
+        ("list", &[META, FORMAT], |given| Box::pin(NOUN.list(given, ("", "")))),
+        ("read", &[ID, NAME, META, FORMAT], |given| Box::pin(read(given))),
+        ("update", &[ID, NAME, DESCRIPTION, FIELDS, NO_MERGE, META, FORMAT], |given| Box::pin(update(given))),
+    ],
 };
 
-pub(super) async fn run(command: Command) -> anyhow::Result<()> {
-    match command {
-        Command::Create(options) => options.run().await,
-        Command::Delete(options) => delete(options).await,
-        Command::List(options) => NOUN.list(options).await,
-        Command::Read(options) => read(options).await,
-        Command::Update(options) => options.run().await,
-    }
+/// The client for a command that selects a policy.
+fn connect(given: &Given) -> anyhow::Result<Api> {
+    ensure!(
+        !given.text("id").is_empty() || !given.text("name").is_empty(),
+        "Must specify either the -id or -name parameters"
+    );
+    given.connect()
 }
 
 /// Reads a policy by name; `None` if it does not exist.
 async fn by_name(api: &Api, name: &str) -> anyhow::Result<Option<Value>> {
-    let found = api
-        .get(format!("/v1/acl/policy/name/{}", encoded(name)))
-        .found();
-    let found = found.await;
+    let found = api.get(format!("/v1/acl/policy/name/{}", encoded(name)));
+    let found = found.found().await;
     found.with_context(|| format!("Failed to find policy with name {name}"))
 }
 
-async fn id_of(api: &Api, id: &str, name: &str) -> anyhow::Result<String> {
+/// The id of the policy that `-id` or `-name` selects.
+async fn id(api: &Api, given: &Given) -> anyhow::Result<String> {
+    let (id, name) = (given.text("id"), given.text("name"));
     if !id.is_empty() {
-        return policy_id(api, id).await;
+        return NOUN.determined_id(api, id).await;
     }
-    match by_name(api, name).await? {
+    let what = "Error determining policy ID";
+    match by_name(api, name).await.context(what)? {
         Some(policy) => Ok(text(&policy, "ID").to_owned()),
-        None => bail!("No such policy with name: {name}"),
+        None => bail!("{what}: No such policy with name: {name}"),
     }
 }
 
-impl Create {
-    async fn run(self) -> anyhow::Result<()> {
-        ensure!(!self.name.is_empty(), "Missing required '-name' flag");
-        let api = self.asked.api.connect()?;
-        let rules = input::text_or_file(&self.rules).context("Error loading rules")?;
-        let mut policy = json!({
-            "Name": self.name,
-            "Description": self.description,
-            "Rules": rules,
-        });
-        if !self.valid_datacenter.is_empty() {
-            policy["Datacenters"] = self.valid_datacenter.into();
+/// The fields that are given.
+fn fields(given: &Given, unreadable: &'static str) -> anyhow::Result<Map<String, Value>> {
+    let mut fields = Map::new();
+    for (flag, field) in [("name", "Name"), ("description", "Description")] {
+        if let Some(value) = given.get(flag) {
+            fields.insert(field.to_owned(), value.into());
         }
-        let made = NOUN.create(&api, &policy).await?;
-        NOUN.print(&whole(made), &self.printed)
     }
-}
-
-impl Which {
-    fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            !self.id.is_empty() || !self.name.is_empty(),
-            "Must specify either the -id or -name parameters"
-        );
-        Ok(())
+    if let Some(rules) = given.get("rules") {
+        let rules = input::text_or_file(rules).context(unreadable)?;
+        fields.insert("Rules".to_owned(), rules.into());
     }
+    let datacenters = given.all("valid-datacenter");
+    if !datacenters.is_empty() {
+        fields.insert("Datacenters".to_owned(), datacenters.into());
+    }
+    Ok(fields)
 }
 
-async fn delete(options: Delete<Which>) -> anyhow::Result<()> {
-    options.which.check()?;
-    let api = options.asked.api.connect()?;
-    let id = id_of(&api, &options.which.id, &options.which.name).await;
-    NOUN.delete(&api, &id.context("Error determining policy ID")?)
-        .await
+async fn create(given: Given) -> anyhow::Result<()> {
+    given.required("name", "Missing required '-name' flag")?;
+    let api = given.connect()?;
+    let policy = fields(&given, "Error loading rules")?;
+    NOUN.create(&api, &policy.into(), &given).await
 }
 
-async fn read(options: Read<Which>) -> anyhow::Result<()> {
-    options.which.check()?;
-    let Which { id, name } = &options.which;
-    let api = options.asked.api.connect()?;
+async fn delete(given: Given) -> anyhow::Result<()> {
+    let api = connect(&given)?;
+    NOUN.delete(&api, &id(&api, &given).await?).await
+}
+
+async fn read(given: Given) -> anyhow::Result<()> {
+    let api = connect(&given)?;
+    let (id, name) = (given.text("id"), given.text("name"));
+    let reading = |key: String| format!("Error reading policy {}", quoted(&key));
     let policy = if id.is_empty() {
         let found = by_name(&api, name).await;
-        let what = quoted(&format!("name:{name}"));
-        let found = found.with_context(|| format!("Error reading policy {what}"))?;
+        let found = found.with_context(|| reading(format!("name:{name}")))?;
         found.with_context(|| format!("Error policy not found: {name}"))?
     } else {
-        let id = policy_id(&api, id).await;
-        let id = id.context("Error determining policy ID")?;
+        let id = NOUN.determined_id(&api, id).await?;
         let found = api.get(NOUN.one(&id)).value().await;
-        let what = quoted(&format!("id:{id}"));
-        found.with_context(|| format!("Error reading policy {what}"))?
+        found.with_context(|| reading(format!("id:{id}")))?
     };
-    NOUN.print(&whole(policy), &options.printed)
+    NOUN.print(&policy, &given)
 }
 
-/// Adds the `Datacenters` field that servers omit if it is empty.
-fn whole(mut policy: Value) -> Value {
-    if policy.get("Datacenters").is_none() {
-        policy["Datacenters"] = Value::Null;
+async fn update(given: Given) -> anyhow::Result<()> {
+    let api = connect(&given)?;
+    let id = id(&api, &given).await?;
+    let changed = fields(&given, "Error loading data source")?;
+    let mut policy = json!({"ID": id});
+    if !given.is_set("no-merge") {
+        let known = api.get(NOUN.one(&id)).value().await;
+        let known = known.with_context(|| format!("Error reading policy {}", quoted(&id)))?;
+        for field in ["Name", "Description", "Rules", "Datacenters"] {
+            policy[field] = known[field].clone();
+        }
     }
-    policy
-}
-
-impl Update {
-    async fn run(self) -> anyhow::Result<()> {
-        let name = self.name.clone().unwrap_or_default();
-        ensure!(
-            !self.id.is_empty() || !name.is_empty(),
-            "Must specify either the -id or -name parameters"
-        );
-        let api = self.asked.api.connect()?;
-        let id = id_of(&api, &self.id, &name).await;
-        let id = id.context("Error determining policy ID")?;
-        let rules = self.rules.as_deref().map(input::text_or_file).transpose();
-        let rules = rules.context("Error loading data source")?;
-        let mut policy = json!({"ID": id, "Name": "", "Description": "", "Rules": ""});
-        if !self.no_merge {
-            let known = api.get(NOUN.one(&id)).value().await;
-            let known = known.with_context(|| format!("Error reading policy {}", quoted(&id)))?;
-            for field in ["Name", "Description", "Rules", "Datacenters"] {
-                policy[field] = known[field].clone();
-            }
-        }
-        for (field, value) in [
-            ("Name", self.name),
-            ("Description", self.description),
-            ("Rules", rules),
-        ] {
-            if let Some(value) = value {
-                policy[field] = value.into();
-            }
-        }
-        if !self.valid_datacenter.is_empty() {
-            policy["Datacenters"] = self.valid_datacenter.into();
-        }
-        let written = NOUN.update(&api, &id, &policy).await?;
-        NOUN.print(&whole(written), &self.printed)
+    for (field, value) in changed {
+        policy[field] = value;
     }
+    NOUN.update(&api, &id, &policy, &given).await
 }

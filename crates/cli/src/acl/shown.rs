@@ -8,47 +8,79 @@ use serde_json::Value;
 
 use crate::output::{go_time, joined, json, list, number, text};
 
-/// A list of titles of equal width with their values.
-struct Lines {
+/// Lines of an object: titles of equal width with their values.
+struct Lines<'v> {
     out: String,
+    value: &'v Value,
     indent: &'static str,
     width: usize,
 }
 
-impl Lines {
-    fn new(indent: &'static str, width: usize) -> Self {
+impl<'v> Lines<'v> {
+    fn new(value: &'v Value, width: usize) -> Self {
         Self {
             out: String::new(),
-            indent,
+            value,
+            indent: "",
             width,
         }
     }
 
-    fn field(&mut self, title: &str, value: &str) {
+    /// Starts with fields. An element of a list is indented below `name`, one of them.
+    fn of(value: &'v Value, width: usize, listed: bool, name: &str, fields: &[&str]) -> Self {
+        let mut lines = Self::new(value, width);
+        if listed {
+            lines.indent = "   ";
+            lines.width = 14;
+            lines.out = format!("{}:\n", text(value, name));
+        }
+        let fields = fields.iter().filter(|field| !listed || **field != name);
+        fields.for_each(|field| lines.fields(&[field]));
+        lines
+    }
+
+    fn line(&mut self, title: &str, value: &str) {
         let (indent, width) = (self.indent, self.width);
         // Writing to a `String` cannot fail.
         let _ = writeln!(self.out, "{indent}{title:width$}{value}");
     }
 
-    /// Adds the tenant, if the server returns it.
-    fn tenant(&mut self, value: &Value) {
-        for (title, field) in [("Partition:", "Partition"), ("Namespace:", "Namespace")] {
-            let value = text(value, field);
-            if !value.is_empty() {
-                self.field(title, value);
+    /// Adds fields under their own names.
+    fn fields(&mut self, names: &[&str]) {
+        for name in names {
+            self.line(&format!("{name}:"), text(self.value, name));
+        }
+    }
+
+    /// Adds fields that servers may omit.
+    fn optional(&mut self, names: &[&str]) {
+        for name in names {
+            match (*name, text(self.value, name)) {
+                (_, "") | ("MaxTokenTTL", "0s") => {}
+                _ => self.fields(&[name]),
             }
         }
     }
 
-    fn hash(&mut self, value: &Value) {
-        let hash = STANDARD.decode(text(value, "Hash")).unwrap_or_default();
-        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.field("Hash:", &hash);
+    /// Adds the tenant, if the server returns it.
+    fn tenant(&mut self) {
+        self.optional(&["Partition", "Namespace"]);
     }
 
-    fn indexes(&mut self, value: &Value) {
-        self.field("Create Index:", &number(value, "CreateIndex").to_string());
-        self.field("Modify Index:", &number(value, "ModifyIndex").to_string());
+    fn hash(&mut self) {
+        let hash = STANDARD.decode(text(self.value, "Hash"));
+        let hash = hash.unwrap_or_default().into_iter();
+        let hash: String = hash.map(|byte| format!("{byte:02x}")).collect();
+        self.line("Hash:", &hash);
+    }
+
+    fn indexes(&mut self) {
+        for (title, field) in [
+            ("Create Index:", "CreateIndex"),
+            ("Modify Index:", "ModifyIndex"),
+        ] {
+            self.line(title, &number(self.value, field).to_string());
+        }
     }
 }
 
@@ -59,66 +91,50 @@ pub(super) fn token(token: &Value, meta: bool) -> String {
     lines.out
 }
 
-fn token_head(token: &Value, meta: bool) -> Lines {
-    let mut lines = Lines::new("", 18);
-    lines.field("AccessorID:", text(token, "AccessorID"));
-    lines.field("SecretID:", text(token, "SecretID"));
-    lines.tenant(token);
-    lines.field("Description:", text(token, "Description"));
-    lines.field(
-        "Local:",
-        if token["Local"] == true {
-            "true"
-        } else {
-            "false"
-        },
-    );
+fn token_head(token: &Value, meta: bool) -> Lines<'_> {
+    let mut lines = Lines::new(token, 18);
+    lines.fields(&["AccessorID", "SecretID"]);
+    lines.tenant();
+    lines.fields(&["Description"]);
+    lines.line("Local:", &(token["Local"] == true).to_string());
     let method = text(token, "AuthMethod");
     if !method.is_empty() {
         let namespace = text(token, "AuthMethodNamespace");
-        lines.field(
+        lines.line(
             "Auth Method:",
             &format!("{method} (Namespace: {namespace})"),
         );
     }
-    lines.field("Create Time:", &go_time(text(token, "CreateTime")));
+    lines.line("Create Time:", &go_time(text(token, "CreateTime")));
     let expires = text(token, "ExpirationTime");
     if !expires.is_empty() && !expires.starts_with("0001-") {
-        lines.field("Expiration Time:", &go_time(expires));
+        lines.line("Expiration Time:", &go_time(expires));
     }
     if meta {
-        lines.hash(token);
-        lines.indexes(token);
+        lines.hash();
+        lines.indexes();
     }
     lines
 }
 
 /// Formats a role.
-pub(super) fn role(role: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("", 14);
-    lines.field("ID:", text(role, "ID"));
-    lines.field("Name:", text(role, "Name"));
-    role_rest(lines, role, meta)
-}
-
-/// Formats a role in a list.
-pub(super) fn listed_role(role: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("   ", 14);
-    lines.out = format!("{}:\n", text(role, "Name"));
-    lines.field("ID:", text(role, "ID"));
-    role_rest(lines, role, meta)
-}
-
-fn role_rest(mut lines: Lines, role: &Value, meta: bool) -> String {
-    lines.tenant(role);
-    lines.field("Description:", text(role, "Description"));
+pub(super) fn role(role: &Value, meta: bool, listed: bool) -> String {
+    let mut lines = named_with_id(role, listed);
     if meta {
-        lines.hash(role);
-        lines.indexes(role);
+        lines.hash();
+        lines.indexes();
     }
     let indent = lines.indent;
     links(&mut lines.out, role, indent);
     lines.out
+}
+
+/// The first lines of a role or policy.
+fn named_with_id(value: &Value, listed: bool) -> Lines<'_> {
+    let mut lines = Lines::of(value, 14, listed, "Name", &["ID", "Name"]);
+    lines.tenant();
+    lines.fields(&["Description"]);
+    lines
 }
 
 /// Formats the policies and identities of a token or role.
@@ -170,115 +186,62 @@ fn datacenters(of: &Value) -> String {
     }
 }
 
-/// Formats a policy.
-pub(super) fn policy(policy: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("", 14);
-    lines.field("ID:", text(policy, "ID"));
-    lines.field("Name:", text(policy, "Name"));
-    policy_rest(&mut lines, policy, meta);
-    format!("{}Rules:\n{}", lines.out, text(policy, "Rules"))
-}
-
-/// Formats a policy in a list.
-pub(super) fn listed_policy(policy: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("   ", 14);
-    lines.out = format!("{}:\n", text(policy, "Name"));
-    lines.field("ID:", text(policy, "ID"));
-    policy_rest(&mut lines, policy, meta);
-    lines.out
-}
-
-fn policy_rest(lines: &mut Lines, policy: &Value, meta: bool) {
-    lines.tenant(policy);
-    lines.field("Description:", text(policy, "Description"));
-    lines.field("Datacenters:", &joined(policy, "Datacenters", ", "));
+/// Formats a policy; in a list, without its rules.
+pub(super) fn policy(policy: &Value, meta: bool, listed: bool) -> String {
+    let mut lines = named_with_id(policy, listed);
+    lines.line("Datacenters:", &joined(policy, "Datacenters", ", "));
     if meta {
-        lines.hash(policy);
-        lines.indexes(policy);
+        lines.hash();
+        lines.indexes();
+    }
+    match listed {
+        true => lines.out,
+        false => format!("{}Rules:\n{}", lines.out, text(policy, "Rules")),
     }
 }
 
-/// Formats an auth method.
-pub(super) fn auth_method(method: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("", 15);
-    lines.field("Name:", text(method, "Name"));
-    lines.field("Type:", text(method, "Type"));
-    lines.tenant(method);
-    let optional = |lines: &mut Lines, field: &str| {
-        let value = text(method, field);
-        if !value.is_empty() && value != "0s" {
-            lines.field(&format!("{field}:"), value);
+/// Formats an auth method; in a list, without its configuration.
+pub(super) fn auth_method(method: &Value, meta: bool, listed: bool) -> String {
+    let mut lines = Lines::of(method, 15, listed, "Name", &["Name", "Type"]);
+    lines.tenant();
+    lines.optional(&["DisplayName"]);
+    lines.fields(&["Description"]);
+    if !listed {
+        lines.optional(&["MaxTokenTTL", "TokenLocality"]);
+        let rules = list(method, "NamespaceRules");
+        if !rules.is_empty() {
+            lines.out.push_str("NamespaceRules:\n");
         }
-    };
-    optional(&mut lines, "DisplayName");
-    lines.field("Description:", text(method, "Description"));
-    optional(&mut lines, "MaxTokenTTL");
-    optional(&mut lines, "TokenLocality");
-    let rules = list(method, "NamespaceRules");
-    if !rules.is_empty() {
-        lines.out.push_str("NamespaceRules:\n");
-    }
-    for rule in rules {
-        lines.field("   Selector:      ", text(rule, "Selector"));
-        lines.field("   BindNamespace: ", text(rule, "BindNamespace"));
+        for rule in rules {
+            lines.line("   Selector:      ", text(rule, "Selector"));
+            lines.line("   BindNamespace: ", text(rule, "BindNamespace"));
+        }
     }
     if meta {
-        lines.indexes(method);
+        lines.indexes();
     }
-    format!("{}Config:\n{}", lines.out, json(&method["Config"], "  "))
-}
-
-/// Formats an auth method in a list.
-pub(super) fn listed_auth_method(method: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("   ", 14);
-    lines.out = format!("{}:\n", text(method, "Name"));
-    lines.field("Type:", text(method, "Type"));
-    lines.tenant(method);
-    let shown = text(method, "DisplayName");
-    if !shown.is_empty() {
-        lines.field("DisplayName:", shown);
+    match listed {
+        true => lines.out,
+        false => format!("{}Config:\n{}", lines.out, json(&method["Config"], "  ")),
     }
-    lines.field("Description:", text(method, "Description"));
-    if meta {
-        lines.indexes(method);
-    }
-    lines.out
 }
 
 /// Formats a binding rule.
-pub(super) fn binding_rule(rule: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("", 14);
-    lines.field("ID:", text(rule, "ID"));
-    rule_rest(lines, rule, meta, "     - Name: ")
-}
-
-/// Formats a binding rule in a list.
-pub(super) fn listed_binding_rule(rule: &Value, meta: bool) -> String {
-    let mut lines = Lines::new("   ", 14);
-    lines.out = format!("{}:\n", text(rule, "ID"));
-    rule_rest(lines, rule, meta, "      - Name: ")
-}
-
-fn rule_rest(mut lines: Lines, rule: &Value, meta: bool, variable: &str) -> String {
-    lines.tenant(rule);
-    for (title, field) in [
-        ("AuthMethod:", "AuthMethod"),
-        ("Description:", "Description"),
-        ("BindType:", "BindType"),
-        ("BindName:", "BindName"),
-    ] {
-        lines.field(title, text(rule, field));
-    }
+pub(super) fn binding_rule(rule: &Value, meta: bool, listed: bool) -> String {
+    let mut lines = Lines::of(rule, 14, listed, "ID", &["ID"]);
+    lines.tenant();
+    lines.fields(&["AuthMethod", "Description", "BindType", "BindName"]);
     let name = match text(&rule["BindVars"], "Name") {
         "" => text(&rule["BindVars"], "name"),
         name => name,
     };
     if !name.is_empty() {
-        lines.field("BindVars:", &format!("\n{variable}{name}"));
+        let space = if listed { "      " } else { "     " };
+        lines.line("BindVars:", &format!("\n{space}- Name: {name}"));
     }
-    lines.field("Selector:", text(rule, "Selector"));
+    lines.fields(&["Selector"]);
     if meta {
-        lines.indexes(rule);
+        lines.indexes();
     }
     lines.out
 }
@@ -286,9 +249,9 @@ fn rule_rest(mut lines: Lines, rule: &Value, meta: bool, variable: &str) -> Stri
 /// Formats a templated policy.
 pub(super) fn templated_policy(policy: &Value, meta: bool) -> String {
     let name = text(policy, "TemplateName");
-    let mut lines = Lines::new("", 17);
-    lines.field("Name:", name);
-    lines.field("Description:", text(policy, "Description"));
+    let mut lines = Lines::new(policy, 17);
+    lines.line("Name:", name);
+    lines.fields(&["Description"]);
     let mut out = format!("{}Input variables:", lines.out);
     let variable = match name {
         "builtin/service" => Some(("The name of the service", "api")),
@@ -464,7 +427,7 @@ mod tests {
     fn rules_of_a_policy_are_printed_verbatim() {
         let value = json!({"ID": "i", "Name": "n", "Rules": "key \"\" {}"});
         assert_eq!(
-            policy(&value, false),
+            policy(&value, false, false),
             "ID:           i\nName:         n\nDescription:  \nDatacenters:  \nRules:\nkey \"\" {}"
         );
     }
