@@ -1,7 +1,8 @@
 //! `/v1/snapshot`: saves and restores the whole store. The format is Legate's own; Consul's snapshots cannot be
 //! restored.
 
-use std::io::{self, Seek};
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,8 +15,6 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use legate_runtime::{Clock, Pool, Share};
 use legate_store::{Saving, Snapshot, SnapshotError, Store, StoreConfig};
-use tokio::fs::File;
-use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 
 use super::call::{Call, Head, refuse_announced, within};
@@ -26,6 +25,9 @@ use crate::seed::seed;
 
 /// The maximum size of a snapshot, in bytes.
 const LIMIT: usize = 1024 * 1024 * 1024;
+
+/// How much of a snapshot is received before it is written to the file, in bytes.
+const BUFFER: usize = 1024 * 1024;
 
 /// Timeout for receiving a snapshot.
 const TIME: Duration = Duration::from_secs(10 * 60);
@@ -72,7 +74,7 @@ impl Snapshots {
     }
 
     /// Writes a body to a file without a name, which is gone when it is closed.
-    async fn receive(&self, body: Body) -> Result<std::fs::File, ApiError> {
+    async fn receive(&self, body: Body) -> Result<File, ApiError> {
         let place = self.place();
         let failed = |error: io::Error| {
             let place = place.display();
@@ -84,9 +86,9 @@ impl Snapshots {
             let place = place.clone();
             self.run(move || tempfile::tempfile_in(place)).await?
         };
-        let mut file = File::from_std(opened.map_err(failed)?);
+        let mut file = opened.map_err(failed)?;
         let mut body = body.into_data_stream();
-        let mut received = 0;
+        let (mut received, mut buffer) = (0, Vec::new());
         while let Some(bytes) = body.next().await {
             let bytes = bytes.map_err(|error| {
                 ApiError::bad_request(format!("The request body could not be read: {error}"))
@@ -95,10 +97,18 @@ impl Snapshots {
             if received > LIMIT {
                 return Err(ApiError::too_large(LIMIT));
             }
-            file.write_all(&bytes).await.map_err(failed)?;
+            buffer.extend_from_slice(&bytes);
+            if buffer.len() >= BUFFER {
+                let full = std::mem::take(&mut buffer);
+                file = self.append(file, full).await?.map_err(failed)?;
+            }
         }
-        file.flush().await.map_err(failed)?;
-        Ok(file.into_std().await)
+        self.append(file, buffer).await?.map_err(failed)
+    }
+
+    async fn append(&self, mut file: File, bytes: Vec<u8>) -> Result<io::Result<File>, ApiError> {
+        self.run(move || file.write_all(&bytes).map(|()| file))
+            .await
     }
 
     /// The next part of a snapshot that is being saved.
