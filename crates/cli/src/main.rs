@@ -16,7 +16,6 @@ mod config;
 mod connect;
 mod debug;
 mod dev;
-mod exec;
 mod go_flags;
 mod http_client;
 mod input;

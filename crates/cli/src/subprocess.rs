@@ -12,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::server_api::environment;
+use crate::signals::Interrupt;
 
 /// How long a program may take to stop after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ pub(crate) fn command(words: &[String], shell: bool) -> anyhow::Result<Command> 
     Ok(command)
 }
 
-/// Runs a program to completion with an input; `None` if `stop` completed first, which stops it.
+/// Runs a program to completion with an input; `None` if a signal to this program stopped it.
 ///
 /// # Errors
 ///
@@ -42,7 +43,7 @@ pub(crate) fn command(words: &[String], shell: bool) -> anyhow::Result<Command> 
 pub(crate) async fn run(
     mut command: Command,
     input: &[u8],
-    stop: impl Future<Output = ()>,
+    interrupt: &mut Interrupt,
 ) -> anyhow::Result<Option<ExitStatus>> {
     command.stdin(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().context("Error starting handler")?;
@@ -58,7 +59,7 @@ pub(crate) async fn run(
     };
     let status = tokio::select! {
         status = ended => Some(status),
-        () = stop => None,
+        () = interrupt.wait() => None,
     };
     match status {
         Some(status) => Ok(Some(status.context("Error executing handler")?)),
@@ -98,15 +99,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_shell_gets_all_words() {
+        let mut interrupt = Interrupt::listen().unwrap();
         let words = [
             "read x; test \"$x\" = given &&".to_owned(),
             "exit 7".to_owned(),
         ];
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(words.join(" "));
-        let status = run(command, b"given\n", std::future::pending())
-            .await
-            .unwrap();
+        let status = run(command, b"given\n", &mut interrupt).await.unwrap();
         assert_eq!(status.unwrap().code(), Some(7));
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Options {
 /// # Errors
 ///
 /// Names the file and the key that are invalid.
-pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     ensure!(
         !options.arguments.is_empty(),
         "Must specify at least one config file or directory"
@@ -34,8 +34,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         matches!(options.config_format.as_str(), "" | "hcl" | "json"),
         "-config-format must be either 'hcl' or 'json"
     );
-    let valid = crate::agent::validate(options.arguments).await;
-    valid.context("Config validation failed")?;
+    crate::agent::validate(options.arguments).context("Config validation failed")?;
     if !options.quiet {
         line("Configuration is valid!")?;
     }

@@ -181,7 +181,6 @@ pub fn inputs(
             backend: merged_metrics(telemetry, settings.envoy.admin),
             tls: tls.transpose()?,
         },
-        deprecated_tags: false,
         proxy_config,
     })
 }

@@ -73,6 +73,9 @@ pub struct HttpPolicy {
     pub block_endpoints: Vec<String>,
     /// Networks from which writes are permitted. Empty: all.
     pub allow_write_from: Vec<IpNet>,
+    /// Host names under which browsers reach this server, in addition to its node name, `localhost` and the names
+    /// below its DNS domains.
+    pub hosts: Vec<String>,
     /// Headers added to every response.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
     /// The maximum size of a request's headers, in bytes.
@@ -86,6 +89,7 @@ impl Default for HttpPolicy {
         Self {
             block_endpoints: Vec::new(),
             allow_write_from: Vec::new(),
+            hosts: Vec::new(),
             response_headers: Vec::new(),
             max_header_bytes: 1024 * 1024,
             handshake_timeout: Duration::from_secs(10),

@@ -130,13 +130,13 @@ impl Store {
         self.inner.apply(command).await
     }
 
-    /// A snapshot of the current state. The store stays in use. The snapshot of a store in memory contains
-    /// the key of its secrets.
+    /// A snapshot of the current state. The store stays in use.
     ///
     /// # Errors
-    /// [`SnapshotError::Io`].
+    /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
     pub fn snapshot(&self) -> Result<Saving, SnapshotError> {
-        Saving::new(self.state(), self.inner.codec.clone())
+        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
+        Saving::new(self.state(), codec.clone())
     }
 
     /// Writes a snapshot at one index, and returns that index.
@@ -163,7 +163,8 @@ impl Store {
     /// # Errors
     /// [`SnapshotError`].
     pub fn read_snapshot(&self, from: impl Read + Seek) -> Result<Snapshot, SnapshotError> {
-        Snapshot::read(from, self.inner.codec.as_ref())
+        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
+        Snapshot::read(from, codec)
     }
 
     /// Replaces everything with the contents of a snapshot, atomically, at an index higher than

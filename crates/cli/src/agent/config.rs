@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::bail;
-use legate_model::{CheckType, Locality, Secret, ServiceDefinition, duration};
+use legate_model::{CheckType, Secret, ServiceDefinition, duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-use super::watches::WatchDefinition;
 
 /// Defines types with optional settings, and how a later file overrides an earlier one.
 macro_rules! settings {
@@ -54,8 +52,6 @@ settings! {
         datacenter: String,
         default_intention_policy: String,
         default_query_time: String,
-        disable_coordinates: bool,
-        disable_remote_exec: bool,
         dns_config: Dns,
         domain: String,
         enable_debug: bool,
@@ -64,7 +60,6 @@ settings! {
         http_config: HttpApi,
         leave_on_terminate: bool,
         limits: Limits,
-        locality: Locality,
         log_file: String,
         log_json: bool,
         log_level: String,
@@ -88,6 +83,7 @@ settings! {
         tagged_addresses: BTreeMap<String, String>,
         telemetry: Telemetry,
         tls: Tls,
+        ui_config: Ui,
         unix_sockets: UnixSockets,
         xds: Xds,
     }
@@ -154,6 +150,8 @@ settings! {
         max_header_bytes: i64,
         response_headers: BTreeMap<String, String>,
     }
+    /// `ui_config`
+    Ui { hosts: Vec<String>, }
     /// `limits`
     Limits {
         http_max_conns_per_client: usize,
@@ -205,7 +203,6 @@ pub(super) struct Registered {
     pub(super) check: Vec<CheckType>,
     pub(super) checks: Vec<CheckType>,
     pub(super) config_entries: Entries,
-    pub(super) watches: Vec<WatchDefinition>,
 }
 
 /// `config_entries`
@@ -217,14 +214,8 @@ pub(super) struct Entries {
 }
 
 /// The keys of [`Registered`].
-pub(super) const REGISTERED: [&str; 6] = [
-    "service",
-    "services",
-    "check",
-    "checks",
-    "config_entries",
-    "watches",
-];
+pub(super) const REGISTERED: [&str; 5] =
+    ["service", "services", "check", "checks", "config_entries"];
 
 impl Settings {
     /// Refuses unsupported values in a file.

@@ -8,5 +8,4 @@
 mod agent;
 mod commands;
 mod config;
-mod corpus;
 mod proxies;

@@ -13,7 +13,6 @@ use tonic::{Request, Response, Status};
 use super::auth;
 use crate::acl::Rights;
 use crate::config::ServerConfig;
-use crate::own_node::CONSUL_VERSION;
 
 pub(super) struct Service {
     rights: Rights,
@@ -37,7 +36,7 @@ impl Service {
             servers: vec![Server {
                 id: config.node_name.clone(),
                 address: config.advertise.to_string(),
-                version: CONSUL_VERSION.to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
             }],
         }
     }

@@ -43,12 +43,33 @@ const REFUSALS: usize = 64;
 /// Time that requests in flight get at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// Client address of connections through a UNIX socket.
-const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// All clients of UNIX sockets.
+const LOCAL: Peer = Peer {
+    address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+    transport: Transport::Socket,
+};
 
 const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: 65\r\n\r\n\
     Too many connections from this client: reuse them, or close some\n";
+
+/// What a connection was accepted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// TCP without TLS.
+    Plain,
+    /// TCP with TLS.
+    Tls,
+    /// A UNIX socket.
+    Socket,
+}
+
+/// The client of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) transport: Transport,
+}
 
 /// Listeners of the HTTP API.
 pub(crate) struct Listeners {
@@ -110,8 +131,12 @@ struct Acceptor {
 
 impl Acceptor {
     async fn accept_plain(&self, listener: TcpListener) {
-        while let Some((stream, client)) = self.next(&listener).await {
-            if let Some(place) = self.admission.admit(client.ip()) {
+        while let Some((stream, address)) = self.next(&listener).await {
+            let client = Peer {
+                address,
+                transport: Transport::Plain,
+            };
+            if let Some(place) = self.admission.admit(address.ip()) {
                 let serve = connection(self.service.clone(), stream, client, self.stop.clone());
                 self.spawn(serve, place);
             } else if let Ok(slot) = self.refusals.clone().try_acquire_owned() {
@@ -125,7 +150,7 @@ impl Acceptor {
         loop {
             let accepted = self.stop.run_until_cancelled(net::accept_local(&listener));
             let Some(stream) = accepted.await else { return };
-            let Some(place) = self.admission.admit(LOCAL.ip()) else {
+            let Some(place) = self.admission.admit(LOCAL.address.ip()) else {
                 continue;
             };
             let serve = connection(self.service.clone(), stream, LOCAL, self.stop.clone());
@@ -144,7 +169,13 @@ impl Acceptor {
             let serve = async move {
                 let handshake = timeout(handshake_time, tls.accept(stream));
                 match stop.run_until_cancelled(handshake).await {
-                    Some(Ok(Ok(stream))) => connection(service, stream, client, stop).await,
+                    Some(Ok(Ok(stream))) => {
+                        let client = Peer {
+                            address: client,
+                            transport: Transport::Tls,
+                        };
+                        connection(service, stream, client, stop).await;
+                    }
                     Some(Ok(Err(error))) => {
                         tracing::debug!(%client, %error, "TLS handshake failed")
                     }
@@ -183,12 +214,12 @@ impl Acceptor {
 async fn connection(
     service: Arc<Service>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    client: SocketAddr,
+    client: Peer,
     stop: CancellationToken,
 ) {
     let largest = service.guard.policy.max_header_bytes;
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(ConnectInfo(client));
+        request.extensions_mut().insert(ConnectInfo(client.address));
         service.clone().handle(request, client)
     });
     let mut builder = http1::Builder::new();
@@ -205,6 +236,7 @@ async fn connection(
         }
     };
     if let Err(error) = ended {
+        let client = client.address;
         tracing::debug!(%client, %error, "an HTTP connection ended early");
     }
 }
@@ -247,7 +279,7 @@ impl Service {
     fn handle(
         self: Arc<Self>,
         mut request: Request<Incoming>,
-        client: SocketAddr,
+        client: Peer,
     ) -> BoxFuture<'static, Result<Response, Infallible>> {
         // Without the query string, which may contain a token.
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());

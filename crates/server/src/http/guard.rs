@@ -1,7 +1,6 @@
-//! Applied to every HTTP request before and after its endpoint: blocked paths, networks that may write, rate
-//! limits, the audit log, traces, and response headers. ACL permissions are checked by the endpoints.
+//! Applied to every HTTP request before and after its endpoint: blocked paths, networks and web pages that may
+//! write, rate limits, the audit log, traces, and response headers. ACL permissions are checked by the endpoints.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
@@ -10,7 +9,9 @@ use http::{Method, Request, StatusCode};
 use legate_model::Tenancy;
 use percent_encoding::percent_decode_str;
 
+use super::browser::Browsers;
 use super::call::token_in;
+use super::connections::Peer;
 use super::params::Params;
 use crate::acl::Rights;
 use crate::api_error::ApiError;
@@ -42,6 +43,7 @@ const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub(crate) policy: Arc<HttpPolicy>,
+    pub(crate) browsers: Arc<Browsers>,
     pub(crate) rates: Rates,
     pub(crate) audit: Audit,
     pub(crate) traces: Traces,
@@ -61,7 +63,7 @@ pub(super) struct Passing {
 
 impl Guard {
     /// Processes a request before its endpoint.
-    pub(super) fn enter<B>(&self, request: &Request<B>, client: SocketAddr) -> Passing {
+    pub(super) fn enter<B>(&self, request: &Request<B>, client: Peer) -> Passing {
         let (method, path) = (request.method(), request.uri().path());
         let is_write = is_write(method, path);
         let event = self.audit.is_on().then(|| {
@@ -69,7 +71,7 @@ impl Guard {
                 method,
                 path,
                 headers: request.headers(),
-                client: client.to_string(),
+                client: client.address.to_string(),
             };
             self.audit.event(&self.rights, &self.token(request), &asked)
         });
@@ -77,7 +79,7 @@ impl Guard {
             self.audit.begin(event);
         }
         Passing {
-            refusal: self.refusal(method, path, client.ip()),
+            refusal: self.refusal(request, client),
             event,
             is_write,
             traced: self.traces.begin(method, path, request.headers()),
@@ -112,7 +114,8 @@ impl Guard {
         self.traces.end(passing.traced, status);
     }
 
-    fn refusal(&self, method: &Method, path: &str, client: IpAddr) -> Option<Response> {
+    fn refusal<B>(&self, request: &Request<B>, client: Peer) -> Option<Response> {
+        let (method, path) = (request.method(), request.uri().path());
         let refused = |text: &str| ApiError::new(StatusCode::FORBIDDEN, text).into_response();
         if is_below(path, &self.policy.block_endpoints) {
             return Some(refused("Endpoint is blocked by agent configuration"));
@@ -120,9 +123,12 @@ impl Guard {
         // As in Consul, every method but these counts as a write here, even for POST endpoints that only read.
         let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
         let networks = &self.policy.allow_write_from;
-        let client = client.to_canonical();
-        if !reads && !networks.is_empty() && !networks.iter().any(|one| one.contains(&client)) {
+        let address = client.address.ip().to_canonical();
+        if !reads && !networks.is_empty() && !networks.iter().any(|one| one.contains(&address)) {
             return Some(refused("Access is restricted"));
+        }
+        if !reads && let Err(refused) = self.browsers.check(request.headers(), client.transport) {
+            return Some(refused.into_response());
         }
         let counted = !NOT_COUNTED.iter().any(|kind| path.starts_with(kind));
         let too_much = counted && self.rates.refuse(is_write(method, path), path);

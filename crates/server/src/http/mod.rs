@@ -3,6 +3,7 @@
 
 mod acl;
 mod agent;
+mod browser;
 mod ca;
 mod call;
 mod catalog;
@@ -54,6 +55,7 @@ use legate_runtime::{BoxError, CancellationToken};
 use self::acl::{
     auth_methods, authorize, bootstrap, objects, policies, replication, roles, templates, tokens,
 };
+use self::browser::Browsers;
 pub(crate) use self::connections::Listeners;
 use self::guard::Guard;
 use self::state::ApiState;
@@ -71,6 +73,7 @@ pub(crate) async fn serve(
     let registry = handles.registry.clone();
     let guard = Guard {
         policy: Arc::new(handles.config.http_policy.clone()),
+        browsers: Arc::new(Browsers::new(&handles.config)),
         rates: handles.rates.clone(),
         audit: handles.audit.clone(),
         traces: handles.traces.clone(),

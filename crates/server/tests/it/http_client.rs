@@ -127,7 +127,8 @@ impl Client {
     pub(crate) async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Reply {
         request
             .headers_mut()
-            .insert("host", "localhost".parse().unwrap());
+            .entry("host")
+            .or_insert_with(|| "localhost".parse().unwrap());
         let stream = TcpStream::connect(self.address).await.unwrap();
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
         let (mut sender, connection) = handshake.await.unwrap();

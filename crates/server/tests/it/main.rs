@@ -27,6 +27,7 @@ mod http_acl_tenants;
 mod http_agent;
 mod http_agent_control;
 mod http_bad_input;
+mod http_browsers;
 mod http_chain;
 mod http_client;
 mod http_entries;

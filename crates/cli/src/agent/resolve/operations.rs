@@ -145,6 +145,11 @@ fn http_policy(settings: &Settings) -> anyhow::Result<HttpPolicy> {
         block_endpoints: http.block_endpoints.unwrap_or_default(),
         allow_write_from: networks.collect::<anyhow::Result<_>>()?,
         response_headers: headers.collect::<anyhow::Result<_>>()?,
+        hosts: settings
+            .ui_config
+            .clone()
+            .and_then(|ui| ui.hosts)
+            .unwrap_or_default(),
         max_header_bytes,
         handshake_timeout: time("limits.https_handshake_timeout", handshake)?
             .filter(|time| !time.is_zero())

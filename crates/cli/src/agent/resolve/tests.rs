@@ -4,7 +4,7 @@ use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTt
 use super::*;
 use crate::agent::config::{
     Addresses, Audit, Dns, HttpApi, Limits, Nothing, Ports, Protocol, RequestRates, Sink, Soa,
-    Telemetry, Tls, Tokens, UnixSockets, Xds,
+    Telemetry, Tls, Tokens, Ui, UnixSockets, Xds,
 };
 use crate::agent::flags::parse;
 use crate::agent::sources;
@@ -315,6 +315,7 @@ fn addresses_sockets_and_limits() {
           response_headers { "X-Frame-Options" = "DENY" }
           allow_write_http_from = ["10.0.0.0/8"]
         }
+        ui_config { hosts = ["mesh.example.com"] metrics_provider = "prometheus" }
         limits { request_limits { mode = "enforcing" read_rate = 10 write_rate = -1 }
                  kv_max_value_size = 100 https_handshake_timeout = "3s" }
         tls { defaults { ca_file = "ca.pem" verify_incoming = true tls_min_version = "TLSv1_3" }
@@ -341,6 +342,7 @@ fn addresses_sockets_and_limits() {
         server.http_policy.allow_write_from[0].to_string(),
         "::1/128"
     );
+    assert_eq!(server.http_policy.hosts, ["mesh.example.com"]);
     assert_eq!(server.http_policy.handshake_timeout, Duration::from_secs(3));
     assert_eq!(server.request_limits.read_rate, Some(10.0));
     assert_eq!(server.request_limits.write_rate, None);
@@ -482,6 +484,7 @@ fn the_pages_name_every_key() {
         Ports::KEYS,
         Telemetry::KEYS,
         Tls::KEYS,
+        Ui::KEYS,
         Protocol::KEYS,
         UnixSockets::KEYS,
         Xds::KEYS,
