@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use legate_identity::{CsrProfile, IssuedCertificate, LeafRequest, csr_names};
+use legate_identity::{CsrNames, CsrProfile, IssuedCertificate, LeafRequest, csr_names};
 use legate_model::{CaConfiguration, CaRoot, Secret, ServiceName, SpiffeId, TrustDomain};
 use legate_runtime::Clock;
 use legate_store::{CaState, Reader, Store, Watch};
@@ -30,12 +30,18 @@ const DOMAIN: &str = "consul";
 pub struct CheckedRequest<'a> {
     csr_pem: &'a str,
     identity: SpiffeId,
+    dns_names: Vec<String>,
 }
 
 impl CheckedRequest<'_> {
     /// The requested identity.
     pub fn identity(&self) -> &SpiffeId {
         &self.identity
+    }
+
+    /// The requested DNS names. Always empty for identities of services and of other partitions.
+    pub fn dns_names(&self) -> &[String] {
+        &self.dns_names
     }
 }
 
@@ -219,11 +225,11 @@ impl Ca {
     /// # Errors
     ///
     /// Errors with [`CaError::is_invalid_request`]: the request is malformed or not signed with its
-    /// own key, does not have exactly one URI, or contains an identity that is not signed here or not
-    /// in canonical form.
+    /// own key, does not have exactly one URI, contains an identity that is not signed here or not
+    /// in canonical form, or a name of a server with the identity of something else.
     pub fn check_csr<'a>(&self, csr_pem: &'a str) -> Result<CheckedRequest<'a>, CaError> {
         let names = csr_names(csr_pem)?;
-        let uris = names.uris;
+        let uris = &names.uris;
         let [uri] = uris.as_slice() else {
             let reason = format!("it has {} URI names, exactly one is needed", uris.len());
             let error = legate_identity::IdentityError::InvalidRequest { reason };
@@ -241,12 +247,21 @@ impl Ca {
         // Dataplanes identify servers by host name or address, under the same roots.
         let of_tenant = matches!(identity, SpiffeId::Service { .. })
             || !identity.tenancy().is_default_partition();
-        if of_tenant && names.hosts {
+        let has_hosts = !names.dns_names.is_empty() || !names.ips.is_empty();
+        if of_tenant && has_hosts {
             return refuse(
                 "it is identified by the URI alone, and a host name or address could impersonate a \
                  server: leave DNS names and IP addresses out"
                     .to_owned(),
             );
+        }
+        if matches!(identity, SpiffeId::MeshGateway { .. })
+            && let Some(name) = server_name_in(&names)
+        {
+            return refuse(format!(
+                "it could impersonate a server by {name}: a gateway is identified by the URI, and by names of its \
+                 registration"
+            ));
         }
         match identity.datacenter() {
             None => refuse("it is the CA itself".to_owned()),
@@ -257,7 +272,11 @@ impl Ca {
             Some(_) if identity.to_string() != *uri => {
                 refuse(format!("in this mesh it is written {identity}"))
             }
-            Some(_) => Ok(CheckedRequest { csr_pem, identity }),
+            Some(_) => Ok(CheckedRequest {
+                csr_pem,
+                identity,
+                dns_names: names.dns_names,
+            }),
         }
     }
 
@@ -437,4 +456,18 @@ fn add_new<T: PartialEq + Clone>(list: &mut Vec<T>, more: &[T]) {
 /// agree on each certificate, and the number remains positive.
 pub(crate) fn random_serial() -> u128 {
     rand::random::<u128>() >> 1
+}
+
+/// A name in a request by which a server could be identified: one like those of [`Ca::issue_server`], a wildcard, or
+/// an IP address. Dataplanes verify servers by these under the same roots.
+fn server_name_in(names: &CsrNames) -> Option<String> {
+    let is_servers = |name: &&String| {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let of_domain = name
+            .strip_suffix(DOMAIN)
+            .is_some_and(|it| it.ends_with('.'));
+        name.contains('*') || name == "localhost" || (name.starts_with("server.") && of_domain)
+    };
+    let name = names.dns_names.iter().find(is_servers).cloned();
+    name.or_else(|| names.ips.first().map(ToString::to_string))
 }

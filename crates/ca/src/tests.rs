@@ -108,8 +108,11 @@ fn csr_with_hosts(uris: &[&str], hosts: &[&str]) -> String {
         params.subject_alt_names.push(rcgen::SanType::URI(name));
     }
     for host in hosts {
-        let name = (*host).try_into().unwrap();
-        params.subject_alt_names.push(rcgen::SanType::DnsName(name));
+        let name = match host.parse() {
+            Ok(ip) => rcgen::SanType::IpAddress(ip),
+            Err(_) => rcgen::SanType::DnsName((*host).try_into().unwrap()),
+        };
+        params.subject_alt_names.push(name);
     }
     params.serialize_request(&key).unwrap().pem().unwrap()
 }
@@ -443,13 +446,49 @@ async fn tenants_cannot_get_server_names() {
         ("ns/default/dc/dc1/svc/web", false),
         ("ap/west/ns/team/dc/dc1/svc/web", false),
         ("ap/west/gateway/mesh/dc/dc1", false),
-        ("gateway/mesh/dc/dc1", true),
+        ("gateway/mesh/dc/dc1", false),
         ("agent/server/dc/dc1", true),
     ] {
         let uri = format!("spiffe://{td}/{path}");
         let csr = csr_with_hosts(&[&uri], &["server.dc1.consul"]);
         let checked = fixture.ca.check_csr(&csr);
         assert_eq!(checked.is_ok(), is_signed, "{path}: {checked:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mesh_gateway_has_names_but_none_of_a_server() {
+    let fixture = Fixture::new().await;
+    let td = fixture.ca.trust_domain();
+    let uri = format!("spiffe://{td}/gateway/mesh/dc/dc1");
+    let trust_domain = format!("server.dc1.{td}");
+    let peering = format!("server.dc1.peering.{td}");
+    for (host, is_accepted) in [
+        ("gateway.example.com", true),
+        ("server.example.com", true),
+        ("server.dc1.consul", false),
+        ("Server.DC2.Consul", false),
+        ("server.dc1.consul.", false),
+        (&trust_domain, false),
+        (&peering, false),
+        ("*.dc1.consul", false),
+        ("localhost", false),
+        ("127.0.0.1", false),
+        ("10.0.0.1", false),
+    ] {
+        for hosts in [&[host][..], &["gateway.example.com", host]] {
+            let csr = csr_with_hosts(&[&uri], hosts);
+            match fixture.ca.check_csr(&csr) {
+                Ok(checked) => {
+                    assert!(is_accepted, "{host}");
+                    assert_eq!(checked.dns_names(), hosts);
+                }
+                Err(error) => {
+                    assert!(!is_accepted && error.is_invalid_request(), "{error}");
+                    assert!(error.to_string().contains(host), "{error}");
+                }
+            }
+        }
     }
 }
 

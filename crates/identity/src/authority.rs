@@ -262,8 +262,10 @@ impl fmt::Debug for Authority {
 pub struct CsrNames {
     /// Its URIs.
     pub uris: Vec<String>,
-    /// Whether there are DNS names or IP addresses as well.
-    pub hosts: bool,
+    /// Its DNS names.
+    pub dns_names: Vec<String>,
+    /// Its IP addresses.
+    pub ips: Vec<IpAddr>,
 }
 
 /// Parses the names in a request after verifying its signature.
@@ -278,7 +280,9 @@ pub fn csr_names(csr_pem: &str) -> Result<CsrNames, IdentityError> {
     for name in requested_names(&parse_request(&der)?)? {
         match name {
             SanType::URI(uri) => names.uris.push(uri.to_string()),
-            _ => names.hosts = true,
+            SanType::DnsName(name) => names.dns_names.push(name.to_string()),
+            SanType::IpAddress(ip) => names.ips.push(ip),
+            other => return Err(IdentityError::request(format!("{other:?} is not allowed"))),
         }
     }
     Ok(names)

@@ -261,6 +261,21 @@ impl Authorizer {
         self.decide(|rules| rules.first(&self.tenancy, |rules| ask(rules.named.get(&resource)?)))
     }
 
+    /// Whether a resource with names may be accessed under any name and in any tenancy: what is not permitted here is
+    /// permitted for no name. With the default policy `allow` that is unknown, so it counts as permitted.
+    pub fn some(&self, resource: Resource, wanted: Access) -> bool {
+        match &self.grant {
+            Grant::Manage | Grant::Default(DefaultPolicy::Allow, _) => true,
+            Grant::Default(DefaultPolicy::Deny, rules) => {
+                let mut layers = rules.iter().flat_map(|granted| &granted.0);
+                layers.any(|(_, rules)| {
+                    let tries = rules.named.get(&resource);
+                    tries.and_then(|trie| trie.any(wanted)) == Some(true)
+                })
+            }
+        }
+    }
+
     /// For named resources of the whole mesh.
     fn mesh_named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
         let main = Tenancy::default();
@@ -378,15 +393,6 @@ impl Authorizer {
     /// Write at least one service of the tenancy, as some lists require.
     pub fn service_write_any(&self) -> bool {
         self.trie(Resource::Service, |trie| trie.any(Access::Write))
-    }
-
-    /// Write at least one service in any tenancy.
-    pub fn service_write_anywhere(&self) -> bool {
-        let says = |rules: &Compiled| rules.named.get(&Resource::Service)?.any(Access::Write);
-        self.decide(|granted| {
-            let said = granted.0.iter().filter_map(|(_, rules)| says(rules));
-            said.reduce(|one, other| one || other)
-        })
     }
 
     /// Read a node.

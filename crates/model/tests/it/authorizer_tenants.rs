@@ -56,10 +56,15 @@ fn rules_are_valid_in_the_tenancy_of_their_policy() {
 fn write_access_in_one_namespace_is_write_access_anywhere() {
     let team = tenancy("default", "team");
     let one = deny(&[(&team, "service \"web\" { policy = \"write\" }")]);
-    assert!(one.service_write_anywhere() && !one.service_write_any());
+    let writes = |one: &Authorizer| one.some(Resource::Service, Access::Write);
+    assert!(writes(&one) && !one.service_write_any());
     let none = deny(&[(&team, "service \"web\" { policy = \"read\" }")]);
-    assert!(!none.service_write_anywhere());
-    assert!(!deny(&[]).service_write_anywhere());
+    assert!(!writes(&none) && none.some(Resource::Service, Access::Read));
+    assert!(!writes(&deny(&[])));
+    // Other names are permitted by the default policy.
+    let denied = policy(&team, "service \"web\" { policy = \"deny\" }").parsed();
+    let denied = denied.unwrap();
+    assert!(writes(&Authorizer::new(&[denied], DefaultPolicy::Allow)));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `ConnectCAService`: the mesh's roots, and leaf certificates for authorized callers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use legate_api::connectca::connect_ca_service_server::ConnectCaService;
 use legate_api::connectca::{
     CaRoot, SignRequest, SignResponse, WatchRootsRequest, WatchRootsResponse,
 };
-use legate_ca::{Ca, CaError};
-use legate_model::acl::Authorizer;
-use legate_model::{CaRoots, SpiffeId};
+use legate_ca::{Ca, CaError, CheckedRequest};
+use legate_model::acl::{Access, Authorizer, Resource};
+use legate_model::{CaRoots, ServiceKind, SpiffeId};
 use legate_runtime::CancellationToken;
 use legate_store::{Reader, RootLife};
 use tokio_stream::Stream;
@@ -51,20 +51,47 @@ impl Service {
         })
     }
 
-    /// Checks that `access` permits a certificate with this identity.
-    fn authorise(&self, id: &SpiffeId, access: &Authorizer) -> Result<(), Status> {
-        let here = &self.datacenter;
+    /// Checks that `access` permits a certificate with the requested identity and names.
+    fn authorise(&self, request: &CheckedRequest<'_>, access: &Authorizer) -> Result<(), Status> {
+        let (id, here) = (request.identity(), &self.datacenter);
         let access = access.within(&id.tenancy());
         match id {
             SpiffeId::Service { service, .. } if access.service_write(service) => Ok(()),
             SpiffeId::Service { service, .. } => Err(auth::denied("service:write", service)),
-            SpiffeId::MeshGateway { .. } if access.mesh_write() => Ok(()),
+            SpiffeId::MeshGateway { .. } if access.mesh_write() => self.registered(request),
             SpiffeId::MeshGateway { .. } => Err(auth::denied("mesh:write", here)),
             SpiffeId::Server { .. } if access.acl_write() => Ok(()),
             SpiffeId::Server { .. } => Err(auth::denied("acl:write", here)),
             SpiffeId::Signing { .. } => Err(Status::invalid_argument(
                 "invalid CSR: it names the authority itself",
             )),
+        }
+    }
+
+    /// Checks that the DNS names for a mesh gateway are addresses of registered ones.
+    fn registered(&self, request: &CheckedRequest<'_>) -> Result<(), Status> {
+        if request.dns_names().is_empty() {
+            return Ok(());
+        }
+        let state = self.store.state();
+        let state = state.read().within(request.identity().tenancy());
+        let instances = state.instances_with_nodes();
+        let gateways = instances.iter().map(|(_, instance)| instance);
+        let gateways = gateways.filter(|one| one.kind == ServiceKind::MeshGateway);
+        let known: BTreeSet<String> = gateways
+            .flat_map(|one| {
+                let tagged = one.tagged_addresses.values().map(|tagged| &tagged.address);
+                tagged.chain([&one.address])
+            })
+            .map(|address| address.to_ascii_lowercase())
+            .collect();
+        let mut names = request.dns_names().iter();
+        match names.find(|name| !known.contains(&name.to_ascii_lowercase())) {
+            None => Ok(()),
+            Some(name) => Err(Status::invalid_argument(format!(
+                "invalid CSR: no mesh gateway is registered with the address {name:?}: register it, or leave the \
+                 DNS name out"
+            ))),
         }
     }
 }
@@ -114,7 +141,10 @@ impl ConnectCaService for Service {
         self.enabled()?;
         let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
         // Callers that may not have any certificate must not cause the cost of verifying a signature.
-        if !access.service_write_anywhere() && !access.mesh_write() && !access.acl_write() {
+        if !access.some(Resource::Service, Access::Write)
+            && !access.mesh_write()
+            && !access.acl_write()
+        {
             return Err(auth::denied("service:write", "any service"));
         }
         let csr = request.into_inner().csr;
@@ -129,7 +159,7 @@ impl ConnectCaService for Service {
         }
         let ca = &self.ca;
         let request = ca.check_csr(&csr).map_err(|error| sign_status(&error))?;
-        self.authorise(request.identity(), &access)?;
+        self.authorise(&request, &access)?;
         let signed = ca.sign_csr(&request).await;
         let cert_pem = signed.map_err(|error| sign_status(&error))?;
         Ok(Response::new(SignResponse { cert_pem }))

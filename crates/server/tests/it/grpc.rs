@@ -316,6 +316,47 @@ async fn roots_are_streamed_and_leaves_are_signed() {
     server.stop(STOP).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_mesh_gateway_gets_the_names_of_its_registration() {
+    let server = start(|_| {}).await;
+    let domain = server.ca().trust_domain();
+    let mut client = ConnectCaServiceClient::new(channel(&server).await);
+    let mut sign = async |name: &str| {
+        let uri = format!("spiffe://{domain}/gateway/mesh/dc/dc1");
+        let csr = csr_for(vec![
+            SanType::URI(uri.as_str().try_into().unwrap()),
+            SanType::DnsName(name.try_into().unwrap()),
+        ]);
+        let signed = client.sign(SignRequest { csr }).await;
+        signed.map_err(|status| (status.code(), status.message().to_owned()))
+    };
+    let (code, text) = sign("gateway.example.com").await.unwrap_err();
+    assert_eq!(code, Code::InvalidArgument);
+    assert!(text.contains("no mesh gateway is registered"), "{text}");
+    for (kind, address) in [
+        (ServiceKind::MeshGateway, "Gateway.example.com"),
+        (ServiceKind::MeshGateway, "server.dc1.consul"),
+        (ServiceKind::Typical, "web.example.com"),
+    ] {
+        let instance = ServiceInstance {
+            kind,
+            id: address.to_owned(),
+            service: "gateway".to_owned(),
+            address: address.to_owned(),
+            port: 8443,
+            ..ServiceInstance::default()
+        };
+        register(&server, instance).await;
+    }
+    let signed = sign("gateway.example.com").await.unwrap();
+    let leaf = CertificateInfo::from_pem(&signed.into_inner().cert_pem).unwrap();
+    assert_eq!(leaf.dns_names, ["gateway.example.com"]);
+    for name in ["web.example.com", "server.dc1.consul"] {
+        assert_eq!(sign(name).await.unwrap_err().0, Code::InvalidArgument);
+    }
+    server.stop(STOP).await.unwrap();
+}
+
 /// A CSR with these URIs.
 pub(crate) fn csr(uris: &[&str]) -> String {
     let uri = |uri: &&str| SanType::URI((*uri).try_into().unwrap());
