@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderName, StatusCode};
 use legate_model::Invalid;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::json::DecodeError;
 use legate_store::{Rejected, TenantConflict, Unavailable, WriteError};
 
@@ -49,6 +50,26 @@ impl ApiError {
 
     pub(crate) fn not_found(text: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, text)
+    }
+
+    /// For endpoints that look an object up by `id` and then check the permission for its name: refuses callers that
+    /// may not even read any object of the kind, so that they do not learn which exist.
+    ///
+    /// # Errors
+    /// The permission is denied on `id`.
+    pub(crate) fn unless_some(
+        authorizer: &Authorizer,
+        resource: Resource,
+        access: Access,
+        id: &str,
+    ) -> Result<(), Self> {
+        match authorizer.some(resource, Access::Read) {
+            true => Ok(()),
+            false => {
+                let permission = format!("{resource}:{}", access.as_str());
+                Err(Self::denied(&permission, id))
+            }
+        }
     }
 
     /// The token lacks a permission, such as `service:write`, on an object.

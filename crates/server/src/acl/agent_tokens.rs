@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use legate_model::Secret;
+use subtle::ConstantTimeEq;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
@@ -143,8 +144,9 @@ impl AgentTokens {
     /// Whether this is the agent's recovery token.
     pub(crate) fn is_recovery(&self, token: &str) -> bool {
         let own = self.with(|now| text(now.agent_recovery.as_ref()));
-        // An empty token never matches, even if the file sets an empty recovery token.
-        !own.is_empty() && own == token
+        // An empty token never matches, even if the file sets an empty recovery token. The time of the comparison
+        // only depends on the lengths, or a client could guess the token byte by byte.
+        !own.is_empty() && bool::from(own.as_bytes().ct_eq(token.as_bytes()))
     }
 
     fn with<T>(&self, read: impl Fn(&TokenSet) -> T) -> T {

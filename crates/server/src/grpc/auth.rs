@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use legate_api::metadata;
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{InvalidTenancyName, Tenancy, TenancyName};
 use legate_runtime::CancellationToken;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -120,6 +120,15 @@ pub(super) fn denied(permission: &str, name: &str) -> Status {
     Status::permission_denied(format!(
         "Permission denied: the token lacks permission '{permission}' on {name:?}"
     ))
+}
+
+/// For calls that find a service by the id of a proxy: refuses callers that may not even read any service, so that they do
+/// not learn which proxies are registered.
+pub(super) fn unless_some(access: &Authorizer, wanted: Access, proxy: &str) -> Result<(), Status> {
+    match access.some(Resource::Service, Access::Read) {
+        true => Ok(()),
+        false => Err(denied(&format!("service:{}", wanted.as_str()), proxy)),
+    }
 }
 
 /// The gRPC status of an ACL error.

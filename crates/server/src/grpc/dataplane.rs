@@ -8,6 +8,7 @@ use legate_api::dataplane::{
     GetSupportedDataplaneFeaturesResponse,
 };
 use legate_api::json;
+use legate_model::acl::Access;
 use legate_model::{CheckServiceNode, Tenancy, TenancyName};
 use legate_proxycfg::merge_central_config;
 use legate_store::{ReadTxn, Reader};
@@ -70,6 +71,7 @@ impl DataplaneService for Service {
             false => named,
         };
         let access = access.within(&tenancy);
+        auth::unless_some(&access, Access::Read, proxy(&request))?;
         let state = self.store.state();
         let state = state.read().within(tenancy.clone());
         let found = find(&state, &request)?;
@@ -110,12 +112,7 @@ fn find(
     state: &ReadTxn<'_>,
     request: &GetEnvoyBootstrapParamsRequest,
 ) -> Result<CheckServiceNode, Status> {
-    #[expect(deprecated, reason = "older dataplanes send the old name of proxy_id")]
-    let proxy = if request.service_id.is_empty() {
-        &request.proxy_id
-    } else {
-        &request.service_id
-    };
+    let proxy = proxy(request);
     let node = match &request.node_spec {
         Some(NodeSpec::NodeId(id)) if !id.is_empty() => state
             .node_by_id(id)
@@ -123,6 +120,16 @@ fn find(
         Some(NodeSpec::NodeName(name)) if !name.is_empty() => state
             .node(name)
             .ok_or_else(|| no_node("name", name, "proxy-node-name"))?,
+/// The id of the proxy in the request.
+fn proxy(request: &GetEnvoyBootstrapParamsRequest) -> &str {
+    #[expect(deprecated, reason = "older dataplanes send the old name of proxy_id")]
+    let old = &request.service_id;
+    match old.is_empty() {
+        true => &request.proxy_id,
+        false => old,
+    }
+}
+
         _ => {
             return Err(Status::invalid_argument(
                 "Node ID or name required to lookup the service: set proxy-node-name or \

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use legate_model::Tenancy;
+use legate_model::acl::Access;
 use legate_proxycfg::{ProxyId, Snapshot};
 use legate_runtime::{BoxError, CancellationToken, Pool};
 use legate_store::Reader;
@@ -43,11 +44,13 @@ impl StreamAuthorizer for Tokens {
     }
 
     fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
+        let access = auth::authorizer(&self.rights, token)?;
+        auth::unless_some(&access, Access::Write, &proxy.service_id)?;
         let state = self.store.state();
         let txn = state.read().within(proxy.tenancy.clone());
         match txn.instance(&proxy.node, &proxy.service_id) {
             Some(found) => self.service_write(token, &proxy.tenancy, found.service.identity()),
-            None => self.authenticate(token),
+            None => Ok(()),
         }
     }
 

@@ -43,6 +43,10 @@ pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
     let destination = &pair.destination;
+    let may = |end: &ServiceName| authorizer.within(&end.tenancy).intention_read(&end.name);
+    if ![&pair.source, destination].into_iter().any(may) {
+        return Err(ApiError::denied("intention:read", &destination.name));
+    }
     let read = |state: &ReadTxn<'_>| {
         state.in_tenancy(&destination.tenancy, |state| {
             state.intention(&pair.source, &destination.name)
@@ -51,10 +55,7 @@ pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
     let answer = call.read(read).await?;
     match answer.value {
         None => call.absent(answer.index, "Intention not found"),
-        Some(intention) if may_read(&authorizer, &intention) => {
-            call.answer(answer.index, &intention, false)
-        }
-        Some(_) => Err(ApiError::denied("intention:read", &destination.name)),
+        Some(intention) => call.answer(answer.index, &intention, false),
     }
 }
 

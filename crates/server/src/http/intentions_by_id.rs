@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{ConfigKind, Intention, ServiceName, Tenancy};
 use legate_runtime::Clock;
 use legate_store::{ReadTxn, WriteTxn, Writer};
@@ -59,6 +59,7 @@ pub(super) async fn create(
 /// `GET /v1/connect/intentions/:id`
 pub(super) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    ApiError::unless_some(&authorizer, Resource::Intention, Access::Read, &id)?;
     require_uuid(&id)?;
     let answer = call.read(|state| state.intention_by_id(&id)).await?;
     match answer.value {
@@ -145,6 +146,7 @@ fn stored(
     id: &str,
     verb: &str,
 ) -> Result<Arc<Intention>, ApiError> {
+    ApiError::unless_some(authorizer, Resource::Intention, Access::Write, id)?;
     require_uuid(id)?;
     let Some(old) = state.intention_by_id(id) else {
         return Err(ApiError::internal(format!(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{
     CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, TenancyName, UnusableQuery,
 };
@@ -74,6 +74,7 @@ pub(super) async fn specific(
 
 async fn get(call: &Call, id: &str) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    some_query(&authorizer, Access::Read, id)?;
     require_uuid(id).map_err(ApiError::internal)?;
     let answer = call.read(|state| state.prepared_query(id)).await?;
     let Some(query) = answer.value else {
@@ -225,6 +226,7 @@ fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     call.refuse_filter()?;
     limit(call)?;
+    some_query(&authorizer, Access::Read, name)?;
     let state = call.reader.state();
     let query = find(&state.read(), name)?;
     require_read(&authorizer, &query)?;
@@ -300,8 +302,17 @@ fn may_write(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiEr
     )
 }
 
+/// As [`ApiError::unless_some`]. `acl:write` permits every query.
+fn some_query(authorizer: &Authorizer, access: Access, id: &str) -> Result<(), ApiError> {
+    match authorizer.acl_write_of_mesh() {
+        true => Ok(()),
+        false => ApiError::unless_some(authorizer, Resource::Query, access, id),
+    }
+}
+
 /// Checks the permission for the name of the stored query.
 fn may_change(authorizer: &Authorizer, txn: &ReadTxn<'_>, id: &str) -> Result<(), ApiError> {
+    some_query(authorizer, Access::Write, id)?;
     require_uuid(id)
         .map_err(|text| ApiError::internal(format!("Prepared Query lookup failed: {text}")))?;
     match txn.prepared_query(id) {

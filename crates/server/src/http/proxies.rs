@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{UpstreamType, timestamp};
 use legate_proxycfg::{Snapshot, UpstreamSnapshot};
 use legate_store::ReadTxn;
@@ -36,6 +36,10 @@ pub(super) async fn get(
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    if !authorizer.node_read(&node) {
+        return Err(ApiError::denied("node:read", &node));
+    }
+    ApiError::unless_some(&authorizer, Resource::Service, Access::Read, &id)?;
     let Some(status) = proxies.get(&call.tenancy, &node, &id) else {
         return Err(ApiError::not_found(format!(
             "no proxy {id:?} on node {node:?} is connected to this server; \

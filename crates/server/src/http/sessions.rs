@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{HealthCheck, InvalidSession, Session, SessionRequest};
 use legate_store::{ReadTxn, SessionConflict, Writer};
 use serde_json::json;
@@ -91,6 +91,7 @@ pub(super) fn may_end(
     state: &ReadTxn<'_>,
     id: &str,
 ) -> Result<(), ApiError> {
+    ApiError::unless_some(authorizer, Resource::Session, Access::Write, id)?;
     match state.session(id) {
         Some(session) => may_write(authorizer, &session.node),
         None => Ok(()),
@@ -105,6 +106,7 @@ pub(super) async fn renew(
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    ApiError::unless_some(&authorizer, Resource::Session, Access::Write, &id)?;
     let known = call.txn(&call.reader.state()).session(&id);
     if let Some(session) = known {
         may_write(&authorizer, &session.node)?;

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use http::header::HeaderMap;
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::transaction::{
     CheckOperation, KvOperation, MAX_OPERATIONS, NodeOperation, Operation, ServiceOperation,
     SessionOperation,
@@ -374,7 +374,8 @@ impl Transaction {
                 let id = require_id("service", &what.service_id)?;
                 let name = &service.service.service;
                 // For a missing instance, the permission applies to the service name in the request.
-                match state.instance(&what.node, id).is_none() && !name.is_empty() {
+                let knows = self.authorizer.some(Resource::Service, Access::Read);
+                match knows && state.instance(&what.node, id).is_none() && !name.is_empty() {
                     true => may_write_service(&self.authorizer, name),
                     false => may_deregister(&self.authorizer, state, &what),
                 }
@@ -431,7 +432,7 @@ impl Transaction {
         operation: &Operation,
     ) -> Result<Vec<Outcoming>, ApiError> {
         match operation {
-            Operation { kv: Some(kv), .. } => operate_kv(txn, kv),
+            Operation { kv: Some(kv), .. } => operate_kv(txn, kv, &self.authorizer),
             Operation {
                 node: Some(node), ..
             } => self.operate_node(txn, node),
@@ -469,8 +470,8 @@ impl Transaction {
         refuse_stale(verb, &what, actual, node.modify_index)?;
         match verb.as_str() {
             "get" => {
-                let absent = || stale(format!("{what} doesn't exist"));
-                Ok(vec![Outcoming::Node(find(txn).ok_or_else(absent)?)])
+                let may_know = self.authorizer.node_read(name);
+                gotten(find(txn).map(Outcoming::Node), &what, may_know)
             }
             "set" | "cas" => {
                 txn.register(self.registration(node.clone().into_registration())?)?;
@@ -507,8 +508,8 @@ impl Transaction {
         refuse_stale(verb, &what, actual, service.modify_index)?;
         match verb.as_str() {
             "get" => {
-                let absent = || stale(format!("{what} doesn't exist"));
-                Ok(vec![Outcoming::Service(find(txn).ok_or_else(absent)?)])
+                let may_know = self.authorizer.some(Resource::Service, Access::Read);
+                gotten(find(txn).map(Outcoming::Service), &what, may_know)
             }
             "set" | "cas" => {
                 refuse_unknown(txn, node)?;
@@ -539,8 +540,10 @@ impl Transaction {
         refuse_stale(verb, &what, actual, check.modify_index)?;
         match verb.as_str() {
             "get" => {
-                let absent = || stale(format!("{what} doesn't exist"));
-                Ok(vec![Outcoming::Check(find(txn).ok_or_else(absent)?)])
+                let access = &self.authorizer;
+                let may_know =
+                    access.node_read(node) || access.some(Resource::Service, Access::Read);
+                gotten(find(txn).map(Outcoming::Check), &what, may_know)
             }
             "set" | "cas" => {
                 refuse_unknown(txn, node)?;
@@ -604,7 +607,24 @@ fn refuse_unknown(txn: &WriteTxn, node: &str) -> Result<(), Rejected> {
     }
 }
 
-fn operate_kv(txn: &mut WriteTxn, kv: &KvOperation) -> Result<Vec<Outcoming>, ApiError> {
+/// The result of reading an object. Callers who may not see it do not learn that it is missing: results that they may
+/// not see are removed later.
+fn gotten(
+    found: Option<Outcoming>,
+    what: &str,
+    may_know: bool,
+) -> Result<Vec<Outcoming>, ApiError> {
+    match found {
+        None if may_know => Err(stale(format!("{what} doesn't exist"))),
+        found => Ok(found.into_iter().collect()),
+    }
+}
+
+fn operate_kv(
+    txn: &mut WriteTxn,
+    kv: &KvOperation,
+    authorizer: &Authorizer,
+) -> Result<Vec<Outcoming>, ApiError> {
     let KvOperation {
         verb,
         key,
@@ -619,8 +639,14 @@ fn operate_kv(txn: &mut WriteTxn, kv: &KvOperation) -> Result<Vec<Outcoming>, Ap
     };
     let unless = |done: Option<Arc<KvEntry>>, what: String| done.ok_or_else(|| stale(what));
     match verb.as_str() {
-        "get" => unless(txn.read().kv(key), format!("key {key:?} doesn't exist"))
-            .map(|entry| vec![Outcoming::Kv(entry)]),
+        "get" => {
+            let may_know = authorizer.key_read(key);
+            gotten(
+                txn.read().kv(key).map(Outcoming::Kv),
+                &format!("key {key:?}"),
+                may_know,
+            )
+        }
         "get-or-empty" => Ok(vec![Outcoming::Kv(kv_or_empty(txn, kv))]),
         "get-tree" => {
             let found = txn.read().kv_below(key);

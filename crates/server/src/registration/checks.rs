@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use legate_checks::Scripts;
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{CheckType, DefinedCheck, Invalid};
 use legate_store::{ReadTxn, Source, WriteTxn};
 
@@ -46,6 +46,9 @@ pub(crate) fn register_check(
         return Err(Invalid::new("Name", "the check needs a name or an ID").into());
     }
     let owner = &defined.check.service_id;
+    if !owner.is_empty() {
+        ApiError::unless_some(authorizer, Resource::Service, Access::Write, owner)?;
+    }
     match txn.read().instance(node, owner) {
         Some(instance) => may_write_service(authorizer, &instance.service.service)?,
         None if !owner.is_empty() => {

@@ -1,6 +1,6 @@
 //! Permissions for registrations and deregistrations.
 
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{CheckType, HealthCheck, ServiceKind};
 use legate_store::{Deregistration, ReadTxn, Registration};
 
@@ -13,6 +13,13 @@ pub(crate) fn may_register(
     registration: &Registration,
 ) -> Result<(), ApiError> {
     let node = &registration.node.node;
+    if !authorizer.some(Resource::Service, Access::Read) && !authorizer.node_write(node) {
+        // Without any permission, the response depends on the request alone.
+        return Err(match &registration.service {
+            Some(service) => ApiError::denied("service:write", &service.service),
+            None => ApiError::denied("node:write", node),
+        });
+    }
     // A service's registration contains its node; an unchanged node requires no permission.
     let checks_node = registration.checks.iter().any(|c| c.service_id.is_empty());
     if (checks_node || changes_node(state, registration)) && !authorizer.node_write(node) {
@@ -97,6 +104,9 @@ pub(crate) fn may_deregister(
 ) -> Result<(), ApiError> {
     if authorizer.node_write(&what.node) {
         return Ok(());
+    }
+    if !authorizer.some(Resource::Service, Access::Read) {
+        return Err(ApiError::denied("node:write", &what.node));
     }
     let owner = |check: &String| Some(state.check(&what.node, check)?.service_id.clone());
     let id = match (&what.service_id, &what.check_id) {

@@ -32,6 +32,7 @@ mod http_chain;
 mod http_client;
 mod http_entries;
 mod http_events;
+mod http_existence;
 mod http_filters;
 mod http_graph;
 mod http_intention_ids;

@@ -3,7 +3,7 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_checks::{Reports, shortened};
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{CheckStatus, CheckType, HealthCheck};
 use legate_store::{AgentCheck, Deregistration, ReadTxn, Source, Writer};
 use serde::Deserialize;
@@ -182,6 +182,9 @@ fn known_check(
     node: &str,
     id: &str,
 ) -> Result<std::sync::Arc<HealthCheck>, ApiError> {
+    if !authorizer.node_write(node) {
+        ApiError::unless_some(authorizer, Resource::Service, Access::Write, id)?;
+    }
     let check = state
         .check(node, id)
         .filter(|check| !check.check_id.eq_ignore_ascii_case(SERF_HEALTH));

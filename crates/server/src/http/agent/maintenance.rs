@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use legate_model::acl::{Access, Resource};
 use legate_model::{CheckStatus, HealthCheck};
 use legate_store::{Deregistration, Registration, WriteTxn, Writer};
 
@@ -49,6 +50,7 @@ pub(crate) async fn service(
 ) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
+    ApiError::unless_some(&authorizer, Resource::Service, Access::Write, &id)?;
     let (enable, node) = (enable(&call)?, call.config.node_name.clone());
     let notes = reason(&call, SERVICE_REASON);
     call.write(&writer, move |txn| {

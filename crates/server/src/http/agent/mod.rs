@@ -13,7 +13,7 @@ pub(super) mod services;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::ServiceDefinition;
-use legate_model::acl::Authorizer;
+use legate_model::acl::{Access, Authorizer, Resource};
 use legate_store::{Source, WriteTxn, Writer};
 
 use super::call::Call;
@@ -69,6 +69,7 @@ pub(super) async fn deregister(
 ) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
+    ApiError::unless_some(&authorizer, Resource::Service, Access::Write, &id)?;
     let node = call.config.node_name.clone();
     call.write(&writer, move |txn| {
         deregister_own(txn, &authorizer, &node, &id)

@@ -7,6 +7,7 @@ use axum::extract::Path;
 use axum::response::Response;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{HeaderName, StatusCode};
+use legate_model::acl::{Access, Resource};
 use legate_model::{CheckStatus, HealthCheck, ServiceInstance, filters};
 use legate_store::ReadTxn;
 use serde_json::{Value, json};
@@ -41,6 +42,7 @@ pub(crate) async fn services(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn service(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
+    ApiError::unless_some(&authorizer, Resource::Service, Access::Read, &id)?;
     let (hash, service) = call
         .read_hashed(|state| {
             let own = of_agent(state, &call.config.node_name);
@@ -188,6 +190,7 @@ pub(crate) async fn health_by_id(
 ) -> Result<Response, ApiError> {
     require_here(&call)?;
     let authorizer = call.authorizer()?;
+    ApiError::unless_some(&authorizer, Resource::Service, Access::Read, &id)?;
     let answer =
         |status, reason: &str, shown: &Value| answer(&call, &headers, status, reason, shown);
     let state = call.reader.state();
