@@ -139,6 +139,16 @@ impl fmt::Display for Fields {
 }
 
 impl Patch {
+    /// The paths of all fields that the patch names: its own, and those in objects of its value, also within lists.
+    pub fn paths(&self) -> Vec<String> {
+        let own = format!("/{}", self.path.trim_start_matches('/'));
+        let mut all = vec![own.clone()];
+        if let Change::Set(value) = &self.change {
+            add_paths(&mut all, &own, value);
+        }
+        all
+    }
+
     /// Checks that messages of this type support the change: the path exists and the value matches.
     ///
     /// # Errors
@@ -243,6 +253,24 @@ impl Patch {
             message.set_field(&field, value);
         }
         Ok(message)
+    }
+}
+
+fn add_paths(all: &mut Vec<String>, path: &str, value: &Json) {
+    match value {
+        Json::Object(fields) => {
+            for (name, value) in fields {
+                let path = format!("{path}/{name}");
+                all.push(path.clone());
+                add_paths(all, &path, value);
+            }
+        }
+        Json::Array(values) => {
+            for value in values {
+                add_paths(all, path, value);
+            }
+        }
+        _ => {}
     }
 }
 

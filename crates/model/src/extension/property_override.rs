@@ -74,27 +74,6 @@ impl PatchedResource {
             Self::Route => Some("envoy.config.route.v3.RouteConfiguration"),
         }
     }
-
-    /// Fields that must not be patched: resource names, and fields for TLS and access control. Consul
-    /// does not let most of them be set, but lets them be removed.
-    fn protected(self, direction: Direction) -> &'static [&'static str] {
-        let inbound = direction == Direction::Inbound;
-        match self {
-            Self::Default => &[],
-            Self::Cluster if inbound => &["name"],
-            Self::Cluster => &["name", "transport_socket", "transport_socket_matches"],
-            Self::ClusterLoadAssignment => &["cluster_name"],
-            Self::Listener if inbound => &[
-                "name",
-                "filter_chains",
-                "default_filter_chain",
-                "filter_chain_matcher",
-            ],
-            Self::Listener => &["name", "filter_chains"],
-            Self::Route if inbound => &["name", "virtual_hosts", "vhds", "typed_per_filter_config"],
-            Self::Route => &["name"],
-        }
-    }
 }
 
 impl PropertyOverride {
@@ -129,16 +108,6 @@ impl PropertyPatch {
                 let reason = format!("invalid Op {other:?}; supported values: add, remove");
                 return Err(Invalid::new("Op", reason));
             }
-        }
-        let path = self.path.trim_start_matches('/');
-        let field = path.split('/').next().unwrap_or_default();
-        let protected = filter.resource_type.protected(filter.traffic_direction);
-        if protected.contains(&field) {
-            let reason = format!(
-                "{field} of these resources is not changed: it is what they are called by, or holds \
-                 their TLS or access rules"
-            );
-            return Err(Invalid::new("Path", reason));
         }
         Ok(())
     }

@@ -330,30 +330,6 @@ fn property_override() {
 }
 
 #[test]
-fn tls_access_rules_and_names_cannot_be_patched() {
-    for (kind, direction, path) in [
-        ("cluster", "outbound", "/transport_socket"),
-        ("cluster", "outbound", "transport_socket/name"),
-        ("cluster", "outbound", "//transport_socket_matches"),
-        ("cluster", "inbound", "/name"),
-        ("listener", "inbound", "/filter_chains"),
-        ("listener", "inbound", "/default_filter_chain/filters"),
-        ("listener", "outbound", "/filter_chains"),
-        ("listener", "outbound", "/name"),
-        ("route", "inbound", "/virtual_hosts"),
-        ("route", "inbound", "/typed_per_filter_config"),
-        ("cluster-load-assignment", "outbound", "/cluster_name"),
-    ] {
-        let patch = json!({
-            "ResourceFilter": {"ResourceType": kind, "TrafficDirection": direction},
-            "Op": "remove", "Path": path,
-        });
-        let error = refused(PROPERTY_OVERRIDE, json!({"Patches": [patch]}));
-        assert!(error.contains("Patches[0].Path"), "{kind} {path}: {error}");
-    }
-}
-
-#[test]
 fn otel_access_logging() {
     let with = |more: Value| {
         let mut config = json!({"GrpcService": {"Target": {"URI": "localhost:4317"}}});

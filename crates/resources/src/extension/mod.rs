@@ -6,6 +6,7 @@
 //! to it. Extensions add filters and change fields; none removes TLS or access rules.
 
 mod ext_authz;
+mod fields;
 mod filters;
 mod local;
 mod lua;

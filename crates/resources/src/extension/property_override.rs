@@ -7,11 +7,12 @@ use legate_model::extension::{Extension, PatchedResource, PropertyOverride, Prop
 use legate_model::{EnvoyExtension, Invalid};
 use prost::Message;
 
+use super::fields;
 use super::place::Place;
 use crate::resource_type::Type;
 
-/// Validates the paths and values of a property-override against Envoy's messages, so that patches
-/// that can never apply are refused on write. Other extensions are not checked.
+/// Validates the paths and values of a property-override against Envoy's messages and the fields that may be
+/// changed, so that patches that can never apply are refused on write. Other extensions are not checked.
 ///
 /// # Errors
 ///
@@ -24,9 +25,12 @@ pub fn check(extension: &EnvoyExtension) -> Result<(), Invalid> {
         let Some(message) = patch.resource_filter.resource_type.message() else {
             continue;
         };
-        of(&patches, patch).check(message).map_err(|error| {
-            Invalid::new(format!("Arguments.Patches[{i}].Path"), error.to_string())
-        })?;
+        let change = of(&patches, patch);
+        let refused = |reason| Invalid::new(format!("Arguments.Patches[{i}].Path"), reason);
+        change
+            .check(message)
+            .map_err(|error| refused(error.to_string()))?;
+        fields::check(patch.resource_filter.resource_type, &change).map_err(refused)?;
     }
     Ok(())
 }
@@ -64,6 +68,12 @@ pub(super) fn change(
             }
             () => continue,
         };
+        // A patch that an older server accepted may be of a field that is refused now.
+        let changed = changed
+            .map_err(|error| error.to_string())
+            .and_then(|changed| {
+                fields::check(patch.resource_filter.resource_type, &change).map(|()| changed)
+            });
         message = changed.map_err(|error| format!("patch of {:?}: {error}", patch.path))?;
     }
     Ok(message)
