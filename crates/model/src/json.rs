@@ -6,9 +6,11 @@
 //! verbatim.
 
 pub(crate) mod decode;
+pub(crate) mod nesting;
 mod place;
 mod request;
 pub(crate) mod shown;
 
 pub use decode::{DecodeError, UnknownFields, from_slice, from_value, same_key};
+pub use nesting::{MAX_NESTING, is_too_deep};
 pub use request::{Request, from_hcl, request};

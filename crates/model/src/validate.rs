@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
+use crate::json::nesting::validate_nesting;
 use crate::name::{self, WILDCARD};
 use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
@@ -69,6 +70,16 @@ impl ServiceInstance {
             }
         };
         proxy.map_err(|error| error.within("Proxy"))
+    }
+
+    /// Checks only the nesting of the proxy's settings, for instances that were accepted by another server.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the setting that is nested too deeply.
+    pub fn validate_nesting(&self) -> Result<(), Invalid> {
+        let nested = self.proxy.validate_nesting();
+        nested.map_err(|error| error.within("Proxy"))
     }
 
     /// The proxy's listener binds to the registered address, unless its config overrides it.
@@ -259,12 +270,20 @@ impl ConnectProxy {
     fn validate_parts(&self) -> Result<(), Invalid> {
         self.validate_upstreams()?;
         validate_bind_address(&self.config)?;
+        self.validate_nesting()?;
         self.expose
             .validate()
             .map_err(|error| error.within("Expose"))?;
         self.access_logs
             .validate()
             .map_err(|error| error.within("AccessLogs"))
+    }
+
+    fn validate_nesting(&self) -> Result<(), Invalid> {
+        for (i, upstream) in self.upstreams.iter().enumerate() {
+            validate_nesting(&format!("Upstreams[{i}].Config"), &upstream.config)?;
+        }
+        validate_nesting("Config", &self.config)
     }
 
     /// Refuses upstreams in datacenters other than the server's own, which are not served.

@@ -14,12 +14,14 @@
 use std::io::{self, BufReader, Read, Seek, Write};
 use std::sync::Arc;
 
+use legate_model::{ConfigEntry, Invalid};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::codec::{Codec, FORMAT, Header, StoredRow};
 use crate::key::Key;
 use crate::row::Stored;
+use crate::rows::InstanceRow;
 use crate::state::State;
 use crate::upgrade::upgraded;
 
@@ -69,6 +71,14 @@ pub enum SnapshotError {
     Newer {
         /// The format of the snapshot.
         found: u32,
+    },
+    /// A row is one that this server does not accept from users either.
+    #[error("this snapshot cannot be restored: {what}: {reason}")]
+    Refused {
+        /// The row.
+        what: String,
+        /// The reason.
+        reason: Invalid,
     },
     /// Its secrets are sealed with another key.
     #[error(
@@ -180,6 +190,9 @@ impl Snapshot {
             stored.push((Arc::from(key), value));
         })?;
         let snapshot = Self::decoded(about.index, stored, codec)?;
+        for (_, row) in &snapshot.rows {
+            refuse_nesting(row)?;
+        }
         if about.header.format < FORMAT {
             return snapshot.upgraded(codec);
         }
@@ -295,6 +308,25 @@ impl Snapshot {
             stored: codec.encode_all(&state).map_err(io::Error::other)?,
         })
     }
+}
+
+/// Older servers accepted settings that are nested too deeply for the sidecars that get them.
+fn refuse_nesting(row: &Stored) -> Result<(), SnapshotError> {
+    let (what, judged) = if let Some(row) = row.get::<InstanceRow>() {
+        let InstanceRow { node, instance } = &*row;
+        let what = format!("service {:?} on node {node:?}", instance.id);
+        (what, instance.validate_nesting())
+    } else if let Some(entry) = row.get::<ConfigEntry>()
+        && let ConfigEntry::ProxyDefaults(entry) = &*entry
+    {
+        (
+            "config entry proxy-defaults".to_owned(),
+            entry.validate_nesting(),
+        )
+    } else {
+        return Ok(());
+    };
+    judged.map_err(|reason| SnapshotError::Refused { what, reason })
 }
 
 fn damaged(reason: impl Into<String>) -> SnapshotError {

@@ -13,6 +13,7 @@ use crate::acl::variables::Variables;
 use crate::duration;
 use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
+use crate::json::nesting::validate_nesting;
 use crate::name;
 use crate::tenancy::{InvalidTenancyName, Tenancy, TenancyName};
 
@@ -175,6 +176,7 @@ impl AuthMethod {
     /// [`Invalid`] when the type is not served or a setting is not accepted.
     pub fn settings(&self) -> Result<MethodConfig, Invalid> {
         let within = |error: Invalid| error.within("Config");
+        validate_nesting("Config", &self.config)?;
         match self.r#type.as_str() {
             Self::JWT => {
                 let config = JwtConfig::from_map(&self.config).map_err(within)?;

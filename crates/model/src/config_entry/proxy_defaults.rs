@@ -9,6 +9,7 @@ use super::entry::{Entry, EntryRights};
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
+use crate::json::nesting::validate_nesting;
 use crate::locality::PrioritizeByLocality;
 use crate::meta;
 use crate::protocol::Protocol;
@@ -77,6 +78,15 @@ impl ProxyDefaults {
     /// The only name.
     pub const NAME: &'static str = "global";
 
+    /// Checks only the nesting of `Config`, for entries that were accepted by another server.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the key that is nested too deeply.
+    pub fn validate_nesting(&self) -> Result<(), Invalid> {
+        validate_nesting("Config", &self.config)
+    }
+
     /// The protocol in [`ProxyDefaults::config`], if it is set.
     pub fn protocol(&self) -> Option<Protocol> {
         match self.config.get("protocol")?.as_str()? {
@@ -130,6 +140,7 @@ impl Entry for ProxyDefaults {
                 .map_err(|error| Invalid::new("Config.protocol", error.to_string()))?;
         }
         validate_bind_address(&self.config)?;
+        self.validate_nesting()?;
         validate_extensions(&self.envoy_extensions)?;
         self.access_logs
             .validate()

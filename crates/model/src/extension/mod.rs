@@ -28,6 +28,7 @@ pub use wasm::{
 };
 
 use crate::invalid::Invalid;
+use crate::json::nesting::validate_nesting;
 use crate::proxy::EnvoyExtension;
 use arguments::read;
 
@@ -124,7 +125,8 @@ fn unserved(name: &str) -> Invalid {
 /// Refuses unsupported extensions.
 pub(crate) fn validate_extensions(extensions: &[EnvoyExtension]) -> Result<(), Invalid> {
     for (i, extension) in extensions.iter().enumerate() {
-        Extension::read(extension)
+        validate_nesting("Arguments", &extension.arguments)
+            .and_then(|()| Extension::read(extension))
             .map_err(|error| error.within(format!("EnvoyExtensions[{i}]")))?;
     }
     Ok(())

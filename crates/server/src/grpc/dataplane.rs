@@ -8,7 +8,9 @@ use legate_api::dataplane::{
     GetSupportedDataplaneFeaturesResponse,
 };
 use legate_api::json;
+use legate_model::Opaque;
 use legate_model::acl::Access;
+use legate_model::json::is_too_deep;
 use legate_model::{CheckServiceNode, Tenancy, TenancyName};
 use legate_proxycfg::merge_central_config;
 use legate_store::{ReadTxn, Reader};
@@ -81,6 +83,7 @@ impl DataplaneService for Service {
         }
         let merged = merge_central_config(&found.service, &state);
         let identity = merged.identity().to_owned();
+        let config = readable(&merged.proxy.config, service);
         #[expect(deprecated, reason = "older dataplanes read the old name of identity")]
         let response = GetEnvoyBootstrapParamsResponse {
             service: identity.clone(),
@@ -88,12 +91,29 @@ impl DataplaneService for Service {
             namespace: tenancy.namespace.as_ref().to_owned(),
             partition: tenancy.partition.as_ref().to_owned(),
             datacenter: self.datacenter.clone(),
-            config: Some(json::to_struct(&merged.proxy.config)),
+            config: Some(json::to_struct(&config)),
             node_name: found.node.node.clone(),
             access_logs: access_logs::of(&merged.proxy.access_logs),
         };
         Ok(Response::new(response))
     }
+}
+
+/// The settings without values that are nested too deeply for the decoders of dataplanes. No setting of the bootstrap
+/// is nested; such values may have been stored by an older server.
+fn readable(config: &Opaque, service: &str) -> Opaque {
+    let mut config = config.clone();
+    config.retain(|key, value| {
+        let too_deep = is_too_deep(value);
+        if too_deep {
+            tracing::warn!(
+                service, key,
+                "a setting in Config is nested too deeply for dataplanes and is not sent to them: remove it"
+            );
+        }
+        !too_deep
+    });
+    config
 }
 
 /// Parses a namespace or partition in a request.
@@ -104,6 +124,16 @@ fn tenant(field: &str, name: &str) -> Result<TenancyName, Status> {
         Ok(name) if name.is_every() => Err(refused("\"*\" is not permitted: name one".to_owned())),
         Ok(name) => Ok(name),
         Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+/// The id of the proxy in the request.
+fn proxy(request: &GetEnvoyBootstrapParamsRequest) -> &str {
+    #[expect(deprecated, reason = "older dataplanes send the old name of proxy_id")]
+    let old = &request.service_id;
+    match old.is_empty() {
+        true => &request.proxy_id,
+        false => old,
     }
 }
 
@@ -120,16 +150,6 @@ fn find(
         Some(NodeSpec::NodeName(name)) if !name.is_empty() => state
             .node(name)
             .ok_or_else(|| no_node("name", name, "proxy-node-name"))?,
-/// The id of the proxy in the request.
-fn proxy(request: &GetEnvoyBootstrapParamsRequest) -> &str {
-    #[expect(deprecated, reason = "older dataplanes send the old name of proxy_id")]
-    let old = &request.service_id;
-    match old.is_empty() {
-        true => &request.proxy_id,
-        false => old,
-    }
-}
-
         _ => {
             return Err(Status::invalid_argument(
                 "Node ID or name required to lookup the service: set proxy-node-name or \

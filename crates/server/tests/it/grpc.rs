@@ -316,6 +316,32 @@ async fn roots_are_streamed_and_leaves_are_signed() {
     server.stop(STOP).await.unwrap();
 }
 
+/// A server of an older version accepted such settings.
+#[tokio::test]
+async fn stored_settings_that_are_nested_too_deeply_do_not_stop_a_dataplane() {
+    let server = start(|_| {}).await;
+    let deep = (0..60).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let mut proxy = sidecar("web");
+    let own = json!({ "own": deep, "local_connect_timeout_ms": 5 });
+    proxy.proxy.config = own.as_object().unwrap().clone();
+    register(&server, proxy).await;
+    let central = json!({ "central": deep, "protocol": "http" });
+    let entry = Box::new(ConfigEntry::ProxyDefaults(ProxyDefaults {
+        name: ProxyDefaults::NAME.to_owned(),
+        config: central.as_object().unwrap().clone(),
+        ..ProxyDefaults::default()
+    }));
+    let command = Command::UpsertConfigEntry { entry, cas: None };
+    server.store().apply(command).await.unwrap();
+    let mut client = DataplaneServiceClient::new(channel(&server).await);
+    let asked = params(by_name("vm-1"), "web-1-sidecar-proxy");
+    let answer = client.get_envoy_bootstrap_params(asked).await.unwrap();
+    let config = json::from_struct(&answer.into_inner().config.unwrap());
+    let keys: Vec<_> = config.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["local_connect_timeout_ms", "protocol"]);
+    server.stop(STOP).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_mesh_gateway_gets_the_names_of_its_registration() {
     let server = start(|_| {}).await;

@@ -40,6 +40,7 @@ mod http_jwt;
 mod http_kv;
 mod http_lists;
 mod http_mesh;
+mod http_nesting;
 mod http_noise;
 mod http_not_served;
 mod http_operator;

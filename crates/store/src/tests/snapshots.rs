@@ -1,11 +1,12 @@
 //! Saving and restoring a store in use.
 
-use legate_model::KvValue;
+use legate_model::{ConfigEntry, KvValue, ProxyDefaults, ServiceInstance};
+use serde_json::json;
 
 use super::access::{ca, token};
 use super::durable::{Opened, config, open, try_open};
 use super::{node, register, rows, watch, woken};
-use crate::{KvWrite, SnapshotError, Store, Unavailable};
+use crate::{Command, KvWrite, SnapshotError, Store, Unavailable};
 
 /// A store with some rows, at index 5.
 async fn filled(directory: &std::path::Path) -> Opened {
@@ -152,6 +153,45 @@ async fn another_machine_needs_the_key_file() {
     assert_eq!(opened.store.restore(snapshot).await.unwrap().index, 6);
     assert_eq!(rows(&opened.store), (6, before));
     opened.stop().await;
+}
+
+/// A server of an older version accepted such settings.
+#[tokio::test]
+async fn a_snapshot_with_settings_that_no_dataplane_can_decode_is_refused() {
+    let deep = (0..40).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let deep = json!({ "deep": deep }).as_object().unwrap().clone();
+    let entry = ConfigEntry::ProxyDefaults(ProxyDefaults {
+        name: ProxyDefaults::NAME.to_owned(),
+        config: deep.clone(),
+        ..ProxyDefaults::default()
+    });
+    let entry = Box::new(entry);
+    let mut proxy = ServiceInstance {
+        id: "web-proxy".to_owned(),
+        ..ServiceInstance::default()
+    };
+    proxy.proxy.config = deep;
+    for (command, expected) in [
+        (
+            Command::UpsertConfigEntry { entry, cas: None },
+            "proxy-defaults: Config.deep: ",
+        ),
+        (
+            register(node("n1"), Some(proxy), Vec::new()),
+            "\"n1\": Proxy.Config.deep: ",
+        ),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = open(directory.path()).await;
+        opened.store.apply(command).await.unwrap();
+        let mut saved = Vec::new();
+        opened.store.save(&mut saved).unwrap();
+        let read = opened.store.read_snapshot(std::io::Cursor::new(&*saved));
+        let error = read.unwrap_err();
+        assert!(matches!(error, SnapshotError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+        opened.stop().await;
+    }
 }
 
 #[tokio::test]
