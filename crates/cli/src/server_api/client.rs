@@ -11,14 +11,17 @@ use legate_runtime::http_client::{self, Body, Reply};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::address::{Address, Place};
 
 /// The default timeout of a request, including connecting.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// The timeout of a connection, including its TLS handshake. Blocking queries wait longer for their response.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// The maximum size of a response in memory, in bytes.
 const SIZE_LIMIT: usize = 64 << 20;
 
@@ -281,30 +284,44 @@ impl Ask<'_> {
         }
         let request = request.body(Body::from(self.body))?;
         let reply = async {
-            match &api.address.place {
-                Place::Unix(path) => {
-                    let shown = path.display();
-                    let stream = UnixStream::connect(path).await;
-                    let stream = stream.map_err(|error| dial("unix", &shown.to_string(), error))?;
-                    Ok(http_client::send_over(stream, request, deadline).await?)
-                }
-                Place::Tcp { authority, .. } => {
-                    let connecting = TcpStream::connect(authority.as_str());
-                    let stream = tokio::time::timeout_at(deadline, connecting).await;
-                    let stream =
-                        stream.map_err(|_| anyhow!("dial tcp {authority}: i/o timeout"))?;
-                    let stream = stream.map_err(|error| dial("tcp", authority, error))?;
-                    let Some((config, name)) = &api.tls else {
-                        return Ok(http_client::send_over(stream, request, deadline).await?);
-                    };
-                    let connector = TlsConnector::from(Arc::clone(config));
-                    let stream = connector.connect(name.clone(), stream).await?;
-                    Ok(http_client::send_over(stream, request, deadline).await?)
-                }
-            }
+            let stream = api.connect(deadline).await?;
+            Ok(http_client::send_over(stream, request, deadline).await?)
         };
         let reply: anyhow::Result<Reply> = reply.await;
         reply.context(what)
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Api {
+    /// Connects to the server, including the TLS handshake, until `deadline` and within [`CONNECT_LIMIT`].
+    async fn connect(&self, deadline: Instant) -> anyhow::Result<Box<dyn Stream>> {
+        let deadline = deadline.min(Instant::now() + CONNECT_LIMIT);
+        let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+        match &self.address.place {
+            Place::Unix(path) => {
+                let stream = timeout_at(deadline, UnixStream::connect(path)).await;
+                let stream = stream.map_err(late).flatten();
+                let stream = stream.map_err(|error| dial("unix", &path.to_string_lossy(), error));
+                Ok(Box::new(stream?))
+            }
+            Place::Tcp { authority, .. } => {
+                let stream = timeout_at(deadline, TcpStream::connect(authority.as_str())).await;
+                let stream = stream.map_err(late).flatten();
+                let stream = stream.map_err(|error| dial("tcp", authority, error))?;
+                let Some((config, name)) = &self.tls else {
+                    return Ok(Box::new(stream));
+                };
+                let handshake =
+                    TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
+                let stream = timeout_at(deadline, handshake).await;
+                // Go's words.
+                let stream = stream.map_err(|_| anyhow!("net/http: TLS handshake timeout"))?;
+                Ok(Box::new(stream?))
+            }
+        }
     }
 }
 
@@ -312,6 +329,7 @@ impl Ask<'_> {
 fn dial(network: &str, address: &str, error: std::io::Error) -> anyhow::Error {
     use std::io::ErrorKind;
     match error.kind() {
+        ErrorKind::TimedOut => anyhow!("dial {network} {address}: i/o timeout"),
         ErrorKind::ConnectionRefused => {
             anyhow!("dial {network} {address}: connect: connection refused")
         }
@@ -392,6 +410,26 @@ mod tests {
     fn parts_of_urls() {
         assert_eq!(encoded("a b/*"), "a%20b%2F%2A");
         assert_eq!(encoded_path("a b/c"), "a%20b/c");
+    }
+
+    /// Both the limit of a request and, for blocking queries, that of connections apply.
+    #[tokio::test]
+    async fn a_server_that_never_completes_its_handshake_is_given_up() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let flags = ApiFlags {
+            http_addr: Some(format!("https://{}", listener.local_addr().unwrap())),
+            ..ApiFlags::default()
+        };
+        let api = flags.connect_without_environment().unwrap();
+        tokio::time::pause();
+        for (limit, expected) in [(5, 5), (600, 30)] {
+            let start = Instant::now();
+            let ask = api.get("/v1/x").within(Duration::from_secs(limit));
+            let error = ask.send().await.err().unwrap();
+            let text = format!("{error:#}");
+            assert!(text.ends_with("net/http: TLS handshake timeout"), "{text}");
+            assert_eq!(start.elapsed().as_secs(), expected, "{text}");
+        }
     }
 
     #[test]
