@@ -8,6 +8,7 @@ pub mod acl_init;
 pub mod annotations;
 pub mod certificates;
 pub mod config;
+pub mod connect_init;
 pub mod context;
 pub mod inject;
 pub mod leader;

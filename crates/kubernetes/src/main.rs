@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
-use legate_kubernetes::{acl_init, context, operator, redirect};
+use legate_kubernetes::{acl_init, connect_init, context, operator, redirect};
 use legate_runtime::logging::{self, Level, LogOptions};
 
 /// The mesh on Kubernetes.
@@ -31,6 +31,8 @@ enum Command {
     Operator(Box<context::Options>),
     /// Redirects the traffic of a pod to its sidecar; runs in an init container.
     Redirect(redirect::Options),
+    /// Writes files of the mesh for containers of a pod; runs in an init container.
+    ConnectInit(connect_init::Options),
     /// Bootstraps the servers' ACLs and creates the auth methods of pods and the operator; then
     /// exits.
     AclInit(Box<acl_init::Options>),
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Operator(options) => operator::run(*options, log),
         Command::Redirect(options) => redirect::run(&options),
+        Command::ConnectInit(options) => connect_init::run(&options),
         Command::AclInit(options) => acl_init::run(*options),
     };
     match result {

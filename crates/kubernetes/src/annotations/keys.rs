@@ -1,5 +1,4 @@
-//! The table of all annotations under the prefix: values, defaults, effects, and which are not
-//! supported.
+//! The table of all annotations under the prefix: values, defaults, effects, and which are ignored.
 
 /// The prefix of all keys.
 pub const PREFIX: &str = "consul.hashicorp.com/";
@@ -15,8 +14,6 @@ pub enum Treatment {
     Gateway,
     /// Ignored, with a warning that gives this reason.
     Ignored(&'static str),
-    /// The pod is refused with this reason.
-    Refused(&'static str),
 }
 
 /// An annotation, without the prefix.
@@ -79,23 +76,10 @@ const fn ignored(name: &'static str, why: &'static str) -> Key {
     }
 }
 
-const fn refused(name: &'static str, why: &'static str) -> Key {
-    Key {
-        name,
-        treatment: Treatment::Refused(why),
-        values: "",
-        default: "",
-        effect: why,
-    }
-}
-
 const BOOLEAN: &str = "`true`, `false`";
 const PORT: &str = "port name or number";
 const NUMBER: &str = "number";
-const NO_VOLUME: &str = "volumes of the sidecar are not supported: it needs no files but its own";
-const NO_PROMETHEUS_TLS: &str = "TLS between Prometheus and the sidecar is not supported";
-const NO_FAILURE_SECONDS: &str = "the sidecar's startup and liveness probes in seconds are not \
-     supported; a native sidecar has a startup probe, see sidecar-probe-failure-threshold";
+const FILE: &str = "path of a file in the sidecar";
 const OF_OTHERS: &str = "it belongs to consul-k8s";
 
 /// All keys, in the order of the reference.
@@ -111,6 +95,8 @@ pub const KEYS: &[Key] = &[
     key("service-tags", "list; `\\,` is a comma in a tag", "–", "Tags in the catalog; `$POD_NAME` is replaced."),
     key("service-meta-*", "text", "–", "Metadata in the catalog; the value `$POD_NAME` is replaced."),
     key("use-proxy-health-check", BOOLEAN, "`false`", "The readiness probe queries the proxy's `/ready` (port 21000) instead of opening a TCP connection to port 20000."),
+    key("sidecar-proxy-startup-failure-seconds", NUMBER, "`0`: no startup probe, except for a native sidecar", "The sidecar is restarted if it is not ready after this time. For a native sidecar, `sidecar-probe-period-seconds` and `sidecar-probe-failure-threshold` take precedence."),
+    key("sidecar-proxy-liveness-failure-seconds", NUMBER, "`0`: no liveness probe", "The sidecar is restarted if it has not been ready for this time."),
     key("sidecar-proxy-cpu-limit", "quantity", "`sidecarProxy.resources.limits.cpu`", "The sidecar's resources."),
     key("sidecar-proxy-cpu-request", "quantity", "`sidecarProxy.resources.requests.cpu`", "The sidecar's resources."),
     key("sidecar-proxy-memory-limit", "quantity", "`sidecarProxy.resources.limits.memory`", "The sidecar's resources."),
@@ -135,6 +121,13 @@ pub const KEYS: &[Key] = &[
     key("prometheus-scrape-path", "path", "`metrics.defaultPrometheusScrapePath`", "Path that Prometheus scrapes."),
     key("service-metrics-port", PORT, "the service's port", "Port of the application's metrics."),
     key("service-metrics-path", "path", "`/metrics`", "Path of the application's metrics."),
+    key("prometheus-ca-file", FILE, "–", "CA that Prometheus' client certificate is verified with. With a certificate and a key, Prometheus scrapes with mutual TLS."),
+    key("prometheus-ca-path", "path of a directory in the sidecar", "–", "The same with a directory of CA files; takes precedence."),
+    key("prometheus-cert-file", FILE, "–", "Certificate for Prometheus, see `prometheus-ca-file`."),
+    key("prometheus-key-file", FILE, "–", "Key of the certificate, see `prometheus-ca-file`."),
+    key("consul-sidecar-user-volume", "JSON list of volumes", "–", "Volumes that are added to the pod."),
+    key("consul-sidecar-user-volume-mount", "JSON list of volume mounts", "–", "Volumes of the pod that are mounted in the sidecar."),
+    key("connect-inject-mount-volume", "list of containers", "–", "Application containers that get a volume with files of the mesh, [see below](#files-of-the-mesh)."),
     key("envoy-extra-args", "`--log-level LEVEL`, `--concurrency NUMBER`", "–", "Flags of Envoy; unsupported ones are ignored with a warning."),
     key("consul-dns", BOOLEAN, "label of the same name on the namespace, else `dns.enableRedirection`", "Names of the mesh are resolved through the sidecar. Needs the transparent proxy."),
     key("transparent-proxy", BOOLEAN, "label of the same name on the namespace, else `transparentProxy.defaultEnabled`", "The pod's traffic is redirected to the sidecar."),
@@ -166,15 +159,6 @@ pub const KEYS: &[Key] = &[
     ignored("telemetry-collector", OF_OTHERS),
     ignored("mesh-inject", OF_OTHERS),
     ignored("mesh-inject-status", OF_OTHERS),
-    refused("connect-inject-mount-volume", NO_VOLUME),
-    refused("consul-sidecar-user-volume", NO_VOLUME),
-    refused("consul-sidecar-user-volume-mount", NO_VOLUME),
-    refused("prometheus-ca-file", NO_PROMETHEUS_TLS),
-    refused("prometheus-ca-path", NO_PROMETHEUS_TLS),
-    refused("prometheus-cert-file", NO_PROMETHEUS_TLS),
-    refused("prometheus-key-file", NO_PROMETHEUS_TLS),
-    refused("sidecar-proxy-startup-failure-seconds", NO_FAILURE_SECONDS),
-    refused("sidecar-proxy-liveness-failure-seconds", NO_FAILURE_SECONDS),
 ];
 
 /// The entry of a key without its prefix.

@@ -11,7 +11,9 @@ mod values;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::{Volume, VolumeMount};
 use legate_model::ExposePath;
+use serde_json::Value;
 
 pub use self::keys::{KEYS, Key, PREFIX, Treatment};
 pub use self::reference::reference;
@@ -99,11 +101,13 @@ pub struct Annotations {
     /// `connect-service-upstreams`
     pub upstreams: Vec<Upstream>,
     /// `proxy-config-map`
-    pub proxy_config: serde_json::Map<String, serde_json::Value>,
+    pub proxy_config: serde_json::Map<String, Value>,
     /// `service-tags`, with [`POD_NAME`] not yet replaced.
     pub tags: Vec<String>,
     /// `service-meta-*`, with [`POD_NAME`] not yet replaced.
     pub meta: BTreeMap<String, String>,
+    /// `connect-inject-mount-volume`
+    pub mount_volume: Vec<String>,
     /// The sidecar's container.
     pub sidecar: Sidecar,
     /// Start and stop of the sidecar.
@@ -135,6 +139,14 @@ pub struct Sidecar {
     pub envoy_extra_args: Option<String>,
     /// `use-proxy-health-check`
     pub use_proxy_health_check: Option<bool>,
+    /// `sidecar-proxy-startup-failure-seconds`; `None` if it is 0.
+    pub startup_failure: Option<i32>,
+    /// `sidecar-proxy-liveness-failure-seconds`; `None` if it is 0.
+    pub liveness_failure: Option<i32>,
+    /// `consul-sidecar-user-volume`: objects of the pod's volumes.
+    pub volumes: Vec<Value>,
+    /// `consul-sidecar-user-volume-mount`: objects of the container's mounts.
+    pub volume_mounts: Vec<Value>,
     /// `enable-consul-dataplane-as-sidecar`
     pub native: Option<bool>,
     /// `sidecar-initial-probe-check-delay-seconds`
@@ -183,6 +195,14 @@ pub struct Metrics {
     pub service_port: Option<Port>,
     /// `service-metrics-path`
     pub service_path: Option<String>,
+    /// `prometheus-ca-file`
+    pub ca_file: Option<String>,
+    /// `prometheus-ca-path`
+    pub ca_path: Option<String>,
+    /// `prometheus-cert-file`
+    pub cert_file: Option<String>,
+    /// `prometheus-key-file`
+    pub key_file: Option<String>,
 }
 
 /// Redirection of the pod's traffic.
@@ -220,7 +240,6 @@ impl Annotations {
     /// The first annotation that cannot be used, in the order of the reference.
     pub fn parse(all: &BTreeMap<String, String>) -> Result<Annotations, InvalidAnnotation> {
         let reader = Reader { all };
-        reader.refused()?;
         Ok(Annotations {
             service: reader.read("connect-service", values::service)?,
             kubernetes_service: reader.read("kubernetes-service", values::text)?,
@@ -232,6 +251,7 @@ impl Annotations {
                 .unwrap_or_default(),
             tags: reader.list("service-tags", values::tags)?,
             meta: reader.meta(),
+            mount_volume: reader.list("connect-inject-mount-volume", values::containers)?,
             sidecar: reader.sidecar()?,
             lifecycle: reader.lifecycle()?,
             metrics: reader.metrics()?,
@@ -322,20 +342,6 @@ impl Reader<'_> {
         Ok(self.read(key, parse)?.unwrap_or_default())
     }
 
-    fn refused(&self) -> Result<(), InvalidAnnotation> {
-        for key in KEYS {
-            if let Treatment::Refused(why) = key.treatment
-                && self.text(key.name).is_some()
-            {
-                return Err(InvalidAnnotation {
-                    key: format!("{PREFIX}{}", key.name),
-                    reason: format!("is refused: {why}"),
-                });
-            }
-        }
-        Ok(())
-    }
-
     fn meta(&self) -> BTreeMap<String, String> {
         let meta = self.all.iter().filter_map(|(key, value)| {
             let name = key.strip_prefix(PREFIX)?.strip_prefix("service-meta-")?;
@@ -345,6 +351,11 @@ impl Reader<'_> {
     }
 
     fn sidecar(&self) -> Result<Sidecar, InvalidAnnotation> {
+        let seconds = |what: &str| {
+            let key = format!("sidecar-proxy-{what}-failure-seconds");
+            let seconds = self.read(&key, values::count)?;
+            Ok(seconds.filter(|seconds| *seconds > 0))
+        };
         Ok(Sidecar {
             cpu_limit: self.read("sidecar-proxy-cpu-limit", values::quantity)?,
             cpu_request: self.read("sidecar-proxy-cpu-request", values::quantity)?,
@@ -353,6 +364,14 @@ impl Reader<'_> {
             concurrency: self.read("consul-envoy-proxy-concurrency", values::number)?,
             envoy_extra_args: self.read("envoy-extra-args", values::text)?,
             use_proxy_health_check: self.read("use-proxy-health-check", values::boolean)?,
+            startup_failure: seconds("startup")?,
+            liveness_failure: seconds("liveness")?,
+            volumes: self.list("consul-sidecar-user-volume", |text| {
+                values::objects::<Volume>(text, &["name"])
+            })?,
+            volume_mounts: self.list("consul-sidecar-user-volume-mount", |text| {
+                values::objects::<VolumeMount>(text, &["name", "mountPath"])
+            })?,
             native: self.read("enable-consul-dataplane-as-sidecar", values::boolean)?,
             probe_delay: self.read("sidecar-initial-probe-check-delay-seconds", values::count)?,
             probe_period: self.read("sidecar-probe-period-seconds", values::positive)?,
@@ -387,6 +406,10 @@ impl Reader<'_> {
             scrape_path: self.read("prometheus-scrape-path", values::path)?,
             service_port: self.read("service-metrics-port", values::port)?,
             service_path: self.read("service-metrics-path", values::path)?,
+            ca_file: self.read("prometheus-ca-file", values::path)?,
+            ca_path: self.read("prometheus-ca-path", values::path)?,
+            cert_file: self.read("prometheus-cert-file", values::path)?,
+            key_file: self.read("prometheus-key-file", values::path)?,
         })
     }
 

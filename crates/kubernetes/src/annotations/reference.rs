@@ -57,6 +57,16 @@ the mesh. Its probes are sent to ports of the sidecar that serve only these path
   `transparent-proxy-exclude-inbound-ports`: then they reach the application directly, and so do
   all other clients.
 
+## Files of the mesh
+
+Containers that `connect-inject-mount-volume` lists share a volume in memory at `/consul/connect-inject` with each
+other and with the sidecar. Before the application starts, an init container writes to it:
+
+| File | Content |
+|---|---|
+| `proxyid` | the id of the pod's proxy in the catalog |
+| `consul-ca.pem` | the CA certificates that servers are verified with; only with TLS |
+
 ## Start and stop
 
 A native sidecar is the first init container after the redirection, so that the pod's other init
@@ -80,8 +90,6 @@ pub fn reference() -> String {
     });
     let ignored = |one: &Treatment| matches!(one, Treatment::Ignored(_));
     section(&mut text, "Ignored with a warning", ignored);
-    let refused = |one: &Treatment| matches!(one, Treatment::Refused(_));
-    section(&mut text, "Refused: the pod is not admitted", refused);
     text.truncate(text.trim_end().len());
     text.push('\n');
     text

@@ -48,13 +48,7 @@ fn every_served_key_is_read_and_invalid_values_are_refused_by_name() {
 }
 
 #[test]
-fn keys_that_are_not_served_are_refused_with_a_reason() {
-    for key in KEYS {
-        if let Treatment::Refused(_) = key.treatment {
-            let error = parse(&[(key.name, "x")]).unwrap_err();
-            assert!(error.contains(key.name), "{error}");
-        }
-    }
+fn several_services_of_a_pod_are_refused() {
     let error = parse(&[("connect-service", "a,b")]).unwrap_err();
     assert!(
         error.contains("only one service per pod is supported"),
@@ -255,5 +249,42 @@ proptest! {
     #[test]
     fn unknown_keys_never_panic(name in "\\PC{0,100}") {
         let _ = warnings(&map(&[(&name, "x")]));
+    }
+}
+
+#[test]
+fn volumes_are_kept_as_they_are() {
+    let volumes = r#"[{"name": "certs", "secret": {"secretName": "certs"}, "later": 1}]"#;
+    let mounts = r#"[{"name": "certs", "mountPath": "/certs", "readOnly": true}]"#;
+    let sidecar = parse(&[
+        ("consul-sidecar-user-volume", volumes),
+        ("consul-sidecar-user-volume-mount", mounts),
+    ]);
+    let sidecar = sidecar.unwrap().sidecar;
+    let [volumes, mounts] =
+        [volumes, mounts].map(|text| serde_json::from_str::<Value>(text).unwrap());
+    assert_eq!(Value::Array(sidecar.volumes), volumes);
+    assert_eq!(Value::Array(sidecar.volume_mounts), mounts);
+    for (key, value, reason) in [
+        ("consul-sidecar-user-volume", "{}", "is not a JSON list"),
+        ("consul-sidecar-user-volume", "[1]", "is not a JSON list"),
+        (
+            "consul-sidecar-user-volume",
+            r#"[{"emptyDir": {}}]"#,
+            "without name",
+        ),
+        (
+            "consul-sidecar-user-volume",
+            r#"[{"name": "a", "emptyDir": 1}]"#,
+            "is not a JSON list",
+        ),
+        (
+            "consul-sidecar-user-volume-mount",
+            r#"[{"name": "a"}]"#,
+            "without mountPath",
+        ),
+    ] {
+        let error = parse(&[(key, value)]).unwrap_err();
+        assert!(error.contains(key) && error.contains(reason), "{error}");
     }
 }

@@ -182,6 +182,34 @@ pub(super) fn quantity(text: &str) -> Result<String, Reason> {
     }
 }
 
+/// Parses a list of names of containers.
+pub(super) fn containers(text: &str) -> Result<Vec<String>, Reason> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let name = |name: &str| match name.len() <= 63 && name.bytes().all(allowed) {
+        true => Ok(name.to_owned()),
+        false => Err("is not a list of names of containers".to_owned()),
+    };
+    list(text).map(name).collect()
+}
+
+/// Parses a JSON list of objects of the Kubernetes API, which have type `T` and these fields, and
+/// returns them with their unknown fields.
+pub(super) fn objects<T: serde::de::DeserializeOwned>(
+    text: &str,
+    required: &[&str],
+) -> Result<Vec<serde_json::Value>, Reason> {
+    let wrong = |error: serde_json::Error| format!("is not a JSON list of such objects: {error}");
+    let objects: Vec<serde_json::Value> = serde_json::from_str(text).map_err(wrong)?;
+    for object in &objects {
+        T::deserialize(object).map_err(wrong)?;
+        let missing = |field: &&&str| object[**field].as_str().is_none_or(str::is_empty);
+        if let Some(field) = required.iter().find(missing) {
+            return Err(format!("contains an object without {field}"));
+        }
+    }
+    Ok(objects)
+}
+
 pub(super) fn object(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, Reason> {
     serde_json::from_str(text).map_err(|error| format!("is not a JSON object: {error}"))
 }

@@ -2,6 +2,7 @@
 //! the pod and of cached objects; admission makes no requests.
 
 mod admission;
+mod data;
 mod decision;
 mod dns;
 mod installation;

@@ -17,7 +17,7 @@ use super::request::{Refusal, Request, SIDECAR_USER};
 use super::service::{self, Instance};
 use super::settings::Settings;
 use super::upstreams::Upstreams;
-use super::{redirect, sidecar};
+use super::{data, redirect, sidecar};
 use crate::annotations::{
     self, Annotations, CA_CERTS, CONSUL_NAMESPACE, EXPOSE_PATHS, INJECTED, MANAGED_BY,
     MANAGED_BY_LEGATE, PREFIX, SCRAPE_PORT, SERVICE, SERVICE_PORT, STATUS,
@@ -44,7 +44,7 @@ pub(super) fn patch(
     let spec = spec.ok_or_else(|| Refusal::new("the pod has no spec".to_owned()))?;
     warnings.extend(annotations::warnings(pod.annotations()));
     let own = Annotations::parse(pod.annotations())?;
-    acceptable(installation, spec)?;
+    acceptable(installation, spec, &own)?;
     let instance = service::resolve(installation, request.namespace, pod, &own, request.services)?;
     let settings = Settings::resolve(installation, request, &own, &instance, spec, warnings)?;
     warnings.extend(not_served(&own, &settings, &instance, spec));
@@ -56,6 +56,7 @@ pub(super) fn patch(
     }
     // Steps that refer to containers by index come before those that insert containers.
     application(spec, &upstreams, &mut operations);
+    data::share(spec, &own.mount_volume, &mut operations, warnings);
     let mut open = Vec::new();
     if settings.transparent && settings.overwrite_probes {
         let around = Surroundings {
@@ -114,14 +115,16 @@ fn containers(
     operations: &mut Operations,
 ) -> Result<(), Refusal> {
     let settings = parts.settings;
-    let volumes = spec.volumes.as_ref().map(Vec::len);
-    operations.add_to_list(
-        &["spec", "volumes"],
-        volumes,
-        None,
-        sidecar::volumes(installation),
-    );
+    let shares_data = !parts.own.mount_volume.is_empty();
+    let mut volumes = sidecar::volumes(installation);
+    volumes.extend(shares_data.then(data::volume));
+    volumes.extend(parts.own.sidecar.volumes.iter().cloned());
+    let present = spec.volumes.as_ref().map(Vec::len);
+    operations.add_to_list(&["spec", "volumes"], present, None, volumes);
     let mut init = Vec::new();
+    if shares_data {
+        init.push(data::container(installation, parts.service));
+    }
     if settings.transparent {
         let mut open = parts.open.clone();
         open.extend(settings.metrics.as_ref().map(|metrics| metrics.scrape_port));
@@ -135,6 +138,7 @@ fn containers(
         &parts.own.sidecar,
         parts.service,
         parts.sleeps,
+        shares_data,
     );
     let list = spec.init_containers.as_ref().map(Vec::len);
     if settings.native {
@@ -150,7 +154,11 @@ fn containers(
 }
 
 /// Refuses pods whose settings conflict with the injection.
-fn acceptable(installation: &Installation, spec: &PodSpec) -> Result<(), Refusal> {
+fn acceptable(
+    installation: &Installation,
+    spec: &PodSpec,
+    own: &Annotations,
+) -> Result<(), Refusal> {
     let user = i64::from(SIDECAR_USER);
     let of_pod = spec.security_context.as_ref().and_then(|it| it.run_as_user);
     if of_pod == Some(user) {
@@ -168,7 +176,7 @@ fn acceptable(installation: &Installation, spec: &PodSpec) -> Result<(), Refusal
                 container.name
             )));
         }
-        if [sidecar::NAME, redirect::NAME].contains(&container.name.as_str()) {
+        if [sidecar::NAME, redirect::NAME, data::NAME].contains(&container.name.as_str()) {
             return Err(Refusal::new(format!(
                 "the pod has a container {:?} already, which is the name of one that is injected: \
                  rename it, or set {PREFIX}connect-inject to false",
@@ -176,12 +184,14 @@ fn acceptable(installation: &Installation, spec: &PodSpec) -> Result<(), Refusal
             )));
         }
     }
-    let ours = [sidecar::CA_VOLUME, sidecar::TOKEN_VOLUME];
-    let mut volumes = spec.volumes.iter().flatten();
-    if let Some(volume) = volumes.find(|volume| ours.contains(&volume.name.as_str())) {
+    let ours = [sidecar::CA_VOLUME, sidecar::TOKEN_VOLUME, data::VOLUME];
+    let volumes = spec.volumes.iter().flatten();
+    let volumes = volumes.map(|volume| volume.name.as_str());
+    let added = own.sidecar.volumes.iter();
+    let mut volumes = volumes.chain(added.filter_map(|volume| volume["name"].as_str()));
+    if let Some(name) = volumes.find(|name| ours.contains(name)) {
         return Err(Refusal::new(format!(
-            "the pod has a volume {:?} already, which is the name of one that is injected: rename it",
-            volume.name
+            "the pod has a volume {name:?} already, which is the name of one that is injected: rename it"
         )));
     }
     let servers = &installation.servers;

@@ -41,6 +41,8 @@ pub(super) struct Metrics {
     pub(super) scrape_port: u16,
     /// Port between Envoy and the sidecar, and the URL of the application's metrics.
     pub(super) merging: Option<(u16, String)>,
+    /// The sidecar's flags for TLS with Prometheus.
+    pub(super) tls: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -99,7 +101,7 @@ impl Settings {
                 .overwrite_probes
                 .unwrap_or(config.transparent_proxy.default_overwrite_probes),
             dns: dns && transparent,
-            metrics: metrics(installation, annotations, instance, spec)?,
+            metrics: metrics(installation, annotations, instance, spec, warnings)?,
             scrape_path: annotations
                 .metrics
                 .scrape_path
@@ -141,9 +143,17 @@ fn metrics(
     annotations: &Annotations,
     instance: &Instance,
     spec: &PodSpec,
+    warnings: &mut Vec<String>,
 ) -> Result<Option<Metrics>, Refusal> {
     let (own, defaults) = (&annotations.metrics, &installation.config.metrics);
+    let tls = prometheus_tls(own)?;
     if !own.enabled.unwrap_or(defaults.default_enabled) {
+        if !tls.is_empty() {
+            warnings.push(format!(
+                "annotations {PREFIX}prometheus-*-file have no effect without metrics: see \
+                 {PREFIX}enable-metrics"
+            ));
+        }
         return Ok(None);
     }
     let service_port = match &own.service_port {
@@ -162,7 +172,39 @@ fn metrics(
         merging: service_port
             .filter(|_| merging)
             .map(|port| (merged_port, format!("http://127.0.0.1:{port}{path}"))),
+        tls,
     }))
+}
+
+/// The sidecar's flags for TLS with Prometheus, which needs a CA, a certificate and its key.
+fn prometheus_tls(own: &annotations::Metrics) -> Result<Vec<String>, Refusal> {
+    let files = [
+        ("ca-certs-file", &own.ca_file),
+        ("ca-certs-path", &own.ca_path),
+        ("cert-file", &own.cert_file),
+        ("key-file", &own.key_file),
+    ];
+    if files.iter().all(|(_, file)| file.is_none()) {
+        return Ok(Vec::new());
+    }
+    let ca = own.ca_file.as_ref().or(own.ca_path.as_ref());
+    for (name, file) in [
+        ("ca-file", ca),
+        ("cert-file", own.cert_file.as_ref()),
+        ("key-file", own.key_file.as_ref()),
+    ] {
+        if file.is_none() {
+            return Err(Refusal::new(format!(
+                "TLS with Prometheus needs a CA, a certificate and its key: set annotation \
+                 {PREFIX}prometheus-{name}"
+            )));
+        }
+    }
+    let flags = files.into_iter().filter_map(|(name, file)| {
+        let file = file.as_ref()?;
+        Some(format!("-telemetry-prom-{name}={file}"))
+    });
+    Ok(flags.collect())
 }
 
 fn lifecycle(installation: &Installation, annotations: &Annotations) -> Lifecycle {

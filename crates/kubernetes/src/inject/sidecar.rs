@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::data;
 use super::installation::Installation;
 use super::request::{DNS_PORT, INBOUND_PORT, SIDECAR_USER};
 use super::settings::Settings;
@@ -24,13 +25,15 @@ const TOKEN_SECONDS: u32 = 3600;
 /// sleeps for [`super::patch::SLEEP_SECONDS`]: meanwhile endpoints are updated elsewhere.
 const ACCEPT_WHILE_ASLEEP: &str = "1s";
 
-/// The container of a pod whose service is `service`.
+/// The container of a pod whose service is `service`. `shares_data`: whether containers of the
+/// application share a volume with it.
 pub(super) fn container(
     installation: &Installation,
     settings: &Settings,
     own: &annotations::Sidecar,
     service: &str,
     sleeps: bool,
+    shares_data: bool,
 ) -> Value {
     let handler = match settings.proxy_health_check {
         true => json!({ "httpGet": { "path": "/ready", "port": READY_PORT } }),
@@ -61,10 +64,15 @@ pub(super) fn container(
     };
     set("resources", resources(installation, own));
     set("ports", ports(settings));
-    set("volumeMounts", mounts(installation));
+    set("volumeMounts", mounts(installation, own, shares_data));
     if settings.native {
         set("restartPolicy", json!("Always"));
         set("startupProbe", with(&handler, startup(installation, own)));
+    } else if let Some(seconds) = own.startup_failure {
+        set("startupProbe", with(&handler, within(seconds)));
+    }
+    if let Some(seconds) = own.liveness_failure {
+        set("livenessProbe", with(&handler, within(seconds)));
     }
     if settings.lifecycle.enabled && settings.lifecycle.drain {
         set("lifecycle", drain(settings, sleeps));
@@ -97,13 +105,20 @@ fn with(handler: &Value, times: Value) -> Value {
     Value::Object(probe)
 }
 
+/// The times of a probe that fails after this number of seconds.
+fn within(seconds: i32) -> Value {
+    json!({ "periodSeconds": 1, "failureThreshold": seconds })
+}
+
 fn startup(installation: &Installation, own: &annotations::Sidecar) -> Value {
     let defaults = &installation.config.dataplane_as_sidecar_init_container;
     let or = |own: Option<i32>, default: u32| own.map_or(json!(default), |own| json!(own));
+    let period = own.probe_period.or(own.startup_failure.map(|_| 1));
+    let failures = own.probe_failures.or(own.startup_failure);
     json!({
         "initialDelaySeconds": or(own.probe_delay, defaults.initial_probe_check_delay_seconds),
-        "periodSeconds": or(own.probe_period, defaults.probe_check_period_seconds),
-        "failureThreshold": or(own.probe_failures, defaults.probe_check_failure_threshold),
+        "periodSeconds": or(period, defaults.probe_check_period_seconds),
+        "failureThreshold": or(failures, defaults.probe_check_failure_threshold),
         "timeoutSeconds": or(own.probe_timeout, defaults.probe_check_timeout_seconds),
     })
 }
@@ -159,6 +174,8 @@ fn arguments(installation: &Installation, settings: &Settings) -> Vec<String> {
         push(format!("-telemetry-prom-merge-port={port}"));
         push(format!("-telemetry-prom-service-metrics-url={url}"));
     }
+    let tls = settings.metrics.iter().flat_map(|metrics| &metrics.tls);
+    tls.cloned().for_each(&mut push);
     if settings.dns {
         push(format!("-consul-dns-bind-port={DNS_PORT}"));
     }
@@ -226,10 +243,7 @@ fn environment(settings: &Settings, service: &str) -> Vec<Value> {
         field("POD_UID", "metadata.uid"),
         field("HOST_IP", "status.hostIP"),
         value("DP_SERVICE_NODE_NAME", "$(NODE_NAME)-virtual".to_owned()),
-        value(
-            "DP_PROXY_SERVICE_ID",
-            format!("$(POD_NAME)-{service}-sidecar-proxy"),
-        ),
+        value("DP_PROXY_SERVICE_ID", proxy_id(service)),
         value(
             "DP_CREDENTIAL_LOGIN_META1",
             "pod=$(POD_NAMESPACE)/$(POD_NAME)".to_owned(),
@@ -240,6 +254,11 @@ fn environment(settings: &Settings, service: &str) -> Vec<Value> {
         environment.push(field("DP_ENVOY_READY_BIND_ADDRESS", "status.podIP"));
     }
     environment
+}
+
+/// The id of the proxy, for the value of a variable after `POD_NAME`.
+pub(super) fn proxy_id(service: &str) -> String {
+    format!("$(POD_NAME)-{service}-sidecar-proxy")
 }
 
 fn resources(installation: &Installation, own: &annotations::Sidecar) -> Value {
@@ -283,16 +302,20 @@ fn ports(settings: &Settings) -> Value {
     Value::Array(ports)
 }
 
-fn mounts(installation: &Installation) -> Value {
+fn mounts(installation: &Installation, own: &annotations::Sidecar, shares_data: bool) -> Value {
     let mount =
         |name: &str, path: &str| json!({ "name": name, "mountPath": path, "readOnly": true });
     let mut mounts = Vec::new();
+    if shares_data {
+        mounts.push(data::mount());
+    }
     if installation.ca_certs.is_some() {
         mounts.push(mount(CA_VOLUME, CA_FOLDER));
     }
     if installation.sidecars.sidecar_auth_method.is_some() {
         mounts.push(mount(TOKEN_VOLUME, TOKEN_FOLDER));
     }
+    mounts.extend(own.volume_mounts.iter().cloned());
     Value::Array(mounts)
 }
 

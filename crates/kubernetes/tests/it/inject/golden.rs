@@ -63,6 +63,56 @@ fn classic_where_the_cluster_is_older_than_1_29_or_by_annotation() {
 }
 
 #[test]
+fn restarts_of_a_sidecar_that_is_not_ready() {
+    let seconds = [
+        ("sidecar-proxy-startup-failure-seconds", "40"),
+        ("sidecar-proxy-liveness-failure-seconds", "20"),
+    ];
+    golden("failure-seconds", &installation(), &pod(&seconds));
+    let classic = [("enable-consul-dataplane-as-sidecar", "false")];
+    let classic = [&seconds[..], &classic].concat();
+    golden("failure-seconds-classic", &installation(), &pod(&classic));
+    let zero = seconds.map(|(key, _)| (key, "0"));
+    let zero = admit_pod(&installation(), &pod(&zero)).unwrap();
+    let without = admit_pod(&installation(), &pod(&[])).unwrap();
+    let sidecar = |admitted: legate_kubernetes::inject::Admitted| {
+        let mut result = pod(&[]);
+        json_patch::patch(&mut result, &admitted.patch.unwrap()).unwrap();
+        result["spec"].clone()
+    };
+    assert_eq!(sidecar(zero), sidecar(without), "0 is the default");
+}
+
+#[test]
+fn volumes_and_files_of_the_sidecar() {
+    let volumes = r#"[{"name": "certs", "secret": {"secretName": "certs"}, "later": 1}]"#;
+    let mounts = r#"[{"name": "certs", "mountPath": "/certs", "readOnly": true}]"#;
+    let annotations = [
+        ("consul-sidecar-user-volume", volumes),
+        ("consul-sidecar-user-volume-mount", mounts),
+        ("enable-metrics", "true"),
+        ("prometheus-ca-file", "/certs/ca.pem"),
+        ("prometheus-cert-file", "/certs/cert.pem"),
+        ("prometheus-key-file", "/certs/key.pem"),
+    ];
+    golden("prometheus-tls", &plain(), &pod(&annotations));
+    let mut by_path = annotations;
+    by_path[2] = ("enable-metrics", "false");
+    by_path[3] = ("prometheus-ca-path", "/certs/ca");
+    golden("prometheus-tls-without-metrics", &plain(), &pod(&by_path));
+    by_path[2] = ("enable-metrics", "true");
+    golden("prometheus-tls-by-path", &plain(), &pod(&by_path));
+}
+
+#[test]
+fn files_of_the_mesh_for_containers() {
+    let shared = [("connect-inject-mount-volume", "app, other")];
+    golden("mount-volume", &installation(), &pod(&shared));
+    let classic = [shared[0], ("enable-consul-dataplane-as-sidecar", "false")];
+    golden("mount-volume-classic", &plain(), &pod(&classic));
+}
+
+#[test]
 fn native_before_the_pods_own_init_containers() {
     let init = json!({ "spec": { "initContainers": [
         { "name": "migrate", "image": "web:1" },

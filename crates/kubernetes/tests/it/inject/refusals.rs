@@ -76,6 +76,20 @@ fn refusals_name_the_cause_and_the_remedy() {
         &pod(&[("connect-service", "a,b")]),
         &["only one service"],
     );
+    for (missing, given) in [
+        ("prometheus-ca-file", "prometheus-cert-file"),
+        ("prometheus-cert-file", "prometheus-ca-path"),
+    ] {
+        refused(&plain, &pod(&[(given, "/x")]), &[missing]);
+    }
+    let both = [("prometheus-ca-file", "/x"), ("prometheus-cert-file", "/x")];
+    refused(&plain, &pod(&both), &["prometheus-key-file"]);
+    let volume = r#"[{"name": "consul-connect-inject-ca", "emptyDir": {}}]"#;
+    refused(
+        &plain,
+        &pod(&[("consul-sidecar-user-volume", volume)]),
+        &["volume", "rename it"],
+    );
     let mut waiting = installation();
     waiting.ca_certs = None;
     refused(&waiting, &pod(&[]), &["servers' CA", "try again"]);
