@@ -23,10 +23,14 @@ pub(crate) struct Options {
     /// Number of times an Envoy is killed
     #[arg(long, default_value_t = 30)]
     kills: u32,
+    /// Number of times each failure of a server is measured
+    #[arg(long, default_value_t = 20)]
+    failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
-    /// store, api; default: all of these. Or kubernetes, with the requirements of `cargo xtask kind`
+    /// store, api; default: all of these. Or failover, as root and with etcd on PATH. Or kubernetes, with the
+    /// requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
-        "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "kubernetes",
+        "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "failover", "kubernetes",
     ])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
@@ -53,6 +57,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         let pods = options.pods.to_string();
         let arguments = ["--simulated-pods".to_owned(), pods];
         return kind::bench(workspace, PROFILE[1], &arguments);
+    }
+    if only == Some("failover") {
+        return failover(workspace, options);
     }
     if !matches!(only, Some("server" | "store" | "api")) {
         sidecar(workspace, options)?;
@@ -97,6 +104,20 @@ fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
         sidecar.args(["--only", only]);
     }
     workspace::run(&mut sidecar)
+}
+
+/// Sidecars that lose a server, compared with `consul-dataplane` as above.
+fn failover(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    let envoy = envoy::get(workspace)?;
+    let build = ["build", "-p", "legate-dataplane", "-p", "legate-server"];
+    workspace::run(workspace.cargo(&build).args(PROFILE))?;
+    let mut failover = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "failover"]);
+    failover
+        .args(PROFILE)
+        .env("LEGATE_ENVOY", envoy)
+        .env("LEGATE_BINARIES", workspace.target.join(PROFILE[1]))
+        .args(["--", "--rounds", &options.failures.to_string()]);
+    workspace::run(&mut failover)
 }
 
 /// `legate-server` with its release profile and simulated proxies, compared with `consul` from `LEGATE_CONSUL`

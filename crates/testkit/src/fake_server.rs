@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tower::util::MapRequestLayer;
 
-pub use self::ads::{AdsStream, resource};
+pub use self::ads::{AdsStream, AdsStreams, resource};
 pub use self::record::{Body, Call, Recorded};
 pub use self::script::{DnsAnswer, Script, WAIT, server_entry};
 
@@ -75,7 +75,7 @@ pub struct FakeServer {
     address: SocketAddr,
     tls: Option<Arc<ServerConfig>>,
     services: Services,
-    streams: tokio::sync::Mutex<mpsc::Receiver<AdsStream>>,
+    streams: AdsStreams,
     cut: Cut,
     running: Option<Scope>,
 }
@@ -118,7 +118,7 @@ impl FakeServer {
                 .expect("a bound socket has an address"),
             tls: options.tls,
             services: Services::new(Script::default(), accepted),
-            streams: tokio::sync::Mutex::new(streams),
+            streams: AdsStreams::new(streams),
             cut: Cut::default(),
             running: None,
         };
@@ -144,11 +144,16 @@ impl FakeServer {
     ///
     /// If none is opened within [`WAIT`].
     pub async fn accept_ads(&self) -> AdsStream {
-        let mut streams = self.streams.lock().await;
-        tokio::time::timeout(WAIT, streams.recv())
+        tokio::time::timeout(WAIT, self.streams.next())
             .await
             .expect("a client opens an ADS stream in time")
             .expect("the server holds the other end")
+    }
+
+    /// The ADS streams opened by clients, for a task that serves them across restarts of the server.
+    #[must_use]
+    pub fn ads_streams(&self) -> AdsStreams {
+        self.streams.clone()
     }
 
     /// Closes all connections; new ones are accepted.

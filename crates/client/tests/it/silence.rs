@@ -89,3 +89,23 @@ async fn a_server_that_accepts_connections_and_never_responds_is_skipped() {
     drop(used);
     client.close().await;
 }
+
+#[tokio::test]
+async fn a_host_that_is_gone_is_noticed_by_a_missed_ping() {
+    let used = FakeServer::plaintext().await;
+    let network = Cuttable::start(used.address()).await;
+    let client = Client::start(config("127.0.0.1", network.address().port()));
+    client.connected().await;
+    used.script().wait_for_calls(Call::WatchServers, 1).await;
+    network.freeze();
+    let mut states = client.session.subscribe();
+    tokio::time::pause();
+    let frozen = Instant::now();
+    let lost = states.wait_for(|state| !matches!(state, SessionState::Connected(_)));
+    lost.await.unwrap();
+    let took = frozen.elapsed();
+    tokio::time::resume();
+    // A ping follows 30 s of silence.
+    assert!(took <= Duration::from_secs(41), "{took:?}");
+    client.close().await;
+}

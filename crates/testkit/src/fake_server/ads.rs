@@ -1,12 +1,13 @@
 //! The server's end of a delta ADS stream, controlled by the test.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use prost::Message;
 use prost_types::Any;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
 
@@ -19,6 +20,21 @@ pub(super) const UNACCEPTED: usize = 64;
 
 /// The maximum number of queued responses.
 pub(super) const RESPONSES: usize = 64;
+
+/// The streams that were opened and not yet accepted. Clones share them.
+#[derive(Debug, Clone)]
+pub struct AdsStreams(Arc<Mutex<mpsc::Receiver<AdsStream>>>);
+
+impl AdsStreams {
+    pub(super) fn new(streams: mpsc::Receiver<AdsStream>) -> Self {
+        Self(Arc::new(Mutex::new(streams)))
+    }
+
+    /// The next stream, however long that takes; `None` once the server was dropped.
+    pub async fn next(&self) -> Option<AdsStream> {
+        self.0.lock().await.recv().await
+    }
+}
 
 /// A resource of a response.
 #[must_use]
@@ -59,16 +75,21 @@ impl AdsStream {
     ///
     /// If none arrives within [`WAIT`].
     pub async fn next(&mut self) -> Option<DeltaDiscoveryRequest> {
-        let request = tokio::time::timeout(WAIT, self.requests.message())
+        let request = tokio::time::timeout(WAIT, self.wait())
             .await
-            .expect("the client sends an ADS request in time")
-            .ok()??;
+            .expect("the client sends an ADS request in time")?;
         self.script.record(
             Call::Discovery,
             &self.caller,
             Body::Discovery(request.clone()),
         );
         Some(request)
+    }
+
+    /// The next request, however long that takes, which is not recorded; `None` if the client has ended
+    /// or lost the stream. Cancel safe.
+    pub async fn wait(&mut self) -> Option<DeltaDiscoveryRequest> {
+        self.requests.message().await.ok()?
     }
 
     /// The next request of this type; others are skipped.
