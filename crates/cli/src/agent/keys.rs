@@ -176,8 +176,9 @@ fn requested(fields: &mut Map<String, Value>, table: &[(&str, &str)], what: &str
     let mut lines = Vec::new();
     for (row, reason) in rows {
         let (key, quiet) = row.split_once('=').unwrap_or((row, ""));
-        let is_quiet =
-            |value: &Value| is_empty(value) || quiet == "*" || value.to_string() == quiet;
+        let silent: Option<bool> = quiet.parse().ok();
+        let is_silent = |value: &Value| silent.is_some() && value.as_bool() == silent;
+        let is_quiet = |value: &Value| is_empty(value) || quiet == "*" || is_silent(value);
         if !take(fields, key).iter().all(is_quiet) {
             lines.push(format!("{key} {what}: {reason}"));
         }
