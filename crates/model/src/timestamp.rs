@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Error as _, Serializer};
-use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 
 /// How Go formats an unset time.
 const GO_ZERO: &str = "0001-01-01T00:00:00Z";
@@ -32,12 +32,16 @@ pub fn format(time: SystemTime) -> Result<String, InvalidTime> {
 
 /// Parses an RFC 3339 time with any offset.
 pub fn parse(text: &str) -> Result<SystemTime, InvalidTime> {
-    OffsetDateTime::parse(text, &Rfc3339)
-        .map(SystemTime::from)
-        .map_err(|error| InvalidTime {
-            text: text.to_owned(),
-            reason: error.to_string(),
-        })
+    let invalid = |reason: String| InvalidTime {
+        text: text.to_owned(),
+        reason,
+    };
+    let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|error| invalid(error.to_string()))?;
+    // The offset can move it out of the years that `format` can write.
+    match time.checked_to_offset(UtcOffset::UTC) {
+        Some(utc) => Ok(utc.into()),
+        None => Err(invalid("in UTC it is after the year 9999".to_owned())),
+    }
 }
 
 /// For `#[serde(with = "timestamp")]`.

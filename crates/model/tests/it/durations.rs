@@ -104,6 +104,9 @@ fn times_are_formatted_as_in_go() {
         timestamp::parse("2023-11-14T23:13:20.25+01:00"),
         Ok(time(1_700_000_000_250))
     );
+    // A time that is within the years of RFC 3339 only with its offset cannot be written again.
+    assert!(timestamp::parse("9999-12-31T23:59:59Z").is_ok());
+    assert!(timestamp::parse("9999-12-31T23:59:59-23:00").is_err());
     assert!(
         timestamp::parse("yesterday")
             .unwrap_err()

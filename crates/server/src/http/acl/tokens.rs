@@ -1,6 +1,5 @@
 //! `/v1/acl/token…`: ACL tokens.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -21,9 +20,8 @@ use super::{check_links, decode_to_write, listed, name_in_body, require_read, re
 use crate::acl::{self, AclError};
 use crate::api_error::ApiError;
 
-/// The permitted range of lifetimes. Consul's defaults.
-const TOKEN_TTL: RangeInclusive<Duration> =
-    Duration::from_secs(60)..=Duration::from_secs(24 * 60 * 60);
+/// The shortest lifetime of a token. As in Consul there is no longest one.
+const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
 
 /// Prefix of the ids of built-in tokens, policies and roles.
 const RESERVED: &str = "00000000-0000-0000-0000-0000000000";
@@ -165,19 +163,19 @@ fn new_token(mut token: Token, now: SystemTime) -> Result<Token, ApiError> {
                  be set",
             ));
         }
-        if !TOKEN_TTL.contains(&token.expiration_ttl) {
+        if token.expiration_ttl < MIN_TOKEN_TTL {
             return Err(ApiError::bad_request(
-                "Invalid request: ExpirationTTL: it must be from 1m to 24h, or left out",
+                "Invalid request: ExpirationTTL: it must be at least 1m, or left out",
             ));
         }
         token.expiration_time = Some(now + std::mem::take(&mut token.expiration_ttl));
     } else if let Some(end) = token.expiration_time
         && !end
             .duration_since(now)
-            .is_ok_and(|left| TOKEN_TTL.contains(&left))
+            .is_ok_and(|left| left >= MIN_TOKEN_TTL)
     {
         return Err(ApiError::bad_request(
-            "Invalid request: ExpirationTime: it must be from 1m to 24h from now, or left out",
+            "Invalid request: ExpirationTime: it must be at least 1m from now, or left out",
         ));
     }
     if !token.auth_method.is_empty() {
