@@ -84,6 +84,7 @@ fn inputs(proxy_config: ProxyConfig) -> BootstrapInputs {
             backend: local(20100),
             tls: None,
         },
+        deprecated_tags: false,
         proxy_config,
     }
 }

@@ -181,6 +181,7 @@ pub fn inputs(
             backend: merged_metrics(telemetry, settings.envoy.admin),
             tls: tls.transpose()?,
         },
+        deprecated_tags: false,
         proxy_config,
     })
 }

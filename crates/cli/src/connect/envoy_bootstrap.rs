@@ -73,6 +73,7 @@ pub(super) async fn document(options: &Options, api: &Api, proxy: &Proxy) -> any
         xds: server.address.clone(),
         ready: ready(of, service, &options.register.address)?,
         prometheus: prometheus(of, admin)?,
+        deprecated_tags: !of.omit_deprecated_tags,
         proxy_config: ProxyConfig::decode(&config, &environment)?,
     };
     let built = build(&inputs)?;

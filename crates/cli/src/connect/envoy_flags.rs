@@ -87,9 +87,9 @@ pub(super) struct BootstrapOptions {
     /// Port of that listener
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     pub(super) envoy_ready_bind_port: u16,
-    /// Omit deprecated tags of metrics; they are never present
+    /// Omit the tags of metrics that were renamed in Consul 1.9, such as consul.service
     #[arg(long)]
-    omit_deprecated_tags: bool,
+    pub(super) omit_deprecated_tags: bool,
     /// Local port that serves the merged metrics of Envoy and the application
     #[arg(long, default_value = "", value_name = "PORT")]
     pub(super) prometheus_backend_port: String,

@@ -22,6 +22,9 @@ pub struct BootstrapInputs {
     pub ready: Option<SocketAddr>,
     /// The Prometheus listener. It exists only if `envoy_prometheus_bind_addr` is set.
     pub prometheus: PrometheusInputs,
+    /// Whether metrics also have the tags that Consul 1.9 renamed, such as `consul.service`. Consul's command
+    /// adds them by default; consul-dataplane never does.
+    pub deprecated_tags: bool,
     /// The proxy's telemetry keys; default if central configuration is disabled.
     pub proxy_config: ProxyConfig,
 }

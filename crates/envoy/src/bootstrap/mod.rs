@@ -78,7 +78,7 @@ fn document(inputs: &BootstrapInputs, warnings: &mut Vec<String>) -> Result<Valu
         }] },
         "static_resources": static_resources(inputs, warnings),
         "stats_sinks": stats::sinks(keys),
-        "stats_config": stats::config(node, keys),
+        "stats_config": stats::config(inputs),
         "stats_flush_interval": keys.stats_flush_interval,
         "tracing": keys.tracing,
         "dynamic_resources": dynamic_resources(),

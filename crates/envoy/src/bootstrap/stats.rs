@@ -37,9 +37,27 @@ consul.upstream.partition         ^(?:tcp|http)\.upstream\.([^.]+(?:\.[^.]+)?(?:
 /// Name of the cluster for the telemetry collector's listener in this Envoy.
 const COLLECTOR_CLUSTER: &str = "consul_telemetry_collector_loopback";
 
+/// The tags of metric names, with their patterns.
+fn tags_of_names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = TAGS.lines().filter_map(|line| line.split_once(' '));
+    lines.map(|(name, regex)| (name, regex.trim_start()))
+}
+
+/// The names of these tags before Consul 1.9. They do not cover what is newer: clusters of transparent
+/// proxies, partitions and peers.
+fn deprecated_tags() -> impl Iterator<Item = (String, String)> {
+    tags_of_names().filter_map(|(name, regex)| {
+        let short = name.strip_prefix("consul.destination.")?;
+        let is_newer = ["partition", "peer"].contains(&short);
+        let regex = regex.replacen("(?:passthrough~)?", "", 1);
+        (!is_newer).then(|| (format!("consul.{short}"), regex))
+    })
+}
+
 /// `stats_config`: the user's own if set, else the user's tags, tags from metric names, and tags of
 /// this proxy, in that order.
-pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Value {
+pub(super) fn config(inputs: &BootstrapInputs) -> Value {
+    let (node, keys) = (&inputs.node, &inputs.proxy_config);
     if let Some(own) = &keys.stats_config {
         return own.clone();
     }
@@ -49,10 +67,11 @@ pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Value {
         let name = name.to_lowercase();
         tags.push(json!({ "tag_name": name, "fixed_value": value }));
     }
-    let of_names = TAGS.lines().filter_map(|line| line.split_once(' '));
-    tags.extend(
-        of_names.map(|(name, regex)| json!({ "tag_name": name, "regex": regex.trim_start() })),
-    );
+    tags.extend(tags_of_names().map(|(name, regex)| json!({ "tag_name": name, "regex": regex })));
+    if inputs.deprecated_tags {
+        let deprecated = deprecated_tags();
+        tags.extend(deprecated.map(|(name, regex)| json!({ "tag_name": name, "regex": regex })));
+    }
     let own = [
         ("local_cluster", node.cluster.as_str()),
         ("consul.source.service", node.cluster.as_str()),

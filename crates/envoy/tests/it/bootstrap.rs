@@ -29,6 +29,7 @@ fn inputs() -> BootstrapInputs {
             backend: "127.0.0.1:20100".parse().unwrap(),
             tls: None,
         },
+        deprecated_tags: false,
         proxy_config: ProxyConfig::default(),
     }
 }
@@ -97,6 +98,13 @@ fn cases() -> Vec<(&'static str, BootstrapInputs)> {
                     partition: "east".to_owned(),
                     ..inputs().node
                 },
+                ..inputs()
+            },
+        ),
+        (
+            "deprecated_tags",
+            BootstrapInputs {
+                deprecated_tags: true,
                 ..inputs()
             },
         ),

@@ -37,6 +37,7 @@ fn document(place: Place, ready: SocketAddr) -> Value {
             backend: place.at(1),
             tls: None,
         },
+        deprecated_tags: false,
         proxy_config: ProxyConfig {
             prometheus_bind_addr: Some(place.at(PROMETHEUS)),
             stats_bind_addr: Some(place.at(STATS)),

@@ -135,6 +135,7 @@ async fn the_generated_document_waits_for_configuration_and_still_quits() {
             backend: ([127, 0, 0, 1], free_port()).into(),
             tls: None,
         },
+        deprecated_tags: false,
         proxy_config: ProxyConfig::default(),
     };
     let document = build(&inputs).unwrap().document;
