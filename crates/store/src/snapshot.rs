@@ -1,11 +1,12 @@
 //! Snapshots: backups of all rows of a store at one index.
 //!
 //! Secrets remain sealed with the store's key. So a snapshot discloses none, but restoring it on
-//! another machine also requires the key file. Store the two separately.
+//! another machine also requires the key file. Store the two separately. A store in memory has no key:
+//! its snapshots are sealed with a random one that they contain, and any store can restore them.
 //!
 //! ```text
 //! "legate snapshot\n"
-//! length (4 bytes) and JSON: format, proof of the key, index, number of rows
+//! length (4 bytes) and JSON: format, proof of the key, index, number of rows; in memory also the key
 //! each row: length and key, length and value
 //! SHA-256 of everything before
 //! ```
@@ -14,7 +15,8 @@
 use std::io::{self, BufReader, Read, Seek, Write};
 use std::sync::Arc;
 
-use legate_model::{ConfigEntry, Invalid};
+use legate_identity::SealingKey;
+use legate_model::{ConfigEntry, Invalid, Secret};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -37,13 +39,28 @@ struct About {
     header: Header,
     index: u64,
     rows: u64,
+    /// The key, of a store without its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<Secret>,
+}
+
+impl About {
+    /// The codec of the key that the snapshot contains.
+    fn codec(&self) -> Result<Option<Codec>, SnapshotError> {
+        let key = self.key.as_ref();
+        key.map(|key| match SealingKey::from_text(key.expose()) {
+            Ok(key) => Ok(Codec { key }),
+            Err(error) => Err(damaged(format!("its key cannot be read: {error}"))),
+        })
+        .transpose()
+    }
 }
 
 /// A snapshot that was read completely and can be restored.
 pub struct Snapshot {
     /// The index of the saved state.
     pub(crate) index: u64,
-    /// The rows in stored form.
+    /// The rows in stored form; empty for a store in memory.
     pub(crate) stored: Vec<StoredRow>,
     pub(crate) rows: Vec<(Key, Stored)>,
 }
@@ -54,10 +71,10 @@ pub enum SnapshotError {
     /// Writing or reading failed.
     #[error("the snapshot could not be transferred: {0}")]
     Io(#[from] io::Error),
-    /// A store in memory has no key for secrets.
+    /// Its secrets are sealed with a key that a store in memory does not have.
     #[error(
-        "a store in memory cannot save or restore snapshots: it has no key to encrypt secrets \
-         with; start the server with a data directory"
+        "the secrets in this snapshot are encrypted, and a server in memory has no key: start the \
+         server with a data directory and the key file of the store that it was created from"
     )]
     InMemory,
     /// Not a complete snapshot.
@@ -109,12 +126,22 @@ enum Next {
 }
 
 impl Saving {
-    pub(crate) fn new(state: Arc<State>, codec: Codec) -> Result<Self, SnapshotError> {
+    /// Without a codec, secrets are sealed with a key that the snapshot contains.
+    pub(crate) fn new(state: Arc<State>, codec: Option<Codec>) -> Result<Self, SnapshotError> {
+        let (codec, key) = match codec {
+            Some(codec) => (codec, None),
+            None => {
+                let key = SealingKey::generate().map_err(io::Error::other)?;
+                let text = Secret::new(key.to_text());
+                (Codec { key }, Some(text))
+            }
+        };
         let header = Header::new(&codec.key).map_err(io::Error::other)?;
         let about = About {
             header,
             index: state.index(),
             rows: state.rows() as u64,
+            key,
         };
         let mut header = MAGIC.to_vec();
         let about = serde_json::to_vec(&about).map_err(io::Error::other)?;
@@ -172,31 +199,43 @@ impl std::fmt::Debug for Saving {
 }
 
 impl Snapshot {
-    /// Reads a snapshot, which must be sealed with the key of the codec.
-    pub(crate) fn read(mut from: impl Read + Seek, codec: &Codec) -> Result<Self, SnapshotError> {
-        let is_ours = |about: &About| {
+    /// Reads a snapshot for a store with this codec. It must be sealed with the same key, or contain its
+    /// key.
+    pub(crate) fn read(
+        mut from: impl Read + Seek,
+        codec: Option<&Codec>,
+    ) -> Result<Self, SnapshotError> {
+        let is_readable = |about: &About| {
             let format = about.header.format;
-            match format > FORMAT {
-                true => Err(SnapshotError::Newer { found: format }),
-                false if !about.header.is_sealed_with(&codec.key) => Err(SnapshotError::WrongKey),
-                false => Ok(()),
+            if format > FORMAT {
+                return Err(SnapshotError::Newer { found: format });
+            }
+            let own = about.codec()?;
+            let key = &own.as_ref().or(codec).ok_or(SnapshotError::InMemory)?.key;
+            match about.header.is_sealed_with(key) {
+                true => Ok(()),
+                false if own.is_some() => Err(damaged("its key is not that of its rows")),
+                false => Err(SnapshotError::WrongKey),
             }
         };
         // First without keeping the rows.
-        walk(BufReader::new(&mut from), is_ours, |_, _| {})?;
+        walk(BufReader::new(&mut from), is_readable, |_, _| {})?;
         from.rewind()?;
         let mut stored: Vec<StoredRow> = Vec::new();
-        let about = walk(BufReader::new(from), is_ours, |key, value| {
+        let about = walk(BufReader::new(from), is_readable, |key, value| {
             stored.push((Arc::from(key), value));
         })?;
-        let snapshot = Self::decoded(about.index, stored, codec)?;
+        let own = about.codec()?;
+        let reads = own.as_ref().or(codec).ok_or(SnapshotError::InMemory)?;
+        let snapshot = Self::decoded(about.index, stored, reads)?;
         for (_, row) in &snapshot.rows {
             refuse_nesting(row)?;
         }
-        if about.header.format < FORMAT {
-            return snapshot.upgraded(codec);
+        let is_old = about.header.format < FORMAT;
+        match codec {
+            Some(_) if own.is_none() && !is_old => Ok(snapshot),
+            codec => snapshot.settled(is_old, codec),
         }
-        Ok(snapshot)
     }
 
     /// The index of the saved state.
@@ -299,13 +338,18 @@ impl Snapshot {
         })
     }
 
-    fn upgraded(self, codec: &Codec) -> Result<Self, SnapshotError> {
-        let (state, _) = upgraded(&State::restored(self.index, self.rows));
+    /// The rows in the current format, and in the stored form of a store with this codec.
+    fn settled(self, is_old: bool, codec: Option<&Codec>) -> Result<Self, SnapshotError> {
+        let mut state = State::restored(self.index, self.rows);
+        if is_old {
+            (state, _) = upgraded(&state);
+        }
         let rows = state.all();
+        let stored = codec.map(|codec| codec.encode_all(&state)).transpose();
         Ok(Self {
             index: self.index,
             rows: rows.map(|(key, row)| (key.clone(), row.clone())).collect(),
-            stored: codec.encode_all(&state).map_err(io::Error::other)?,
+            stored: stored.map_err(io::Error::other)?.unwrap_or_default(),
         })
     }
 }

@@ -130,13 +130,13 @@ impl Store {
         self.inner.apply(command).await
     }
 
-    /// A snapshot of the current state. The store stays in use.
+    /// A snapshot of the current state. The store stays in use. The snapshot of a store in memory contains
+    /// the key of its secrets.
     ///
     /// # Errors
-    /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
+    /// [`SnapshotError::Io`].
     pub fn snapshot(&self) -> Result<Saving, SnapshotError> {
-        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
-        Saving::new(self.state(), codec.clone())
+        Saving::new(self.state(), self.inner.codec.clone())
     }
 
     /// Writes a snapshot at one index, and returns that index.
@@ -163,8 +163,7 @@ impl Store {
     /// # Errors
     /// [`SnapshotError`].
     pub fn read_snapshot(&self, from: impl Read + Seek) -> Result<Snapshot, SnapshotError> {
-        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
-        Snapshot::read(from, codec)
+        Snapshot::read(from, self.inner.codec.as_ref())
     }
 
     /// Replaces everything with the contents of a snapshot, atomically, at an index higher than

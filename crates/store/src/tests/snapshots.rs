@@ -219,9 +219,49 @@ async fn a_damaged_snapshot_is_refused() {
         );
     }
     opened.stop().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_of_memory_is_restored_to_every_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = filled(directory.path()).await;
     let memory = Store::new();
-    assert!(matches!(
-        memory.save(Vec::new()),
-        Err(SnapshotError::InMemory)
-    ));
+    let mut sealed = Vec::new();
+    opened.store.save(&mut sealed).unwrap();
+    let error = memory
+        .read_snapshot(std::io::Cursor::new(&*sealed))
+        .unwrap_err();
+    assert!(matches!(error, SnapshotError::InMemory), "{error}");
+
+    for command in [
+        register(node("m1"), None, Vec::new()),
+        token("b", "hidden", ""),
+    ] {
+        memory.apply(command).await.unwrap();
+    }
+    let mut saved = Vec::new();
+    memory.save(&mut saved).unwrap();
+    assert!(!saved.windows(6).any(|part| part == b"hidden"), "sealed");
+    let (_, before) = rows(&memory);
+    let again = Store::new();
+    for store in [&again, &opened.store] {
+        let snapshot = store.read_snapshot(std::io::Cursor::new(&*saved)).unwrap();
+        store.restore(snapshot).await.unwrap();
+        assert_eq!(rows(store).1, before);
+    }
+    for at in 0..saved.len() {
+        let mut damaged = saved.clone();
+        damaged[at] ^= 1;
+        assert!(
+            again
+                .read_snapshot(std::io::Cursor::new(&*damaged))
+                .is_err(),
+            "byte {at}"
+        );
+    }
+    // The rows are now sealed with the key of the directory.
+    opened.stop().await;
+    let opened = open(directory.path()).await;
+    assert_eq!(rows(&opened.store).1, before);
+    opened.stop().await;
 }
