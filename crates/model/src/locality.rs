@@ -19,7 +19,10 @@ pub struct Locality {
 }
 
 impl Locality {
-    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+    /// # Errors
+    ///
+    /// [`Invalid`] if there is a zone without a region.
+    pub fn validate(&self) -> Result<(), Invalid> {
         if self.region.is_empty() && !self.zone.is_empty() {
             return Err(Invalid::new("Zone", "zone cannot be set without region"));
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use legate_ca::CaConfig;
 use legate_intentions::Action;
 pub use legate_model::acl::DefaultPolicy;
-use legate_model::{CheckType, ConfigEntry, Secret, ServiceDefinition};
+use legate_model::{CheckType, ConfigEntry, Locality, Secret, ServiceDefinition};
 use legate_runtime::logging::Level;
 pub use legate_store::{EtcdConfig, StoreConfig};
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,11 @@ pub struct AgentConfig {
     pub node_id: Option<String>,
     /// Addresses of the node in other networks, in addition to `lan` and `wan`.
     pub tagged_addresses: BTreeMap<String, String>,
+    /// Region and zone of the node. Default: none.
+    pub locality: Option<Locality>,
+    /// Whether the node has a network coordinate, from which clients estimate round-trip times. Default: no.
+    /// Nothing measures them: it is the one of a node that has not measured yet, unless a client sets another.
+    pub coordinate: bool,
     /// Metadata of the node.
     pub node_meta: BTreeMap<String, String>,
     /// Services to register on the node.

@@ -12,6 +12,7 @@
 //!    of a state, shared by all APIs.
 //! 4. `audit`, `certificate`, `rates`, `telemetry`, `dns`: services that run next to the store. `seed`: rows
 //!    written at startup. `agent`: the server in its role as agent of its node.
+//!    `rehearsal`: whether settings could start a server.
 //! 5. `handles`: shared handles to all of the above.
 //! 6. `grpc` and `http`: the APIs. In `http`, the route table imports the endpoints, never the reverse.
 //! 7. `server` wires the parts together and starts them; `program` adds signals and exit handling.
@@ -36,6 +37,7 @@ mod prepared;
 mod program;
 mod rates;
 mod registration;
+mod rehearsal;
 mod seed;
 mod server;
 mod sessions;
@@ -63,6 +65,7 @@ pub use operations::{
 };
 pub use own_node::CONSUL_VERSION;
 pub use program::{Program, run};
+pub use rehearsal::rehearse;
 pub use server::{Parts, Server};
 pub use start_error::StartError;
 pub use telemetry::TelemetryError;

@@ -9,9 +9,12 @@ use uuid::Uuid;
 
 use crate::config::ServerConfig;
 
-/// The Consul version whose API is implemented. It is in the node's metadata, where clients look for it, and
-/// the program reports it when invoked as `consul`.
+/// The Consul version whose API is implemented. Every answer that has Consul's version has this one, because
+/// clients compare it, and the program reports it when invoked as `consul`.
 pub const CONSUL_VERSION: &str = "1.21.0";
+
+/// Legate's own version, in the fields for Consul's revision.
+pub(crate) const REVISION: &str = concat!("legate-", env!("CARGO_PKG_VERSION"));
 
 /// The id and name of the server's own service. The name is reserved.
 pub(crate) const OWN_SERVICE: &str = "consul";
@@ -33,6 +36,7 @@ pub(crate) fn registration(config: &ServerConfig) -> Registration {
         address: address.clone(),
         datacenter: config.datacenter.clone(),
         meta: config.agent.node_meta.clone(),
+        locality: config.agent.locality.clone().map(Box::new),
         ..Node::default()
     };
     if !config.agent.registers_itself {
@@ -52,8 +56,7 @@ pub(crate) fn registration(config: &ServerConfig) -> Registration {
         let names = [network.to_owned(), format!("{network}_{family}")];
         names.map(|name| (name, address.clone()))
     });
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let mut meta = BTreeMap::from([("version".to_owned(), version)]);
+    let mut meta = BTreeMap::from([("version".to_owned(), CONSUL_VERSION.to_owned())]);
     for (key, api) in [
         ("grpc_port", config.grpc),
         ("grpc_tls_port", config.grpc_tls),

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use legate_model::acl::{Authorizer, Token};
-use legate_model::{CheckStatus, CheckType, ConfigEntry, Secret, ServiceDefinition, Tenancy};
+use legate_model::{
+    CheckStatus, CheckType, ConfigEntry, NodeCoordinate, Secret, ServiceDefinition, Tenancy,
+};
 use legate_runtime::Clock;
 use legate_store::{
     Command, Deregistration, Registration, Source, Store, Unavailable, WriteError, WriteTxn,
@@ -53,6 +55,7 @@ pub(crate) async fn own_rows(
     let refused = |what| move |source| StartError::Refused { what, source };
     let registration = own_node::registration(config);
     let named = config.agent.node_id.is_some();
+    let has_coordinate = config.agent.coordinate;
     store
         .write(move |txn| {
             let mut registration = registration.clone();
@@ -61,7 +64,15 @@ pub(crate) async fn own_rows(
             if !named && let Some(known) = txn.read().node(&node.node) {
                 node.id.clone_from(&known.id);
             }
-            Ok::<_, WriteError>(txn.apply(Command::Register(Box::new(registration)))?)
+            let name = registration.node.node.clone();
+            txn.apply(Command::Register(Box::new(registration)))?;
+            if has_coordinate && txn.read().coordinate(&name).is_none() {
+                txn.put_coordinate(NodeCoordinate {
+                    node: name,
+                    ..NodeCoordinate::default()
+                });
+            }
+            Ok::<_, WriteError>(())
         })
         .await
         .map_err(refused("the server's own node"))?;

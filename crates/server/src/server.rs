@@ -11,7 +11,7 @@ use legate_model::ServiceInstance;
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
-use legate_runtime::{Clock, Scope, StopError, TaskError, file_limit};
+use legate_runtime::{Clock, Scope, Spawner, StopError, TaskError, file_limit};
 use legate_store::{ReadTxn, Store};
 use legate_xds::Proxies;
 use rustls::ServerConfig as TlsConfig;
@@ -281,6 +281,11 @@ impl Server {
     /// The settings, with the actual bound ports.
     pub fn config(&self) -> &ServerConfig {
         &self.config
+    }
+
+    /// Spawns tasks of the program around the server. They end with the server, and a failure of one ends it.
+    pub fn spawner(&self) -> Spawner {
+        self.scope.spawner()
     }
 
     /// Address of the HTTP API without TLS.

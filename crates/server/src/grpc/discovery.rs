@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 use super::auth;
 use crate::acl::Rights;
 use crate::config::ServerConfig;
+use crate::own_node::CONSUL_VERSION;
 
 pub(super) struct Service {
     rights: Rights,
@@ -36,7 +37,7 @@ impl Service {
             servers: vec![Server {
                 id: config.node_name.clone(),
                 address: config.advertise.to_string(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
+                version: CONSUL_VERSION.to_owned(),
             }],
         }
     }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::status;
 use crate::api_error::ApiError;
-use crate::own_node::OWN_SERVICE;
+use crate::own_node::{CONSUL_VERSION, OWN_SERVICE};
 
 /// The Raft protocol version that clients expect.
 const RAFT_PROTOCOL: &str = "3";
@@ -147,7 +147,7 @@ fn own_health(call: &Call, started: Started) -> Value {
         "ID": own_id(&state.read(), call),
         "Name": call.config.node_name,
         "Address": status::address(&call.config),
-        "Version": env!("CARGO_PKG_VERSION"),
+        "Version": CONSUL_VERSION,
         "LastContact": "0s",
         "LastTerm": 1,
         "LastIndex": state.index(),

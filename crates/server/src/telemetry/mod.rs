@@ -14,6 +14,8 @@ use legate_runtime::metrics::{Error as MetricsError, IntCounter, Registry};
 use legate_runtime::{Clock, Scope};
 
 use crate::config::ServerConfig;
+use crate::operations::TelemetryConfig;
+use crate::start_error::StartError;
 pub use error::TelemetryError;
 use otlp::Collector;
 pub(crate) use traces::{Traced, Traces};
@@ -44,6 +46,24 @@ pub(crate) fn refused_writes(registry: &Registry) -> Result<IntCounter, MetricsE
     Ok(refused)
 }
 
+/// Whether the configured exporters can be started.
+///
+/// # Errors
+/// If the address of a receiver is invalid.
+pub(crate) fn acceptable(config: &Arc<ServerConfig>, clock: &Clock) -> Result<(), StartError> {
+    let settings = &config.telemetry;
+    if let Some(endpoint) = &settings.otlp_endpoint {
+        let lost = lost_counter(&Registry::new())?;
+        Collector::new(endpoint, config, clock.clone(), lost)?;
+    }
+    for (address, setting, _) in statsd_receivers(settings) {
+        if let Some(address) = address {
+            with_port(address, setting)?;
+        }
+    }
+    Ok(())
+}
+
 /// Starts the configured exporters. Returns the exporter of request traces. `lost` counts dropped data.
 ///
 /// # Errors
@@ -68,22 +88,9 @@ pub(crate) fn start(
         scope.spawn("OTLP metrics", metrics);
         scope.spawn("OTLP traces", collector.send_traces(queue, scope.token()));
     }
-    for (address, setting, tags) in [
-        (&settings.statsd, "telemetry.statsd_address", None),
-        (
-            &settings.dogstatsd,
-            "telemetry.dogstatsd_addr",
-            Some(settings.dogstatsd_tags.clone()),
-        ),
-    ] {
+    for (address, setting, tags) in statsd_receivers(settings) {
         let Some(address) = address else { continue };
-        if !address.contains(':') {
-            return Err(TelemetryError {
-                setting,
-                value: address.clone(),
-                reason: "it must be HOST:PORT".to_owned(),
-            });
-        }
+        with_port(address, setting)?;
         let sending = statsd::send(
             address.clone(),
             tags,
@@ -94,4 +101,26 @@ pub(crate) fn start(
         scope.spawn("StatsD", sending);
     }
     Ok(traces)
+}
+
+/// The address, setting and tags of each receiver of StatsD.
+type StatsdReceiver<'s> = (&'s Option<String>, &'static str, Option<Vec<String>>);
+
+fn statsd_receivers(settings: &TelemetryConfig) -> [StatsdReceiver<'_>; 2] {
+    let tags = settings.dogstatsd_tags.clone();
+    [
+        (&settings.statsd, "telemetry.statsd_address", None),
+        (&settings.dogstatsd, "telemetry.dogstatsd_addr", Some(tags)),
+    ]
+}
+
+fn with_port(address: &str, setting: &'static str) -> Result<(), TelemetryError> {
+    match address.contains(':') {
+        true => Ok(()),
+        false => Err(TelemetryError {
+            setting,
+            value: address.to_owned(),
+            reason: "it must be HOST:PORT".to_owned(),
+        }),
+    }
 }

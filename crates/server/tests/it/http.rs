@@ -297,6 +297,26 @@ async fn the_server_describes_itself() {
     let port = i64::from(server.http_addr().unwrap().port());
     assert_eq!(own["DebugConfig"]["HTTPPort"], port);
     assert_eq!(own["xDS"]["Ports"], json!({ "Plaintext": -1, "TLS": -1 }));
+    // What Nomad reads: it requires at least 1.8.0, and runs an Envoy of the list.
+    let number = own["Config"]["Version"].as_str().unwrap();
+    let parts: Vec<u32> = number
+        .split('.')
+        .map(|part| part.parse().unwrap())
+        .collect();
+    assert!(parts.len() == 3 && parts >= vec![1, 8, 0], "{number}");
+    assert_eq!(own["DebugConfig"]["ConnectEnabled"], true);
+    assert_eq!(own["DebugConfig"]["DNSAddrs"], json!([]));
+    let tested = include_str!("../../../../docs/supervision.md");
+    let envoys = own["xDS"]["SupportedProxies"]["envoy"].as_array().unwrap();
+    assert!(!envoys.is_empty());
+    for envoy in envoys {
+        assert!(tested.contains(envoy.as_str().unwrap()), "{envoy}");
+    }
+    let version = client.get("/v1/agent/version").await.json();
+    assert_eq!(version["HumanVersion"], number);
+    let members = client.get("/v1/agent/members").await.json();
+    let build = members[0]["Tags"]["build"].as_str().unwrap();
+    assert!(build.starts_with(&format!("{number}:")), "{build}");
 
     let leader = client.get("/v1/status/leader").await.json();
     assert_eq!(leader, server.http_addr().unwrap().to_string());

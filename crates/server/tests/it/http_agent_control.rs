@@ -288,14 +288,18 @@ async fn a_reload_takes_the_tokens_of_the_files() {
 }
 
 #[tokio::test]
-async fn a_server_joins_only_itself_and_leaves_on_request() {
+async fn a_server_joins_only_nodes_of_its_store_and_leaves_on_request() {
     let (server, client) = start(|_| {}).await;
+    let other = json!({ "Node": "other", "Address": "192.0.2.7" });
+    client.write("/v1/catalog/register", &other).await;
     let own = client.get("/v1/agent/self").await.json();
     let address = own["DebugConfig"]["SerfAdvertiseAddrLAN"].as_str().unwrap();
     let address = address.strip_prefix("tcp://").unwrap();
     for path in [
         format!("/v1/agent/join/{address}"),
         "/v1/agent/join/127.0.0.1".to_owned(),
+        "/v1/agent/join/192.0.2.7:8301".to_owned(),
+        "/v1/agent/join/Other".to_owned(),
         "/v1/agent/force-leave/legate?prune=1".to_owned(),
     ] {
         client.write(&path, &Value::Null).await;

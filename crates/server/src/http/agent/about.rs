@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use super::super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
-use crate::own_node::OWN_PORT;
+use crate::own_node::{CONSUL_VERSION, OWN_PORT, REVISION};
 
 /// Versions of Consul's internal protocols, which clients read. There is no gossip and no Raft here; the
 /// numbers are Consul 1.21's.
@@ -49,8 +49,8 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
             "NodeName": config.node_name,
             "NodeID": id,
             "Server": true,
-            "Version": VERSION,
-            "Revision": "",
+            "Version": CONSUL_VERSION,
+            "Revision": REVISION,
             "BuildDate": BUILD_DATE,
         },
         "DebugConfig": {
@@ -60,7 +60,9 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
             "NodeID": id,
             "NodeMeta": node.as_ref().map(|node| &node.meta),
             "ServerMode": true,
-            "Version": VERSION,
+            "Version": CONSUL_VERSION,
+            "Revision": REVISION,
+            "ConnectEnabled": config.connect,
             "ACLsEnabled": config.acl.enabled,
             "EnableDebug": config.debug,
             "ACLDefaultPolicy": config.acl.default_policy,
@@ -78,25 +80,35 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
             "HTTPPort": port(config.http),
             "HTTPSPort": port(config.https),
             "DNSPort": port(config.dns),
+            "DNSAddrs": dns_addresses(config),
         },
         "Member": member(&call, id, false),
         "Stats": stats(config, &state.read()),
         "Meta": node.as_ref().map(|node| &node.meta),
         "xDS": {
-            "SupportedProxies": { "envoy": [] },
+            "SupportedProxies": { "envoy": ENVOY_VERSIONS },
             "Port": port(config.grpc_tls.or(config.grpc)),
             "Ports": { "Plaintext": port(config.grpc), "TLS": port(config.grpc_tls) },
         },
     }))
 }
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The versions of Envoy with which Legate is tested, latest first. Nomad runs the first one that its settings
+/// permit.
+const ENVOY_VERSIONS: [&str; 5] = ["1.40.0", "1.39.3", "1.38.2", "1.37.0", "1.36.4"];
 /// Constant, because builds are reproducible; Consul's clients require a time.
 const BUILD_DATE: &str = "1970-01-01T00:00:00Z";
 
 /// Consul's gossip ports.
 const SERF_LAN: u16 = 8301;
 const SERF_WAN: u16 = 8302;
+
+/// The addresses of DNS in Consul's form. Nomad uses them as resolvers of its tasks.
+fn dns_addresses(config: &ServerConfig) -> Vec<String> {
+    let all = config.dns.iter().chain(&config.more_listeners.dns);
+    all.flat_map(|address| ["tcp", "udp"].map(|network| format!("{network}://{address}")))
+        .collect()
+}
 
 fn serf_address(config: &ServerConfig, port: u16) -> String {
     format!("tcp://{}", SocketAddr::new(config.advertise, port))
@@ -129,7 +141,7 @@ fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
             "services": services.to_string(),
         },
         "build": {
-            "prerelease": "", "revision": "", "version": VERSION, "version_metadata": "",
+            "prerelease": "", "revision": REVISION, "version": CONSUL_VERSION, "version_metadata": "",
         },
         "consul": {
             "acl": acl, "bootstrap": "true", "known_datacenters": "1", "leader": "true",
@@ -153,7 +165,7 @@ fn member(call: &Call, id: &str, wan: bool) -> serde_json::Value {
     let mut tags = BTreeMap::from([
         ("acls", u8::from(config.acl.enabled).to_string()),
         ("bootstrap", "1".to_owned()),
-        ("build", VERSION.to_owned()),
+        ("build", format!("{CONSUL_VERSION}:{REVISION}")),
         ("dc", config.datacenter.clone()),
         ("id", id.to_owned()),
         ("port", port(config.grpc.or(config.grpc_tls)).to_string()),
@@ -217,7 +229,7 @@ pub(crate) async fn members(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn version(call: Call) -> Result<Response, ApiError> {
     call.authorizer()?;
     call.json(&serde_json::json!({
-        "SHA": "", "HumanVersion": VERSION, "FIPS": "",
+        "SHA": REVISION, "HumanVersion": CONSUL_VERSION, "FIPS": "",
     }))
 }
 

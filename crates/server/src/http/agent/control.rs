@@ -47,7 +47,7 @@ pub(crate) async fn leave(
 pub(crate) async fn join(Path(address): Path<String>, call: Call) -> Result<Response, ApiError> {
     may_write(&call)?;
     call.params.flag("wan")?;
-    if is_own(&call, &address) {
+    if is_own(&call, &address) || is_of_store(&call, &address)? {
         return Ok(call.empty());
     }
     Err(ApiError::internal(format!(
@@ -56,9 +56,26 @@ pub(crate) async fn join(Path(address): Path<String>, call: Call) -> Result<Resp
     )))
 }
 
+/// Whether an address or name, with or without a port, is that of a node in this server's store, such as
+/// another server of the store. It is a member of the cluster already.
+fn is_of_store(call: &Call, address: &str) -> Result<bool, ApiError> {
+    let authorizer = call.authorizer()?;
+    let state = call.reader.state();
+    let txn = call.txn(&state);
+    let known = txn.nodes().iter().any(|node| {
+        is_at(address, &node.node, node.address.parse().ok()) && authorizer.node_read(&node.node)
+    });
+    Ok(known)
+}
+
 /// Whether an address, with or without a port, is this server's.
 fn is_own(call: &Call, address: &str) -> bool {
     let config = &call.config;
+    is_at(address, &config.node_name, Some(config.advertise))
+}
+
+/// Whether an address, with or without a port, is that of a node with this name and IP address.
+fn is_at(address: &str, node: &str, at: Option<IpAddr>) -> bool {
     let without_port = match address.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() && !host.ends_with(':') => host,
         _ => address,
@@ -70,8 +87,8 @@ fn is_own(call: &Call, address: &str) -> bool {
     };
     let ip = bare(without_port).or_else(|_| bare(address));
     match ip {
-        Ok(ip) => ip == config.advertise,
-        Err(_) => without_port.eq_ignore_ascii_case(&config.node_name),
+        Ok(ip) => Some(ip) == at,
+        Err(_) => without_port.eq_ignore_ascii_case(node),
     }
 }
 
