@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    acl, agent, catalog, completion, config, connect, debug, dev, intention, keygen, kubernetes,
-    kv, local_agent, lock, login, members, not_served, operator, peering, rtt, services, snapshot,
-    tenants, tls, validate, version, watch,
+    acl, agent, catalog, completion, config, connect, debug, dev, exec, intention, keygen,
+    kubernetes, kv, local_agent, lock, login, members, not_served, operator, peering, rtt,
+    services, snapshot, tenants, tls, validate, version, watch,
 };
 
 /// Legate: a service mesh that speaks Consul's APIs.
@@ -48,8 +48,8 @@ pub(crate) enum Command {
     Debug(debug::Options),
     /// Fire an event
     Event(local_agent::Event),
-    /// Not supported: run a command on other nodes
-    Exec(not_served::Anything),
+    /// Run a command on nodes whose agents permit it
+    Exec(exec::Options),
     /// Remove a failed node
     ForceLeave(local_agent::ForceLeave),
     /// Print an agent's runtime counters
@@ -124,7 +124,7 @@ pub(crate) enum Command {
 pub(crate) fn is_consuls(command: &str) -> bool {
     !matches!(
         command,
-        "dev" | "check" | "proxy" | "help" | "exec" | "keyring" | "resource" | "troubleshoot"
+        "dev" | "check" | "proxy" | "help" | "keyring" | "resource" | "troubleshoot"
     )
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn run(command: Command, program: &OsStr) -> anyhow::Result<Exi
         Command::Connect(command) => connect::run(command).await,
         Command::Debug(options) => debug::run(options).await,
         Command::Event(options) => local_agent::event(options).await,
-        Command::Exec(_) => not_served::refuse(not_served::EXEC),
+        Command::Exec(options) => exec::run(options).await,
         Command::ForceLeave(options) => local_agent::force_leave(options).await,
         Command::Info(options) => local_agent::info(options).await,
         Command::Intention(command) => intention::run(command).await,
@@ -177,7 +177,7 @@ pub(crate) async fn run(command: Command, program: &OsStr) -> anyhow::Result<Exi
         Command::Snapshot(command) => snapshot::run(command).await,
         Command::Tls(command) => tls::run(command),
         Command::Troubleshoot(_) => not_served::refuse(not_served::TROUBLESHOOT),
-        Command::Validate(options) => validate::run(options),
+        Command::Validate(options) => validate::run(options).await,
         Command::Version(options) => version::run(&options, program),
         Command::Watch(options) => watch::run(options).await,
     }

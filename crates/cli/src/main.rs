@@ -16,6 +16,7 @@ mod config;
 mod connect;
 mod debug;
 mod dev;
+mod exec;
 mod go_flags;
 mod http_client;
 mod input;

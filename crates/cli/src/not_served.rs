@@ -14,8 +14,6 @@ pub(crate) struct Anything {
     words: Vec<String>,
 }
 
-pub(crate) const EXEC: &str =
-    "exec is not supported: there is no remote execution. Use ssh, or kubectl exec on Kubernetes";
 pub(crate) const KEYRING: &str =
     "keyring is not supported: there is no gossip and no encryption key for it";
 pub(crate) const RESOURCE: &str = "resource is not supported: it uses an API that Consul itself has removed. Use config, intention \

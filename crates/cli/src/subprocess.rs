@@ -12,7 +12,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::server_api::environment;
-use crate::signals::Interrupt;
 
 /// How long a program may take to stop after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
@@ -35,7 +34,7 @@ pub(crate) fn command(words: &[String], shell: bool) -> anyhow::Result<Command> 
     Ok(command)
 }
 
-/// Runs a program to completion with an input; `None` if a signal to this program stopped it.
+/// Runs a program to completion with an input; `None` if `stop` completed first, which stops it.
 ///
 /// # Errors
 ///
@@ -43,7 +42,7 @@ pub(crate) fn command(words: &[String], shell: bool) -> anyhow::Result<Command> 
 pub(crate) async fn run(
     mut command: Command,
     input: &[u8],
-    interrupt: &mut Interrupt,
+    stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Option<ExitStatus>> {
     command.stdin(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().context("Error starting handler")?;
@@ -59,7 +58,7 @@ pub(crate) async fn run(
     };
     let status = tokio::select! {
         status = ended => Some(status),
-        () = interrupt.wait() => None,
+        () = stop => None,
     };
     match status {
         Some(status) => Ok(Some(status.context("Error executing handler")?)),
@@ -99,14 +98,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_shell_gets_all_words() {
-        let mut interrupt = Interrupt::listen().unwrap();
         let words = [
             "read x; test \"$x\" = given &&".to_owned(),
             "exit 7".to_owned(),
         ];
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(words.join(" "));
-        let status = run(command, b"given\n", &mut interrupt).await.unwrap();
+        let status = run(command, b"given\n", std::future::pending())
+            .await
+            .unwrap();
         assert_eq!(status.unwrap().code(), Some(7));
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Options {
 /// # Errors
 ///
 /// Names the file and the key that are invalid.
-pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     ensure!(
         !options.arguments.is_empty(),
         "Must specify at least one config file or directory"
@@ -34,7 +34,8 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
         matches!(options.config_format.as_str(), "" | "hcl" | "json"),
         "-config-format must be either 'hcl' or 'json"
     );
-    crate::agent::validate(options.arguments).context("Config validation failed")?;
+    let valid = crate::agent::validate(options.arguments).await;
+    valid.context("Config validation failed")?;
     if !options.quiet {
         line("Configuration is valid!")?;
     }

@@ -1,11 +1,12 @@
 //! `watch`: waits for changes, and runs a program on each or prints the first result.
 
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::{ArgAction, Args};
 use serde_json::Value;
+use tokio::process::Command;
 
 use crate::output::{json as pretty, line, text, warn};
 use crate::server_api::{Api, ApiFlags, Ask, encoded, encoded_path};
@@ -20,39 +21,46 @@ const SLACK: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
 const LONGEST_RETRY: Duration = Duration::from_secs(180);
 
-#[derive(Args)]
-pub(crate) struct Options {
+/// The query of a watch.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+pub(crate) struct Query {
     /// Type of the watch: key, keyprefix, services, nodes, service, checks or event
     #[arg(long = "type", default_value = "", value_name = "TYPE")]
-    kind: String,
+    pub(crate) kind: String,
     /// The key, for key
     #[arg(long, default_value = "")]
-    key: String,
+    pub(crate) key: String,
     /// The prefix, for keyprefix
     #[arg(long, default_value = "")]
-    prefix: String,
+    pub(crate) prefix: String,
     /// The service, for service and checks
     #[arg(long, default_value = "", value_name = "NAME")]
-    service: String,
+    pub(crate) service: String,
     /// Required tag of instances, for service; may be repeated
     #[arg(long)]
-    tag: Vec<String>,
+    pub(crate) tag: Vec<String>,
     /// Only healthy instances, for service
     #[arg(long, default_value = "", value_name = "BOOL")]
-    passingonly: String,
+    pub(crate) passingonly: String,
+    /// The status, for checks
+    #[arg(long, default_value = "", value_name = "STATUS")]
+    pub(crate) state: String,
+    /// The name, for event
+    #[arg(long, default_value = "")]
+    pub(crate) name: String,
+    /// Filter in Consul's filter language
+    #[arg(long, default_value = "")]
+    pub(crate) filter: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    query: Query,
     /// Run the program with a shell
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "true",
         default_missing_value = "true", value_name = "BOOL")]
     shell: bool,
-    /// The status, for checks
-    #[arg(long, default_value = "", value_name = "STATUS")]
-    state: String,
-    /// The name, for event
-    #[arg(long, default_value = "")]
-    name: String,
-    /// Filter in Consul's filter language
-    #[arg(long, default_value = "")]
-    filter: String,
     /// PROGRAM, and its arguments
     arguments: Vec<String>,
     #[command(flatten)]
@@ -65,8 +73,7 @@ pub(crate) struct Options {
 ///
 /// If the type is missing, the request fails, or the program fails.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
-    ensure!(!options.kind.is_empty(), "Watch type must be specified");
-    options.check()?;
+    options.query.check()?;
     let mut interrupt = Interrupt::listen()?;
     let api = options.api.connect()?;
     let leader = api.get("/v1/status/leader").ok().await;
@@ -75,8 +82,70 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
 }
 
 impl Options {
-    /// Refuses invalid combinations of options.
-    fn check(&self) -> anyhow::Result<()> {
+    /// A signal ends the watch at once, unless the program is running, which is stopped first.
+    async fn watch(&self, api: &Api, interrupt: &mut Interrupt) -> anyhow::Result<ExitCode> {
+        let mut changes = Changes::default();
+        loop {
+            let change = tokio::select! {
+                change = changes.next(&self.query, api, warn) => change,
+                () = interrupt.wait() => return Ok(ExitCode::SUCCESS),
+            };
+            let (index, found) = change?;
+            if !self.handle(index, &found, interrupt).await? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+
+    /// Runs the program, or prints. Returns whether to continue.
+    async fn handle(
+        &self,
+        index: u64,
+        found: &Value,
+        interrupt: &mut Interrupt,
+    ) -> anyhow::Result<bool> {
+        if self.arguments.is_empty() {
+            line(&pretty(found, "    "))?;
+            return Ok(false);
+        }
+        let command = subprocess::command(&self.arguments, self.shell)?;
+        let stop = interrupt.wait();
+        let Some(status) = run_handler(command, index, found, stop).await? else {
+            return Ok(false);
+        };
+        ensure!(
+            status.success(),
+            "Error executing handler: {}",
+            subprocess::shown(status)
+        );
+        Ok(true)
+    }
+}
+
+/// Runs the program of a watch with a result as its input; `None` if `stop` completed first.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub(crate) async fn run_handler(
+    mut command: Command,
+    index: u64,
+    found: &Value,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<Option<ExitStatus>> {
+    command.env("CONSUL_INDEX", index.to_string());
+    let input = format!("{found}\n");
+    subprocess::run(command, input.as_bytes(), stop).await
+}
+
+impl Query {
+    /// Refuses a missing type, and invalid combinations of options.
+    ///
+    /// # Errors
+    ///
+    /// With Consul's words.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.kind.is_empty(), "Watch type must be specified");
         match self.kind.as_str() {
             "key" => ensure!(!self.key.is_empty(), "Must specify a single key to watch"),
             "keyprefix" => {
@@ -155,56 +224,6 @@ impl Options {
         Ok(ask.maybe("filter", &self.filter))
     }
 
-    /// A signal ends the watch at once, unless the program is running, which is stopped first.
-    async fn watch(&self, api: &Api, interrupt: &mut Interrupt) -> anyhow::Result<ExitCode> {
-        let (mut last_index, mut last): (u64, Option<Value>) = (0, None);
-        let mut failures = 0;
-        loop {
-            let mut ask = self.ask(api)?.within(WAIT + SLACK);
-            if last_index > 0 {
-                ask = ask.query("index", last_index.to_string());
-                ask = ask.query("wait", format!("{}s", WAIT.as_secs()));
-            }
-            let answer = tokio::select! {
-                answer = self.answer(ask) => answer,
-                () = interrupt.wait() => return Ok(ExitCode::SUCCESS),
-            };
-            let (index, found) = match answer {
-                Ok(answer) => answer,
-                Err(error) => {
-                    failures += 1;
-                    let wait = (RETRY * failures * failures).min(LONGEST_RETRY);
-                    warn(&format!(
-                        "Watch errored: {error:#}, retry in {}s",
-                        wait.as_secs()
-                    ));
-                    tokio::select! {
-                        () = tokio::time::sleep(wait) => continue,
-                        () = interrupt.wait() => return Ok(ExitCode::SUCCESS),
-                    }
-                }
-            };
-            failures = 0;
-            let found = match self.kind.as_str() {
-                "event" => newer(found, last_index),
-                _ => found,
-            };
-            if index == last_index && last.is_some() {
-                continue;
-            }
-            // An index that decreases resets the watch.
-            let begins_again = index < last_index;
-            last_index = if begins_again { 0 } else { index };
-            if last.as_ref() == Some(&found) {
-                continue;
-            }
-            if !self.handle(index, &found, interrupt).await? {
-                return Ok(ExitCode::SUCCESS);
-            }
-            last = Some(found);
-        }
-    }
-
     /// The index and content of a response.
     async fn answer(&self, ask: Ask<'_>) -> anyhow::Result<(u64, Value)> {
         let answer = ask.send().await?;
@@ -220,30 +239,61 @@ impl Options {
         };
         Ok((answer.index(), with_sessions(value)))
     }
+}
 
-    /// Runs the program, or prints. Returns whether to continue.
-    async fn handle(
-        &self,
-        index: u64,
-        found: &Value,
-        interrupt: &mut Interrupt,
-    ) -> anyhow::Result<bool> {
-        if self.arguments.is_empty() {
-            line(&pretty(found, "    "))?;
-            return Ok(false);
+/// The results of a query, as they change.
+#[derive(Default)]
+pub(crate) struct Changes {
+    index: u64,
+    last: Option<Value>,
+}
+
+impl Changes {
+    /// Waits until the result differs from the last one. Failed queries are reported and repeated. Cancel
+    /// safe.
+    ///
+    /// # Errors
+    ///
+    /// If the query is invalid.
+    pub(crate) async fn next(
+        &mut self,
+        query: &Query,
+        api: &Api,
+        report: impl Fn(&str),
+    ) -> anyhow::Result<(u64, Value)> {
+        let mut failures = 0;
+        loop {
+            let mut ask = query.ask(api)?.within(WAIT + SLACK);
+            if self.index > 0 {
+                ask = ask.query("index", self.index.to_string());
+                ask = ask.query("wait", format!("{}s", WAIT.as_secs()));
+            }
+            let (index, found) = match query.answer(ask).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    failures += 1;
+                    let wait = (RETRY * failures * failures).min(LONGEST_RETRY);
+                    let seconds = wait.as_secs();
+                    report(&format!("Watch errored: {error:#}, retry in {seconds}s"));
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+            };
+            failures = 0;
+            let found = match query.kind.as_str() {
+                "event" => newer(found, self.index),
+                _ => found,
+            };
+            if index == self.index && self.last.is_some() {
+                continue;
+            }
+            // An index that decreases resets the watch.
+            self.index = if index < self.index { 0 } else { index };
+            if self.last.as_ref() != Some(&found) {
+                self.last = Some(found.clone());
+                return Ok((index, found));
+            }
         }
-        let mut command = subprocess::command(&self.arguments, self.shell)?;
-        command.env("CONSUL_INDEX", index.to_string());
-        let input = format!("{found}\n");
-        let Some(status) = subprocess::run(command, input.as_bytes(), interrupt).await? else {
-            return Ok(false);
-        };
-        ensure!(
-            status.success(),
-            "Error executing handler: {}",
-            subprocess::shown(status)
-        );
-        Ok(true)
     }
 }
 

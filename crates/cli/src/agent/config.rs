@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::bail;
-use legate_model::{CheckType, Secret, ServiceDefinition, duration};
+use legate_model::{CheckType, Locality, Secret, ServiceDefinition, duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use super::watches::WatchDefinition;
 
 /// Defines types with optional settings, and how a later file overrides an earlier one.
 macro_rules! settings {
@@ -52,6 +54,8 @@ settings! {
         datacenter: String,
         default_intention_policy: String,
         default_query_time: String,
+        disable_coordinates: bool,
+        disable_remote_exec: bool,
         dns_config: Dns,
         domain: String,
         enable_debug: bool,
@@ -60,6 +64,7 @@ settings! {
         http_config: HttpApi,
         leave_on_terminate: bool,
         limits: Limits,
+        locality: Locality,
         log_file: String,
         log_json: bool,
         log_level: String,
@@ -203,6 +208,7 @@ pub(super) struct Registered {
     pub(super) check: Vec<CheckType>,
     pub(super) checks: Vec<CheckType>,
     pub(super) config_entries: Entries,
+    pub(super) watches: Vec<WatchDefinition>,
 }
 
 /// `config_entries`
@@ -214,8 +220,14 @@ pub(super) struct Entries {
 }
 
 /// The keys of [`Registered`].
-pub(super) const REGISTERED: [&str; 5] =
-    ["service", "services", "check", "checks", "config_entries"];
+pub(super) const REGISTERED: [&str; 6] = [
+    "service",
+    "services",
+    "check",
+    "checks",
+    "config_entries",
+    "watches",
+];
 
 impl Settings {
     /// Refuses unsupported values in a file.

@@ -53,10 +53,8 @@ const TAKEN: &[(&str, &str)] = &[
         cache discovery_max_stale dns_config.allow_stale=* dns_config.cache_max_age \
         dns_config.max_stale dns_config.use_cache=false"),
     ("no HashiCorp service is contacted", "cloud"),
-    ("no round-trip times are measured", "disable_coordinates=true"),
     ("the node's id is random or set by node_id, and persistent", "disable_host_node_id=true"),
     ("paths may contain any characters", "disable_http_unprintable_char_filter=true"),
-    ("there is no remote execution", "disable_remote_exec=true"),
     ("there is no update check", "disable_update_check=true"),
     (SYSLOG, "enable_syslog=false syslog_facility"),
     ("there are none", "experiments"),
@@ -109,7 +107,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("checks with TLS present no certificate", "enable_agent_tls_for_checks=false"),
     ("proxies always use config entries", "enable_central_service_config=true"),
     ("there is no gossip and therefore no segments", "segment segments"),
-    ("no programs are started; use blocking queries to wait for changes", "watches"),
 ];
 
 const METRICS: &str = "all metrics are exported under their own names";
@@ -336,11 +333,11 @@ mod tests {
     #[test]
     fn all_refused_keys_are_named() {
         let (_, lines) = settled(json!({
-            "primary_gateways": ["a"], "watches": [{"type": "key"}], "retry_join_wan": [],
+            "primary_gateways": ["a"], "segments": [{"name": "a"}], "retry_join_wan": [],
         }));
         let text = lines.unwrap_err();
         assert!(text.contains("primary_gateways is not supported"), "{text}");
-        assert!(text.contains("watches is not supported"), "{text}");
+        assert!(text.contains("segments is not supported"), "{text}");
         assert!(!text.contains("retry_join_wan"), "{text}");
     }
 }

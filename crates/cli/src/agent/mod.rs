@@ -8,9 +8,11 @@
 mod config;
 mod flags;
 mod keys;
+mod remote_exec;
 mod resolve;
 mod sockaddr;
 mod sources;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -25,6 +27,7 @@ use legate_runtime::rotating_file::RotatingFile;
 use legate_server::{Definitions, Parts, Program, Reload, Server};
 
 pub(crate) use self::flags::Flags;
+pub(crate) use self::remote_exec::EVENT as EXEC_EVENT;
 use self::resolve::Resolved;
 
 /// The deadline for open requests and streams during shutdown.
@@ -62,7 +65,14 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
         changed: resolved
             .reload_by_itself
             .then(|| changed(flags, seen(&files))),
-        started: Box::new(move |server| started(server, with_lines)),
+        started: Box::new(move |server| {
+            let (config, spawner) = (server.config(), server.spawner());
+            watches::start(resolved.watches, config, &spawner);
+            if resolved.executes {
+                remote_exec::start(config.agent.tokens.agent.clone(), config, &spawner);
+            }
+            started(server, with_lines);
+        }),
         ..Program::new("legate agent", STOP_LIMIT)
     };
     let ended = program.run(resolved.server).await;
@@ -190,14 +200,16 @@ fn of_files(files: Vec<PathBuf>) -> Flags {
     flags
 }
 
-/// Checks whether an agent could run with these files and directories.
+/// Checks whether an agent could run with these files and directories, with everything that an agent does
+/// with them at its start.
 ///
 /// # Errors
 ///
-/// Names the file and the key that cannot be used.
-pub(crate) fn validate(files: Vec<PathBuf>) -> anyhow::Result<()> {
+/// Names the file and the key that cannot be used, or the definition.
+pub(crate) async fn validate(files: Vec<PathBuf>) -> anyhow::Result<()> {
     let settings = sources::read(&of_files(files))?;
-    resolve::resolve(settings, false).map(drop)
+    let resolved = resolve::resolve(settings, false)?;
+    Ok(legate_server::rehearse(&resolved.server).await?)
 }
 
 /// The services defined in files and directories.

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use legate_model::Secret;
 use legate_model::json::same_key;
+use legate_model::{Locality, Secret};
 use legate_runtime::logging::LogOptions;
 use legate_server::{
     AclConfig, AgentConfig, ApiLimit, CaConfig, CheckSettings, ConnectionLimits, DefaultPolicy,
@@ -24,6 +24,7 @@ use self::operations::LogFile;
 use super::config::{Acl, Connect, Settings, time};
 use super::sockaddr;
 use super::sources::Sources;
+use super::watches::{Watch, own_address};
 use crate::server_api::environment;
 
 /// The configuration to run.
@@ -37,6 +38,9 @@ pub(super) struct Resolved {
     pub(super) leave: Leave,
     /// Whether the files are reloaded when one of them changes.
     pub(super) reload_by_itself: bool,
+    pub(super) watches: Vec<Watch>,
+    /// Whether the agent runs commands of `consul exec`.
+    pub(super) executes: bool,
 }
 
 /// The signals on which the node leaves the catalog before the server stops.
@@ -100,6 +104,8 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             registers_itself: true,
             node_id: node_id(settings.node_id.as_deref())?,
             tagged_addresses: tagged_addresses(&settings)?,
+            locality: locality(settings.locality.clone())?,
+            coordinate: settings.disable_coordinates != Some(true),
             node_meta: settings.node_meta.clone().unwrap_or_default(),
             services: sources.services,
             checks: sources.checks,
@@ -118,11 +124,32 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         )?,
         ..ServerConfig::default()
     };
-    resolved(operations::with(server, &settings, dev)?, &settings)
+    let server = operations::with(server, &settings, dev)?;
+    queries_itself(&server, &settings, &sources.watches)?;
+    resolved(server, &settings, sources.watches)
+}
+
+/// What queries the agent's own API requires it without TLS.
+fn queries_itself(
+    server: &ServerConfig,
+    settings: &Settings,
+    watches: &[Watch],
+) -> anyhow::Result<()> {
+    let key = match settings.disable_remote_exec {
+        _ if own_address(server).is_some() => return Ok(()),
+        _ if !watches.is_empty() => "watches",
+        Some(false) => "disable_remote_exec = false",
+        _ => return Ok(()),
+    };
+    bail!("{key} requires the HTTP API without TLS: set ports.http")
 }
 
 /// The settings of the program around the server.
-fn resolved(server: ServerConfig, settings: &Settings) -> anyhow::Result<Resolved> {
+fn resolved(
+    server: ServerConfig,
+    settings: &Settings,
+    watches: Vec<Watch>,
+) -> anyhow::Result<Resolved> {
     let pid_file = settings.pid_file.clone().filter(|file| !file.is_empty());
     Ok(Resolved {
         server,
@@ -135,6 +162,8 @@ fn resolved(server: ServerConfig, settings: &Settings) -> anyhow::Result<Resolve
             on_interrupt: settings.skip_leave_on_interrupt == Some(false),
         },
         reload_by_itself: settings.auto_reload_config == Some(true),
+        watches,
+        executes: settings.disable_remote_exec == Some(false),
     })
 }
 
@@ -145,6 +174,15 @@ fn node_id(id: Option<&str>) -> anyhow::Result<Option<String>> {
     };
     let id = Uuid::parse_str(id).with_context(|| format!("node_id {id:?} is not a UUID"))?;
     Ok(Some(id.to_string()))
+}
+
+/// The region and zone of the node.
+fn locality(locality: Option<Locality>) -> anyhow::Result<Option<Locality>> {
+    let Some(locality) = locality.filter(|set| *set != Locality::default()) else {
+        return Ok(None);
+    };
+    locality.validate().context("locality")?;
+    Ok(Some(locality))
 }
 
 fn tagged_addresses(settings: &Settings) -> anyhow::Result<BTreeMap<String, String>> {

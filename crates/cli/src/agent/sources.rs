@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::config::{REGISTERED, Registered, Settings, merge};
 use super::flags::{Flags, Form};
 use super::keys;
+use super::watches::Watch;
 
 /// The maximum size of a file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
@@ -25,6 +26,7 @@ pub(super) struct Sources {
     pub(super) services: Vec<ServiceDefinition>,
     pub(super) checks: Vec<CheckType>,
     pub(super) config_entries: Vec<ConfigEntry>,
+    pub(super) watches: Vec<Watch>,
     /// A line for each ignored key, with the actual behaviour.
     pub(super) notes: Vec<String>,
     /// The files that were read, in order.
@@ -77,14 +79,19 @@ impl Sources {
             .partition(|(key, _)| REGISTERED.iter().any(|one| same_key(one, key)));
         self.add_settings(source, rest, merged)?;
 
-        let registered: Registered = decode(source, Value::Object(registered))?;
+        let registered: Registered = self.decode(source, Value::Object(registered))?;
         self.services.extend(registered.service);
         self.services.extend(registered.services);
         self.checks.extend(registered.check);
         self.checks.extend(registered.checks);
         for (i, entry) in registered.config_entries.bootstrap.into_iter().enumerate() {
             let place = format!("{source}: config_entries.bootstrap[{i}]");
-            self.config_entries.push(decode(&place, entry)?);
+            let entry = self.decode(&place, entry)?;
+            self.config_entries.push(entry);
+        }
+        for (i, watch) in registered.watches.into_iter().enumerate() {
+            let place = || format!("{source}: watches[{i}]");
+            self.watches.push(watch.checked().with_context(place)?);
         }
         Ok(())
     }
@@ -102,29 +109,34 @@ impl Sources {
                 self.notes.push(format!("{source}: {note}"));
             }
         }
-        let settings: Settings = decode(source, Value::Object(fields))?;
+        let settings: Settings = self.decode(source, Value::Object(fields))?;
         settings.check().with_context(|| source.to_owned())?;
         merge(merged, serde_json::to_value(settings)?);
         Ok(())
     }
-}
 
-fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> {
-    let request: Request<T> = match from_hcl(value) {
-        Ok(request) => request,
-        Err(DecodeError::UnknownFields { fields }) => {
-            let fields = fields.iter();
-            let named = fields.map(|key| format!("invalid config key {key}"));
-            let named = named.collect::<Vec<_>>().join(", ");
-            bail!("{source}: {named}: no such setting exists; see docs/agent.md")
+    /// Decodes a part of a file. As in the API, fields without effect are accepted and reported.
+    fn decode<T: DeserializeOwned>(&mut self, source: &str, value: Value) -> anyhow::Result<T> {
+        let request: Request<T> = match from_hcl(value) {
+            Ok(request) => request,
+            Err(DecodeError::UnknownFields { fields }) => {
+                let fields = fields.iter();
+                let named = fields.map(|key| format!("invalid config key {key}"));
+                let named = named.collect::<Vec<_>>().join(", ");
+                bail!("{source}: {named}: no such setting exists; see docs/agent.md")
+            }
+            Err(error) => bail!("{source}: {error}"),
+        };
+        for field in request.not_served {
+            let reason = match field.ends_with(".Token") {
+                true => "the agent registers everything in its files: they are trusted",
+                false => "it is stored, and nothing uses it",
+            };
+            let note = format!("{source}: {field} has no effect: {reason}");
+            self.notes.push(note);
         }
-        Err(error) => bail!("{source}: {error}"),
-    };
-    if !request.not_served.is_empty() {
-        let fields = request.not_served.join(", ");
-        bail!("{source}: {fields} is not supported: remove it");
+        Ok(request.value)
     }
-    Ok(request.value)
 }
 
 /// The files in the order in which they are read.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use legate_model::Secret;
 use legate_runtime::http_client::{self, Body, Reply};
 use rustls::ClientConfig;
@@ -73,12 +73,14 @@ impl Api {
         self.ask(Method::DELETE, path)
     }
 
-    fn ask(&self, method: Method, path: impl Into<String>) -> Ask<'_> {
+    /// Starts a request with another method.
+    pub(crate) fn ask(&self, method: Method, path: impl Into<String>) -> Ask<'_> {
         Ask {
             api: self,
             method,
             path: path.into(),
             query: Vec::new(),
+            headers: Vec::new(),
             body: Bytes::new(),
             limit: TIME_LIMIT,
         }
@@ -103,6 +105,7 @@ pub(crate) struct Ask<'a> {
     method: Method,
     path: String,
     query: Vec<(String, String)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
     limit: Duration,
 }
@@ -138,6 +141,12 @@ impl Ask<'_> {
     /// Sets a body.
     pub(crate) fn bytes(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
+        self
+    }
+
+    /// Adds a header.
+    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
         self
     }
 
@@ -273,6 +282,9 @@ impl Ask<'_> {
             .header(header::HOST, api.address.host_header());
         if !self.body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in self.headers {
+            request = request.header(name, value);
         }
         if let Some(token) = &api.token {
             request = request.header("x-consul-token", token.expose());

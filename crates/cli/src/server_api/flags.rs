@@ -136,6 +136,20 @@ impl ApiFlags {
         flags.resolve(&|name| variable(name).filter(|_| !names_token(name)))
     }
 
+    /// The client for a server at an address, with nothing from environment variables.
+    ///
+    /// # Errors
+    ///
+    /// If the address is invalid.
+    pub(crate) fn of_server(&self, address: &str, skip_verify: bool) -> anyhow::Result<Api> {
+        let flags = ApiFlags {
+            http_addr: Some(address.to_owned()),
+            ..self.clone()
+        };
+        let unverified = |name: &str| name == "CONSUL_HTTP_SSL_VERIFY" && skip_verify;
+        flags.resolve(&|name| unverified(name).then(|| "false".to_owned()))
+    }
+
     /// Like [`Self::connect`], ignoring environment variables.
     #[cfg(test)]
     pub(crate) fn connect_without_environment(&self) -> anyhow::Result<Api> {

@@ -85,7 +85,12 @@ impl Agent {
         Self { child, http, scope }
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> (StatusCode, Value) {
         let (head, answer) = self.exchange(method, path, body).await;
         (head.status, answer)
     }
@@ -119,7 +124,7 @@ impl Agent {
         )
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, answer) = self.ask(Method::GET, path, None).await;
         assert_eq!(status, StatusCode::OK, "{path}: {answer}");
         answer
@@ -149,7 +154,7 @@ impl Agent {
         in_time.unwrap_or_else(|_| panic!("{id} is not {status}"))
     }
 
-    async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         let pid = self.child.id().unwrap().cast_signed();
         kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
         let ended = timeout(LIMIT, self.child.wait()).await;
@@ -406,6 +411,82 @@ async fn files_are_reloaded_on_sighup() {
         .expect("the files are read again");
     agent.stop().await;
     assert!(!pid_file.exists());
+}
+
+#[tokio::test]
+async fn the_node_has_its_locality_and_a_coordinate() {
+    let agent = Agent::start("locality { region = \"r\" zone = \"z\" }").await;
+    let node = agent.get("/v1/catalog/node/n1").await;
+    assert_eq!(
+        node["Node"]["Locality"],
+        json!({"Region": "r", "Zone": "z"})
+    );
+    let known = agent.get("/v1/coordinate/node/n1").await;
+    assert_eq!(known[0]["Coord"]["Error"], 1.5);
+    let mut rtt = Command::new(env!("CARGO_BIN_EXE_legate"));
+    let rtt = rtt
+        .args(["rtt", "n1"])
+        .env("CONSUL_HTTP_ADDR", agent.http.to_string());
+    let output = timeout(LIMIT, rtt.output()).await.unwrap().unwrap();
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "Estimated n1 <-> n1 rtt: 0.020 ms (using LAN coordinates)\n"
+    );
+    agent.stop().await;
+
+    let agent = Agent::start("disable_coordinates = true").await;
+    assert_eq!(agent.get("/v1/coordinate/nodes").await, json!([]));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_runs_a_program_or_calls_a_url_on_each_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let seen = directory.path().join("seen");
+    let (listener, address) = listen().await;
+    let (sent, mut received) = tokio::sync::mpsc::unbounded_channel();
+    let hook = async move |headers: http::HeaderMap, body: String| {
+        let index = headers["x-consul-index"].to_str().unwrap().to_owned();
+        sent.send((index, headers["x-own"].clone(), body)).unwrap();
+    };
+    let hooks = Router::new().route("/hook", axum::routing::post(hook));
+    let file = format!(
+        r#"watches = [
+             {{ type = "key" key = "a" args = ["sh", "-c", "cat >> $0; echo $CONSUL_INDEX >> $0", {seen:?}] }},
+             {{ type = "services" handler = "exit 3" }},
+             {{ type = "key" key = "a" handler_type = "http"
+                http_handler_config {{ path = "http://{address}/hook" header {{ x-own = ["1"] }} }} }},
+           ]"#
+    );
+    let agent = Agent::start_in(directory.path(), &file).await;
+    agent
+        .scope
+        .spawn("hooks", async move { axum::serve(listener, hooks).await });
+    let (_, first, body) = timeout(LIMIT, received.recv()).await.unwrap().unwrap();
+    assert_eq!((first.to_str().unwrap(), body.as_str()), ("1", "null"));
+    let lines = async |number: usize| {
+        let written = async {
+            loop {
+                let text = std::fs::read_to_string(&seen).unwrap_or_default();
+                let lines: Vec<String> = text.lines().map(ToOwned::to_owned).collect();
+                if lines.len() >= number {
+                    return lines;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(LIMIT, written).await.expect("the program has run")
+    };
+    assert_eq!(lines(2).await[0], "null");
+    agent.put("/v1/kv/a", Some(json!("x"))).await;
+    let (index, _, body) = timeout(LIMIT, received.recv()).await.unwrap().unwrap();
+    let pair: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(pair["Key"], "a");
+    assert_eq!(index, pair["ModifyIndex"].to_string());
+    let lines = lines(4).await;
+    let seen: Value = serde_json::from_str(&lines[2]).unwrap();
+    assert_eq!((seen, &lines[3]), (pair, &index));
+    agent.stop().await;
 }
 
 #[tokio::test]

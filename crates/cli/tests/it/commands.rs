@@ -69,10 +69,11 @@ async fn an_invalid_command_line_exits_with_consuls_codes() {
             1,
             "Too many arguments (expected 1, got 2)",
         ),
+        (&["keyring", "-list"][..], 1, "keyring is not supported"),
         (
-            &["exec", "-node", "x", "ls"][..],
+            &["exec", "-tag", "x", "ls"][..],
             1,
-            "exec is not supported",
+            "Cannot provide tag filter without service filter",
         ),
         (&["kv", "get", "-h"][..], 0, ""),
     ] {
@@ -109,4 +110,65 @@ async fn a_signal_lets_the_program_of_a_watch_end_by_itself() {
     assert_eq!(next().await.expect("text").as_deref(), Some("ended"));
     let status = timeout(LIMIT, watch.wait()).await.expect("in time");
     assert!(status.expect("a status").success());
+}
+
+#[tokio::test]
+async fn the_bootstrap_has_deprecated_tags_of_metrics_unless_omitted() {
+    let agent = Agent::start("service { name = \"web\" port = 80 connect { sidecar_service {} } }");
+    let agent = agent.await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let words = ["connect", "envoy", "-sidecar-for", "web", "-bootstrap"];
+    for (more, expected) in [(&[][..], true), (&["-omit-deprecated-tags"][..], false)] {
+        let words = [&words[..], more].concat();
+        let (code, out, error) = legate(&agent, folder.path(), &words).await;
+        assert_eq!(code, 0, "{error}");
+        let document: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let tags = document["stats_config"]["stats_tags"].as_array();
+        let names = tags.expect("tags").iter().map(|tag| &tag["tag_name"]);
+        let names: Vec<_> = names.collect();
+        assert!(names.contains(&&"consul.destination.service".into()));
+        assert_eq!(names.contains(&&"consul.service".into()), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_command_runs_on_nodes_that_permit_it() {
+    let agent = Agent::start("disable_remote_exec = false").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = async |words: &[&str]| legate(&agent, folder.path(), words).await;
+    let (code, out, error) = run(&["exec", "-verbose", "echo one; echo two >&2; exit 3"]).await;
+    assert_eq!(code, 2, "{out}{error}");
+    for part in [
+        "==> n1: acknowledged\n",
+        "    n1: one\n    n1: two\n",
+        "==> n1: finished with exit code 3\n1 / 1 node(s) completed / acknowledged\n",
+    ] {
+        assert!(out.contains(part), "{out}");
+    }
+    let args = ["exec", "-shell=false", "-node=^n", "echo", "a  b"];
+    let (code, out, error) = run(&args).await;
+    assert_eq!(code, 0, "{error}");
+    assert!(
+        out.starts_with("    n1: a  b\n    n1:\n==> n1: finished"),
+        "{out}"
+    );
+    let (_, out, _) = run(&["exec", "-node=^m", "-wait=200ms", "ls"]).await;
+    assert_eq!(out, "0 / 0 node(s) completed / acknowledged\n");
+    // Nothing is left.
+    let (status, keys) = agent.ask(http::Method::GET, "/v1/kv/?keys", None).await;
+    assert_eq!(
+        (status, keys),
+        (http::StatusCode::OK, serde_json::json!([]))
+    );
+    assert_eq!(agent.get("/v1/session/list").await, serde_json::json!([]));
+    agent.stop().await;
+
+    let agent = Agent::start("").await;
+    let words = ["exec", "-wait=200ms", "ls"];
+    let (code, out, _) = legate(&agent, folder.path(), &words).await;
+    assert_eq!(
+        (code, out.as_str()),
+        (0, "0 / 0 node(s) completed / acknowledged\n")
+    );
+    agent.stop().await;
 }

@@ -8,4 +8,5 @@
 mod agent;
 mod commands;
 mod config;
+mod corpus;
 mod proxies;
