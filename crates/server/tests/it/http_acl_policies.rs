@@ -290,7 +290,7 @@ async fn a_token_is_cloned_and_shown_with_all_that_it_has() {
     let role = json!({ "Name": "ops", "ServiceIdentities": [{ "ServiceName": "api" }] });
     management.write("/v1/acl/role", &role).await;
     let body = json!({
-        "Description": "first", "ExpirationTTL": "1h", "Local": true,
+        "Description": "first", "ExpirationTTL": "87600h", "Local": true,
         "Policies": [{ "Name": "web" }, { "ID": web["ID"] }], "Roles": [{ "Name": "ops" }],
     });
     let (made, _) = token(&management, body).await;
