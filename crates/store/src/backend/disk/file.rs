@@ -13,6 +13,7 @@ use redb::{
     TableDefinition, TableError, TransactionError, WriteTransaction,
 };
 
+use super::acknowledged::Acknowledged;
 use super::directory::sync_directory;
 use super::guarded::Guarded;
 use super::header::{FLAGS, flags_for_newer};
@@ -31,6 +32,7 @@ pub(super) struct File {
     database: Database,
     /// The index of the last commit.
     pub(super) index: u64,
+    acknowledged: Acknowledged,
 }
 
 /// Why a file cannot be opened.
@@ -50,11 +52,19 @@ impl File {
     pub(super) fn open(path: &Path) -> Result<(Loaded, io::Result<Self>), Unopened> {
         let file = std::fs::File::options().read(true).write(true).open(path);
         let file = file.map_err(Unopened::Io)?;
-        Self::read(FileBackend::new(file)?)
+        let (loaded, file) = Self::read(FileBackend::new(file)?, Acknowledged::read(path))?;
+        let file = file.map(|file| Self {
+            acknowledged: Acknowledged::open(path),
+            ..file
+        });
+        Ok((loaded, file))
     }
 
-    /// The same for an open file.
-    pub(super) fn read(file: impl StorageBackend) -> Result<(Loaded, io::Result<Self>), Unopened> {
+    /// The same for an open file with this index of the last acknowledged commit, if it is known.
+    pub(super) fn read(
+        file: impl StorageBackend,
+        acknowledged: Option<u64>,
+    ) -> Result<(Loaded, io::Result<Self>), Unopened> {
         // redb would take an empty file for a new database.
         if file.len().map_err(Unopened::Io)? == 0 {
             return Err(Unopened::Damaged("it is empty".to_owned()));
@@ -75,7 +85,18 @@ impl File {
             }
         }
         let index = loaded.index;
-        let writable = guarded.release().map(|()| Self { database, index });
+        if let Some(acknowledged) = acknowledged.filter(|acknowledged| *acknowledged > index) {
+            return Err(Unopened::Damaged(format!(
+                "its last complete commit is {index}, and {acknowledged} was acknowledged; if this is \
+                 an older copy that is to be used, remove {}",
+                Acknowledged::NAME
+            )));
+        }
+        let writable = guarded.release().map(|()| Self {
+            database,
+            index,
+            acknowledged: Acknowledged::default(),
+        });
         Ok((loaded, writable))
     }
 
@@ -84,6 +105,7 @@ impl File {
         let unfinished = unfinished(path);
         let database = Self::write_new(&unfinished, contents);
         let renamed = database.and_then(|database| {
+            Acknowledged::forget(path)?;
             std::fs::rename(&unfinished, path)?;
             sync_directory(path)?;
             Ok(database)
@@ -93,7 +115,15 @@ impl File {
             let _ = std::fs::remove_file(&unfinished);
         }
         let index = contents.index;
-        renamed.map(|database| Self { database, index })
+        renamed.map(|database| {
+            let acknowledged = Acknowledged::open(path);
+            acknowledged.note(index);
+            Self {
+                database,
+                index,
+                acknowledged,
+            }
+        })
     }
 
     fn write_new(path: &Path, contents: &Loaded) -> Result<Database, redb::Error> {
@@ -123,14 +153,15 @@ impl File {
 
     /// Stores a batch. After `Ok` it survives a power failure.
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<(), redb::Error> {
-        let mut txn = self.database.begin_write()?;
-        // With two phases, the newest version is never mistaken for one that was incomplete at a
-        // power failure. If it is damaged, opening fails, instead of silently losing acknowledged
-        // commits.
-        txn.set_two_phase_commit(true);
+        let txn = self.database.begin_write()?;
+        // In one phase: the checksums of the new version show whether it was complete at a power
+        // failure, so no second fsync is needed. That it was acknowledged is noted separately. The
+        // second phase would also protect from writers of values who can choose which sectors are on
+        // disk at the power failure, which no client can.
         write(&txn, batch)?;
         txn.commit()?;
         self.index = batch.index;
+        self.acknowledged.note(batch.index);
         Ok(())
     }
 

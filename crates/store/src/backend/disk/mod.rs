@@ -1,9 +1,10 @@
 //! Stores rows in a local file, for one server.
 //!
-//! A commit is one redb transaction in two phases, each with an fsync. After a failure (a full
+//! A commit is one redb transaction with one fsync. After a failure (a full
 //! disk) the file is closed, because the outcome of the commit is unknown. The next commit opens it
 //! again to determine the outcome.
 
+mod acknowledged;
 mod directory;
 mod file;
 mod guarded;

@@ -6,8 +6,9 @@ use std::path::Path;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::written;
+use super::{batch, written};
 use crate::backend::Loaded;
+use crate::backend::disk::acknowledged::Acknowledged;
 use crate::backend::disk::file::{File, Unopened};
 use crate::backend::disk::{Directory, Disk};
 use crate::open_error::OpenError;
@@ -15,6 +16,7 @@ use crate::open_error::OpenError;
 /// Opens a file with these bytes. `true` if it was refused and is unchanged.
 fn refused(path: &Path, bytes: &[u8], contents: &Loaded) -> bool {
     std::fs::write(path, bytes).unwrap();
+    Acknowledged::open(path).note(contents.index);
     // In test builds redb panics in some cases in which other builds return errors.
     let opened = catch_unwind(|| File::open(path).map(|(loaded, _)| loaded));
     match opened {
@@ -92,6 +94,23 @@ fn a_file_that_lost_its_end_or_its_beginning_is_refused() {
         assert!(refused(&path, &zeros, &contents));
         assert!(refused(&path, &vec![b'x'; 20_000], &contents));
     }
+}
+
+#[test]
+fn a_file_behind_the_last_acknowledged_commit_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, mut file, contents) = written(directory.path(), 2);
+    let older = std::fs::read(&path).unwrap();
+    file.commit(&batch(4, 5)).unwrap();
+    file.close().unwrap();
+    std::fs::write(&path, older).unwrap();
+    let Err(Unopened::Damaged(reason)) = File::open(&path).map(|_| ()) else {
+        panic!("it is opened");
+    };
+    assert!(reason.contains("3, and 4 was acknowledged"), "{reason}");
+    std::fs::remove_file(directory.path().join(Acknowledged::NAME)).unwrap();
+    let (loaded, _) = File::open(&path).unwrap();
+    assert_eq!(loaded, contents);
 }
 
 #[test]

@@ -120,7 +120,7 @@ proptest! {
         let start = std::fs::read(&path).unwrap();
 
         let recorder = Recorder::of(start.clone());
-        let (loaded, file) = File::read(recorder.clone()).unwrap();
+        let (loaded, file) = File::read(recorder.clone(), None).unwrap();
         let mut file = file.unwrap();
         let mut versions = vec![loaded];
         // The number of steps after which the commit of each version was acknowledged.
@@ -140,10 +140,38 @@ proptest! {
         for _ in 0..16 {
             let cut = random.random_range(0..=log.len());
             let bytes = image(&start, &log[..cut], &mut random);
-            let (found, _file) = File::read(Recorder::of(bytes)).unwrap();
             let known = acknowledged.iter().rposition(|steps| *steps <= cut).unwrap();
+            let noted = Some(versions[known].index);
+            let (found, _file) = File::read(Recorder::of(bytes), noted).unwrap();
             let possible = &versions[known..versions.len().min(known + 2)];
             prop_assert!(possible.contains(&found), "index {} after {cut} steps", found.index);
         }
     }
+}
+
+#[test]
+fn a_commit_waits_for_the_disk_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.redb");
+    drop(File::create(&path, &first()).unwrap().close());
+    let recorder = Recorder::of(std::fs::read(&path).unwrap());
+    let (_, file) = File::read(recorder.clone(), None).unwrap();
+    let mut file = file.unwrap();
+    // The file grows at first, and stays as it is.
+    for index in 2..20 {
+        file.commit(&batch(index, 1)).unwrap();
+    }
+    let syncs = || {
+        let recorded = recorder.0.lock().unwrap();
+        let syncs = recorded
+            .log
+            .iter()
+            .filter(|step| matches!(step, Step::Sync));
+        syncs.count()
+    };
+    let before = syncs();
+    for index in 20..30 {
+        file.commit(&batch(index, 1)).unwrap();
+    }
+    assert_eq!(syncs() - before, 10);
 }
