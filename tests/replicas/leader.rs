@@ -14,7 +14,7 @@ use legate_tests::mesh::MANAGEMENT;
 use tokio::time::{Instant, sleep};
 
 const STOP: Duration = Duration::from_secs(10);
-/// A lease expires after ten seconds. Its holder checks for expired tokens at once and every minute.
+/// A lease expires after three seconds. Its holder checks for expired tokens at once and every minute.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn start(etcd: &Cluster) -> Server {

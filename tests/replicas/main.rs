@@ -1,9 +1,21 @@
 //! Three servers with one etcd of three members, with sidecars and real Envoys: the effects of a
-//! lost server, a lost member and an outage of etcd.
+//! lost server, a lost member and an outage of etcd; and writers at all servers.
 
+#[path = "../benches/store/client.rs"]
+#[expect(dead_code, reason = "the bench of the store uses more of it")]
+mod client;
+#[path = "../benches/etcd/cluster.rs"]
+mod cluster;
 mod etcd;
 mod leader;
+#[path = "../benches/etcd/load.rs"]
+#[expect(dead_code, reason = "the bench of etcd uses more of it")]
+mod load;
+#[path = "../benches/store/process.rs"]
+#[expect(dead_code, reason = "the bench of the store uses more of it")]
+mod process;
 mod servers;
+mod writes;
 
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
 use serde_json::Value;

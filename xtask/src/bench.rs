@@ -27,10 +27,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
-    /// store, api; default: all of these. Or failover, as root and with etcd on PATH. Or kubernetes, with the
+    /// store, api, etcd; default: all of these. Or failover, as root and with etcd on PATH. Or kubernetes, with the
     /// requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
-        "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "failover", "kubernetes",
+        "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "etcd", "failover",
+        "kubernetes",
     ])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
@@ -42,6 +43,12 @@ pub(crate) struct Options {
     /// Deadline in seconds for a server to configure all of them
     #[arg(long, default_value_t = 300)]
     limit: u32,
+    /// Number of restarts of a server under full load, in the part etcd
+    #[arg(long, default_value_t = 100)]
+    etcd_restarts: u32,
+    /// Number of times the server that commits is killed, in the part etcd
+    #[arg(long, default_value_t = 50)]
+    etcd_kills: u32,
     /// Number of simulated pods in the cluster
     #[arg(long, default_value_t = 1000)]
     pods: u32,
@@ -61,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     if only == Some("failover") {
         return failover(workspace, options);
     }
-    if !matches!(only, Some("server" | "store" | "api")) {
+    if !matches!(only, Some("server" | "store" | "api" | "etcd")) {
         sidecar(workspace, options)?;
     }
     if matches!(only, None | Some("relay")) {
@@ -72,10 +79,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         server(workspace, options)?;
     }
     if matches!(only, None | Some("store")) {
-        whole_servers(workspace, "store")?;
+        whole_servers(workspace, "store", &[])?;
     }
     if matches!(only, None | Some("api")) {
-        whole_servers(workspace, "api")?;
+        whole_servers(workspace, "api", &[])?;
+    }
+    if matches!(only, None | Some("etcd")) {
+        let [restarts, kills] =
+            [options.etcd_restarts, options.etcd_kills].map(|count| count.to_string());
+        let arguments = ["--restarts", &restarts, "--kills", &kills];
+        whole_servers(workspace, "etcd", &arguments)?;
     }
     Ok(())
 }
@@ -134,13 +147,16 @@ fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut server)
 }
 
-/// The cost of a server's persistence, or the throughput of its HTTP API, compared with `consul` as above.
-fn whole_servers(workspace: &Workspace, bench: &str) -> anyhow::Result<()> {
+/// The cost of a server's persistence, or the throughput of its HTTP API, compared with `consul` as above, or
+/// several servers with one etcd.
+fn whole_servers(workspace: &Workspace, bench: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
     workspace::run(build.args(PROFILE))?;
     let mut command = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", bench]);
     command
         .args(PROFILE)
-        .env("LEGATE_BINARIES", workspace.target.join("quick-release"));
+        .env("LEGATE_BINARIES", workspace.target.join("quick-release"))
+        .arg("--")
+        .args(arguments);
     workspace::run(&mut command)
 }

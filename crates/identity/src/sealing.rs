@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -22,6 +23,15 @@ const VERSION: u8 = 1;
 #[derive(Clone)]
 pub struct SealingKey {
     shared: Arc<Shared>,
+}
+
+/// The length of derived keys.
+struct DerivedLen;
+
+impl KeyType for DerivedLen {
+    fn len(&self) -> usize {
+        KEY_LEN
+    }
 }
 
 struct Shared {
@@ -70,6 +80,21 @@ impl SealingKey {
     pub fn to_text(&self) -> String {
         let digits = self.shared.bytes.iter();
         digits.map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Derives a key for another purpose, from which this one cannot be computed (HKDF, RFC 5869).
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Seal`] never happens for a key of this length.
+    pub(crate) fn derive(&self, purpose: &[u8]) -> Result<[u8; KEY_LEN], IdentityError> {
+        let mut derived = [0; KEY_LEN];
+        let extracted = Salt::new(HKDF_SHA256, b"legate").extract(&self.shared.bytes);
+        let purposes = [purpose];
+        let expanded = extracted.expand(&purposes, DerivedLen);
+        let filled = expanded.and_then(|key| key.fill(&mut derived));
+        filled.map_err(|_| IdentityError::Seal)?;
+        Ok(derived)
     }
 
     /// Encrypts a value. `place` is where the value will be stored; it is authenticated, but not part

@@ -7,6 +7,7 @@ mod error;
 mod insecure;
 mod named;
 mod pem;
+mod shared_key;
 mod trust;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 pub use self::error::TlsError;
 use self::named::NamedVerifier;
 use self::pem::Source;
+pub use self::shared_key::{SharedKeyTls, shared_key};
 
 /// The ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";

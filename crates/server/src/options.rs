@@ -18,7 +18,7 @@ use legate_server::{
     TelemetryConfig,
 };
 
-use self::storage::{ETCD_PASSWORD, Storage};
+use self::storage::{Addresses, ETCD_PASSWORD, Storage};
 
 /// The variable with the initial management token's secret. Not a flag, because command lines are visible to
 /// all users of the machine.
@@ -264,7 +264,11 @@ impl Options {
             );
         }
         let connections = self.connections();
-        let store = self.storage.config(etcd_password)?;
+        let addresses = Addresses {
+            bind: self.bind,
+            advertise,
+        };
+        let store = self.storage.config(etcd_password, addresses)?;
         let tls_files = self.tls_cert.zip(self.tls_key);
         let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));
         Ok(ServerConfig {

@@ -2,16 +2,16 @@
 //!
 //! Each transaction runs on the state that the previous one left. Their changes are stored in one
 //! step, and only then are they answered. This includes transactions that were refused or changed
-//! nothing, because they have seen the others' changes. Changes that cannot be stored have no
-//! effect. [`crate::committer`] does the storing.
+//! nothing, if they have seen changes that are not stored yet. Changes that cannot be stored have
+//! no effect. [`crate::replicas::machine`] decides, and [`crate::committer`] does the storing.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::outcome::{Applied, Unavailable};
-use crate::reader::Tables;
 use crate::snapshot::Snapshot;
 use crate::state::{Changes, State};
 use crate::write::WriteTxn;
@@ -38,6 +38,20 @@ pub(crate) struct Queue {
 pub(crate) struct Restore {
     pub(crate) snapshot: Snapshot,
     pub(crate) answer: oneshot::Sender<Result<Applied, Unavailable>>,
+}
+
+impl Restore {
+    pub(crate) fn finish(self, result: Result<Applied, Unavailable>) {
+        // The caller may be gone.
+        drop(self.answer.send(result));
+    }
+}
+
+/// What is taken from the queue; the rest waits in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Takes {
+    pub(crate) jobs: bool,
+    pub(crate) restores: bool,
 }
 
 /// The next work of the committer.
@@ -71,15 +85,18 @@ impl Queue {
 }
 
 impl Waiting {
-    /// The next transactions, all that are waiting now, or a restore. `None` if all senders are
-    /// gone. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Option<Work> {
+    /// The next transactions, all that are waiting now, or a restore, as far as they are taken.
+    /// `None` if all senders are gone. Cancel-safe.
+    pub(crate) async fn next(&mut self, takes: Takes) -> Option<Work> {
         let mut jobs = Vec::new();
         tokio::select! {
-            received = self.jobs.recv_many(&mut jobs, GROUP) => {
+            received = self.jobs.recv_many(&mut jobs, GROUP), if takes.jobs => {
                 (received > 0).then_some(Work::Write(jobs))
             }
-            Some(restore) = self.restores.recv() => Some(Work::Restore(restore)),
+            Some(restore) = self.restores.recv(), if takes.restores => {
+                Some(Work::Restore(restore))
+            }
+            else => std::future::pending().await,
         }
     }
 
@@ -91,7 +108,7 @@ impl Waiting {
             job.done(Err(Unavailable::gone()));
         }
         while let Some(restore) = self.restores.recv().await {
-            drop(restore.answer.send(Err(Unavailable::gone())));
+            restore.finish(Err(Unavailable::gone()));
         }
     }
 }
@@ -150,51 +167,60 @@ where
     }
 }
 
+/// A transaction in the queue.
+pub(crate) struct Queued {
+    pub(crate) job: Box<dyn Attempt>,
+    /// When it arrived.
+    pub(crate) since: Instant,
+}
+
 /// The combined changes of some transactions.
 pub(crate) struct Group {
     pub(crate) state: State,
     pub(crate) changes: Changes,
-    ran: Vec<Ran>,
+    pub(crate) ran: Vec<Ran>,
 }
 
-struct Ran {
-    job: Box<dyn Attempt>,
-    applied: Applied,
-    /// Whether it ran on the state before the group, so that its result does not depend on the
-    /// group.
-    first: bool,
+/// A transaction that ran, and has not been answered.
+pub(crate) struct Ran {
+    pub(crate) queued: Queued,
+    pub(crate) applied: Applied,
 }
 
-impl Ran {
-    /// A transaction without changes that saw no unstored changes needs no storing.
-    fn needs_storing(&self) -> bool {
-        !self.first || self.applied.changed
-    }
+/// The room for a group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// The number of rows.
+    pub(crate) rows: usize,
+    /// Whether its first transaction may change more rows than that.
+    pub(crate) exceed: bool,
 }
 
 impl Group {
-    /// Runs transactions one after the other on a state, until together they change more than
-    /// `rows` rows. The remaining ones stay in `jobs`.
-    pub(crate) fn run(state: &State, jobs: &mut VecDeque<Box<dyn Attempt>>, rows: usize) -> Self {
+    /// Runs transactions one after the other on a state, until their rows exceed the room. The
+    /// remaining ones stay in `jobs`.
+    pub(crate) fn run(state: &State, jobs: &mut VecDeque<Queued>, room: Room) -> Self {
         let mut group = Self {
             state: state.clone(),
             changes: Changes::default(),
             ran: Vec::new(),
         };
-        while let Some(mut job) = jobs.pop_front() {
-            let first = group.changes.is_empty();
+        while let Some(mut queued) = jobs.pop_front() {
             let mut txn = WriteTxn::on(&group.state);
-            let run = catch_unwind(AssertUnwindSafe(|| job.run(&mut txn)));
+            let run = catch_unwind(AssertUnwindSafe(|| queued.job.run(&mut txn)));
             let (state, changes) = match run {
                 Ok(true) => txn.into_parts(),
                 Ok(false) => (group.state.clone(), Changes::default()),
                 Err(_) => {
-                    job.done(Err(Unavailable::new("the transaction panicked")));
+                    let panicked = Unavailable::new("the transaction panicked");
+                    queued.job.done(Err(panicked));
                     continue;
                 }
             };
-            if !first && group.changes.rows.len() + changes.rows.len() > rows {
-                jobs.push_front(job);
+            let may_exceed = room.exceed && group.changes.is_empty();
+            let rows = group.changes.rows.len() + changes.rows.len();
+            if !changes.is_empty() && !may_exceed && rows > room.rows {
+                jobs.push_front(queued);
                 break;
             }
             let applied = Applied {
@@ -205,42 +231,15 @@ impl Group {
                 group.state = state;
                 group.changes.extend(changes);
             }
-            group.ran.push(Ran {
-                job,
-                applied,
-                first,
-            });
+            group.ran.push(Ran { queued, applied });
         }
         group
     }
+}
 
-    /// Whether several transactions changed something, so that they can be stored in several steps.
-    pub(crate) fn can_be_divided(&self) -> bool {
-        self.ran.iter().filter(|ran| ran.applied.changed).count() > 1
-    }
-
-    /// The transactions, to be run again on a newer state.
-    pub(crate) fn into_jobs(self) -> impl DoubleEndedIterator<Item = Box<dyn Attempt>> {
-        self.ran.into_iter().map(|ran| ran.job)
-    }
-
-    /// Answers the transactions, and publishes the new state if it was stored.
-    pub(crate) fn finish(self, tables: &Tables, stored: Result<(), Unavailable>) {
-        let changes = !self.changes.is_empty();
-        if stored.is_ok() && changes {
-            tables.publish(self.state, &self.changes);
-        }
-        if changes {
-            let writes = self.ran.iter().filter(|ran| ran.needs_storing()).count();
-            tables.refusals.note(&stored, writes as u64);
-        }
-        for mut ran in self.ran {
-            let result = if ran.needs_storing() {
-                stored.clone()
-            } else {
-                Ok(())
-            };
-            ran.job.done(result.map(|()| ran.applied));
-        }
+impl Ran {
+    /// Answers it as stored or not.
+    pub(crate) fn done(mut self, stored: Result<(), Unavailable>) {
+        self.queued.job.done(stored.map(|()| self.applied));
     }
 }

@@ -1,51 +1,71 @@
 //! The committer: the only task that writes to a backend. It also follows the commits of other
-//! servers.
+//! servers, and drives the protocol between them ([`crate::replicas`]).
 //!
-//! It decides the order of operations. Transactions contain the logic, and the backend stores rows.
+//! It makes no decisions. Transactions contain the logic, the backend stores rows, and the machine
+//! decides what is stored when.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use legate_runtime::CancellationToken;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
-use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted};
-use crate::codec::{Codec, FORMAT, Header};
-use crate::commit::{Attempt, Group, Restore, Waiting, Work};
-use crate::key::Key;
+use crate::backend::etcd::Lead;
+use crate::backend::{Backend, Batch, Loaded, NotCommitted};
+use crate::codec::{FORMAT, Header};
+use crate::commit::{Takes, Waiting, Work};
 use crate::open_error::OpenError;
-use crate::origin::Origin;
-use crate::outcome::{Applied, Unavailable};
-use crate::reader::Tables;
-use crate::stored_tables::BadRow;
+use crate::outcome::Unavailable;
+use crate::replicas::Shared;
+use crate::replicas::links::LinkEvent;
+use crate::replicas::machine::{Action, Event, LinkId, Machine, Trouble, Unreadable};
+use crate::replicas::message::Message;
 use crate::upgrade::upgraded;
-use crate::write::replay;
 
-/// The maximum number of attempts of a group after conflicts, each on the new state.
+/// The maximum number of attempts to rewrite an older store after conflicts.
 const ATTEMPTS: usize = 100;
+/// The interval at which time limits are checked.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a stopping server waits for the outcome of its transactions at the leader.
+const UNDECIDED: Duration = Duration::from_secs(1);
 
 /// The state of the task.
 pub(crate) struct Committer<B> {
     pub(crate) backend: B,
-    pub(crate) codec: Codec,
-    /// The source of the rows, with their key.
-    pub(crate) origin: Origin,
-    /// The header that is stored with the rows.
-    pub(crate) header: Vec<u8>,
-    pub(crate) tables: Arc<Tables>,
+    pub(crate) machine: Machine,
 }
 
-/// Another server wrote data that this one cannot read: it must not continue with a partial state.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unreadable {
-    /// One row.
-    #[error(
-        "a row that another server stored cannot be read ({0}): is that server newer? Restart this \
-         one with the same version and key file"
-    )]
-    Row(#[from] BadRow),
-    /// Everything was replaced.
-    #[error("another server replaced the store: {0}")]
-    Header(#[from] OpenError),
+/// Where events come from.
+struct Inputs {
+    waiting: Waiting,
+    shared: Option<Shared>,
+    outboxes: HashMap<LinkId, mpsc::Sender<Message>>,
+    tick: Interval,
+    /// The connection to the leader at this address.
+    leader: Option<(String, LinkId)>,
+    /// Why a leader cannot be reached.
+    unreachable: Option<(String, String)>,
+    /// What the machine was told.
+    role: Option<Role>,
+    trouble: Option<Trouble>,
+    events: VecDeque<Event>,
+    /// All handles of the store were dropped.
+    ended: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Leads,
+    Follows(Option<LinkId>),
+}
+
+/// Work for the backend.
+enum Storing {
+    Batch(Arc<Batch>),
+    Everything(u64, Arc<Loaded>),
 }
 
 impl<B: Backend> Committer<B> {
@@ -53,27 +73,30 @@ impl<B: Backend> Committer<B> {
     pub(crate) async fn upgrade(&mut self) -> Result<(), OpenError> {
         let failed = |reason: String| OpenError::NotUpgraded { reason };
         let mut attempts = 0;
-        while self.origin.check(&self.header)? < FORMAT {
-            let state = self.tables.state();
+        while self.machine.origin.check(&self.machine.header)? < FORMAT {
+            let state = self.machine.tables.state();
             let (next, changes) = upgraded(&state);
-            let header = Header::new(&self.codec.key).map_err(|error| failed(error.to_string()))?;
+            let codec = &self.machine.codec;
+            let header = Header::new(&codec.key).map_err(|error| failed(error.to_string()))?;
             let contents = Loaded {
                 header: serde_json::to_vec(&header).map_err(|error| failed(error.to_string()))?,
                 index: next.index(),
-                rows: self.codec.encode_all(&next).map_err(not_upgraded)?,
+                rows: codec.encode_all(&next).map_err(not_upgraded)?,
             };
             let contents = Arc::new(contents);
             let replaced = self.backend.replace(state.index(), Arc::clone(&contents));
             match replaced.await {
                 Ok(()) => {
-                    self.header.clone_from(&contents.header);
-                    self.tables.publish(next, &changes);
+                    self.machine.header.clone_from(&contents.header);
+                    self.machine.tables.publish(next, &changes);
                 }
                 // Another server has written in the meantime, or has rewritten the store itself.
                 Err(NotCommitted::Lost) if attempts < ATTEMPTS => {
                     attempts += 1;
                     let change = self.backend.changed().await;
-                    self.follow(&change)
+                    let changed = Event::Changed(change, self.backend.last_commit());
+                    self.machine
+                        .handle(Instant::now(), changed)
                         .map_err(|error| failed(error.to_string()))?;
                 }
                 Err(error) => return Err(not_upgraded(why(error))),
@@ -85,158 +108,248 @@ impl<B: Backend> Committer<B> {
     /// Commits until the token is cancelled or all handles of the store are dropped.
     pub(crate) async fn run(
         mut self,
-        mut waiting: Waiting,
+        waiting: Waiting,
+        shared: Option<Shared>,
         token: CancellationToken,
     ) -> Result<(), Unreadable> {
-        let ended = self.serve(&mut waiting, &token).await;
-        waiting.refuse_all().await;
+        self.machine.starts_at(self.backend.last_commit());
+        let mut inputs = Inputs::new(waiting, shared);
+        let mut ended = self.serve(&mut inputs, &token).await;
+        if ended.is_ok() {
+            let settled = timeout(UNDECIDED, self.settle()).await;
+            ended = settled.unwrap_or(Ok(()));
+        }
+        self.machine.refuse_all();
+        inputs.waiting.refuse_all().await;
         self.backend.close().await;
         ended
     }
 
     async fn serve(
         &mut self,
-        waiting: &mut Waiting,
+        inputs: &mut Inputs,
         token: &CancellationToken,
     ) -> Result<(), Unreadable> {
+        inputs.observe();
         loop {
-            // Commits of other servers come first: without them, a commit would conflict anyway.
+            while let Some(event) = inputs.events.pop_front() {
+                self.machine.handle(Instant::now(), event)?;
+            }
+            if token.is_cancelled() || inputs.ended {
+                return Ok(());
+            }
+            if let Some(storing) = inputs.perform(&mut self.machine) {
+                self.store(storing, inputs).await?;
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = token.cancelled() => return Ok(()),
-                change = self.backend.changed() => self.follow(&change)?,
-                work = waiting.next() => match work {
-                    Some(Work::Write(jobs)) => self.write(jobs.into()).await?,
-                    Some(Work::Restore(restore)) => self.restore(restore).await?,
-                    None => return Ok(()),
-                },
+                change = self.backend.changed() => {
+                    let changed = Event::Changed(change, self.backend.last_commit());
+                    self.machine.handle(Instant::now(), changed)?;
+                }
+                () = inputs.next(self.machine.takes()) => {}
             }
         }
     }
 
-    /// Commits transactions, in as many steps as their rows need.
-    async fn write(&mut self, mut jobs: VecDeque<Box<dyn Attempt>>) -> Result<(), Unreadable> {
-        let mut attempts = 0;
-        let mut rows = self.backend.rows_at_once();
-        while !jobs.is_empty() {
-            let base = self.tables.state();
-            let group = Group::run(&base, &mut jobs, rows);
-            let stored = match self.batch(base.index(), &group) {
-                Ok(None) => Ok(()),
-                Ok(Some(batch)) => self.backend.commit(Arc::new(batch)).await,
-                Err(unavailable) => Err(NotCommitted::Unavailable(unavailable)),
-            };
-            attempts += 1;
-            let stored = match stored {
-                Err(NotCommitted::Lost) if attempts < ATTEMPTS => {
-                    let change = self.backend.changed().await;
-                    self.follow(&change)?;
-                    for job in group.into_jobs().rev() {
-                        jobs.push_front(job);
-                    }
-                    continue;
+    /// Stores something. Events are handled meanwhile.
+    async fn store(&mut self, storing: Storing, inputs: &mut Inputs) -> Result<(), Unreadable> {
+        let Self { backend, machine } = self;
+        let stored = {
+            let mut stored = pin!(async {
+                match storing {
+                    Storing::Batch(batch) => backend.commit(batch).await,
+                    Storing::Everything(base, contents) => backend.replace(base, contents).await,
                 }
-                Err(NotCommitted::TooLarge(_)) if group.can_be_divided() => {
-                    rows = group.changes.rows.len() / 2;
-                    for job in group.into_jobs().rev() {
-                        jobs.push_front(job);
-                    }
-                    continue;
+            });
+            loop {
+                tokio::select! {
+                    biased;
+                    stored = &mut stored => break stored,
+                    () = inputs.next(machine.takes()), if !inputs.ended => {}
                 }
-                stored => stored.map_err(why),
-            };
-            attempts = 0;
-            rows = self.backend.rows_at_once();
-            group.finish(&self.tables, stored);
-        }
-        Ok(())
-    }
-
-    /// The changed rows of a group in stored form.
-    fn batch(&self, base: u64, group: &Group) -> Result<Option<Batch>, Unavailable> {
-        if group.changes.is_empty() {
-            return Ok(None);
-        }
-        let mut rows = BTreeMap::new();
-        for key in group.changes.rows.keys() {
-            let row = group.state.get(key);
-            let value = row.map(|row| self.codec.encode(key, row)).transpose()?;
-            rows.insert(key.to_bytes(), value);
-        }
-        Ok(Some(Batch {
-            base,
-            index: group.state.index(),
-            rows,
-        }))
-    }
-
-    async fn restore(&mut self, restore: Restore) -> Result<(), Unreadable> {
-        let Restore { snapshot, answer } = restore;
-        let mut contents = Arc::new(Loaded {
-            header: Vec::new(),
-            index: 0,
-            rows: snapshot.stored,
-        });
-        for _ in 0..ATTEMPTS {
-            let state = self.tables.state();
-            let index = state.index().max(snapshot.index) + 1;
-            let filled = Arc::make_mut(&mut contents);
-            filled.index = index;
-            filled.header.clone_from(&self.header);
-            let replaced = self.backend.replace(state.index(), Arc::clone(&contents));
-            match replaced.await {
-                Ok(()) => {
-                    let (next, changes) = state.replaced(index, snapshot.rows);
-                    self.tables.publish(next, &changes);
-                    let applied = Applied {
-                        index,
-                        changed: true,
-                    };
-                    drop(answer.send(Ok(applied)));
-                    return Ok(());
+                while let Some(event) = inputs.events.pop_front() {
+                    machine.handle(Instant::now(), event)?;
                 }
-                Err(NotCommitted::Lost) => {
-                    let change = self.backend.changed().await;
-                    self.follow(&change)?;
-                }
-                Err(
-                    NotCommitted::Unavailable(unavailable) | NotCommitted::TooLarge(unavailable),
-                ) => {
-                    drop(answer.send(Err(unavailable)));
-                    return Ok(());
-                }
-            }
-        }
-        drop(answer.send(Err(why(NotCommitted::Lost))));
-        Ok(())
-    }
-
-    /// Applies a commit of another server.
-    fn follow(&mut self, change: &Change) -> Result<(), Unreadable> {
-        let state = self.tables.state();
-        let (next, changes) = match change {
-            Change::Batch(batch) => {
-                let rows = batch.rows.iter().map(|(key, value)| match value {
-                    Some(value) => {
-                        let (key, row) = self.codec.decode(Arc::clone(key), value)?;
-                        Ok((key, Some(row)))
-                    }
-                    None => Ok((Key::from_bytes(Arc::clone(key)), None)),
-                });
-                let rows: Vec<_> = rows.collect::<Result<_, BadRow>>()?;
-                replay(&state, batch.index, rows)
-            }
-            Change::Everything(loaded) => {
-                self.origin.check(&loaded.header)?;
-                let rows = loaded.rows.iter();
-                let rows = rows.map(|(key, value)| self.codec.decode(Arc::clone(key), value));
-                let rows: Vec<_> = rows.collect::<Result<_, BadRow>>()?;
-                self.header = loaded.header.clone();
-                state.replaced(loaded.index, rows)
+                // Nothing else is stored at the same time.
+                let _ = inputs.perform(machine);
             }
         };
-        self.tables.publish(next, &changes);
+        let stored = Event::Stored(stored, backend.last_commit());
+        machine.handle(Instant::now(), stored)
+    }
+
+    /// Waits until the outcome of all transactions is known.
+    async fn settle(&mut self) -> Result<(), Unreadable> {
+        while self.machine.is_undecided() {
+            let change = self.backend.changed().await;
+            let changed = Event::Changed(change, self.backend.last_commit());
+            self.machine.handle(Instant::now(), changed)?;
+        }
         Ok(())
+    }
+}
+
+impl Inputs {
+    fn new(waiting: Waiting, shared: Option<Shared>) -> Self {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            waiting,
+            shared,
+            outboxes: HashMap::new(),
+            tick,
+            leader: None,
+            unreachable: None,
+            role: None,
+            trouble: None,
+            events: VecDeque::new(),
+            ended: false,
+        }
+    }
+
+    /// Waits until there are events. Cancel-safe.
+    async fn next(&mut self, takes: Takes) {
+        let Some(shared) = &mut self.shared else {
+            let work = self.waiting.next(takes).await;
+            self.work(work);
+            return;
+        };
+        tokio::select! {
+            work = self.waiting.next(takes) => self.work(work),
+            Some(event) = shared.links.events.recv() => self.link(event),
+            Ok(()) = shared.lead.changed() => {}
+            Ok(()) = shared.health.changed() => {}
+            _ = self.tick.tick() => self.events.push_back(Event::Tick),
+        }
+        self.observe();
+    }
+
+    fn work(&mut self, work: Option<Work>) {
+        match work {
+            Some(Work::Write(jobs)) => self.events.push_back(Event::Jobs(jobs)),
+            Some(Work::Restore(restore)) => self.events.push_back(Event::Restore(restore)),
+            None => self.ended = true,
+        }
+    }
+
+    fn link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Joined(link, outbox) => {
+                self.outboxes.insert(link, outbox);
+                self.events.push_back(Event::Joined(link));
+            }
+            LinkEvent::Connected(address, link, outbox) => {
+                self.outboxes.insert(link, outbox);
+                self.leader = Some((address, link));
+                self.unreachable = None;
+            }
+            LinkEvent::Unreachable(address, reason) => {
+                self.unreachable = Some((address, reason));
+            }
+            LinkEvent::Received(link, message) => {
+                self.events.push_back(Event::Received(link, message));
+            }
+            LinkEvent::Left(link) => self.left(link),
+        }
+    }
+
+    fn left(&mut self, link: LinkId) {
+        self.outboxes.remove(&link);
+        self.leader.take_if(|(_, leader)| *leader == link);
+        self.events.push_back(Event::Left(link));
+    }
+
+    /// Tells the machine who leads, and why transactions wait, if that has changed.
+    fn observe(&mut self) {
+        let Some(shared) = &self.shared else {
+            return;
+        };
+        let now = Instant::now();
+        let lead = shared.lead.borrow().clone();
+        let role = match &lead {
+            Lead::Me(until) if now < *until => Role::Leads,
+            Lead::Other(address) => {
+                let leader = self.leader.as_ref();
+                let connected = leader.filter(|(connected, _)| connected == address);
+                Role::Follows(connected.map(|(_, link)| *link))
+            }
+            Lead::Me(_) | Lead::Nobody => Role::Follows(None),
+        };
+        if self.role != Some(role) {
+            self.role = Some(role);
+            self.events.push_back(match role {
+                Role::Leads => Event::Leads,
+                Role::Follows(link) => Event::Follows(link),
+            });
+        }
+        let away = shared.health.borrow().clone();
+        let waits = |reason: String| Trouble {
+            reason: reason.into(),
+            blind: false,
+            since: now,
+        };
+        let mut trouble = match (away, role, lead) {
+            (Some(away), ..) => Some(Trouble {
+                reason: format!(
+                    "etcd cannot store it ({}); reads still work; check its members, {}",
+                    away.reason, shared.members
+                )
+                .into(),
+                blind: true,
+                since: away.since,
+            }),
+            (None, Role::Follows(None), Lead::Other(address)) => Some(waits(format!(
+                "the server that leads, at {address}, cannot be reached{}; servers must reach \
+                 each other at their --server-port",
+                self.why_not(&address)
+            ))),
+            (None, Role::Follows(None), _) => Some(waits(
+                "no server leads; one is elected within seconds".to_owned(),
+            )),
+            (None, ..) => None,
+        };
+        if let (Some(new), Some(old)) = (&mut trouble, &self.trouble)
+            && new.blind == old.blind
+        {
+            new.since = old.since;
+        }
+        if self.trouble != trouble {
+            self.trouble.clone_from(&trouble);
+            self.events.push_back(Event::Trouble(trouble));
+        }
+    }
+
+    fn why_not(&self, address: &str) -> String {
+        match &self.unreachable {
+            Some((unreachable, reason)) if unreachable == address => format!(" ({reason})"),
+            _ => String::new(),
+        }
+    }
+
+    /// Sends messages. Returns what is to be stored.
+    fn perform(&mut self, machine: &mut Machine) -> Option<Storing> {
+        while let Some(action) = machine.next_action() {
+            match action {
+                Action::Send(link, message) => {
+                    let outbox = self.outboxes.get(&link);
+                    if outbox.is_some_and(|outbox| outbox.try_send(message).is_err()) {
+                        self.left(link);
+                    }
+                }
+                // Dropping the sender closes the connection.
+                Action::Close(link) => {
+                    self.outboxes.remove(&link);
+                }
+                Action::Commit(batch) => return Some(Storing::Batch(batch)),
+                Action::Replace(base, contents) => {
+                    return Some(Storing::Everything(base, contents));
+                }
+            }
+        }
+        None
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// time, such as removing expired data and renewing shared data.
 ///
 /// A store in memory or on disk has a single server, which is always the leader. Servers with etcd
-/// compete for a lease; another server takes over about ten seconds after the leader is gone.
+/// compete for a lease; another server takes over within five seconds after the leader is gone.
 /// Leadership avoids duplicate work, but is not a lock: invariants are checked in transactions.
 #[derive(Debug, Clone, Default)]
 pub struct Leadership {

@@ -40,6 +40,7 @@ mod refusals;
 mod registration;
 mod rejected;
 mod removals;
+mod replicas;
 mod row;
 mod rows;
 mod servers;

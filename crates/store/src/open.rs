@@ -15,6 +15,9 @@ use crate::committer::Committer;
 use crate::key_file;
 use crate::open_error::OpenError;
 use crate::origin::Origin;
+use crate::replicas::Shared;
+use crate::replicas::links::Listening;
+use crate::replicas::machine::Machine;
 use crate::state::State;
 use crate::store::Store;
 
@@ -52,7 +55,7 @@ impl Store {
             } => {
                 let opened = blocking(move || open_disk(&directory, key_file)).await;
                 let (disk, loaded, origin) = opened.unwrap_or_else(|| Err(panicked()))?;
-                Self::start(disk, loaded, origin, spawner).await
+                Self::start(disk, loaded, origin, None, spawner).await
             }
             StoreConfig::Etcd(config) => {
                 let path = config.key_file.clone();
@@ -65,13 +68,22 @@ impl Store {
                     etcd.close().await;
                     (etcd, loaded) = Etcd::open(&config, spawner).await?;
                 }
+                let listening = Listening::bind(config.listen, config.advertise).await?;
+                let lead = etcd.elect(listening.address.clone());
+                let shared = Shared {
+                    lead: lead.clone(),
+                    health: etcd.health(),
+                    members: etcd.members(),
+                    links: listening.start(&key, lead, spawner)?,
+                };
                 let leadership = etcd.leadership();
                 let origin = Origin {
                     store: etcd.name(),
                     key,
                     key_file: config.key_file,
                 };
-                let store = Self::start(etcd, loaded, origin, spawner).await?;
+                let started = Self::start(etcd, loaded, origin, Some(shared), spawner);
+                let store = started.await?;
                 Ok(store.led_by(leadership))
             }
         }
@@ -82,6 +94,7 @@ impl Store {
         mut backend: impl Backend,
         loaded: Option<Loaded>,
         origin: Origin,
+        shared: Option<Shared>,
         spawner: &Spawner,
     ) -> Result<Self, OpenError> {
         let loaded = match loaded {
@@ -97,16 +110,14 @@ impl Store {
         };
         let (queue, waiting) = Queue::new();
         let store = Self::committed_by(state, queue, codec.clone());
-        let mut committer = Committer {
-            backend,
-            codec,
-            origin,
-            header,
-            tables: Arc::clone(&store.inner.tables),
-        };
+        let rows = backend.rows_at_once();
+        let tables = Arc::clone(&store.inner.tables);
+        let limits = (rows, shared.is_some());
+        let machine = Machine::new((codec, origin), header, tables, limits);
+        let mut committer = Committer { backend, machine };
         committer.upgrade().await?;
         let token = spawner.token();
-        spawner.spawn("store", committer.run(waiting, token));
+        spawner.spawn("store", committer.run(waiting, shared, token));
         Ok(store)
     }
 }

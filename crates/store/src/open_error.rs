@@ -34,6 +34,14 @@ pub enum OpenError {
         /// The error of the system.
         source: io::Error,
     },
+    /// It cannot listen for other servers.
+    #[error("cannot listen at {at} for other servers: {source}; is --server-port in use?")]
+    Listen {
+        /// The address.
+        at: std::net::SocketAddr,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The stored data is corrupt.
     #[error(
         "{store} is damaged ({reason}) and was not changed: move it away, start the server with \

@@ -152,6 +152,7 @@ impl State {
                 format!("--etcd-prefix={prefix}"),
                 format!("--encryption-key-file={}", key_file.display()),
                 "--node-name=legate".to_owned(),
+                "--server-port=0".to_owned(),
             ],
         }
     }

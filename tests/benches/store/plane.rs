@@ -94,6 +94,7 @@ impl Plane {
                 arguments.push(format!("--etcd-endpoints={}", endpoints.join(",")));
                 arguments.push(format!("--encryption-key-file={}", key.display()));
                 arguments.push("--node-name=legate".to_owned());
+                arguments.push("--server-port=0".to_owned());
                 wait_for_etcd(&endpoints).await;
             }
             Kind::Consul { program: consul } => {

@@ -59,10 +59,15 @@ impl Process {
         }
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> i32 {
+        let id = self.child.as_ref().and_then(Child::id);
+        id.expect("it runs").try_into().expect("a process number")
+    }
+
     /// Resident memory in KiB.
     pub(crate) fn resident(&self) -> f64 {
-        let pid = self.child.as_ref().and_then(Child::id);
-        let pid = pid.expect("it runs").to_string();
+        let pid = self.id().to_string();
         let status = Path::new("/proc").join(pid).join("status");
         let status = fs::read_to_string(status).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,5 +1,6 @@
 //! The storage flags.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::bail;
@@ -58,10 +59,25 @@ pub(super) struct Storage {
     /// Prefix of all keys in etcd. Servers with the same prefix share a store.
     #[arg(long, value_name = "TEXT", default_value = "legate")]
     etcd_prefix: String,
+
+    /// Port at which servers that share etcd reach each other; 0 picks a free port. Consul's ports.server.
+    #[arg(long, value_name = "PORT", default_value_t = 8300)]
+    server_port: u16,
+}
+
+/// Where this server listens for others, and where they reach it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Addresses {
+    pub(super) bind: IpAddr,
+    pub(super) advertise: IpAddr,
 }
 
 impl Storage {
-    pub(super) fn config(self, etcd_password: Option<Secret>) -> anyhow::Result<StoreConfig> {
+    pub(super) fn config(
+        self,
+        etcd_password: Option<Secret>,
+        addresses: Addresses,
+    ) -> anyhow::Result<StoreConfig> {
         if self.in_memory {
             return Ok(StoreConfig::Memory);
         }
@@ -85,6 +101,8 @@ impl Storage {
             client_cert: self.etcd_cert_file.zip(self.etcd_key_file),
             user,
             prefix: self.etcd_prefix,
+            listen: (addresses.bind, self.server_port).into(),
+            advertise: Some(addresses.advertise),
             ..EtcdConfig::new(self.etcd_endpoints, key_file)
         }))
     }
@@ -92,8 +110,11 @@ impl Storage {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::Ipv4Addr;
+
     use clap::Parser;
+
+    use super::*;
 
     #[derive(Debug, Parser)]
     struct Program {
@@ -104,7 +125,13 @@ mod tests {
     fn config(flags: &[&str], password: Option<&str>) -> anyhow::Result<StoreConfig> {
         let flags = ["program"].iter().chain(flags);
         let program = Program::try_parse_from(flags)?;
-        program.storage.config(password.map(Secret::from))
+        let addresses = Addresses {
+            bind: Ipv4Addr::UNSPECIFIED.into(),
+            advertise: Ipv4Addr::new(10, 0, 0, 1).into(),
+        };
+        program
+            .storage
+            .config(password.map(Secret::from), addresses)
     }
 
     #[test]
@@ -133,6 +160,8 @@ mod tests {
         };
         assert_eq!(etcd.endpoints, ["https://a:2379", "https://b:2379"]);
         assert_eq!(etcd.prefix, "legate");
+        assert_eq!(etcd.listen, "0.0.0.0:8300".parse().unwrap());
+        assert_eq!(etcd.advertise, Some("10.0.0.1".parse().unwrap()));
         assert!(!format!("{etcd:?}").contains("secret"));
     }
 

@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::outcome::Unavailable;
 
 /// Keys of rows in stored form (`Key::to_bytes`).
@@ -44,11 +46,28 @@ pub(crate) struct Loaded {
 pub(crate) struct Batch {
     /// The index before the transactions.
     pub(crate) base: u64,
-    /// The index after them: `base` plus the number of transactions that changed something.
+    /// The index after them: `base` plus the number of transactions that changed something. `base`
+    /// if there are no rows.
     pub(crate) index: u64,
-    /// The changed rows with their new values; `None` removes a row. Not empty, and at most
-    /// [`Backend::rows_at_once`] rows unless a single transaction changes more.
-    pub(crate) rows: BTreeMap<KeyBytes, Option<Vec<u8>>>,
+    /// The changed rows with their new values. At most [`Backend::rows_at_once`] rows unless a
+    /// single transaction changes more. Only a batch that decides the outcome of earlier ones is
+    /// empty ([`crate::replicas`]).
+    pub(crate) rows: Rows,
+    /// By what servers recognise it.
+    pub(crate) commit: Commit,
+}
+
+/// Keys of rows with their new values; `None` removes a row.
+pub(crate) type Rows = BTreeMap<KeyBytes, Option<Vec<u8>>>;
+
+/// By what servers recognise a commit and the transactions in it. A backend for a single server
+/// need not store it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Commit {
+    /// Unique.
+    pub(crate) id: Uuid,
+    /// The turns of other servers whose transactions it contains ([`crate::replicas`]).
+    pub(crate) turns: Vec<Uuid>,
 }
 
 /// A commit that another committer made, or whose outcome was unknown.
@@ -110,6 +129,11 @@ pub(crate) trait Backend: Send + 'static {
     /// Pending while there is none. Cancel-safe: a change that was not returned is returned by the
     /// next call. Never fails: an unreachable backend is retried indefinitely, with backoff.
     fn changed(&mut self) -> impl Future<Output = Change> + Send;
+
+    /// The id of the last commit that the committer has: that it loaded, made itself or received.
+    fn last_commit(&self) -> Uuid {
+        Uuid::nil()
+    }
 
     /// Releases resources (locks, leases, connections), in bounded time.
     fn close(self) -> impl Future<Output = ()> + Send;

@@ -60,7 +60,7 @@ impl Place {
             key_file: "store.key".into(),
         };
         let scope = Scope::new("test");
-        let store = Store::start(access, loaded, origin, &scope.spawner()).await?;
+        let store = Store::start(access, loaded, origin, None, &scope.spawner()).await?;
         Ok(Opened { store, scope })
     }
 

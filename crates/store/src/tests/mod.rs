@@ -33,7 +33,7 @@ use crate::{
     Applied, Command, Deregistration, ReadTxn, Registration, Rejected, Store, Watch, WriteError,
 };
 
-fn node(name: &str) -> Node {
+pub(crate) fn node(name: &str) -> Node {
     Node {
         node: name.to_owned(),
         address: "10.0.0.1".to_owned(),
@@ -78,7 +78,11 @@ fn check(id: &str, service_id: &str) -> HealthCheck {
     }
 }
 
-fn register(node: Node, service: Option<ServiceInstance>, checks: Vec<HealthCheck>) -> Command {
+pub(crate) fn register(
+    node: Node,
+    service: Option<ServiceInstance>,
+    checks: Vec<HealthCheck>,
+) -> Command {
     Command::Register(Box::new(Registration {
         node,
         service,

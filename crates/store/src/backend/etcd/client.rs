@@ -25,8 +25,8 @@ use super::config::{EtcdConfig, Member};
 use super::dial;
 use crate::open_error::OpenError;
 
-/// The timeout of one call to one member.
-pub(super) const ATTEMPT: Duration = Duration::from_secs(2);
+/// The timeout of one call to one member, unless another one is set.
+const ATTEMPT: Duration = Duration::from_secs(2);
 /// The pause after a failure, to avoid a busy loop.
 const PAUSE: Duration = Duration::from_millis(50);
 /// etcd's responses have no limit; this is far above the limits of its requests.
@@ -58,6 +58,8 @@ impl Failed {
 #[derive(Clone)]
 pub(super) struct Client {
     shared: Arc<Shared>,
+    /// The timeout of one call to one member.
+    attempt: Duration,
 }
 
 struct Shared {
@@ -118,6 +120,7 @@ impl Connection {
 impl Client {
     pub(super) fn new(config: &EtcdConfig, spawner: Spawner) -> Result<Self, OpenError> {
         Ok(Self {
+            attempt: ATTEMPT,
             shared: Arc::new(Shared {
                 members: config.members()?,
                 tls: config.tls(),
@@ -130,6 +133,14 @@ impl Client {
                 failures: watch::Sender::new(0),
             }),
         })
+    }
+
+    /// The same with another timeout of one call to one member.
+    pub(super) fn with_attempts_of(&self, attempt: Duration) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            attempt,
+        }
     }
 
     /// Retries a call until a member answers or `deadline` is reached.
@@ -167,10 +178,10 @@ impl Client {
             number = connection.number;
             send(connection).await.map(Response::into_inner)
         };
-        let outcome = match timeout(ATTEMPT, made).await {
+        let outcome = match timeout(self.attempt, made).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(status)) => failed(&status),
-            Err(_) => Failed::Away(format!("no answer within {ATTEMPT:?}")),
+            Err(_) => Failed::Away(format!("no answer within {:?}", self.attempt)),
         };
         match outcome {
             Failed::Away(reason) => {

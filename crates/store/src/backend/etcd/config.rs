@@ -1,5 +1,6 @@
 //! The settings of a store in etcd.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use legate_identity::tls::ClientTls;
@@ -30,6 +31,12 @@ pub struct EtcdConfig {
     /// The file with the key that seals secrets: 32 bytes in hexadecimal or base64. All servers
     /// need the same key; it is never generated here.
     pub key_file: PathBuf,
+    /// Where this server listens for the other servers of the store; connections prove the key. Port
+    /// 0 picks a free port. The default is a free port of 127.0.0.1.
+    pub listen: SocketAddr,
+    /// The address at which the other servers reach this one, at the same port. Default: that of
+    /// `listen`.
+    pub advertise: Option<IpAddr>,
 }
 
 impl EtcdConfig {
@@ -42,6 +49,8 @@ impl EtcdConfig {
             user: None,
             prefix: PREFIX.to_owned(),
             key_file: key_file.into(),
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            advertise: None,
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use legate_runtime::{Backoff, BackoffPolicy};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tonic::{Status, Streaming};
 
@@ -29,12 +29,12 @@ const PAUSES: BackoffPolicy = BackoffPolicy {
 };
 
 /// Since when etcd has not answered, and why; `None` while it answers.
-pub(super) type Health = Option<Away>;
+pub(crate) type Health = Option<Away>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Away {
-    pub(super) since: Instant,
-    pub(super) reason: Arc<str>,
+pub(crate) struct Away {
+    pub(crate) since: Instant,
+    pub(crate) reason: Arc<str>,
 }
 
 /// A commit that was seen in etcd, from any server.
@@ -155,6 +155,8 @@ pub(super) struct Follower {
     pub(super) sent: i64,
     pub(super) seen: mpsc::Sender<Seen>,
     pub(super) health: watch::Sender<Health>,
+    /// Notified when the leader's key has changed.
+    pub(super) leader: Arc<Notify>,
 }
 
 /// An open watch.
@@ -271,6 +273,9 @@ impl Follower {
     /// Forwards the changes of a transaction.
     async fn take(&mut self, revision: Revision) -> Result<(), Failed> {
         let number = revision.revision;
+        if revision.leader {
+            self.leader.notify_one();
+        }
         // Included in an earlier full read.
         if number <= self.revision {
             return Ok(());
@@ -300,6 +305,7 @@ impl Follower {
             base: head.base,
             index: head.index,
             rows: rows.collect(),
+            commit: head.commit(),
         }));
         self.pass_on(number, head, change).await;
         self.revision = number;

@@ -1,10 +1,10 @@
 //! The layout of the store in etcd. Pure: values in, values out.
 //!
 //! ```text
-//! legate/head                          JSON: index, generation, ...; written by every commit
+//! legate/committer                     JSON: the address of the server that leads, with its lease
 //! legate/data/<generation>/header      written when the generation is created
 //! legate/data/<generation>/rows/<key>  one for each row
-//! legate/leader                        the leader, with its lease
+//! legate/head                          JSON: index, generation, ...; written by every commit
 //! ```
 //!
 //! Only the generation that the head names is valid. To replace everything, a new generation is
@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use super::api::event::EventType;
@@ -20,7 +21,7 @@ use super::api::request_op::Request;
 use super::api::{
     Compare, DeleteRangeRequest, Event, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
-use crate::backend::KeyBytes;
+use crate::backend::{Commit, KeyBytes};
 
 /// etcd's default limit of operations per transaction (`--max-txn-ops`).
 const OPERATIONS: usize = 128;
@@ -45,6 +46,27 @@ pub(super) struct Head {
     pub(super) generation: String,
     /// A unique id of the commit, by which its server recognizes it.
     pub(super) commit: String,
+    /// The turns of other servers in it ([`Commit::turns`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) turns: Vec<String>,
+}
+
+impl Head {
+    /// The ids in it. Only another program writes something else than UUIDs.
+    pub(super) fn commit(&self) -> Commit {
+        let id = |text: &String| text.parse().unwrap_or(Uuid::nil());
+        Commit {
+            id: id(&self.commit),
+            turns: self.turns.iter().map(id).collect(),
+        }
+    }
+}
+
+/// The server that leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Leader {
+    /// Where other servers reach it: `address:port`.
+    pub(super) address: String,
 }
 
 /// The changes of one transaction.
@@ -55,6 +77,8 @@ pub(super) struct Revision {
     pub(super) head: Option<WrittenHead>,
     /// Keys below `data/` with their new values.
     pub(super) data: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Whether the leader's key was written or removed.
+    pub(super) leader: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +107,7 @@ impl Layout {
     }
 
     pub(super) fn leader(&self) -> Vec<u8> {
-        format!("{}/leader", self.prefix).into_bytes()
+        format!("{}/committer", self.prefix).into_bytes()
     }
 
     fn data(&self) -> Vec<u8> {
@@ -108,9 +132,9 @@ impl Layout {
         key.strip_prefix(b"rows/").map(Arc::from)
     }
 
-    /// The watched range: `data/` and `head`, which are adjacent in key order.
+    /// The watched range: `committer`, `data/` and `head`, which are adjacent in key order.
     pub(super) fn watched(&self) -> (Vec<u8>, Vec<u8>) {
-        (self.data(), [self.head(), vec![0]].concat())
+        (self.leader(), [self.head(), vec![0]].concat())
     }
 
     /// One page of a generation: its header and rows.
@@ -196,7 +220,7 @@ impl Layout {
 
     /// Groups the events of a watch, which are ordered by revision.
     pub(super) fn revisions(&self, events: Vec<Event>) -> Vec<Revision> {
-        let head = self.head();
+        let (head, leader) = (self.head(), self.leader());
         let mut revisions: Vec<Revision> = Vec::new();
         for event in events {
             let removed = event.r#type() == EventType::Delete;
@@ -209,12 +233,15 @@ impl Layout {
                     revision: kv.mod_revision,
                     head: None,
                     data: Vec::new(),
+                    leader: false,
                 });
             }
             let Some(revision) = revisions.last_mut() else {
                 continue;
             };
-            if kv.key != head {
+            if kv.key == leader {
+                revision.leader = true;
+            } else if kv.key != head {
                 revision.data.push((kv.key, (!removed).then_some(kv.value)));
             } else if removed {
                 revision.head = Some(WrittenHead::Removed);

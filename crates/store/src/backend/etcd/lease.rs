@@ -1,38 +1,66 @@
-//! Leader election: the lease of the one server that runs the tasks of the leader.
+//! The election: the lease of the server that leads, which commits and runs the tasks of the leader.
 //!
-//! Each server has a lease in etcd and tries to create the leader's key with it. If the leader does
-//! not renew its lease, etcd removes the key, and another server creates it.
+//! Each server has a lease in etcd. The leader's key belongs to the lease of one of them. If that
+//! server does not renew its lease, etcd removes the key, and another server creates it.
+//!
+//! The lease only decides who should commit. That a former leader cannot is ensured by the head,
+//! which every commit is guarded by.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
 use legate_runtime::CancellationToken;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
 use tonic::Status;
 
 use super::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use super::api::request_op::Request;
-use super::api::response_op::Response;
 use super::api::{
-    Compare, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest,
+    Compare, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest,
     RangeRequest, RequestOp, TxnRequest,
 };
 use super::client::{Client, Failed};
-use super::layout::Layout;
+use super::follow::{Health, mark_away};
+use super::layout::{Layout, Leader};
 use crate::leadership::Leadership;
 
-/// The TTL of a lease.
-pub(super) const TTL: Duration = Duration::from_secs(10);
+/// The TTL of a lease. etcd notices the end within another half second.
+pub(super) const TTL: Duration = Duration::from_secs(3);
 /// The interval between renewals.
-const RENEW: Duration = Duration::from_secs(3);
+const RENEW: Duration = Duration::from_secs(1);
+/// The timeout of one call to one member: a renewal can be repeated at another member before the
+/// lease expires.
+pub(super) const ATTEMPT: Duration = Duration::from_secs(1);
+/// The timeout of all calls of a renewal.
+const ROUND: Duration = Duration::from_millis(2500);
 /// The timeout for revoking the lease when the server stops.
 const RELEASE: Duration = Duration::from_secs(1);
+/// The number of attempts to create the leader's key in one round.
+const CONTESTS: usize = 3;
+
+/// Who leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lead {
+    Nobody,
+    /// This server, until this time.
+    Me(Instant),
+    /// The server that others reach at this address.
+    Other(String),
+}
 
 /// The task that holds the lease.
 pub(super) struct Lease {
     pub(super) client: Client,
     pub(super) layout: Layout,
+    /// Where other servers reach this one.
+    pub(super) address: String,
     pub(super) leadership: Leadership,
+    pub(super) lead: watch::Sender<Lead>,
+    /// The leader's key has changed.
+    pub(super) changed: Arc<Notify>,
+    pub(super) health: watch::Sender<Health>,
     /// The id of the lease in etcd, `None` while there is none.
     pub(super) id: Option<i64>,
 }
@@ -41,39 +69,70 @@ impl Lease {
     /// Renews the lease until the token is cancelled, then revokes it.
     pub(super) async fn run(mut self, token: CancellationToken) {
         let mut warned = false;
+        let mut failures = 0;
         loop {
-            let round = token.run_until_cancelled(self.round()).await;
+            let asked = Instant::now();
+            let round = token.run_until_cancelled(self.round(asked)).await;
             match round {
                 None => break,
-                Some(Ok(())) => warned = false,
-                // The follower reports that etcd is away.
-                Some(Err(Failed::Refused(reason))) if !warned => {
-                    warned = true;
-                    tracing::warn!(reason, "the lease in etcd cannot be held");
+                Some(Ok(())) => (warned, failures) = (false, 0),
+                Some(Err(failed)) => {
+                    self.missed();
+                    failures += 1;
+                    match failed {
+                        Failed::Refused(reason) if !warned => {
+                            warned = true;
+                            tracing::warn!(reason, "the lease in etcd cannot be held");
+                        }
+                        Failed::Away(reason) if failures > 1 => {
+                            mark_away(&self.health, asked, &reason);
+                        }
+                        _ => {}
+                    }
                 }
-                Some(Err(_)) => {}
             }
-            if token.run_until_cancelled(sleep(RENEW)).await.is_none() {
+            let pause = timeout(RENEW, self.changed.notified());
+            if token.run_until_cancelled(pause).await.is_none() {
                 break;
             }
         }
         self.leadership.hold_until(None);
+        self.tell(Lead::Nobody);
         self.release().await;
     }
 
-    async fn round(&mut self) -> Result<(), Failed> {
-        let asked = Instant::now();
+    /// The lease was not renewed.
+    fn missed(&self) {
+        let over = |lead: &Lead| matches!(lead, Lead::Me(until) if *until <= Instant::now());
+        if over(&self.lead.borrow()) {
+            self.tell(Lead::Nobody);
+        }
+    }
+
+    fn tell(&self, news: Lead) {
+        self.lead.send_if_modified(|lead| {
+            let changed = *lead != news;
+            *lead = news;
+            changed
+        });
+    }
+
+    async fn round(&mut self, asked: Instant) -> Result<(), Failed> {
+        let deadline = asked + ROUND;
         let id = match self.id {
-            Some(id) if self.renew(asked + RENEW, id).await? => id,
+            Some(id) if self.renew(deadline, id).await? => id,
             _ => {
                 self.id = None;
-                self.grant(asked + RENEW).await?
+                self.grant(deadline).await?
             }
         };
         self.id = Some(id);
-        let led = self.lead(asked + RENEW, id).await?;
-        // etcd starts the TTL when it receives the request, which is later.
-        self.leadership.hold_until(led.then(|| asked + TTL));
+        let lead = self.contest(deadline, id, asked).await?;
+        self.leadership.hold_until(match lead {
+            Lead::Me(until) => Some(until),
+            _ => None,
+        });
+        self.tell(lead);
         Ok(())
     }
 
@@ -100,38 +159,64 @@ impl Lease {
         Ok(renewed.await?.ttl > 0)
     }
 
-    /// Creates the leader's key unless it exists. Returns whether it belongs to this server.
-    async fn lead(&self, deadline: Instant, id: i64) -> Result<bool, Failed> {
+    /// Creates the leader's key unless it exists. Returns who leads.
+    async fn contest(&self, deadline: Instant, id: i64, asked: Instant) -> Result<Lead, Failed> {
+        for _ in 0..CONTESTS {
+            let request = RangeRequest {
+                key: self.layout.leader(),
+                ..RangeRequest::default()
+            };
+            let answer = self.client.range(deadline, request).await?;
+            let existing = answer.kvs.into_iter().next();
+            // The leader with the address of this server is its predecessor, which has ended,
+            // because this server listens there.
+            let replaced = match existing {
+                // etcd starts the TTL when it receives the request, which is later.
+                Some(kv) if kv.lease == id => return Ok(Lead::Me(asked + TTL)),
+                Some(kv) => match serde_json::from_slice::<Leader>(&kv.value) {
+                    Ok(leader) if leader.address != self.address => {
+                        return Ok(Lead::Other(leader.address));
+                    }
+                    _ => Some(kv),
+                },
+                None => None,
+            };
+            self.create(deadline, id, replaced.as_ref()).await?;
+        }
+        Ok(Lead::Nobody)
+    }
+
+    /// Creates the leader's key, or replaces it at this revision. The caller reads the outcome.
+    async fn create(
+        &self,
+        deadline: Instant,
+        id: i64,
+        replaced: Option<&KeyValue>,
+    ) -> Result<(), Failed> {
         let key = self.layout.leader();
-        let operation = |request| RequestOp {
-            request: Some(request),
+        let leader = Leader {
+            address: self.address.clone(),
         };
+        let put = PutRequest {
+            key: key.clone(),
+            // A struct of strings always serializes.
+            value: serde_json::to_vec(&leader).unwrap_or_default(),
+            lease: id,
+        };
+        let revision = replaced.map_or(0, |kv| kv.mod_revision);
         let request = TxnRequest {
             compare: vec![Compare {
                 result: CompareResult::Equal.into(),
-                target: CompareTarget::Create.into(),
-                key: key.clone(),
-                target_union: Some(TargetUnion::CreateRevision(0)),
-            }],
-            success: vec![operation(Request::RequestPut(PutRequest {
-                key: key.clone(),
-                value: id.to_string().into_bytes(),
-                lease: id,
-            }))],
-            failure: vec![operation(Request::RequestRange(RangeRequest {
+                target: CompareTarget::Mod.into(),
                 key,
-                ..RangeRequest::default()
-            }))],
+                target_union: Some(TargetUnion::ModRevision(revision)),
+            }],
+            success: vec![RequestOp {
+                request: Some(Request::RequestPut(put)),
+            }],
+            failure: Vec::new(),
         };
-        let answer = self.client.txn(deadline, &mut 0, &request).await?;
-        let leader = answer
-            .responses
-            .into_iter()
-            .find_map(|op| match op.response {
-                Some(Response::ResponseRange(range)) => range.kvs.into_iter().next(),
-                None => None,
-            });
-        Ok(answer.succeeded || leader.is_some_and(|leader| leader.lease == id))
+        self.client.txn(deadline, &mut 0, &request).await.map(drop)
     }
 
     async fn release(&self) {

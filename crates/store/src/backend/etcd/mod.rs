@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_runtime::{CancellationToken, Scope, Spawner, StopError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
@@ -39,8 +39,10 @@ use crate::open_error::OpenError;
 use crate::outcome::Unavailable;
 use client::{Client, Failed};
 pub use config::EtcdConfig;
-use follow::{Follower, Health, Seen, mark_away, read};
+pub(crate) use follow::Health;
+use follow::{Follower, Seen, mark_away, read};
 use layout::{Head, Layout, MOST_ROWS, ROWS};
+pub(crate) use lease::Lead;
 use lease::Lease;
 
 /// The timeout of a write with all attempts: three members that hang one after the other.
@@ -64,6 +66,8 @@ pub(crate) struct Etcd {
     found: VecDeque<Change>,
     health: watch::Sender<Health>,
     leadership: Leadership,
+    /// Notified when the leader's key has changed.
+    leader: Arc<Notify>,
     /// Cancelled to revoke the lease.
     lease: CancellationToken,
     scope: Scope,
@@ -75,6 +79,7 @@ struct Known {
     revision: i64,
     index: u64,
     generation: String,
+    commit: Uuid,
 }
 
 impl Etcd {
@@ -100,10 +105,14 @@ impl Etcd {
             generation: stored
                 .as_ref()
                 .map_or_else(String::new, |read| read.head.generation.clone()),
+            commit: stored
+                .as_ref()
+                .map_or(Uuid::nil(), |read| read.head.commit().id),
         };
         let (sender, seen) = mpsc::channel(AHEAD);
         let (health, _) = watch::channel(None);
         let leadership = Leadership::leased();
+        let leader = Arc::new(Notify::new());
         let follower = Follower {
             client: client.clone(),
             layout: layout.clone(),
@@ -112,21 +121,11 @@ impl Etcd {
             head: stored.as_ref().map(|read| read.head.clone()),
             seen: sender,
             health: health.clone(),
-        };
-        let lease = Lease {
-            client: client.clone(),
-            layout: layout.clone(),
-            leadership: leadership.clone(),
-            id: None,
+            leader: Arc::clone(&leader),
         };
         let (token, released) = (scope.token(), scope.token().child_token());
-        let given_back = released.clone();
         scope.spawn("watch of etcd", async move {
             token.run_until_cancelled(follower.run()).await;
-            Ok::<_, Infallible>(())
-        });
-        scope.spawn("lease in etcd", async move {
-            lease.run(given_back).await;
             Ok::<_, Infallible>(())
         });
         let etcd = Self {
@@ -138,6 +137,7 @@ impl Etcd {
             found: VecDeque::new(),
             health,
             leadership,
+            leader,
             lease: released,
             scope,
         };
@@ -157,6 +157,37 @@ impl Etcd {
         self.leadership.clone()
     }
 
+    /// Takes part in the election. Other servers reach this one at `address`.
+    pub(crate) fn elect(&self, address: String) -> watch::Receiver<Lead> {
+        let (lead, leads) = watch::channel(Lead::Nobody);
+        let lease = Lease {
+            client: self.client.with_attempts_of(lease::ATTEMPT),
+            layout: self.layout.clone(),
+            address,
+            leadership: self.leadership.clone(),
+            lead,
+            changed: Arc::clone(&self.leader),
+            health: self.health.clone(),
+            id: None,
+        };
+        let released = self.lease.clone();
+        self.scope.spawn("lease in etcd", async move {
+            lease.run(released).await;
+            Ok::<_, Infallible>(())
+        });
+        leads
+    }
+
+    /// Whether etcd answers.
+    pub(crate) fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// The members, for errors.
+    pub(crate) fn members(&self) -> Arc<str> {
+        self.members.as_str().into()
+    }
+
     /// The next commit after the known ones. Cancel-safe.
     async fn next(&mut self) -> Seen {
         loop {
@@ -166,6 +197,7 @@ impl Etcd {
                         revision: seen.revision,
                         index: seen.head.index,
                         generation: seen.head.generation.clone(),
+                        commit: seen.head.commit().id,
                     };
                     return seen;
                 }
@@ -223,6 +255,7 @@ impl Etcd {
             self.known = Known {
                 revision: answer.header.unwrap_or_default().revision,
                 index: head.index,
+                commit: head.commit().id,
                 generation: head.generation,
             };
             return Ok(());
@@ -314,7 +347,8 @@ impl Backend for Etcd {
             index: batch.index,
             base: batch.base,
             generation: self.known.generation.clone(),
-            commit: Uuid::new_v4().to_string(),
+            commit: batch.commit.id.to_string(),
+            turns: batch.commit.turns.iter().map(Uuid::to_string).collect(),
         };
         let request = self.layout.commit(self.known.revision, &head, &batch.rows);
         let Some(request) = request else {
@@ -337,6 +371,7 @@ impl Backend for Etcd {
                     base,
                     generation: generation.clone(),
                     commit: Uuid::new_v4().to_string(),
+                    turns: Vec::new(),
                 };
                 let request = self.layout.switch(self.known.revision, &head);
                 self.make(Instant::now() + WRITE, head, &request).await
@@ -357,6 +392,10 @@ impl Backend for Etcd {
             Some(change) => change,
             None => self.next().await.change,
         }
+    }
+
+    fn last_commit(&self) -> Uuid {
+        self.known.commit
     }
 
     async fn close(self) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,11 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use super::cluster::{Cluster, PATIENCE, Server};
 use super::sharing::{agree, count, counted};
 use crate::WriteError;
 use crate::backend::etcd::Etcd;
+use crate::backend::{Backend, Batch, Change, Commit};
 use crate::tests::rows;
 
 /// The maximum duration of a write while etcd hangs.
@@ -131,28 +134,45 @@ async fn compacted_history_is_read_again() {
 #[tokio::test]
 async fn a_commit_with_a_lost_response_is_made_once() {
     let cluster = Cluster::start(3).await;
+    cluster.server(1).await.stop().await;
     let scope = Scope::new("one way");
     let answers = watch::Sender::new(true);
     let address = one_way(cluster.members[0].client, &answers, &scope).await;
     let mut config = cluster.config();
     config.endpoints[0] = format!("http://{address}");
-    let other = cluster.server(1).await;
-    for round in 1..4 {
-        let server = Server::open(config.clone()).await.unwrap();
+    let spawner = scope.spawner();
+    let (mut cut_off, loaded) = Etcd::open(&config, &spawner).await.unwrap();
+    let config = cluster.config();
+    let (mut other, _) = Etcd::open(&config, &spawner).await.unwrap();
+    let mut index = loaded.unwrap().index;
+    let batch = |base: u64| {
+        let value = base.to_string().into_bytes();
+        Arc::new(Batch {
+            base,
+            index: base + 1,
+            rows: [(Arc::from(&b"key"[..]), Some(value))].into(),
+            commit: Commit {
+                id: Uuid::new_v4(),
+                turns: Vec::new(),
+            },
+        })
+    };
+    for _ in 0..3 {
         answers.send_replace(false);
+        let (lost, next) = (batch(index), batch(index + 1));
         let also = async {
             // Committed after the lost commit, before that is retried.
-            other.reaches(server.store.state().index() + 1).await;
-            count(&other, "n").await.unwrap();
+            assert_eq!(other.changed().await, Change::Batch(Arc::clone(&lost)));
+            other.commit(Arc::clone(&next)).await
         };
-        let (written, ()) = futures_util::join!(count(&server, "n"), also);
-        written.unwrap();
+        let (stored, also) = futures_util::join!(cut_off.commit(Arc::clone(&lost)), also);
+        assert_eq!((stored, also), (Ok(()), Ok(())));
         answers.send_replace(true);
-        assert_eq!(counted(&other, "n"), 2 * round);
-        server.reaches(other.store.state().index()).await;
-        assert_eq!(rows(&server.store), rows(&other.store));
-        server.stop().await;
+        assert_eq!(cut_off.changed().await, Change::Batch(next));
+        index += 2;
     }
+    cut_off.close().await;
+    other.close().await;
     scope.stop(PATIENCE).await.unwrap();
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::file::File;
-use crate::backend::{Batch, KeyBytes, Loaded};
+use crate::backend::{Batch, Commit, KeyBytes, Loaded};
 
 fn key(number: u32) -> KeyBytes {
     format!("key {number:04}").into_bytes().into()
@@ -27,6 +27,7 @@ fn batch(index: u64, rows: u32) -> Batch {
         base: index - 1,
         index,
         rows: changed.collect(),
+        commit: Commit::default(),
     }
 }
 
