@@ -1,9 +1,15 @@
 //! No Envoy is left behind, and its exit is reported with the reason.
 
+use std::process::Command;
+use std::time::Duration;
+
+use legate_testkit::envoy::workspace_binary;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::{API, WEB};
 
@@ -153,6 +159,45 @@ async fn the_grace_period_ends_early_only_if_configured() {
     web.signal(Signal::SIGTERM);
     let status = web.exit().await;
     assert_eq!(status.code(), Some(0), "{}", web.log());
+    assert!(api.stop().await.success());
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_native_sidecar_of_a_job_ends_within_a_second() {
+    const JOBS: [&str; 3] = ["job-1", "job-2", "job-3"];
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.intend("web", "api", "allow").await;
+    let mut api = mesh.add(&API).await;
+    let mut took = Vec::new();
+    for instance in JOBS {
+        mesh.register(&ServiceSpec { instance, ..WEB }).await;
+        // As injected into pods.
+        let flags = mesh
+            .flags(instance)
+            .with("shutdown-drain-listeners", "true")
+            .with("shutdown-end-when-idle", "true")
+            .with("shutdown-grace-period-seconds", "20");
+        let mut job = mesh.sidecar(instance, &flags);
+        job.ready().await;
+        mesh.settle(instance, 200).await;
+        let call = TcpStream::connect(mesh.upstream(instance, 0)).await;
+
+        // The application ends; the kubelet calls the hook, and then sends the signal.
+        let ended = Instant::now();
+        drop(call.expect("Envoy listens"));
+        let mut hook = Command::new(workspace_binary("legate-dataplane"));
+        hook.arg("-drain=1s");
+        hook.arg(format!("-graceful-addr={}", job.address));
+        let hook = hook.status().expect("the hook can be started");
+        assert!(hook.success(), "{hook}: {}", job.log());
+        let status = job.stop().await;
+        took.push(ended.elapsed());
+        assert_eq!(status.code(), Some(0), "{}", job.log());
+    }
+    // One of them may be slow because of other tests.
+    let fastest = took.iter().min().expect("there were some");
+    assert!(*fastest < Duration::from_secs(1), "{took:?}");
     assert!(api.stop().await.success());
     mesh.stop().await;
 }

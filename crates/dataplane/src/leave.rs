@@ -1,11 +1,13 @@
 //! Prepares a pod for its end: asks clients of inbound connections to close them and, after a
 //! while, refuses new ones, so that callers turn to other pods. Outbound connections are not
-//! touched and no process ends; a later signal does that.
+//! touched and no process ends; a later signal does that, and then need not wait for callers to learn
+//! about it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use legate_envoy::admin::{AdminClient, AdminError};
+use legate_envoy::supervision::{EnvoyConfig, Handle};
 use legate_runtime::Spawner;
 use tokio::sync::Mutex;
 
@@ -16,6 +18,8 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct Drainer {
     admin: AdminClient,
+    /// The supervisor, which is told about a drain.
+    envoy: Handle<EnvoyConfig>,
     spawner: Spawner,
     /// Locked while a previous request still accepts connections.
     accepting: Arc<Mutex<()>>,
@@ -23,9 +27,10 @@ pub struct Drainer {
 
 impl Drainer {
     /// Drains through this admin interface. Delayed steps run in the scope of `spawner`.
-    pub fn new(admin: AdminClient, spawner: Spawner) -> Drainer {
+    pub fn new(admin: AdminClient, envoy: Handle<EnvoyConfig>, spawner: Spawner) -> Drainer {
         Drainer {
             admin,
+            envoy,
             spawner,
             accepting: Arc::default(),
         }
@@ -43,6 +48,7 @@ impl Drainer {
         };
         tracing::info!(?accept, "draining inbound connections");
         self.admin.drain_listeners().await?;
+        self.envoy.drained();
         if accept.is_zero() {
             return self.admin.close_inbound_listeners().await;
         }

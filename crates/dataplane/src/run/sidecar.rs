@@ -91,7 +91,7 @@ impl Sidecar {
             &spawner,
         );
         let admin = AdminClient::new(process.settings.envoy.admin);
-        let drainer = Drainer::new(admin, spawner);
+        let drainer = Drainer::new(admin, handle.clone(), spawner);
         process.serve_lifecycle(
             self.lifecycle,
             process.status(Some(relay), Some(handle.watch())),

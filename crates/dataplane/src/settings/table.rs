@@ -298,7 +298,7 @@ settings! {
     /// How many seconds Envoy keeps serving after a stop was requested
     ShutdownGracePeriod: Int { flag: "shutdown-grace-period-seconds", env: "DP_SHUTDOWN_GRACE_PERIOD_SECONDS", file: "envoy.shutdownGracePeriodSeconds", default: "0" }
 
-    /// End the shutdown grace period early, after 5 s at least, as soon as Envoy has no
+    /// End the shutdown grace period early, after 5 s at least or at once after -drain, as soon as Envoy has no
     /// connections; for a sidecar that stops after its application, such as a native sidecar of
     /// Kubernetes; needs -shutdown-drain-listeners
     ShutdownEndWhenIdle: Bool { flag: "shutdown-end-when-idle", env: "DP_SHUTDOWN_END_WHEN_IDLE", file: "envoy.shutdownEndWhenIdle", default: "false" }

@@ -12,7 +12,7 @@ use legate_dataplane::signals::{self, Signals, Urgency};
 use legate_dataplane::status::{ConnectionCounter, StatusSource};
 use legate_dataplane::telemetry::Telemetry;
 use legate_envoy::admin::AdminClient;
-use legate_envoy::supervision::{EpochReport, EpochState, Report};
+use legate_envoy::supervision::{self, EpochReport, EpochState, Report};
 use legate_model::Secret;
 use legate_runtime::{Readiness, ReadyHandle, Scope};
 use legate_testkit::fake_server::FakeServer;
@@ -90,7 +90,7 @@ async fn start(startup_grace: Duration) -> Setup {
         stop,
         envoy: Some(EnvoyControls {
             restarter,
-            drainer: Drainer::new(client, scope.spawner()),
+            drainer: Drainer::new(client, supervision::handle().0, scope.spawner()),
         }),
     };
     lifecycle::serve(listener, parts, &scope.spawner());

@@ -20,8 +20,9 @@ use crate::process::{DetachedProcess, Identity, Launch, Place, Process, Validati
 
 /// Polling interval for the readiness of a starting Envoy.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// Polling interval for the connections of a draining Envoy.
-const IDLE_POLL: Duration = Duration::from_secs(1);
+/// Polling interval for the connections of a draining Envoy. A job's pod is complete only when its
+/// sidecar has ended.
+const IDLE_POLL: Duration = Duration::from_millis(200);
 
 /// Starts and ends Envoys.
 #[derive(Debug)]

@@ -93,6 +93,12 @@ impl<C> Handle<C> {
         self.request(Event::Restart)
     }
 
+    /// Reports that inbound connections of the serving process were drained on request: its clients
+    /// know that it is about to end, so that a stop needs no minimum time for that.
+    pub fn drained(&self) {
+        let _ = self.request(Event::Drained);
+    }
+
     /// Requests a graceful end of all processes. Idempotent.
     pub fn stop(&self) {
         let _ = self.request(Event::Stop);

@@ -62,8 +62,9 @@ pub struct Policy {
     /// How long a ready process keeps serving after a stop was requested.
     pub grace: Duration,
     /// With `drain`: end the grace period as soon as there are no client connections, but not
-    /// before this time, in which clients learn that this instance is about to end. `None` disables
-    /// this: an application that stops at the same time may still call others.
+    /// before this time, in which clients learn that this instance is about to end, unless they were
+    /// told before ([`Handle::drained`](super::Handle::drained)). `None` disables this: an application
+    /// that stops at the same time may still call others.
     pub min_drain: Option<Duration>,
     /// Time limit for processes to quit after the grace period, before they are killed.
     pub kill_after: Duration,

@@ -1,6 +1,7 @@
 //! The lifecycle of a pod with a sidecar: probes, a Job, a slow shutdown.
 
 use anyhow::{Context, ensure};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::eventually;
@@ -130,6 +131,30 @@ fn a_job_ends_with_its_application(space: &Namespace) -> anyhow::Result<()> {
     let log = space.kubectl(&["logs", "job/job-once", "--container=app"])?;
     let answer: Value = serde_json::from_str(&log)?;
     ensure!(answer["instance"].is_string(), "{answer}");
+    sidecar_ends_with(space, "job-name=job-once")
+}
+
+/// The sidecar of a completed pod has ended soon after the application: within a second of the
+/// kubelet's signal. The kubelet looks for ended containers once a second, and reports whole seconds.
+fn sidecar_ends_with(space: &Namespace, label: &str) -> anyhow::Result<()> {
+    let pods = space.json(&["get", "pods", "--selector", label])?;
+    let status = &pods["items"][0]["status"];
+    let ended = |list: &str, name: &str| {
+        let containers = status[list].as_array().context("containers are a list")?;
+        let container = containers.iter().find(|one| one["name"] == name);
+        let ended = &container.context(name.to_owned())?["state"]["terminated"]["finishedAt"];
+        let ended = ended
+            .as_str()
+            .with_context(|| format!("{name} runs: {status}"))?;
+        Ok::<Timestamp, anyhow::Error>(ended.parse()?)
+    };
+    let app = ended("containerStatuses", "app")?;
+    let sidecar = ended("initContainerStatuses", "consul-dataplane")?;
+    let later = sidecar.duration_since(app).as_secs();
+    ensure!(
+        later <= 3,
+        "the sidecar ended {later} s after the application"
+    );
     Ok(())
 }
 

@@ -66,6 +66,8 @@ pub(crate) enum Event<D> {
     Update(D),
     /// Run the same configuration in a new process.
     Restart,
+    /// Clients of the serving process were told that it is about to end.
+    Drained,
     /// End all processes gracefully. Final.
     Stop,
     /// Kill all processes. Final.

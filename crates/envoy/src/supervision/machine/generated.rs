@@ -46,6 +46,8 @@ struct World {
     validated: BTreeSet<u64>,
     runs: BTreeSet<Run>,
     asked: Option<Duration>,
+    /// The processes whose clients were told that they are about to end.
+    drained: BTreeSet<Run>,
     /// When the machine began to stop, for whatever reason.
     began: Option<Duration>,
     /// The process whose connections are watched, and whether that was requested after the stop
@@ -73,6 +75,7 @@ impl World {
             validated: BTreeSet::new(),
             runs: BTreeSet::new(),
             asked: None,
+            drained: BTreeSet::new(),
             began: None,
             awaited: None,
             finished: Duration::ZERO,
@@ -98,6 +101,11 @@ impl World {
             Event::Idle(run) => Some(run),
             _ => None,
         };
+        if event == Event::Drained && !self.machine.stopping() {
+            let epochs = self.machine.epochs().iter();
+            let serving = epochs.filter(|one| one.state.serves());
+            self.drained.extend(serving.map(|one| one.run));
+        }
         let actions = self.machine.on(event);
         assert!(
             !finished || actions.is_empty(),
@@ -110,10 +118,11 @@ impl World {
         if let (Some(run), false) = (idle, actions.is_empty()) {
             let (asked, after_stop) = self.awaited.expect("connections were not watched");
             assert_eq!((asked, after_stop), (run, self.began.is_some()));
-            let minimum = self
-                .began
-                .zip(POLICY.min_drain)
-                .map(|(began, min)| began + min);
+            let least = POLICY
+                .min_drain
+                .filter(|_| !self.drained.contains(&run))
+                .unwrap_or_default();
+            let minimum = self.began.map(|began| began + least);
             assert!(Some(self.now) >= minimum, "ended too early");
         }
         assert!(
@@ -280,7 +289,7 @@ impl World {
             .keys()
             .nth(usize::from(detail) % self.alive.len().max(1))
             .copied();
-        match byte % 39 {
+        match byte % 40 {
             0..=2 => self.send(Event::Update(detail % 4)),
             3 => self.send(Event::Restart),
             4..=9 => drop(self.tick()),
@@ -332,6 +341,7 @@ impl World {
                     self.send(Event::Validated(serial, result));
                 }
             }
+            39 => self.send(Event::Drained),
             34..=36 => {
                 if let Some(run) = self.awaited.map(|(run, _)| run).or(one) {
                     self.send(Event::Idle(run));

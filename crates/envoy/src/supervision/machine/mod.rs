@@ -84,6 +84,8 @@ pub(super) struct Epoch<D> {
     config: Option<D>,
     /// Whether it drains because another process took over its sockets, not for a cold restart.
     handed_over: bool,
+    /// Whether its clients were told before the stop that it is about to end.
+    drained: bool,
     /// Whether it is old enough for earlier failures to be forgotten.
     aged: bool,
     /// Whether SIGKILL did not end it in time.
@@ -190,6 +192,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         match event {
             Event::Update(config) => self.update(config),
             Event::Restart => self.restart(),
+            Event::Drained => self.drained(),
             Event::Stop => self.stop(Outcome::Stopped { forced: false }),
             Event::Kill => self.kill_all(),
             Event::Release => self.release(),
@@ -385,6 +388,7 @@ impl<D: Clone + PartialEq> Machine<D> {
             serial,
             config,
             handed_over: state == EpochState::Draining,
+            drained: false,
             aged: false,
             lost: false,
         });
@@ -534,6 +538,13 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
+    /// Clients of the serving process already know that it is about to end.
+    fn drained(&mut self) {
+        for epoch in &mut self.epochs {
+            epoch.drained |= epoch.state.serves();
+        }
+    }
+
     /// Starts to end all processes; `outcome` is the result if that succeeds.
     fn stop(&mut self, outcome: Outcome) {
         if !self.begin_end(outcome) {
@@ -559,7 +570,11 @@ impl<D: Clone + PartialEq> Machine<D> {
                 self.actions.push(Action::Drain(run));
             }
             if let Some(minimum) = self.policy.min_drain.filter(|min| *min < grace) {
-                self.arm(Timer::MinDrain, minimum);
+                let drained = self.epoch(run).is_some_and(|epoch| epoch.drained);
+                self.arm(
+                    Timer::MinDrain,
+                    if drained { Duration::ZERO } else { minimum },
+                );
             }
         }
     }

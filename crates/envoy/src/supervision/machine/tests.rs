@@ -285,6 +285,33 @@ fn a_drain_ends_without_connections_but_not_before_its_minimum() {
 }
 
 #[test]
+fn a_drain_before_the_stop_counts_for_the_process_that_served_then() {
+    let policy = Policy {
+        grace: 30 * SECOND,
+        ..DRAIN
+    };
+    let minimum = |machine: &mut Machine<&'static str>| {
+        let actions = machine.on(Event::Stop);
+        actions.into_iter().find_map(|action| match action {
+            Action::Arm(Timer::MinDrain, wait) => Some(wait),
+            _ => None,
+        })
+    };
+    let mut told = machine(policy);
+    told.on(Event::Ready(1));
+    told.on(Event::Drained);
+    assert_eq!(minimum(&mut told), Some(Duration::ZERO));
+    let mut replaced = machine(policy);
+    replaced.on(Event::Drained);
+    replaced.on(Event::Ready(1));
+    assert_eq!(
+        minimum(&mut replaced),
+        DRAIN.min_drain,
+        "it did not serve yet"
+    );
+}
+
+#[test]
 fn connections_are_watched_only_if_they_may_end_a_drain_early() {
     let minimum = |actions: &[Action]| {
         let is = |action: &Action| matches!(action, Action::Arm(Timer::MinDrain, _));

@@ -67,6 +67,23 @@ async fn an_early_end_comes_with_the_last_connection_between_its_minimum_and_the
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_on_request_before_the_stop_leaves_no_minimum() {
+    let (mut fake, record) = fake();
+    fake.connected = Some(Duration::ZERO);
+    let options = Options {
+        policy: drain(),
+        ..options()
+    };
+    supervise(fake, (1, None), options, async |handle| {
+        sleep(ASKED).await;
+        handle.drained();
+        handle.stop();
+    })
+    .await;
+    assert_eq!(record.times("quit"), record.times("drain"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_minimum_is_the_policy_s() {
     let policy = Policy {
         min_drain: Some(Duration::ZERO),
