@@ -279,20 +279,6 @@ fn restricted(spec: &Spec) -> Vec<String> {
     words
 }
 
-/// Fails with a reason if namespaces cannot be created.
-pub(crate) fn check_permissions() {
-    let mut command = std::process::Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "--mount-proc", "true"]);
-    let done = command
-        .output()
-        .expect("unshare (Debian: util-linux) can be started");
-    assert!(
-        done.status.success(),
-        "scenarios of the image make mount and process namespaces, which takes root with CAP_SYS_ADMIN: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-}
-
 /// Whether it is process 1 of a child namespace.
 fn is_init(process: Pid) -> bool {
     let status = read(Path::new(&format!("/proc/{process}/status")));

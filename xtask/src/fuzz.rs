@@ -66,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
 }
 
 /// Runs all targets for a short time, as a stage of `cargo xtask ci`.
-pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
+pub(crate) fn all(workspace: &Workspace) -> anyhow::Result<()> {
     run(workspace, &CI)
 }
 

@@ -17,7 +17,7 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::vault;
-use crate::workspace::{self, Workspace};
+use crate::workspace::Workspace;
 
 /// Options of `cargo xtask interop`.
 #[derive(Args)]
@@ -75,8 +75,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
             .canonicalize()
             .with_context(|| format!("--program {} cannot be found", program.display()))?,
         None => {
-            let build = ["build", "--package", "legate-cli", "--locked"];
-            workspace::run(&mut workspace.cargo(&build))?;
+            workspace.build_programs()?;
             workspace.target.join("debug/legate")
         }
     };
@@ -112,12 +111,21 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     Ok(())
 }
 
-/// All clients, as CI runs them.
-pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
-    let options = Options {
-        only: None,
-        tests: String::new(),
-        program: None,
-    };
-    run(workspace, &options)
+/// Everything, with `legate`.
+pub(crate) fn all(workspace: &Workspace) -> anyhow::Result<()> {
+    clients(workspace)?;
+    vault::test(workspace)
+}
+
+/// All clients, with `legate`.
+pub(crate) fn clients(workspace: &Workspace) -> anyhow::Result<()> {
+    for client in ["python", "node", "template", "go"] {
+        let options = Options {
+            only: Some(client.to_owned()),
+            tests: String::new(),
+            program: None,
+        };
+        run(workspace, &options)?;
+    }
+    Ok(())
 }

@@ -13,11 +13,16 @@ mod chart;
 mod ci;
 mod demo;
 mod envoy;
+mod etcd;
 mod fuzz;
 mod go;
 mod images;
 mod interop;
 mod kind;
+mod left_out;
+mod machine;
+mod pypi;
+mod test;
 mod tidy;
 mod vault;
 mod workspace;
@@ -40,26 +45,25 @@ struct Args {
 enum Task {
     /// Run a small mesh on this machine and verify that it enforces mutual TLS and intentions
     Demo(demo::Options),
-    /// Run every test, including scenarios with real Envoys, and those of whole servers with each store
-    /// backend (memory, file, etcd); arguments are passed to `cargo test`
-    Test {
-        /// Arguments of `cargo test`, for example `-p legate-tests --test mesh` or `-- name`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
-    },
+    /// Run every test, including scenarios with real Envoys; arguments are passed to `cargo test`. With --all, also
+    /// those of whole servers with each store backend, and the tasks interop, kind and fuzz
+    Test(test::Options),
     /// Render the Helm chart and compare it with tests/chart
     Chart(chart::Options),
     /// Run the scenarios with Kubernetes: in the cluster of KUBECONFIG, else in one that kind makes, else
     /// on a node of the real components that is started here (Linux, root, Go)
     Kind(kind::Options),
-    /// Everything a change has to pass: format, tidy, clippy, docs, the tests and some fuzzing
-    Ci,
+    /// Everything a change has to pass: format, tidy, clippy, docs, the commands of the README on a minimal machine,
+    /// all tests and some fuzzing (Linux, root, debootstrap, Go)
+    Ci(ci::Options),
     /// Print the path of an Envoy binary, fetching one if there is none
     Envoy {
         /// Fetch this version, even if others are available
         #[arg(long)]
         version: Option<String>,
     },
+    /// Print the path of an etcd binary for the tests, fetching one if there is none
+    Etcd,
     /// Print the path of a Vault for the tests, building one if there is none (Go)
     Vault,
     /// Check the rules of ARCHITECTURE.md that can be checked automatically
@@ -87,16 +91,20 @@ fn run(args: Args) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match args.task {
         Task::Demo(options) => demo::run(&workspace, &options),
-        Task::Test { args } => ci::test(&workspace, &args),
+        Task::Test(options) => test::run(&workspace, &options),
         Task::Chart(options) => chart::run(&workspace, &options),
         Task::Kind(options) => kind::run(&workspace, &options),
-        Task::Ci => ci::run(&workspace),
+        Task::Ci(options) => ci::run(&workspace, &options),
         Task::Envoy { version } => {
             let path = match version {
                 Some(version) => envoy::get_version(&workspace, &version)?,
                 None => envoy::get(&workspace)?,
             };
             println!("{}", path.display());
+            Ok(())
+        }
+        Task::Etcd => {
+            println!("{}", etcd::get(&workspace)?.display());
             Ok(())
         }
         Task::Vault => {

@@ -24,6 +24,13 @@ pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// The Vault of an earlier [`get`], also if the module has changed since.
+pub(crate) fn built(workspace: &Workspace) -> Option<PathBuf> {
+    let binary = workspace.target.join("vault/vault");
+    let named = workspace::program("vault", "LEGATE_VAULT").ok().flatten();
+    named.or_else(|| Some(binary).filter(|binary| binary.is_file()))
+}
+
 fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let module = workspace.root.join(FOLDER);
     let folder = workspace.target.join("vault");
@@ -55,10 +62,7 @@ pub(crate) fn test(workspace: &Workspace) -> anyhow::Result<()> {
         "vault::",
     ];
     let mut tests = workspace.cargo(&arguments);
-    // The switch that disables other foreign programs does not apply to these scenarios.
-    tests
-        .env("LEGATE_VAULT", vault)
-        .env_remove("LEGATE_INTEROP");
+    tests.env("LEGATE_VAULT", vault);
     let text = workspace::output(&mut tests)?;
     println!("{text}");
     ensure!(

@@ -65,6 +65,15 @@ impl Workspace {
             .collect())
     }
 
+    /// Builds all programs, with the dependencies that the tests have.
+    ///
+    /// Cargo enables features that only tests need if it builds a test too, and builds everything once more without
+    /// them otherwise. So it builds the test with the fewest dependencies of its own as well.
+    pub(crate) fn build_programs(&self) -> anyhow::Result<()> {
+        let mut build = self.cargo(&["build", "--workspace", "--locked", "--bins"]);
+        run(build.args(["--test", "image"]))
+    }
+
     /// A cargo command in this workspace.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
         let mut command = Command::new("cargo");
@@ -111,6 +120,18 @@ pub(crate) fn program(name: &str, named_by: &str) -> anyhow::Result<Option<PathB
             .map(|folder| folder.join(name))
             .find(|candidate| candidate.is_file())
     }))
+}
+
+/// All environment variables whose names and values are UTF-8.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place of this tool that reads the environment"
+)]
+pub(crate) fn variables() -> Vec<(String, String)> {
+    let variables = std::env::vars_os();
+    variables
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// An environment variable.

@@ -64,7 +64,8 @@ fn profile_folder() -> PathBuf {
         .unwrap_or_default()
 }
 
-fn target() -> PathBuf {
+/// Cargo's target directory, with the programs that `cargo xtask` fetches.
+pub(crate) fn target() -> PathBuf {
     profile_folder()
         .parent()
         .map(Path::to_path_buf)

@@ -1,7 +1,8 @@
 //! A real etcd with one or more members on loopback.
 //!
-//! The program is `etcd` on `PATH`; if it is missing the test fails. Members are killed when the
-//! [`Cluster`] is dropped, and also when the test process is killed.
+//! The program is, in order: `LEGATE_ETCD`, `etcd` on `PATH`, the one fetched by `cargo xtask etcd`. If it is
+//! missing the test fails. Members are killed when the [`Cluster`] is dropped, and also when the test process is
+//! killed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use crate::certs::CertFiles;
+use crate::envoy::target;
 use crate::network::free_port;
 
 /// The timeout for starting the members, and for each request.
@@ -24,7 +26,35 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Starts etcd with a process that kills it when the pipe from the test process closes. Both are in
 /// one process group.
 const DIES_WITH_THE_TEST: &str =
-    r#"exec 3<&0; (cat <&3 >/dev/null; kill -9 $$) & exec etcd "$@" 3<&- </dev/null"#;
+    r#"exec 3<&0; (cat <&3 >/dev/null; kill -9 $$) & exec "$0" "$@" 3<&- </dev/null"#;
+
+/// Path of the etcd binary.
+///
+/// # Panics
+///
+/// If there is none, with the command that fetches one.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the environment selects the etcd of tests"
+)]
+pub fn binary() -> PathBuf {
+    let named = std::env::var_os("LEGATE_ETCD")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = || {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join("etcd"))
+            .find(|file| file.is_file())
+    };
+    let fetched = || Some(target().join("etcd/etcd")).filter(|file| file.is_file());
+    match named.or_else(on_path).or_else(fetched) {
+        Some(file) if file.is_file() => file,
+        Some(file) => panic!("LEGATE_ETCD is {}, which is not a file", file.display()),
+        None => panic!("no etcd: run `cargo xtask etcd`, or set LEGATE_ETCD to an etcd binary"),
+    }
+}
 
 /// An etcd cluster. On drop its members are killed and their files removed.
 pub struct Cluster {
@@ -69,7 +99,7 @@ impl Cluster {
     ///
     /// If they do not start.
     pub async fn start_with(size: usize, tls: Option<ClusterTls>) -> Self {
-        let folder = TempDir::new().expect("a temporary folder");
+        let (program, folder) = (binary(), TempDir::new().expect("a temporary folder"));
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let peers: Vec<_> = (0..size).map(|_| local(free_port())).collect();
         let names = peers.iter().enumerate();
@@ -80,7 +110,8 @@ impl Cluster {
             let client = local(free_port());
             let mut command = Command::new("sh");
             command
-                .args(["-c", DIES_WITH_THE_TEST, "etcd"])
+                .args(["-c", DIES_WITH_THE_TEST])
+                .arg(&program)
                 .args(["--name", &format!("m{n}")])
                 .args(["--log-level", "error"])
                 .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
@@ -136,10 +167,7 @@ impl Cluster {
             while self.try_post(n, "kv/range", r#"{"key":"AA=="}"#).is_none() {
                 let process = self.members[n].process.as_mut().expect("it was started");
                 let ended = process.try_wait().expect("its state can be asked for");
-                assert!(
-                    ended.is_none(),
-                    "etcd has ended: is it installed (Debian: etcd-server)?"
-                );
+                assert!(ended.is_none(), "etcd has ended: {ended:?}");
                 assert!(Instant::now() < end, "etcd does not start");
                 sleep(Duration::from_millis(50)).await;
             }

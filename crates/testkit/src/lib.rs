@@ -1,5 +1,6 @@
 //! Fixtures for tests: real Envoys, a real etcd, a fake server with failures, a fake Kubernetes API
-//! server, certificates, ports, a network that can be cut, metrics pages, polling.
+//! server, certificates, ports, a network that can be cut, metrics pages, polling, and what tests
+//! need from their machine.
 //!
 //! Everything runs on loopback and, except for Envoy and etcd, in the test process. A helper that
 //! fails panics with the reason.
@@ -12,5 +13,6 @@ pub mod jwt;
 pub mod kubernetes;
 pub mod metrics;
 pub mod network;
+pub mod requirement;
 pub mod state;
 pub mod wait;

@@ -216,7 +216,11 @@ fn start_etcd(members: usize, data: &Path, logs: &Path) -> (Vec<Process>, Vec<St
             format!("--listen-peer-urls=http://{peer}"),
             format!("--initial-advertise-peer-urls=http://{peer}"),
         ];
-        Process::start("etcd".into(), arguments, logs.join(format!("m{n}.log")))
+        Process::start(
+            legate_testkit::etcd::binary(),
+            arguments,
+            logs.join(format!("m{n}.log")),
+        )
     };
     let processes = addresses.iter().enumerate().map(start).collect();
     let clients = addresses.iter();

@@ -92,8 +92,8 @@ pub(crate) fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(programs::get(workspace, &Cache::find()?)?.join("helm"))
 }
 
-/// The stage of CI: every scenario, and no cluster afterwards.
-pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
+/// Every scenario, and no cluster afterwards.
+pub(crate) fn all(workspace: &Workspace) -> anyhow::Result<()> {
     let options = Options {
         command: None,
         keep: false,
@@ -144,7 +144,7 @@ fn scenarios(
     lifetime: Lifetime,
     times: &mut Times,
 ) -> anyhow::Result<()> {
-    times.measure("build", || build(workspace))?;
+    times.measure("build", || workspace.build_programs())?;
     let programs = workspace.target.join("debug");
     let archive = times.measure("images", || {
         image::archive(workspace, kind.node_images(), &programs)
@@ -165,12 +165,6 @@ fn scenarios(
         command.args(["--filter", name]);
     }
     times.measure("scenarios", || workspace::run(&mut command))
-}
-
-/// Builds the programs of the images and the scenarios. All programs are built at once, like the tests:
-/// selecting packages would rebuild dependencies with other features.
-fn build(workspace: &Workspace) -> anyhow::Result<()> {
-    workspace::run(&mut workspace.cargo(&["build", "--workspace", "--locked", "--bins"]))
 }
 
 /// Stops the cluster of an earlier run, of whatever kind.
@@ -319,6 +313,11 @@ fn end_kind() -> anyhow::Result<()> {
 pub(crate) struct Background(Option<Child>);
 
 impl Background {
+    /// No build.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
     /// Starts the build with low priority; its output is written to a file.
     pub(crate) fn start(workspace: &Workspace) -> anyhow::Result<Self> {
         use std::os::unix::process::CommandExt;

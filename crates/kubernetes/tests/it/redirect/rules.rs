@@ -4,7 +4,7 @@ use legate_kubernetes::redirect::iptables::{Family, OUTPUT, PREROUTING};
 use legate_kubernetes::redirect::{Redirection, iptables, nftables};
 use serde_json::{Value, json};
 
-use super::pod::{Method, Pod};
+use super::pod::{Method, Pod, possible};
 
 /// A configuration with one field in addition to the required ones.
 fn with(field: &str, value: Value) -> String {
@@ -93,6 +93,9 @@ fn each_field_has_its_rules() {
 
 #[test]
 fn the_kernel_accepts_the_rules_of_every_field() {
+    if !possible() {
+        return;
+    }
     let pod = Pod::new();
     for (name, config) in cases() {
         for method in Method::BOTH {
