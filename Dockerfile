@@ -8,6 +8,8 @@
 #   docker build -t legate-k8s --target legate-k8s .
 #   docker build -t legate-example --target legate-example .    # the application of docs/kubernetes.md
 #
+#   docker build --target symbols --output symbols .    # what was stripped from the programs
+#
 # `docker buildx build --platform linux/amd64,linux/arm64` builds them for both platforms.
 #
 # `cargo xtask tidy` checks that the versions match rust-toolchain.toml and [workspace.metadata.envoy] in
@@ -35,7 +37,7 @@ FROM source AS build-dataplane
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     cargo build --locked --profile sidecar --package legate-dataplane \
-    && install -D --mode=755 target/sidecar/legate-dataplane /out/legate-dataplane
+    && images/strip target/sidecar/legate-dataplane /out
 
 # Kernels on arm64 have pages of 4, 16 or 64 KiB: the allocator must be built for the largest.
 FROM source AS build-server
@@ -43,19 +45,19 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     case "$(uname -m)" in aarch64) export JEMALLOC_SYS_WITH_LG_PAGE=16 ;; esac; \
     cargo build --locked --profile release --package legate-server \
-    && install -D --mode=755 target/release/legate-server /out/legate-server
+    && images/strip target/release/legate-server /out
 
 FROM source AS build-k8s
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     cargo build --locked --profile release --package legate-kubernetes \
-    && install -D --mode=755 target/release/legate-k8s /out/legate-k8s
+    && images/strip target/release/legate-k8s /out
 
 FROM source AS build-example
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     cargo build --locked --profile release --package legate-example \
-    && install -D --mode=755 target/release/legate-example /out/legate-example
+    && images/strip target/release/legate-example /out
 
 FROM docker.io/library/debian:bookworm-slim AS tools
 RUN apt-get update \
@@ -80,6 +82,13 @@ FROM docker.io/library/golang:1.26-bookworm AS discover
 ARG DISCOVER=v1.1.1-0.20250922102917-55e5010ad859
 RUN CGO_ENABLED=0 GOBIN=/out go install -trimpath -ldflags=-s \
     github.com/hashicorp/go-discover/cmd/discover@${DISCOVER}
+
+# The symbols of the programs, for debuggers. The images do without them.
+FROM scratch AS symbols
+COPY --from=build-dataplane /out/legate-dataplane.debug /
+COPY --from=build-server /out/legate-server.debug /
+COPY --from=build-k8s /out/legate-k8s.debug /
+COPY --from=build-example /out/legate-example.debug /
 
 # Contains the C library, GCC's library for unwinding, and Debian's CA bundle for servers with public certificates;
 # no shell and no package manager, because nothing uses them. It has no versions: for reproducible builds, use

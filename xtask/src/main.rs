@@ -64,6 +64,8 @@ enum Task {
     },
     /// Print the path of an etcd binary for the tests, fetching one if there is none
     Etcd,
+    /// Build the programs of the images without docker, and print the sizes
+    Images,
     /// Print the path of a Vault for the tests, building one if there is none (Go)
     Vault,
     /// Check the rules of ARCHITECTURE.md that can be checked automatically
@@ -107,6 +109,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             println!("{}", etcd::get(&workspace)?.display());
             Ok(())
         }
+        Task::Images => images::measure(&workspace),
         Task::Vault => {
             println!("{}", vault::get(&workspace)?.display());
             Ok(())

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::layer::Layer;
 use crate::envoy;
-use crate::images::{DATAPLANE, IMAGES, Image, USER, program};
+use crate::images::{self, DATAPLANE, IMAGES, Image, USER, program};
 use crate::workspace::{Workspace, run};
 
 /// The tag of every image in scenarios; not `latest`, which Kubernetes would pull. The images of this
@@ -37,7 +37,8 @@ pub(super) fn archive(
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    fs::create_dir_all(folder.join("programs"))?;
+    let programs_folder = folder.join("programs");
+    fs::create_dir_all(&programs_folder)?;
     let envoy = envoy::get(workspace)?;
     let mut programs = BTreeMap::new();
     for name in IMAGES
@@ -45,7 +46,10 @@ pub(super) fn archive(
         .into_iter()
         .chain([APPLICATION])
     {
-        programs.insert(name, stripped(built, &folder, name)?);
+        programs.insert(
+            name,
+            images::stripped(workspace, &built.join(name), &programs_folder)?,
+        );
     }
     let version = workspace.manifest["workspace"]["package"]["version"].as_str();
     let mut archive = Archive::new(&folder, version.context("the workspace has a version")?);
@@ -95,15 +99,6 @@ fn own(
     )?;
     layer.folder(&root)?;
     Ok(layer)
-}
-
-/// A program without debug information, which is most of its size.
-fn stripped(built: &Path, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    let to = folder.join("programs").join(name);
-    let mut strip = Command::new("strip");
-    strip.arg(built.join(name));
-    run(strip.arg("-o").arg(&to)).context("strip (Debian: binutils)")?;
-    Ok(to)
 }
 
 /// The libraries and files that the programs need from the base image.

@@ -86,6 +86,8 @@ fn container(dockerfile: &str, image: &Image) -> Vec<Finding> {
     } = image;
     let mut needed = vec![
         format!("cargo build --locked --profile {profile} --package {package} "),
+        format!("images/strip target/{profile}/{name} /out\n"),
+        format!("/out/{name}.debug /\n"),
         format!("AS {name}\n"),
         format!("ENTRYPOINT [\"{}\"]\n", program(name)),
     ];
@@ -112,7 +114,7 @@ fn layout(name: &str, script: &str) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "ARG RUST=1.2.3\nRUN cargo build --locked --profile sidecar --package legate-dataplane && x\nCOPY images/dataplane/layout /\nUSER 100:100\nFROM base AS legate-dataplane\nENTRYPOINT [\"/usr/local/bin/legate-dataplane\"]\n";
+    const GOOD: &str = "ARG RUST=1.2.3\nRUN cargo build --locked --profile sidecar --package legate-dataplane && images/strip target/sidecar/legate-dataplane /out\nCOPY /out/legate-dataplane.debug /\nCOPY images/dataplane/layout /\nUSER 100:100\nFROM base AS legate-dataplane\nENTRYPOINT [\"/usr/local/bin/legate-dataplane\"]\n";
 
     #[test]
     fn differences_are_reported() {
@@ -125,6 +127,8 @@ mod tests {
         for (part, other) in [
             ("[\"/usr/local/bin/legate-dataplane\"]", "legate-dataplane"),
             ("--locked ", ""),
+            ("images/strip", "cp"),
+            (".debug", ".symbols"),
             ("COPY images", "COPY other"),
             ("AS legate-dataplane", "AS dataplane"),
         ] {
