@@ -1,9 +1,11 @@
 //! Durations in Go's notation (`1h30m`, `250ms`): wait times, TTLs, intervals, leeways.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
@@ -251,6 +253,42 @@ impl<'de> Deserialize<'de> for GoDuration {
             }
         }
         deserializer.deserialize_any(Either)
+    }
+}
+
+/// The `format` of durations in JSON Schemas.
+pub const FORMAT: &str = "go-duration";
+
+fn schema(sign: &str) -> Schema {
+    json_schema!({
+        "type": "string",
+        "format": FORMAT,
+        "maxLength": 64,
+        "pattern": format!("^{sign}([0-9]+(\\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$|^0$"),
+    })
+}
+
+impl JsonSchema for GoDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schema("-?")
+    }
+}
+
+/// The JSON Schema of durations that are not negative, for `Duration` fields:
+/// `#[schemars(with = "duration::Unsigned")]`.
+pub(crate) struct Unsigned;
+
+impl JsonSchema for Unsigned {
+    fn schema_name() -> Cow<'static, str> {
+        "UnsignedDuration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schema("")
     }
 }
 

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use legate_filter::re2;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
 use crate::name::{self, WILDCARD};
+use crate::schema;
 use crate::tenancy::{
     EVERY_TENANCY, Ignored, NoPeer, NotServed, ServiceName, Tenancy, TenancyName,
 };
@@ -25,7 +27,9 @@ const MAX_DESCRIPTION: usize = 512;
 const MAX_SIZE: usize = 1 << 20;
 
 /// Action for a connection or request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum IntentionAction {
     /// Permit it.
@@ -51,7 +55,7 @@ impl std::fmt::Display for IntentionAction {
 }
 
 /// Action for requests that match conditions; the first matching permission applies.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct IntentionPermission {
     /// Action for matching requests.
@@ -85,28 +89,35 @@ impl IntentionPermission {
 }
 
 /// Conditions on a request; all that are set must hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::at_most_one(&["pathExact", "pathPrefix", "pathRegex"]),
+]))]
 pub struct HttpPermission {
     /// The whole path.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = schema::PATH))]
     pub path_exact: String,
     /// Prefix of the path.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = schema::PATH))]
     pub path_prefix: String,
     /// A regular expression that the whole path must match (RE2 syntax).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path_regex: String,
     /// Conditions on headers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub header: Vec<HttpHeaderPermission>,
     /// Accepted methods; empty accepts any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub methods: Vec<String>,
 }
 
 /// A condition on one header; exactly one kind of match is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HttpHeaderPermission {
     /// The header.

@@ -1,33 +1,37 @@
 //! JSON Web Tokens that requests must carry. Proxies verify tokens; nothing here does.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 
 /// A required token: issued by one of the providers and with all required claims.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtRequirement {
     /// Accepted providers; a token of one of them is sufficient.
+    #[schemars(length(max = 64))]
     pub providers: Vec<RequiredProvider>,
 }
 
 /// An accepted provider.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RequiredProvider {
     /// Name of a `jwt-provider` config entry.
     pub name: String,
     /// Claims that the token must have, all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub verify_claims: Vec<RequiredClaim>,
 }
 
 /// A required claim.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RequiredClaim {
     /// Path of the claim: keys of nested objects, the outermost first.
+    #[schemars(length(max = 64))]
     pub path: Vec<String>,
     /// The required value. If the claim is a list, it must contain the value.
     pub value: String,

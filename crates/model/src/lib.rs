@@ -39,6 +39,7 @@ mod protocol;
 mod proxy;
 mod rate_limits;
 mod register;
+mod schema;
 mod secret;
 pub mod served;
 mod service;

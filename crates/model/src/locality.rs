@@ -2,6 +2,7 @@
 //!
 //! The preference has an effect only in Consul Enterprise; the semantics here are the same.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
@@ -52,7 +53,7 @@ pub enum Distance {
 }
 
 /// Whether callers prefer nearby instances.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PrioritizeByLocality {
     /// The preference mode.
@@ -61,7 +62,7 @@ pub struct PrioritizeByLocality {
 }
 
 /// Preference for nearby instances.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LocalityMode {
     /// Unset, which means no preference.

@@ -3,16 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::json::decode::{Opaque, UnknownFields, from_value};
 use crate::json::shown::is_zero;
 use crate::rate_limits::InstanceRateLimits;
+use crate::schema;
 use crate::tenancy::{Tenancy, TenancyName};
 
 /// How traffic reaches the proxy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyMode {
     /// Unset: central configuration applies, otherwise `direct`.
@@ -32,7 +34,7 @@ impl ProxyMode {
 }
 
 /// Whether a service accepts connections without mutual TLS.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MutualTlsMode {
     /// Unset, which means strict.
@@ -53,7 +55,7 @@ impl MutualTlsMode {
 }
 
 /// The mesh gateways for traffic to other networks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MeshGatewayMode {
     /// Unset.
@@ -69,7 +71,7 @@ pub enum MeshGatewayMode {
 }
 
 /// Mesh gateway settings.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshGateway {
     /// The gateways to use.
@@ -84,7 +86,7 @@ impl MeshGateway {
 }
 
 /// HTTP paths that are reachable without the mesh's mutual TLS.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Expose {
     /// Whether the paths of the instance's HTTP and gRPC checks are exposed to the agent that runs
@@ -93,37 +95,50 @@ pub struct Expose {
     pub checks: bool,
     /// Paths to expose.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub paths: Vec<ExposePath>,
 }
 
 /// One exposed path.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExposePath {
     /// Port of the listener for the path.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 65535))]
     pub listener_port: u16,
     /// The path, starting with `/`.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = schema::PATH))]
     pub path: String,
     /// Port on which the application serves the path.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 65535))]
     pub local_path_port: u16,
     /// `http` or `http2`; empty means `http`.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = ["", "http", "http2"]))]
     pub protocol: String,
     /// Whether the path is that of an agent's check. Then only clients on the proxy's own machine may
     /// request it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(skip)]
     pub parsed_from_check: bool,
 }
 
 /// Settings for captured traffic.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!has(self.outboundListenerPort) || self.outboundListenerPort == 0",
+        "outboundListenerPort cannot be set here: traffic of pods is redirected to port 15001",
+    ),
+]))]
 pub struct TransparentProxy {
     /// Port of the listener for captured outbound traffic; 0 means 15001.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 65535))]
     pub outbound_listener_port: u16,
     /// Whether callers may connect to instances by their own addresses.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -137,7 +152,7 @@ impl TransparentProxy {
 }
 
 /// Destination of access logs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessLogsType {
     /// Standard output.
@@ -153,8 +168,18 @@ pub enum AccessLogsType {
 }
 
 /// Access log settings.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "{path} == (has(self.type) && self.type == 'file')",
+        "path is required for type file, and not allowed for other types",
+    ),
+    schema::rule(
+        "!({jsonFormat} && {textFormat})",
+        "only one of jsonFormat and textFormat can be given",
+    ),
+]))]
 pub struct AccessLogs {
     /// Whether requests and connections are logged.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -165,7 +190,7 @@ pub struct AccessLogs {
     /// Destination of the logs.
     #[serde(skip_serializing_if = "AccessLogs::type_is_default")]
     pub r#type: AccessLogsType,
-    /// File for [`AccessLogsType::File`].
+    /// The file, with type `file`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
     /// JSON object whose values are Envoy's format strings.
@@ -187,8 +212,9 @@ impl AccessLogs {
 }
 
 /// A change to the generated Envoy configuration by a named extension.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name", "Arguments"]))]
 pub struct EnvoyExtension {
     /// Name of the extension, e.g. `builtin/lua`.
     pub name: String,
@@ -197,8 +223,10 @@ pub struct EnvoyExtension {
     /// The extension's arguments.
     pub arguments: Opaque,
     /// Constraint on the control plane's version.
+    #[schemars(skip)]
     pub consul_version: String,
     /// Constraint on Envoy's version.
+    #[schemars(skip)]
     pub envoy_version: String,
 }
 

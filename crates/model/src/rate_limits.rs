@@ -3,15 +3,15 @@
 //! These fields have an effect only in Consul Enterprise; the semantics here are the same.
 
 use legate_filter::re2;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
+use crate::schema;
 
 /// Limits on request rates.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RateLimits {
     /// Limits of each instance.
@@ -19,7 +19,7 @@ pub struct RateLimits {
 }
 
 /// Limits of each instance, for HTTP requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct InstanceRateLimits {
     /// Average requests per second; 0 means no limit.
@@ -30,18 +30,24 @@ pub struct InstanceRateLimits {
     pub requests_max_burst: u32,
     /// Limits by path, which replace those above. The first match applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub routes: Vec<RouteRateLimits>,
 }
 
 /// Limit of each instance for one path.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::exactly_one(&["pathExact", "pathPrefix", "pathRegex"]),
+]))]
 pub struct RouteRateLimits {
     /// The exact path.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = schema::PATH))]
     pub path_exact: String,
     /// Prefix of the path.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = schema::PATH))]
     pub path_prefix: String,
     /// Regular expression (RE2) that the whole path must match.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -52,25 +58,6 @@ pub struct RouteRateLimits {
     #[serde(skip_serializing_if = "is_zero")]
     pub requests_max_burst: u32,
 }
-
-/// Field table rows of these types.
-pub(crate) const SERVED: [Rows; 3] = [
-    ("RateLimits", &[(Inside, "InstanceLevel")]),
-    (
-        "InstanceRateLimits",
-        &[
-            (Yes, "RequestsPerSecond RequestsMaxBurst"),
-            (Inside, "Routes"),
-        ],
-    ),
-    (
-        "RouteRateLimits",
-        &[(
-            Yes,
-            "PathExact PathPrefix PathRegex RequestsPerSecond RequestsMaxBurst",
-        )],
-    ),
-];
 
 impl RateLimits {
     pub(crate) fn validate(&self) -> Result<(), Invalid> {

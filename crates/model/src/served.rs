@@ -1,56 +1,135 @@
-//! How every field of requests is served, so that no field is accepted and then silently ignored.
+//! Fields of requests that have no effect.
 //!
-//! One table by type name, to which each kind of config entry adds its own rows. A test derives the
-//! fields of all types from their decoders and compares them with the rows, so no field can be added
-//! without one. The table determines the fields that the response to a write reports as not served
-//! ([`crate::json::Request::not_served`]). Refused fields are refused by their own type or by
-//! validation.
-
-pub(crate) mod field;
-pub(crate) mod table;
+//! Every field that the decoders know is served, refused, or reported. Refused fields are refused by their
+//! type or by validation. Reported ones are stored and have no effect: Consul accepts them, and refusing
+//! them would break registrations that work without them. The response to a write names them
+//! ([`crate::json::Request::not_served`]).
+//!
+//! A test gives every field a value and compares the outcomes with a list, so that no field is accepted
+//! and ignored without being in this table.
 
 use serde_json::Value;
 
 use crate::config_entry::ConfigKind;
 use crate::json::decode::{KIND_TAGGED, same_key};
-use field::Rows;
 
-pub use field::Served;
-
-fn tables() -> impl Iterator<Item = &'static Rows> {
-    let entries = ConfigKind::ALL.into_iter().flat_map(ConfigKind::served);
-    table::TABLE.iter().chain(entries)
+/// What is reported of a field; empty values never are.
+#[derive(Debug, Clone, Copy)]
+enum Reported {
+    /// Any value but these.
+    Except(&'static [&'static str]),
+    /// Any key but these.
+    Keys(&'static [&'static str]),
 }
 
-/// The row of a field, by type name and field name.
-pub fn row(target: &str, field: &str) -> Option<Served> {
-    let (_, rows) = tables().find(|(name, _)| *name == target)?;
-    let (served, _) = rows
-        .iter()
-        .find(|(_, fields)| names(fields).any(|name| name == field))?;
-    Some(*served)
+use Reported::{Except, Keys};
+
+/// Every value.
+const ALL: Reported = Except(&[]);
+
+/// By type: its fields, separated by spaces.
+const TABLE: &[(&str, &str, Reported)] = &[
+    ("ServiceInstance", "Kind", Except(&["connect-proxy"])),
+    ("ServiceDefinition", "Kind", Except(&["connect-proxy"])),
+    ("ServiceDefinition", "Token", ALL),
+    ("CheckType", "Token ProxyHTTP ProxyGRPC", ALL),
+    ("ConnectProxy", "Config", PROXY_CONFIG),
+    // As in Consul, those of config entries replace them.
+    ("ConnectProxy", "EnvoyExtensions", ALL),
+    ("Upstream", "Config", UPSTREAM_CONFIG),
+    // Consul does not evaluate them either.
+    ("EnvoyExtension", "ConsulVersion EnvoyVersion", ALL),
+    ("MeshGateway", "Mode", Except(&["none"])),
+    ("QueryFailover", "NearestN Datacenters", ALL),
+    ("QueryFailoverTarget", "Datacenter", ALL),
+    // Autopilot never acts on servers here.
+    (
+        "AutopilotConfiguration",
+        "CleanupDeadServers LastContactThreshold MaxTrailingLogs MinQuorum ServerStabilizationTime \
+         RedundancyZoneTag DisableUpgradeMigration UpgradeVersionTag",
+        ALL,
+    ),
+    // Peerings are stored; no other cluster is called or accepted.
+    ("GeneratePeeringToken", "PeerName", ALL),
+    ("EstablishPeering", "PeerName", ALL),
+    // Config entries.
+    ("ServiceConsumer", "Peer PeerName", ALL),
+    ("MeshPeering", "PeerThroughMeshGateways", ALL),
+    ("ProxyDefaults", "Config", PROXY_CONFIG),
+    ("ServiceDefaults", "ExternalSNI", ALL),
+    (
+        "SourceIntention",
+        "LegacyID LegacyMeta LegacyCreateTime LegacyUpdateTime",
+        ALL,
+    ),
+    ("Redirect", "Peer", ALL),
+    ("FailoverTarget", "Peer", ALL),
+    (
+        "LinkedService",
+        "CAFile CertFile KeyFile SNI DisableAutoHostRewrite",
+        ALL,
+    ),
+];
+
+/// The keys that the server uses to build resources, or the dataplane to build Envoy's bootstrap.
+const PROXY_CONFIG: Reported = Keys(&[
+    "balance_inbound_connections",
+    "bind_address",
+    "bind_port",
+    "local_connect_timeout_ms",
+    "local_idle_timeout_ms",
+    "local_request_timeout_ms",
+    "max_inbound_connections",
+    "protocol",
+    "xds_fetch_timeout_ms",
+    "envoy_listener_tracing_json",
+    "envoy_local_cluster_json",
+    "envoy_public_listener_json",
+    "envoy_bootstrap_json_tpl",
+    "envoy_dogstatsd_url",
+    "envoy_extra_static_clusters_json",
+    "envoy_extra_static_listeners_json",
+    "envoy_extra_stats_sinks_json",
+    "envoy_prometheus_bind_addr",
+    "envoy_stats_bind_addr",
+    "envoy_stats_config_json",
+    "envoy_stats_flush_interval",
+    "envoy_stats_tags",
+    "envoy_statsd_url",
+    "envoy_tracing_json",
+]);
+
+const UPSTREAM_CONFIG: Reported = Keys(&[
+    "balance_outbound_connections",
+    "connect_timeout_ms",
+    "envoy_cluster_json",
+    "envoy_listener_json",
+    "limits",
+    "passive_health_check",
+    "protocol",
+]);
+
+fn row(target: &str, field: &str) -> Option<Reported> {
+    let rows = TABLE.iter().filter(|(name, ..)| *name == target);
+    let mut rows = rows.filter(|(_, fields, _)| fields.split(' ').any(|name| name == field));
+    rows.next().map(|(.., reported)| *reported)
 }
 
-/// All types and fields with rows.
+/// The fields in the table, with their types.
 pub fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
-    tables().flat_map(|(target, rows)| {
-        let fields = rows.iter().flat_map(|(_, fields)| names(fields));
-        fields.map(move |field| (*target, field))
-    })
-}
-
-fn names(fields: &'static str) -> impl Iterator<Item = &'static str> {
-    fields.split_ascii_whitespace()
+    TABLE
+        .iter()
+        .flat_map(|(target, fields, _)| fields.split(' ').map(move |field| (*target, field)))
 }
 
 /// The parts of a field to report, as paths relative to its object.
 pub(crate) fn unserved(target: &str, field: &str, value: &Value) -> Vec<String> {
     match row(target, field) {
         None if target == KIND_TAGGED && is_unserved_kind(value) => vec![field.to_owned()],
-        Some(Served::ReportedExcept(served)) if !is_empty(value) && !is_one_of(value, served) => {
+        Some(Except(served)) if !is_empty(value) && !is_one_of(value, served) => {
             vec![field.to_owned()]
         }
-        Some(Served::Keys(served)) => {
+        Some(Keys(served)) => {
             let keys = value.as_object().into_iter().flatten();
             let others = keys.filter(|(key, value)| {
                 !is_empty(value) && !served.iter().any(|known| same_key(known, key))

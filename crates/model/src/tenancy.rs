@@ -2,9 +2,11 @@
 //! nevertheless: some decoders ignore undeclared fields, and ignoring a field that restricts access
 //! would widen it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error};
 
@@ -297,6 +299,16 @@ impl<'de> Deserialize<'de> for TenancyName {
     }
 }
 
+impl JsonSchema for TenancyName {
+    fn schema_name() -> Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
 /// A peer's name. Peering is not served, so only `""` is accepted. Serialises as `""`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NoPeer;
@@ -328,6 +340,16 @@ pub struct Ignored;
 impl<'de> Deserialize<'de> for Ignored {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         serde::de::IgnoredAny::deserialize(deserializer).map(|_| Ignored)
+    }
+}
+
+impl JsonSchema for Ignored {
+    fn schema_name() -> Cow<'static, str> {
+        "Ignored".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        Schema::default()
     }
 }
 

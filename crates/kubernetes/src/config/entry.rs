@@ -5,6 +5,7 @@ use legate_model::{ConfigKind, DEFAULT_TENANCY};
 use serde_json::{Map, Value, json};
 
 use super::kinds::{Kind, Naming};
+use super::schema;
 use crate::tenancy::Tenants;
 
 /// Meta key with the kind of client that owns an entry.
@@ -102,8 +103,7 @@ pub fn entry(
         Value::Null => json!({}),
         spec => spec.clone(),
     };
-    let fields = (kind.fields)(&spec)?;
-    let Value::Object(mut body) = fields else {
+    let Value::Object(mut body) = schema::entry_value(&kind.spec, "spec", &spec)? else {
         return Err("spec is not an object".into());
     };
     if kind.naming == Naming::Destination {

@@ -1,11 +1,13 @@
 //! The kinds of custom resources: their names in Kubernetes and their kinds of config entries.
 
+use std::sync::LazyLock;
+
 use kube::core::{ApiResource, GroupVersionKind};
 use legate_model::ConfigKind;
-use schemars::{JsonSchema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::spec::{self, Spec};
+use super::schema;
 
 /// API group of the resources.
 pub const GROUP: &str = "consul.hashicorp.com";
@@ -41,31 +43,12 @@ pub struct Kind {
     /// Whether the entry is about one service that needs a virtual IP, so that the entry applies to
     /// captured traffic.
     pub virtual_ip: bool,
-    /// The schema of `spec`.
-    pub(crate) schema: fn(&mut SchemaGenerator) -> schemars::Schema,
-    /// Converts a `spec` to the fields of the entry, with the names of Consul's API.
-    pub(crate) fields: fn(&Value) -> Result<Value, String>,
-}
-
-/// Parses a `spec` and serializes it as fields of the entry.
-fn fields<T: Spec>(spec: &Value) -> Result<Value, String> {
-    let spec: T = serde_path_to_error::deserialize(spec).map_err(|error| {
-        let reason = error.inner().to_string();
-        // Drops serde's list of all known fields.
-        let reason = reason.split(", expected one of").next().unwrap_or(&reason);
-        match error.path().to_string().as_str() {
-            "." => format!("spec: {reason}"),
-            path => format!("spec.{path}: {reason}"),
-        }
-    })?;
-    if let Some(reason) = spec.not_served() {
-        return Err(reason);
-    }
-    serde_json::to_value(spec).map_err(|error| error.to_string())
+    /// The schema of `spec`, with the names of the entry's fields.
+    pub(super) spec: LazyLock<Value>,
 }
 
 macro_rules! kinds {
-    ($($name:literal, $plural:literal, $short:expr, $entry:ident, $naming:expr, $virtual_ip:literal: $spec:ident;)+) => {
+    ($($name:literal, $plural:literal, $short:expr, $entry:ident, $naming:expr, $virtual_ip:literal;)+) => {
         /// Every kind.
         pub static KINDS: [Kind; [$($name),+].len()] = [$(Kind {
             name: $name,
@@ -74,33 +57,34 @@ macro_rules! kinds {
             entry: ConfigKind::$entry,
             naming: $naming,
             virtual_ip: $virtual_ip,
-            schema: <spec::$spec as JsonSchema>::json_schema,
-            fields: fields::<spec::$spec>,
+            spec: LazyLock::new(|| {
+                schema::of_spec(ConfigKind::$entry, legate_model::$entry::json_schema)
+            }),
         }),+];
     };
 }
 
 kinds! {
     "ServiceDefaults", "servicedefaults", Some("service-defaults"), ServiceDefaults,
-        Naming::Resource, true: ServiceDefaultsSpec;
+        Naming::Resource, true;
     "ProxyDefaults", "proxydefaults", Some("proxy-defaults"), ProxyDefaults,
-        Naming::Only("global"), false: ProxyDefaultsSpec;
-    "Mesh", "meshes", None, Mesh, Naming::Only("mesh"), false: MeshSpec;
+        Naming::Only("global"), false;
+    "Mesh", "meshes", None, Mesh, Naming::Only("mesh"), false;
     "ServiceIntentions", "serviceintentions", Some("service-intentions"), ServiceIntentions,
-        Naming::Destination, true: ServiceIntentionsSpec;
+        Naming::Destination, true;
     "ServiceResolver", "serviceresolvers", Some("service-resolver"), ServiceResolver,
-        Naming::Resource, true: ServiceResolverSpec;
+        Naming::Resource, true;
     "ServiceRouter", "servicerouters", Some("service-router"), ServiceRouter,
-        Naming::Resource, true: ServiceRouterSpec;
+        Naming::Resource, true;
     "ServiceSplitter", "servicesplitters", Some("service-splitter"), ServiceSplitter,
-        Naming::Resource, true: ServiceSplitterSpec;
+        Naming::Resource, true;
     "ExportedServices", "exportedservices", Some("exported-services"), ExportedServices,
-        Naming::Partition, false: ExportedServicesSpec;
-    "JWTProvider", "jwtproviders", None, JwtProvider, Naming::Resource, false: JwtProviderSpec;
+        Naming::Partition, false;
+    "JWTProvider", "jwtproviders", None, JwtProvider, Naming::Resource, false;
     "IngressGateway", "ingressgateways", Some("ingress-gateway"), IngressGateway,
-        Naming::Resource, false: IngressGatewaySpec;
+        Naming::Resource, false;
     "TerminatingGateway", "terminatinggateways", Some("terminating-gateway"), TerminatingGateway,
-        Naming::Resource, false: TerminatingGatewaySpec;
+        Naming::Resource, false;
 }
 
 impl Kind {

@@ -14,7 +14,7 @@ pub mod kinds;
 mod metrics;
 mod reconcile;
 pub mod same;
-pub mod spec;
+mod schema;
 pub mod status;
 
 pub use controller::{Settings, start};

@@ -6,13 +6,15 @@
 //! partition equals one that names none.
 
 use legate_model::DEFAULT_TENANCY;
-use legate_model::duration::GoDuration;
+use legate_model::duration::{self, GoDuration};
 use serde_json::{Map, Value};
 
 use super::entry::Entry;
+use super::kinds::KINDS;
+use super::schema::PRESERVE;
 
 /// Fields of the entry that identify it and its owner.
-const OUTER: [&str; 8] = [
+pub(super) const OUTER: [&str; 8] = [
     "Kind",
     "Name",
     "Namespace",
@@ -23,24 +25,13 @@ const OUTER: [&str; 8] = [
     "ModifyIndex",
 ];
 /// Fields of intentions that the servers compute or retain from old versions.
-const COMPUTED: [&str; 6] = [
+pub(super) const COMPUTED: [&str; 6] = [
     "Precedence",
     "Type",
     "LegacyID",
     "LegacyMeta",
     "LegacyCreateTime",
     "LegacyUpdateTime",
-];
-const DURATIONS: [&str; 9] = [
-    "BaseEjectionTime",
-    "BaseInterval",
-    "CacheDuration",
-    "ConnectTimeout",
-    "IdleTimeout",
-    "Interval",
-    "MaxInterval",
-    "RequestTimeout",
-    "TTL",
 ];
 /// Numbers for which zero differs from absence.
 const ZERO_COUNTS: [&str; 5] = [
@@ -50,8 +41,6 @@ const ZERO_COUNTS: [&str; 5] = [
     "MaxEjectionPercent",
     "MaxPendingRequests",
 ];
-/// Objects with the user's own keys: nothing in them is removed or rewritten.
-const FREE: [&str; 2] = ["Arguments", "Config"];
 
 /// The paths of differences, such as `Routes[0].Match`, at most `limit`; empty if the entries are
 /// equal.
@@ -108,7 +97,9 @@ fn comparable(of: &Entry, entry: &Value) -> Value {
             fields.remove("ClockSkewSeconds");
         }
     }
-    let mut entry = form(of, "", entry);
+    let kind = KINDS.iter().find(|kind| kind.entry.as_str() == of.kind);
+    let schema = kind.map_or(&Value::Null, |kind| &kind.spec);
+    let mut entry = form(of, schema, "", entry);
     if let Some(Value::Array(sources)) = entry.get_mut("Sources") {
         sources.sort_by_cached_key(Value::to_string);
     }
@@ -121,16 +112,18 @@ fn zero_counts(kind: &str, key: &str) -> bool {
 }
 
 /// The normalized value of the field `key`; null if it equals absence.
-fn form(of: &Entry, key: &str, value: Value) -> Value {
+fn form(of: &Entry, schema: &Value, key: &str, value: Value) -> Value {
     match value {
-        Value::Object(fields) if FREE.contains(&key) => match fields.is_empty() {
+        Value::Object(fields) if schema[PRESERVE] == true => match fields.is_empty() {
             true => Value::Null,
             false => whole(Value::Object(fields)),
         },
         Value::Object(fields) => {
             let fields = fields.into_iter();
             let formed = fields.map(|(key, value)| {
-                let value = form(of, &key, value);
+                let inner = schema["properties"].get(&key);
+                let inner = inner.unwrap_or(&schema["additionalProperties"]);
+                let value = form(of, inner, &key, value);
                 (key, value)
             });
             let kept: Map<String, Value> = formed.filter(|(_, value)| !value.is_null()).collect();
@@ -141,7 +134,19 @@ fn form(of: &Entry, key: &str, value: Value) -> Value {
             }
         }
         Value::Array(items) if items.is_empty() => Value::Null,
-        Value::Array(items) => items.into_iter().map(|item| form(of, key, item)).collect(),
+        Value::Array(items) => {
+            let items = items.into_iter();
+            items
+                .map(|item| form(of, &schema["items"], key, item))
+                .collect()
+        }
+        Value::String(text) if schema["format"] == duration::FORMAT => {
+            match text.parse::<GoDuration>().map(GoDuration::as_nanos) {
+                Ok(0) => Value::Null,
+                Ok(nanos) => nanos.into(),
+                Err(_) => string(of, key, text),
+            }
+        }
         Value::String(text) => string(of, key, text),
         Value::Bool(false) => Value::Null,
         Value::Number(number) if key == "Weight" => {
@@ -160,14 +165,6 @@ fn form(of: &Entry, key: &str, value: Value) -> Value {
 }
 
 fn string(of: &Entry, key: &str, text: String) -> Value {
-    if DURATIONS.contains(&key)
-        && let Ok(duration) = text.parse::<GoDuration>()
-    {
-        return match duration.as_nanos() {
-            0 => Value::Null,
-            nanos => nanos.into(),
-        };
-    }
     // Servers store names of tenants in lower case.
     let text = match key {
         "Namespace" | "Partition" => text.to_ascii_lowercase(),

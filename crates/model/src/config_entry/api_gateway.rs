@@ -5,50 +5,30 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use super::mesh::validate_tls;
 use super::reference::{ResourceReference, Status};
 use crate::invalid::Invalid;
 use crate::json::shown::null_if_empty;
 use crate::jwt_requirement::JwtRequirement;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
-use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// Config entry kinds that a listener's certificate can refer to; the first is the default.
 const CERTIFICATES: [&str; 2] = ["inline-certificate", "file-system-certificate"];
 
-/// The listeners of one gateway.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ApiGateway {
-    /// The service that the gateway is registered as.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// Listeners, each with a port and a protocol.
-    #[serde(serialize_with = "null_if_empty")]
-    pub listeners: Vec<ApiGatewayListener>,
-    /// Status, as a control loop would report it.
-    pub status: Status,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// The listeners of one gateway.
+    pub struct ApiGateway {
+        /// The service that the gateway is registered as.
+        pub name: String,
+        /// Listeners, each with a port and a protocol.
+        #[serde(serialize_with = "null_if_empty")]
+        pub listeners: Vec<ApiGatewayListener>,
+        /// Status, as a control loop would report it.
+        pub status: Status,
+    }
 }
 
 /// A port of the gateway.
@@ -102,36 +82,6 @@ pub struct ApiGatewayPolicy {
 impl Entry for ApiGateway {
     const RIGHTS: EntryRights = EntryRights::Gateway;
     const IN_EFFECT: bool = false;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ApiGateway",
-            &[
-                (Yes, "Name Status Meta Hash CreateIndex ModifyIndex"),
-                (Inside, "Listeners"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        (
-            "ApiGatewayListener",
-            &[
-                (Yes, "Name Hostname Port Protocol"),
-                (Inside, "TLS Override Default"),
-            ],
-        ),
-        (
-            "ApiGatewayTls",
-            &[
-                (Yes, "MaxVersion MinVersion CipherSuites"),
-                (Inside, "Certificates"),
-            ],
-        ),
-        ("ApiGatewayPolicy", &[(Inside, "JWT")]),
-        super::reference::SERVED,
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
@@ -278,33 +228,17 @@ fn is_listener_name(name: &str) -> bool {
     })
 }
 
-/// Bindings of a gateway. Written only by a control loop; clients can read it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct BoundApiGateway {
-    /// The gateway.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// Bindings of each listener.
-    #[serde(serialize_with = "null_if_empty")]
-    pub listeners: Vec<BoundListener>,
-    /// Routes by the service that they route to.
-    pub services: BTreeMap<String, Vec<ResourceReference>>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Bindings of a gateway. Written only by a control loop; clients can read it.
+    pub struct BoundApiGateway {
+        /// The gateway.
+        pub name: String,
+        /// Bindings of each listener.
+        #[serde(serialize_with = "null_if_empty")]
+        pub listeners: Vec<BoundListener>,
+        /// Routes by the service that they route to.
+        pub services: BTreeMap<String, Vec<ResourceReference>>,
+    }
 }
 
 /// Bindings of a listener.
@@ -324,24 +258,6 @@ pub struct BoundListener {
 impl Entry for BoundApiGateway {
     const RIGHTS: EntryRights = EntryRights::Bound;
     const IN_EFFECT: bool = false;
-    const SERVED: &'static [Rows] = &[
-        (
-            "BoundApiGateway",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Inside, "Listeners Services"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        (
-            "BoundListener",
-            &[(Yes, "Name"), (Inside, "Routes Certificates")],
-        ),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)

@@ -3,29 +3,29 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
-use crate::served::field::Rows;
-use crate::served::field::Served::Yes;
 use crate::validate::validate_host;
 
 /// The maximum number of addresses; each is a cluster in every caller's proxy.
 const MAX_ADDRESSES: usize = 256;
 
-/// Its part of the `service-defaults` field table.
-pub(super) const SERVED: Rows = ("Destination", &[(Yes, "Addresses Port")]);
-
 /// Location of a service outside the mesh.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Addresses", "Port"]))]
 pub struct Destination {
     /// Host names and IP addresses of the service; each is reachable by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 256))]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub addresses: Vec<String>,
     /// Port of all addresses.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
 }
 

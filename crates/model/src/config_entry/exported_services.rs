@@ -3,49 +3,34 @@
 //! Proxies of another partition can reach the services that are exported to it.
 //! `/v1/exported-services` lists them. Exports to other clusters have no effect.
 
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use crate::invalid::Invalid;
 use crate::meta;
 use crate::name::WILDCARD;
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REPORTED, Rows};
+use crate::schema;
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 
-/// Exports of one partition; the entry has the partition's name.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ExportedServices {
-    /// The partition.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// The exported services with their consumers.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub services: Vec<ExportedService>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Exports of one partition; the entry has the partition's name.
+    #[derive(JsonSchema)]
+    #[schemars(extend("required" = ["Services"]))]
+    pub struct ExportedServices {
+        /// The partition.
+        pub name: String,
+        /// The exported services with their consumers.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(min = 1, max = 1024))]
+        pub services: Vec<ExportedService>,
+    }
 }
 
 /// A service with its consumers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name", "Consumers"]))]
 pub struct ExportedService {
     /// Service name, or `*` for all services.
     pub name: String,
@@ -54,12 +39,16 @@ pub struct ExportedService {
     pub namespace: TenancyName,
     /// The consumers of the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 256))]
     pub consumers: Vec<ServiceConsumer>,
 }
 
 /// A consumer of a service; exactly one field is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::exactly_one(&["peer", "partition", "samenessGroup"]),
+]))]
 pub struct ServiceConsumer {
     /// Name of a partition.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -93,31 +82,6 @@ impl ExportedService {
 
 impl Entry for ExportedServices {
     const RIGHTS: EntryRights = EntryRights::MeshOnly;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ExportedServices",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Inside, "Services"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        (
-            "ExportedService",
-            &[(Yes, "Name"), (Inside, "Consumers"), (Yes, "Namespace")],
-        ),
-        (
-            "ServiceConsumer",
-            &[
-                (Yes, "Partition SamenessGroup"),
-                (REPORTED, "Peer PeerName"),
-            ],
-        ),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {

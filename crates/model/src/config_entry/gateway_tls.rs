@@ -1,14 +1,13 @@
 //! TLS settings of gateways for clients outside the mesh, and validation of host names.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::mesh::validate_tls;
+use super::mesh::{TLS_VERSIONS, validate_tls};
 use crate::invalid::Invalid;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
 
 /// TLS of a gateway or of one of its listeners.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GatewayTls {
     /// Whether connections must use TLS.
@@ -18,17 +17,20 @@ pub struct GatewayTls {
     pub sds: Option<GatewaySds>,
     /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
     #[serde(rename = "TLSMinVersion", skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = TLS_VERSIONS))]
     pub tls_min_version: String,
     /// Same values as the other bound.
     #[serde(rename = "TLSMaxVersion", skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = TLS_VERSIONS))]
     pub tls_max_version: String,
     /// `TLS_…` names; not with TLS 1.3 as the lowest version.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub cipher_suites: Vec<String>,
 }
 
 /// A certificate that Envoy fetches from another SDS server.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GatewaySds {
     /// Name of the static cluster of the SDS server in Envoy's bootstrap.
@@ -38,18 +40,6 @@ pub struct GatewaySds {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cert_resource: String,
 }
-
-/// Field table rows of these types.
-pub(super) const SERVED: [Rows; 2] = [
-    (
-        "GatewayTls",
-        &[
-            (Yes, "Enabled TLSMinVersion TLSMaxVersion CipherSuites"),
-            (Inside, "SDS"),
-        ],
-    ),
-    ("GatewaySds", &[(Yes, "ClusterName CertResource")]),
-];
 
 impl GatewayTls {
     pub(super) fn validate(&self) -> Result<(), Invalid> {

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::format_string;
 use crate::invalid::Invalid;
 
 /// Changes to headers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HeaderModifiers {
     /// Appended after existing values.
@@ -19,6 +20,7 @@ pub struct HeaderModifiers {
     pub set: BTreeMap<String, String>,
     /// Names of removed headers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub remove: Vec<String>,
 }
 

@@ -6,54 +6,35 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use legate_filter::re2;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use super::gateway_tls::is_host_name;
 use super::reference::{ResourceReference, Status, normalise_parents, validate_parents};
 use super::service_router::METHODS;
 use crate::invalid::Invalid;
 use crate::json::shown::null_if_empty;
 use crate::jwt_requirement::JwtRequirement;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
 use crate::tenancy::TenancyName;
 use crate::{duration, meta, name};
 
-/// Routes HTTP requests to services.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct HttpRoute {
-    /// Its name.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// The gateways or gateway listeners that it attaches to.
-    #[serde(serialize_with = "null_if_empty")]
-    pub parents: Vec<ResourceReference>,
-    /// The rules.
-    #[serde(serialize_with = "null_if_empty")]
-    pub rules: Vec<HttpRouteRule>,
-    /// Host names that requests must have; empty matches any.
-    #[serde(serialize_with = "null_if_empty")]
-    pub hostnames: Vec<String>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Status, as a control loop would report it.
-    pub status: Status,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Routes HTTP requests to services.
+    pub struct HttpRoute {
+        /// Its name.
+        pub name: String,
+        /// The gateways or gateway listeners that it attaches to.
+        #[serde(serialize_with = "null_if_empty")]
+        pub parents: Vec<ResourceReference>,
+        /// The rules.
+        #[serde(serialize_with = "null_if_empty")]
+        pub rules: Vec<HttpRouteRule>,
+        /// Host names that requests must have; empty matches any.
+        #[serde(serialize_with = "null_if_empty")]
+        pub hostnames: Vec<String>,
+        /// Status, as a control loop would report it.
+        pub status: Status,
+    }
 }
 
 /// Routes matching requests to services.
@@ -207,74 +188,9 @@ pub struct HttpRouteService {
     pub partition: TenancyName,
 }
 
-/// Field table rows of the types in rules.
-const RULES: [Rows; 11] = [
-    (
-        "HttpRouteRule",
-        &[(Inside, "Filters ResponseFilters Matches Services")],
-    ),
-    (
-        "HttpRouteMatch",
-        &[(Yes, "Method"), (Inside, "Headers Path Query")],
-    ),
-    ("HttpRouteValueMatch", &[(Yes, "Match Name Value")]),
-    ("HttpRoutePathMatch", &[(Yes, "Match Value")]),
-    (
-        "HttpRouteFilters",
-        &[(Inside, "Headers URLRewrite RetryFilter TimeoutFilter JWT")],
-    ),
-    ("HttpRouteResponseFilters", &[(Inside, "Headers")]),
-    ("HttpRouteHeaders", &[(Yes, "Add Remove Set")]),
-    ("UrlRewrite", &[(Yes, "Path")]),
-    (
-        "RetryFilter",
-        &[(
-            Yes,
-            "NumRetries RetryOn RetryOnStatusCodes RetryOnConnectFailure",
-        )],
-    ),
-    ("TimeoutFilter", &[(Yes, "RequestTimeout IdleTimeout")]),
-    (
-        "HttpRouteService",
-        &[
-            (Yes, "Name Weight"),
-            (Inside, "Filters ResponseFilters"),
-            (Yes, "Namespace Partition"),
-        ],
-    ),
-];
-
 impl Entry for HttpRoute {
     const RIGHTS: EntryRights = EntryRights::MeshOnly;
     const IN_EFFECT: bool = false;
-    const SERVED: &'static [Rows] = &[
-        (
-            "HttpRoute",
-            &[
-                (
-                    Yes,
-                    "Name Hostnames Meta Status Hash CreateIndex ModifyIndex",
-                ),
-                (Inside, "Parents Rules"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        RULES[0],
-        RULES[1],
-        RULES[2],
-        RULES[3],
-        RULES[4],
-        RULES[5],
-        RULES[6],
-        RULES[7],
-        RULES[8],
-        RULES[9],
-        RULES[10],
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {

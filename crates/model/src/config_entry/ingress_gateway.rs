@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use super::gateway_tls::{GatewaySds, GatewayTls, is_host_name};
 use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::service_defaults::PassiveHealthCheck;
@@ -16,52 +16,40 @@ use crate::json::shown::{is_zero, null_if_empty};
 use crate::meta;
 use crate::name::{self, WILDCARD};
 use crate::protocol::Protocol;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
+use crate::schema;
 use crate::tenancy::{Tenancy, TenancyName};
 
-/// The services that one gateway exposes.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct IngressGateway {
-    /// The service that the gateway is registered as.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// TLS of all listeners.
-    #[serde(rename = "TLS")]
-    pub tls: GatewayTls,
-    /// Ports with the services behind them.
-    #[serde(serialize_with = "null_if_empty")]
-    pub listeners: Vec<IngressListener>,
-    /// Defaults for all services.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub defaults: Option<IngressDefaults>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// The services that one gateway exposes.
+    #[derive(JsonSchema)]
+    pub struct IngressGateway {
+        /// The service that the gateway is registered as.
+        pub name: String,
+        /// TLS of all listeners.
+        #[serde(rename = "TLS")]
+        pub tls: GatewayTls,
+        /// Ports with the services behind them.
+        #[serde(serialize_with = "null_if_empty")]
+        #[schemars(length(max = 128))]
+        pub listeners: Vec<IngressListener>,
+        /// Defaults for all services.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub defaults: Option<IngressDefaults>,
+    }
 }
 
 /// Default limits for the connections to each service.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct IngressDefaults {
     /// Connections to an instance.
+    #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Pending requests: those that wait for a connection.
+    #[schemars(range(min = 1))]
     pub max_pending_requests: u32,
     /// Concurrent requests.
+    #[schemars(range(min = 1))]
     pub max_concurrent_requests: u32,
     /// Passive health checking.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,26 +57,44 @@ pub struct IngressDefaults {
 }
 
 /// A port of the gateway.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Port"]))]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!(has(self.protocol) && self.protocol == 'tcp' && has(self.services)) || \
+         (size(self.services) <= 1 && self.services.all(s, !has(s.hosts) || size(s.hosts) == 0))",
+        "a tcp listener has at most one service, and no hosts",
+    ),
+    schema::rule(
+        "!has(self.services) || self.services.all(s, !(has(s.name) && s.name == '*') || \
+         (has(self.protocol) && self.protocol == 'http' && (!has(s.hosts) || size(s.hosts) == \
+         0)))",
+        "the service * requires protocol http and no hosts",
+    ),
+]))]
 pub struct IngressListener {
     /// The port.
+    #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
     /// `tcp`, `http`, `http2`, `grpc`; empty means tcp.
+    #[schemars(extend("enum" = schema::PROTOCOLS))]
     pub protocol: String,
     /// TLS of this listener.
     #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
     pub tls: Option<GatewayTls>,
     /// Services behind the port; with protocol tcp exactly one.
     #[serde(serialize_with = "null_if_empty")]
+    #[schemars(length(max = 256))]
     pub services: Vec<IngressService>,
 }
 
 /// A service behind a port.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct IngressService {
     /// Service name, or `*` for all services.
+    #[schemars(length(max = 253))]
     pub name: String,
     /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
@@ -98,6 +104,7 @@ pub struct IngressService {
     pub partition: TenancyName,
     /// Host names of the service's requests.
     #[serde(serialize_with = "null_if_empty")]
+    #[schemars(length(max = 256))]
     pub hosts: Vec<String>,
     /// TLS of the service, for its own certificate.
     #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
@@ -110,12 +117,15 @@ pub struct IngressService {
     pub response_headers: Option<HeaderModifiers>,
     /// Connections to an instance.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Pending requests: those that wait for a connection.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 1))]
     pub max_pending_requests: u32,
     /// Concurrent requests.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 1))]
     pub max_concurrent_requests: u32,
     /// Passive health checking.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,7 +136,7 @@ pub struct IngressService {
 }
 
 /// TLS of one service of a listener.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GatewayServiceTls {
     /// Source of its certificate.
@@ -144,51 +154,6 @@ impl IngressListener {
 impl Entry for IngressGateway {
     const RIGHTS: EntryRights = EntryRights::Gateway;
     const IN_EFFECT: bool = false;
-    const SERVED: &'static [Rows] = &[
-        (
-            "IngressGateway",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Inside, "TLS Listeners Defaults"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        (
-            "IngressDefaults",
-            &[
-                (
-                    Yes,
-                    "MaxConnections MaxPendingRequests MaxConcurrentRequests",
-                ),
-                (Inside, "PassiveHealthCheck"),
-            ],
-        ),
-        (
-            "IngressListener",
-            &[(Yes, "Port Protocol"), (Inside, "TLS Services")],
-        ),
-        (
-            "IngressService",
-            &[
-                (
-                    Yes,
-                    "Name Hosts MaxConnections MaxPendingRequests MaxConcurrentRequests Meta",
-                ),
-                (
-                    Inside,
-                    "TLS RequestHeaders ResponseHeaders PassiveHealthCheck",
-                ),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        ("GatewayServiceTls", &[(Inside, "SDS")]),
-        super::gateway_tls::SERVED[0],
-        super::gateway_tls::SERVED[1],
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::duration;
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
+use crate::schema;
 use crate::tenancy::NotServed;
 
 /// Default discovery type of the key server's address, as in Consul.
@@ -18,8 +20,14 @@ const STRICT_DNS: &str = "STRICT_DNS";
 const DISCOVERY: [&str; 3] = [STRICT_DNS, "STATIC", "LOGICAL_DNS"];
 
 /// Source of the keys for verifying tokens; exactly one field is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "has(self.local) != has(self.remote)",
+        "exactly one of local and remote is needed",
+    ),
+]))]
 pub struct JsonWebKeySet {
     /// Keys in the entry, or in a file of every proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,8 +38,11 @@ pub struct JsonWebKeySet {
 }
 
 /// Keys that proxies do not have to fetch; exactly one field is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule("{jwks} != {filename}", "exactly one of jwks and filename is needed"),
+]))]
 pub struct LocalJwks {
     /// The JSON Web Key Set in base64.
     #[serde(rename = "JWKS", skip_serializing_if = "String::is_empty")]
@@ -42,17 +53,20 @@ pub struct LocalJwks {
 }
 
 /// Keys on a server.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["URI"]))]
 pub struct RemoteJwks {
     /// `http://…` or `https://…`.
     #[serde(rename = "URI", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1))]
     pub uri: String,
     /// Request timeout in milliseconds; 0 means 5,000.
     #[serde(skip_serializing_if = "is_zero")]
     pub request_timeout_ms: u32,
     /// How long keys are cached before they are fetched again; 0 means Envoy's 10 min.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
+    #[schemars(with = "duration::Unsigned")]
     pub cache_duration: Duration,
     /// Whether the listener accepts connections before the keys have been fetched. Until then it
     /// refuses requests with tokens.
@@ -70,7 +84,7 @@ pub struct RemoteJwks {
 }
 
 /// Retry policy of requests for keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksRetryPolicy {
     /// The maximum number of retries.
@@ -82,39 +96,50 @@ pub struct JwksRetryPolicy {
 }
 
 /// Backoff between requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksBackOff {
     /// Initial backoff; 0 means Envoy's 1 s.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
+    #[schemars(with = "duration::Unsigned")]
     pub base_interval: Duration,
     /// Maximum backoff; 0 means Envoy's default, ten times the initial one.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
+    #[schemars(with = "duration::Unsigned")]
     pub max_interval: Duration,
 }
 
 /// Connection to the key server.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksCluster {
     /// How the address is resolved: `STRICT_DNS` (the default when empty), `LOGICAL_DNS`, or `STATIC`
     /// for an IP address. With `STATIC`, host names are resolved as well.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = ["", "STRICT_DNS", "STATIC", "LOGICAL_DNS", "EDS", "ORIGINAL_DST"]))]
     pub discovery_type: String,
     /// Trusted certificates for the server. If unset, its certificate is not verified.
     #[serde(rename = "TLSCertificates", skip_serializing_if = "Option::is_none")]
     pub tls_certificates: Option<JwksTlsCertificates>,
     /// Connect timeout; 0 means Envoy's 5 s.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
+    #[schemars(with = "duration::Unsigned")]
     pub connect_timeout: Duration,
 }
 
 /// Trusted certificates for the key server.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "has(self.caCertificateProviderInstance) != has(self.trustedCA)",
+        "exactly one of caCertificateProviderInstance and trustedCA is needed",
+    ),
+]))]
 pub struct JwksTlsCertificates {
     /// Refused: Envoy has no certificate providers and would verify nothing.
     #[serde(skip_serializing)]
+    #[schemars(schema_with = "certificate_provider")]
     pub ca_certificate_provider_instance: NotServed,
     /// CA certificates.
     #[serde(rename = "TrustedCA", skip_serializing_if = "Option::is_none")]
@@ -122,8 +147,11 @@ pub struct JwksTlsCertificates {
 }
 
 /// CA certificates in PEM; exactly one field is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::exactly_one(&["filename", "environmentVariable", "inlineString", "inlineBytes"]),
+]))]
 pub struct JwksTrustedCa {
     /// Path of a file on every proxy.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -136,7 +164,18 @@ pub struct JwksTrustedCa {
     pub inline_string: String,
     /// The PEM in base64.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("format" = "byte"))]
     pub inline_bytes: String,
+}
+
+fn certificate_provider(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "InstanceName": { "type": "string", "description": "Its name. Default `default`." },
+            "CertificateName": { "type": "string", "description": "The name of the certificate." },
+        },
+    })
 }
 
 /// Location of the key server, parsed from its URI.

@@ -1,72 +1,63 @@
 //! `jwt-provider`: an issuer of JSON Web Tokens, the keys that verify them, and their location in
 //! requests. Intentions refer to providers by name. Nothing here verifies tokens.
 
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use super::jwks::JsonWebKeySet;
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REFUSED, Rows};
-use crate::tenancy::TenancyName;
+use crate::schema;
 use crate::{meta, name};
 
 /// Default clock skew in seconds, as in Consul.
 const CLOCK_SKEW_SECONDS: u32 = 30;
 
-/// An issuer of JSON Web Tokens, and how proxies verify its tokens.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct JwtProvider {
-    /// Name that intentions refer to.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// The keys that verify tokens.
-    #[serde(rename = "JSONWebKeySet", skip_serializing_if = "Option::is_none")]
-    pub json_web_key_set: Option<JsonWebKeySet>,
-    /// Required issuer (`iss`) of tokens; empty accepts any.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub issuer: String,
-    /// Accepted audiences (`aud`); a token must have one of them. Empty accepts any.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub audiences: Vec<String>,
-    /// Where tokens are in requests. If empty, Envoy's default applies: after `Bearer ` in the
-    /// `Authorization` header, or in the query parameter `access_token`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub locations: Vec<JwtLocation>,
-    /// Forwarding of claims to the application.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub forwarding: Option<JwtForwarding>,
-    /// Tolerated clock skew in seconds for `exp` and `nbf`; 0 means 30.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub clock_skew_seconds: u32,
-    /// Cache of verified tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_config: Option<JwtCacheConfig>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// An issuer of JSON Web Tokens, and how proxies verify its tokens.
+    #[derive(JsonSchema)]
+    #[schemars(extend("required" = ["JSONWebKeySet"]))]
+    pub struct JwtProvider {
+        /// Name that intentions refer to.
+        pub name: String,
+        /// The keys that verify tokens.
+        #[serde(rename = "JSONWebKeySet", skip_serializing_if = "Option::is_none")]
+        pub json_web_key_set: Option<JsonWebKeySet>,
+        /// Required issuer (`iss`) of tokens; empty accepts any.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        pub issuer: String,
+        /// Accepted audiences (`aud`); a token must have one of them. Empty accepts any.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(max = 256))]
+        pub audiences: Vec<String>,
+        /// Where tokens are in requests. If empty, Envoy's default applies: after `Bearer ` in the
+        /// `Authorization` header, or in the query parameter `access_token`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(max = 64))]
+        pub locations: Vec<JwtLocation>,
+        /// Forwarding of claims to the application.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub forwarding: Option<JwtForwarding>,
+        /// Tolerated clock skew in seconds for `exp` and `nbf`; 0 means 30.
+        #[serde(skip_serializing_if = "is_zero")]
+        pub clock_skew_seconds: u32,
+        /// Cache of verified tokens.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cache_config: Option<JwtCacheConfig>,
+    }
 }
 
 /// Location of a token in a request; exactly one field is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "(has(self.header) ? 1 : 0) + (has(self.queryParam) ? 1 : 0) + (has(self.cookie) ? 1 : 0) \
+         == 1",
+        "exactly one of header, queryParam and cookie is needed",
+    ),
+]))]
 pub struct JwtLocation {
     /// In a header.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,11 +71,13 @@ pub struct JwtLocation {
 }
 
 /// A header with a token.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name"]))]
 pub struct JwtHeader {
     /// Its name.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1))]
     pub name: String,
     /// Prefix before the token, such as `Bearer `.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -95,36 +88,42 @@ pub struct JwtHeader {
 }
 
 /// A query parameter with a token.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name"]))]
 pub struct JwtQueryParam {
     /// Its name.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1))]
     pub name: String,
 }
 
 /// A cookie with a token.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name"]))]
 pub struct JwtCookie {
     /// Its name.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1))]
     pub name: String,
 }
 
 /// Forwarding of a verified token's claims to the application.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["HeaderName"]))]
 pub struct JwtForwarding {
     /// The header with the claims, as JSON in base64url. Values from callers are removed.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1))]
     pub header_name: String,
     /// Whether the value is padded with `=`.
     pub pad_forward_payload_header: bool,
 }
 
 /// Cache of verified tokens.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtCacheConfig {
     /// The maximum number of cached tokens per proxy; 0 disables the cache.
@@ -134,67 +133,6 @@ pub struct JwtCacheConfig {
 
 impl Entry for JwtProvider {
     const RIGHTS: EntryRights = EntryRights::JwtProvider;
-    const SERVED: &'static [Rows] = &[
-        (
-            "JwtProvider",
-            &[
-                (
-                    Yes,
-                    "Name Issuer Audiences ClockSkewSeconds Meta Hash CreateIndex ModifyIndex",
-                ),
-                (Yes, "Namespace Partition"),
-                (Inside, "JSONWebKeySet Locations Forwarding CacheConfig"),
-            ],
-        ),
-        ("JsonWebKeySet", &[(Inside, "Local Remote")]),
-        ("LocalJwks", &[(Yes, "JWKS Filename")]),
-        (
-            "RemoteJwks",
-            &[
-                (
-                    Yes,
-                    "URI RequestTimeoutMs CacheDuration FetchAsynchronously UseSNI",
-                ),
-                (Inside, "RetryPolicy JWKSCluster"),
-            ],
-        ),
-        (
-            "JwksRetryPolicy",
-            &[(Yes, "NumRetries"), (Inside, "RetryPolicyBackOff")],
-        ),
-        ("JwksBackOff", &[(Yes, "BaseInterval MaxInterval")]),
-        (
-            "JwksCluster",
-            &[
-                (Yes, "DiscoveryType ConnectTimeout"),
-                (Inside, "TLSCertificates"),
-            ],
-        ),
-        (
-            "JwksTlsCertificates",
-            &[
-                (REFUSED, "CaCertificateProviderInstance"),
-                (Inside, "TrustedCA"),
-            ],
-        ),
-        (
-            "JwksTrustedCa",
-            &[(Yes, "Filename EnvironmentVariable InlineString InlineBytes")],
-        ),
-        ("JwtLocation", &[(Inside, "Header QueryParam Cookie")]),
-        ("JwtHeader", &[(Yes, "Name ValuePrefix Forward")]),
-        ("JwtQueryParam", &[(Yes, "Name")]),
-        ("JwtCookie", &[(Yes, "Name")]),
-        (
-            "JwtForwarding",
-            &[(Yes, "HeaderName PadForwardPayloadHeader")],
-        ),
-        ("JwtCacheConfig", &[(Yes, "Size")]),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_jwt_provider(&self.name)

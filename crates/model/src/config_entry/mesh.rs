@@ -1,65 +1,45 @@
 //! `mesh`: settings of the whole mesh.
 
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use crate::invalid::Invalid;
 use crate::meta;
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REPORTED, Rows};
-use crate::tenancy::TenancyName;
 
-/// Settings of the whole mesh. The only valid name is `mesh`, which may be omitted.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Mesh {
-    /// `mesh` or empty. Not returned, since the kind implies it.
-    #[serde(skip_serializing)]
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// Settings for captured traffic.
-    pub transparent_proxy: MeshTransparentProxy,
-    /// Whether entries that permit plaintext connections to services may be written. Existing entries
-    /// remain in effect.
-    #[serde(
-        rename = "AllowEnablingPermissiveMutualTLS",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
-    pub allow_enabling_permissive_mutual_tls: bool,
-    /// TLS versions and cipher suites.
-    #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
-    pub tls: Option<MeshTls>,
-    /// HTTP settings.
-    #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
-    pub http: Option<MeshHttp>,
-    /// Settings for connections to other clusters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peering: Option<MeshPeering>,
-    /// Whether Envoy refuses routes to unknown clusters.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub validate_clusters: bool,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Settings of the whole mesh. The only valid name is `mesh`, which may be omitted.
+    #[derive(JsonSchema)]
+    pub struct Mesh {
+        /// `mesh` or empty. Not returned, since the kind implies it.
+        #[serde(skip_serializing)]
+        pub name: String,
+        /// Settings for captured traffic.
+        pub transparent_proxy: MeshTransparentProxy,
+        /// Whether entries that permit plaintext connections to services may be written. Existing entries
+        /// remain in effect.
+        #[serde(
+            rename = "AllowEnablingPermissiveMutualTLS",
+            skip_serializing_if = "std::ops::Not::not"
+        )]
+        pub allow_enabling_permissive_mutual_tls: bool,
+        /// TLS versions and cipher suites.
+        #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
+        pub tls: Option<MeshTls>,
+        /// HTTP settings.
+        #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
+        pub http: Option<MeshHttp>,
+        /// Settings for connections to other clusters.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub peering: Option<MeshPeering>,
+        /// Whether Envoy refuses routes to unknown clusters.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub validate_clusters: bool,
+    }
 }
 
 /// Settings for captured traffic.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshTransparentProxy {
     /// Whether connections to destinations outside the mesh are refused.
@@ -67,7 +47,7 @@ pub struct MeshTransparentProxy {
 }
 
 /// Settings for connections to other clusters.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshPeering {
     /// Whether servers are reached through mesh gateways.
@@ -76,7 +56,7 @@ pub struct MeshPeering {
 }
 
 /// TLS settings by direction.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshTls {
     /// For connections that proxies accept.
@@ -88,22 +68,25 @@ pub struct MeshTls {
 }
 
 /// TLS settings of one direction; empty means Envoy's default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshTlsDirection {
     /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
     #[serde(rename = "TLSMinVersion", skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = TLS_VERSIONS))]
     pub tls_min_version: String,
     /// Same values as the other bound.
     #[serde(rename = "TLSMaxVersion", skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = TLS_VERSIONS))]
     pub tls_max_version: String,
     /// `TLS_…` names; not with TLS 1.3 as the lowest version.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub cipher_suites: Vec<String>,
 }
 
 /// HTTP settings.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshHttp {
     /// Whether applications do not get the caller's identity in `x-forwarded-client-cert`.
@@ -114,7 +97,7 @@ pub struct MeshHttp {
 }
 
 /// HTTP settings of one direction.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MeshHttpDirection {
     /// Normalization of paths and headers before intentions are applied.
@@ -123,7 +106,7 @@ pub struct MeshHttpDirection {
 }
 
 /// Normalization of paths and headers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RequestNormalization {
     /// Do not resolve `.` and `..` in paths. Intentions on paths can then be bypassed.
@@ -135,13 +118,16 @@ pub struct RequestNormalization {
     /// `IMPLEMENTATION_SPECIFIC_DEFAULT`, `KEEP_UNCHANGED`, `REJECT_REQUEST`,
     /// `UNESCAPE_AND_REDIRECT`, `UNESCAPE_AND_FORWARD`, or empty for the first.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = ESCAPED_SLASHES))]
     pub path_with_escaped_slashes_action: String,
     /// `ALLOW`, `REJECT_REQUEST`, `DROP_HEADER`, or empty for the first.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = UNDERSCORES))]
     pub headers_with_underscores_action: String,
 }
 
-const TLS_VERSIONS: [&str; 6] = ["", "TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3"];
+pub(super) const TLS_VERSIONS: [&str; 6] =
+    ["", "TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3"];
 /// The configurable cipher suites for TLS 1.2 and below, as in Consul.
 const CIPHER_SUITES: [&str; 14] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
@@ -185,41 +171,6 @@ impl Mesh {
 
 impl Entry for Mesh {
     const RIGHTS: EntryRights = EntryRights::Mesh;
-    const SERVED: &'static [Rows] = &[
-        (
-            "Mesh",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Yes, "Namespace Partition"),
-                (Yes, "AllowEnablingPermissiveMutualTLS ValidateClusters"),
-                (Inside, "TransparentProxy TLS HTTP Peering"),
-            ],
-        ),
-        ("MeshTransparentProxy", &[(Yes, "MeshDestinationsOnly")]),
-        ("MeshPeering", &[(REPORTED, "PeerThroughMeshGateways")]),
-        ("MeshTls", &[(Inside, "Incoming Outgoing")]),
-        (
-            "MeshTlsDirection",
-            &[(Yes, "TLSMinVersion TLSMaxVersion CipherSuites")],
-        ),
-        (
-            "MeshHttp",
-            &[(Yes, "SanitizeXForwardedClientCert"), (Inside, "Incoming")],
-        ),
-        ("MeshHttpDirection", &[(Inside, "RequestNormalization")]),
-        (
-            "RequestNormalization",
-            &[(
-                Yes,
-                "InsecureDisablePathNormalization MergeSlashes \
-                 PathWithEscapedSlashesAction HeadersWithUnderscoresAction",
-            )],
-        ),
-    ];
-
-    fn name(&self) -> &str {
-        Self::NAME
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         if !matches!(self.name.as_str(), "" | Self::NAME) {

@@ -76,7 +76,6 @@ pub use terminating_gateway::LinkedService;
 
 use crate::invalid::Invalid;
 use crate::json::decode::{self, UnknownFields};
-use crate::served::field::Rows;
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 use entry::Entry;
 use registry::config_entries;

@@ -1,11 +1,9 @@
 //! `proxy-defaults`: settings of every proxy.
 
-use std::collections::BTreeMap;
+use schemars::JsonSchema;
 
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
-
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
+use super::service_resolver::FailoverPolicy;
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
@@ -16,62 +14,48 @@ use crate::protocol::Protocol;
 use crate::proxy::{
     AccessLogs, EnvoyExtension, Expose, MeshGateway, MutualTlsMode, ProxyMode, TransparentProxy,
 };
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REFUSED, Rows};
-use crate::served::table::PROXY_CONFIG;
-use crate::tenancy::{NotServed, TenancyName};
+use crate::schema;
+use crate::tenancy::NotServed;
 use crate::validate::validate_bind_address;
 
-/// Settings of every proxy; the only name is `global`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ProxyDefaults {
-    /// `global`.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// Opaque proxy settings; keys are stored verbatim.
-    pub config: Opaque,
-    /// How traffic reaches proxies.
-    #[serde(skip_serializing_if = "ProxyMode::is_default")]
-    pub mode: ProxyMode,
-    /// Settings for captured traffic.
-    pub transparent_proxy: TransparentProxy,
-    /// Whether plaintext connections are accepted.
-    #[serde(
-        rename = "MutualTLSMode",
-        skip_serializing_if = "MutualTlsMode::is_default"
-    )]
-    pub mutual_tls_mode: MutualTlsMode,
-    /// Mesh gateway mode.
-    pub mesh_gateway: MeshGateway,
-    /// Paths reachable without mutual TLS.
-    pub expose: Expose,
-    /// Access logs.
-    pub access_logs: AccessLogs,
-    /// Refused: failover by locality is not served.
-    #[serde(skip_serializing)]
-    pub failover_policy: NotServed,
-    /// Whether callers prefer nearby instances, unless the service's resolver sets it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prioritize_by_locality: Option<PrioritizeByLocality>,
-    /// Extensions, applied before those of `service-defaults`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub envoy_extensions: Vec<EnvoyExtension>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Settings of every proxy; the only name is `global`.
+    #[derive(JsonSchema)]
+    #[schemars(extend("x-kubernetes-validations" = [schema::no_mode()]))]
+    pub struct ProxyDefaults {
+        /// `global`.
+        pub name: String,
+        /// Opaque proxy settings; keys are stored verbatim.
+        pub config: Opaque,
+        /// How traffic reaches proxies.
+        #[serde(skip_serializing_if = "ProxyMode::is_default")]
+        pub mode: ProxyMode,
+        /// Settings for captured traffic.
+        pub transparent_proxy: TransparentProxy,
+        /// Whether plaintext connections are accepted.
+        #[serde(
+            rename = "MutualTLSMode",
+            skip_serializing_if = "MutualTlsMode::is_default"
+        )]
+        pub mutual_tls_mode: MutualTlsMode,
+        /// Mesh gateway mode.
+        pub mesh_gateway: MeshGateway,
+        /// Paths reachable without mutual TLS.
+        pub expose: Expose,
+        /// Access logs.
+        pub access_logs: AccessLogs,
+        /// Refused: failover by locality is not served.
+        #[serde(skip_serializing)]
+        #[schemars(with = "FailoverPolicy")]
+        pub failover_policy: NotServed,
+        /// Whether callers prefer nearby instances, unless the service's resolver sets it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub prioritize_by_locality: Option<PrioritizeByLocality>,
+        /// Extensions, applied before those of `service-defaults`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(max = 64))]
+        pub envoy_extensions: Vec<EnvoyExtension>,
+    }
 }
 
 impl ProxyDefaults {
@@ -98,25 +82,6 @@ impl ProxyDefaults {
 
 impl Entry for ProxyDefaults {
     const RIGHTS: EntryRights = EntryRights::Mesh;
-    const SERVED: &'static [Rows] = &[(
-        "ProxyDefaults",
-        &[
-            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-            (Yes, "Namespace Partition"),
-            (PROXY_CONFIG, "Config"),
-            (Yes, "Mode MutualTLSMode"),
-            (
-                Inside,
-                "TransparentProxy MeshGateway Expose AccessLogs EnvoyExtensions",
-            ),
-            (Inside, "PrioritizeByLocality"),
-            (REFUSED, "FailoverPolicy"),
-        ],
-    )];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         if self.name != Self::NAME {

@@ -4,8 +4,6 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde::{Deserialize as DeserializeFields, Serialize};
 
 use crate::invalid::Invalid;
-use crate::served::field::Rows;
-use crate::served::field::Served::Yes;
 use crate::tenancy::TenancyName;
 
 /// The kind of a route's parents.
@@ -28,12 +26,6 @@ pub struct ResourceReference {
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
 }
-
-/// Its field table row.
-pub(super) const SERVED: Rows = (
-    "ResourceReference",
-    &[(Yes, "Kind Name SectionName"), (Yes, "Namespace Partition")],
-);
 
 /// Status of an entry. Read-only: values in writes are ignored, as in Consul. Nothing sets conditions
 /// yet, so the list is always empty.

@@ -36,13 +36,6 @@ macro_rules! config_entries {
                     $(ConfigKind::$entry => $entry::IN_EFFECT,)+
                 }
             }
-
-            /// How the fields of entries of this kind are served.
-            pub(crate) const fn served(self) -> &'static [Rows] {
-                match self {
-                    $(ConfigKind::$entry => $entry::SERVED,)+
-                }
-            }
         }
 
         /// One config entry.
@@ -64,8 +57,11 @@ macro_rules! config_entries {
 
             /// Its name, unique within its kind.
             pub fn name(&self) -> &str {
+                if let ConfigEntry::Mesh(_) = self {
+                    return Mesh::NAME;
+                }
                 match self {
-                    $(ConfigEntry::$entry(entry) => Entry::name(entry),)+
+                    $(ConfigEntry::$entry(entry) => &entry.name,)+
                 }
             }
 

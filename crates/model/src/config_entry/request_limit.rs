@@ -2,118 +2,96 @@
 //!
 //! Consul Enterprise only. Entries are validated and stored; they limit nothing yet.
 
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use crate::invalid::Invalid;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
-use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
 /// What happens to requests above a limit.
 const MODES: [&str; 3] = ["permissive", "enforcing", "disabled"];
 
-/// Limits on the request rate that servers accept from one address.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ControlPlaneRequestLimit {
-    /// Its name.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// `permissive`, `enforcing` or `disabled`; empty means the first.
-    pub mode: String,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Reads of any kind, per second; 0 means no limit.
-    pub read_rate: f64,
-    /// Writes of any kind, per second; 0 means no limit.
-    pub write_rate: f64,
-    /// ACL tokens, policies, roles, auth methods and binding rules.
-    #[serde(rename = "ACL", skip_serializing_if = "Option::is_none")]
-    pub acl: Option<RequestRates>,
-    /// The catalog.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub catalog: Option<RequestRates>,
-    /// Config entries.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub config_entry: Option<RequestRates>,
-    /// The CA.
-    #[serde(rename = "ConnectCA", skip_serializing_if = "Option::is_none")]
-    pub connect_ca: Option<RequestRates>,
-    /// Network coordinates.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub coordinate: Option<RequestRates>,
-    /// Discovery chains.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub discovery_chain: Option<RequestRates>,
-    /// Lists of servers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server_discovery: Option<RequestRates>,
-    /// Health endpoints.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub health: Option<RequestRates>,
-    /// Intentions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub intention: Option<RequestRates>,
-    /// Keys and values.
-    #[serde(rename = "KV", skip_serializing_if = "Option::is_none")]
-    pub kv: Option<RequestRates>,
-    /// Namespaces and partitions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tenancy: Option<RequestRates>,
-    /// Prepared queries.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prepared_query: Option<RequestRates>,
-    /// Sessions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub session: Option<RequestRates>,
-    /// Transactions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub txn: Option<RequestRates>,
-    /// Auto-configuration of agents.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub auto_config: Option<RequestRates>,
-    /// Federation states.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub federation_state: Option<RequestRates>,
-    /// Endpoints for user interfaces.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub internal: Option<RequestRates>,
-    /// Streams from peered clusters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer_stream: Option<RequestRates>,
-    /// Peerings.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peering: Option<RequestRates>,
-    /// Data plane endpoints for sidecars.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data_plane: Option<RequestRates>,
-    /// DNS.
-    #[serde(rename = "DNS", skip_serializing_if = "Option::is_none")]
-    pub dns: Option<RequestRates>,
-    /// Event subscriptions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub subscribe: Option<RequestRates>,
-    /// The resource API.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resource: Option<RequestRates>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Limits on the request rate that servers accept from one address.
+    pub struct ControlPlaneRequestLimit {
+        /// Its name.
+        pub name: String,
+        /// `permissive`, `enforcing` or `disabled`; empty means the first.
+        pub mode: String,
+        /// Reads of any kind, per second; 0 means no limit.
+        pub read_rate: f64,
+        /// Writes of any kind, per second; 0 means no limit.
+        pub write_rate: f64,
+        /// ACL tokens, policies, roles, auth methods and binding rules.
+        #[serde(rename = "ACL", skip_serializing_if = "Option::is_none")]
+        pub acl: Option<RequestRates>,
+        /// The catalog.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub catalog: Option<RequestRates>,
+        /// Config entries.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub config_entry: Option<RequestRates>,
+        /// The CA.
+        #[serde(rename = "ConnectCA", skip_serializing_if = "Option::is_none")]
+        pub connect_ca: Option<RequestRates>,
+        /// Network coordinates.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub coordinate: Option<RequestRates>,
+        /// Discovery chains.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub discovery_chain: Option<RequestRates>,
+        /// Lists of servers.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub server_discovery: Option<RequestRates>,
+        /// Health endpoints.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub health: Option<RequestRates>,
+        /// Intentions.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub intention: Option<RequestRates>,
+        /// Keys and values.
+        #[serde(rename = "KV", skip_serializing_if = "Option::is_none")]
+        pub kv: Option<RequestRates>,
+        /// Namespaces and partitions.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub tenancy: Option<RequestRates>,
+        /// Prepared queries.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub prepared_query: Option<RequestRates>,
+        /// Sessions.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub session: Option<RequestRates>,
+        /// Transactions.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub txn: Option<RequestRates>,
+        /// Auto-configuration of agents.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub auto_config: Option<RequestRates>,
+        /// Federation states.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub federation_state: Option<RequestRates>,
+        /// Endpoints for user interfaces.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub internal: Option<RequestRates>,
+        /// Streams from peered clusters.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub peer_stream: Option<RequestRates>,
+        /// Peerings.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub peering: Option<RequestRates>,
+        /// Data plane endpoints for sidecars.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub data_plane: Option<RequestRates>,
+        /// DNS.
+        #[serde(rename = "DNS", skip_serializing_if = "Option::is_none")]
+        pub dns: Option<RequestRates>,
+        /// Event subscriptions.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub subscribe: Option<RequestRates>,
+        /// The resource API.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub resource: Option<RequestRates>,
+    }
 }
 
 /// Limits for one category of requests.
@@ -129,29 +107,6 @@ pub struct RequestRates {
 impl Entry for ControlPlaneRequestLimit {
     const RIGHTS: EntryRights = EntryRights::Operator;
     const IN_EFFECT: bool = false;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ControlPlaneRequestLimit",
-            &[
-                (
-                    Yes,
-                    "Name Mode Meta ReadRate WriteRate Hash CreateIndex ModifyIndex",
-                ),
-                (
-                    Inside,
-                    "ACL Catalog ConfigEntry ConnectCA Coordinate DiscoveryChain ServerDiscovery \
-                     Health Intention KV Tenancy PreparedQuery Session Txn AutoConfig FederationState \
-                     Internal PeerStream Peering DataPlane DNS Subscribe Resource",
-                ),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        ("RequestRates", &[(Yes, "ReadRate WriteRate")]),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_entry_name(&self.name)

@@ -2,50 +2,30 @@
 //!
 //! Consul Enterprise only. Entries are validated and stored; nothing fails over to members yet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use crate::invalid::Invalid;
 use crate::json::shown::null_if_empty;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
-use crate::tenancy::TenancyName;
 use crate::{meta, name};
 
-/// Partitions and clusters that are failover targets of each other.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct SamenessGroup {
-    /// Its name.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// Whether services without their own failover use the members as failover targets.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub default_for_failover: bool,
-    /// Whether the local partition precedes the members.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub include_local: bool,
-    /// Members in failover order.
-    #[serde(serialize_with = "null_if_empty")]
-    pub members: Vec<SamenessGroupMember>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Partitions and clusters that are failover targets of each other.
+    pub struct SamenessGroup {
+        /// Its name.
+        pub name: String,
+        /// Whether services without their own failover use the members as failover targets.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub default_for_failover: bool,
+        /// Whether the local partition precedes the members.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub include_local: bool,
+        /// Members in failover order.
+        #[serde(serialize_with = "null_if_empty")]
+        pub members: Vec<SamenessGroupMember>,
+    }
 }
 
 /// A member: a partition or a peered cluster.
@@ -63,24 +43,6 @@ pub struct SamenessGroupMember {
 impl Entry for SamenessGroup {
     const RIGHTS: EntryRights = EntryRights::Mesh;
     const IN_EFFECT: bool = false;
-    const SERVED: &'static [Rows] = &[
-        (
-            "SamenessGroup",
-            &[
-                (
-                    Yes,
-                    "Name DefaultForFailover IncludeLocal Meta Hash CreateIndex ModifyIndex",
-                ),
-                (Inside, "Members"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        ("SamenessGroupMember", &[(Yes, "Partition Peer")]),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_entry_name(&self.name)

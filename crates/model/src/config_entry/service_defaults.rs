@@ -1,13 +1,12 @@
 //! `service-defaults`: settings of one service, for all its instances and callers.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::destination::{self, Destination};
-use super::entry::{Entry, EntryRights};
+use super::destination::Destination;
+use super::entry::{Entry, EntryRights, entry};
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
@@ -16,14 +15,13 @@ use crate::protocol::Protocol;
 use crate::proxy::{
     EnvoyExtension, Expose, MeshGateway, MutualTlsMode, ProxyMode, TransparentProxy,
 };
-use crate::rate_limits::{self, RateLimits};
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REFUSED, REPORTED, Rows};
+use crate::rate_limits::RateLimits;
+use crate::schema;
 use crate::tenancy::TenancyName;
 use crate::{duration, meta};
 
 /// Limits of one caller towards one upstream; unset means Envoy's default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct UpstreamLimits {
     /// Concurrent connections.
@@ -38,11 +36,12 @@ pub struct UpstreamLimits {
 }
 
 /// Passive health checking: temporarily ejects instances that fail requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PassiveHealthCheck {
     /// Interval of the analysis.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
+    #[schemars(with = "duration::Unsigned")]
     pub interval: Duration,
     /// Consecutive failures before ejection.
     #[serde(skip_serializing_if = "is_zero")]
@@ -52,17 +51,20 @@ pub struct PassiveHealthCheck {
         rename = "EnforcingConsecutive5xx",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(range(max = 100))]
     pub enforcing_consecutive_5xx: Option<u32>,
     /// The maximum share of ejected instances, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 100))]
     pub max_ejection_percent: Option<u32>,
     /// Duration of the first ejection.
     #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
+    #[schemars(with = "duration::Unsigned")]
     pub base_ejection_time: Duration,
 }
 
 /// Settings of a caller for its upstreams.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct UpstreamDefaults {
     /// Name of the upstream, in overrides only.
@@ -103,83 +105,84 @@ pub struct UpstreamDefaults {
 }
 
 /// Settings of a caller for all upstreams and for individual ones.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!({defaults.name} || {defaults.__namespace__} || {defaults.partition} || \
+         {defaults.peer})",
+        "defaults apply to every upstream and must not name one",
+    ),
+    schema::rule(
+        "!has(self.overrides) || self.overrides.all(o, has(o.name) && size(o.name) > 0)",
+        "each override must name its upstream",
+    ),
+]))]
 pub struct UpstreamConfiguration {
     /// For individual upstreams, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512))]
     pub overrides: Vec<UpstreamDefaults>,
     /// For all upstreams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub defaults: Option<UpstreamDefaults>,
 }
 
-/// Settings of one service.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ServiceDefaults {
-    /// Name of the service.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// `tcp`, `http`, `http2`, `grpc`; empty means that of `proxy-defaults`, or tcp.
-    pub protocol: String,
-    /// How traffic reaches its proxies.
-    #[serde(skip_serializing_if = "ProxyMode::is_default")]
-    pub mode: ProxyMode,
-    /// Settings for captured traffic.
-    pub transparent_proxy: TransparentProxy,
-    /// Whether plaintext connections are accepted.
-    #[serde(
-        rename = "MutualTLSMode",
-        skip_serializing_if = "MutualTlsMode::is_default"
-    )]
-    pub mutual_tls_mode: MutualTlsMode,
-    /// Mesh gateway mode.
-    pub mesh_gateway: MeshGateway,
-    /// Paths reachable without mutual TLS.
-    pub expose: Expose,
-    /// TLS server name (SNI) of a service outside the mesh.
-    #[serde(rename = "ExternalSNI", skip_serializing_if = "String::is_empty")]
-    pub external_sni: String,
-    /// Settings for the service's upstreams.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub upstream_config: Option<UpstreamConfiguration>,
-    /// Location of a service outside the mesh.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub destination: Option<Box<Destination>>,
-    /// Limits on request rates.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate_limits: Option<Box<RateLimits>>,
-    /// The maximum number of concurrent inbound connections of a proxy; 0 means no limit.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub max_inbound_connections: u32,
-    /// Connect timeout for the application in milliseconds; 0 means 5000.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub local_connect_timeout_ms: u32,
-    /// Request timeout for the application in milliseconds; 0 means Envoy's default.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub local_request_timeout_ms: u32,
-    /// `exact_balance` or empty.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub balance_inbound_connections: String,
-    /// Extensions, applied after those of `proxy-defaults`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub envoy_extensions: Vec<EnvoyExtension>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Settings of one service.
+    #[derive(JsonSchema)]
+    #[schemars(extend("x-kubernetes-validations" = [schema::no_mode()]))]
+    pub struct ServiceDefaults {
+        /// Name of the service.
+        pub name: String,
+        /// `tcp`, `http`, `http2`, `grpc`; empty means that of `proxy-defaults`, or tcp.
+        #[schemars(extend("enum" = schema::PROTOCOLS))]
+        pub protocol: String,
+        /// How traffic reaches its proxies.
+        #[serde(skip_serializing_if = "ProxyMode::is_default")]
+        pub mode: ProxyMode,
+        /// Settings for captured traffic.
+        pub transparent_proxy: TransparentProxy,
+        /// Whether plaintext connections are accepted.
+        #[serde(
+            rename = "MutualTLSMode",
+            skip_serializing_if = "MutualTlsMode::is_default"
+        )]
+        pub mutual_tls_mode: MutualTlsMode,
+        /// Mesh gateway mode.
+        pub mesh_gateway: MeshGateway,
+        /// Paths reachable without mutual TLS.
+        pub expose: Expose,
+        /// TLS server name (SNI) of a service outside the mesh.
+        #[serde(rename = "ExternalSNI", skip_serializing_if = "String::is_empty")]
+        pub external_sni: String,
+        /// Settings for the service's upstreams.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub upstream_config: Option<UpstreamConfiguration>,
+        /// Location of a service outside the mesh.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub destination: Option<Box<Destination>>,
+        /// Limits on request rates.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub rate_limits: Option<Box<RateLimits>>,
+        /// The maximum number of concurrent inbound connections of a proxy; 0 means no limit.
+        #[serde(skip_serializing_if = "is_zero")]
+        pub max_inbound_connections: u32,
+        /// Connect timeout for the application in milliseconds; 0 means 5000.
+        #[serde(skip_serializing_if = "is_zero")]
+        pub local_connect_timeout_ms: u32,
+        /// Request timeout for the application in milliseconds; 0 means Envoy's default.
+        #[serde(skip_serializing_if = "is_zero")]
+        pub local_request_timeout_ms: u32,
+        /// `exact_balance` or empty.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        #[schemars(extend("enum" = ["", "exact_balance"]))]
+        pub balance_inbound_connections: String,
+        /// Extensions, applied after those of `proxy-defaults`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(max = 64))]
+        pub envoy_extensions: Vec<EnvoyExtension>,
+    }
 }
 
 impl ServiceDefaults {
@@ -194,64 +197,6 @@ impl ServiceDefaults {
 
 impl Entry for ServiceDefaults {
     const RIGHTS: EntryRights = EntryRights::Service;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ServiceDefaults",
-            &[
-                (
-                    Yes,
-                    "Name Protocol MaxInboundConnections LocalConnectTimeoutMs \
-                 LocalRequestTimeoutMs BalanceInboundConnections Meta Hash CreateIndex \
-                 ModifyIndex",
-                ),
-                (Yes, "Namespace Partition"),
-                (Yes, "Mode MutualTLSMode"),
-                (
-                    Inside,
-                    "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions \
-                     RateLimits Destination",
-                ),
-                (REPORTED, "ExternalSNI"),
-            ],
-        ),
-        destination::SERVED,
-        rate_limits::SERVED[0],
-        rate_limits::SERVED[1],
-        rate_limits::SERVED[2],
-        ("UpstreamConfiguration", &[(Inside, "Overrides Defaults")]),
-        (
-            "UpstreamDefaults",
-            &[
-                (
-                    Yes,
-                    "Name Protocol ConnectTimeoutMs BalanceOutboundConnections \
-                     EnvoyListenerJSON EnvoyClusterJSON",
-                ),
-                (Yes, "Namespace Partition"),
-                (REFUSED, "Peer"),
-                (Inside, "Limits PassiveHealthCheck MeshGateway"),
-            ],
-        ),
-        (
-            "UpstreamLimits",
-            &[(
-                Yes,
-                "MaxConnections MaxPendingRequests MaxConcurrentRequests",
-            )],
-        ),
-        (
-            "PassiveHealthCheck",
-            &[(
-                Yes,
-                "Interval MaxFailures EnforcingConsecutive5xx MaxEjectionPercent \
-                 BaseEjectionTime",
-            )],
-        ),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)

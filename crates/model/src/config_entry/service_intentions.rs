@@ -4,55 +4,47 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use crate::intention::{
     Intention, IntentionAction, IntentionPermission, SOURCE_TYPE_CONSUL, normalise_permissions,
     precedence, validate_source, validate_wildcards,
 };
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REFUSED, REPORTED, Rows};
+use crate::schema;
 use crate::tenancy::{NoPeer, NotServed, ServiceName, Tenancy, TenancyName};
 use crate::{meta, name, timestamp};
 
-/// The intentions of one destination service.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ServiceIntentions {
-    /// The destination, or `*`.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// The sources; once normalised, in order of precedence.
-    pub sources: Vec<SourceIntention>,
-    /// The token that every request requires, independent of its source.
-    #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
-    pub jwt: Option<JwtRequirement>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// The intentions of one destination service.
+    #[derive(JsonSchema)]
+    #[schemars(extend("required" = ["Sources"]))]
+    pub struct ServiceIntentions {
+        /// The destination, or `*`.
+        pub name: String,
+        /// The sources; once normalised, in order of precedence.
+        #[schemars(length(min = 1, max = 1024))]
+        pub sources: Vec<SourceIntention>,
+        /// The token that every request requires, independent of its source.
+        #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
+        pub jwt: Option<JwtRequirement>,
+    }
 }
 
 /// Permissions of one source.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name"]))]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule("{permissions} != {action}", "exactly one of action and permissions is needed"),
+    schema::at_most_one(&["peer", "partition", "samenessGroup"]),
+]))]
 pub struct SourceIntention {
     /// The source service, or `*`.
+    #[schemars(length(min = 1))]
     pub name: String,
     /// Namespace; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
@@ -62,15 +54,19 @@ pub struct SourceIntention {
     pub partition: TenancyName,
     /// Refused: peering is not served.
     #[serde(skip_serializing)]
+    #[schemars(with = "String")]
     pub peer: NoPeer,
     /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
+    #[schemars(with = "String")]
     pub sameness_group: NotServed,
     /// Action for every connection; unset when there are permissions.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["", "allow", "deny"]))]
     pub action: Option<IntentionAction>,
     /// Permissions by request attributes; empty when there is an action.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
     pub permissions: Vec<IntentionPermission>,
     /// Computed from the names; values from clients are ignored.
     pub precedence: u32,
@@ -98,6 +94,7 @@ pub struct SourceIntention {
     pub r#type: String,
     /// Free text of at most 512 bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 512))]
     pub description: String,
 }
 
@@ -161,34 +158,6 @@ impl ServiceIntentions {
 
 impl Entry for ServiceIntentions {
     const RIGHTS: EntryRights = EntryRights::Intention;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ServiceIntentions",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Yes, "Namespace Partition"),
-                (Inside, "Sources JWT"),
-            ],
-        ),
-        (
-            "SourceIntention",
-            &[
-                (Yes, "Name Action Precedence Type Description"),
-                (Yes, "Namespace Partition"),
-                (REFUSED, "Peer SamenessGroup"),
-                // These fields are returned by reads, and dropped when the entry is written back.
-                (
-                    REPORTED,
-                    "LegacyID LegacyMeta LegacyCreateTime LegacyUpdateTime",
-                ),
-                (Inside, "Permissions"),
-            ],
-        ),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_intention_name(&self.name)

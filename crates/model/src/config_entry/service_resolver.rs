@@ -5,16 +5,15 @@ mod load_balancer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use crate::instance::CheckServiceNode;
 use crate::invalid::Invalid;
 use crate::locality::PrioritizeByLocality;
 use crate::name::{self, WILDCARD};
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REFUSED, REPORTED, Rows};
+use crate::schema;
 use crate::tenancy::{NotServed, ServiceName, ServiceReference, Tenancy, TenancyName};
 use crate::{duration, meta};
 
@@ -30,56 +29,51 @@ const MAX_PARTS: usize = 100;
 /// The maximum length of a subset's name, which is a label of a server name.
 const MAX_SUBSET_NAME: usize = 63;
 
-/// Selects the instances that serve a service's requests.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ServiceResolver {
-    /// Name of the service.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// Subset for requests without one; empty means all instances.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub default_subset: String,
-    /// Subsets of the instances, by name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub subsets: BTreeMap<String, Subset>,
-    /// Redirect to another service or subset.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub redirect: Option<Redirect>,
-    /// Failover by subset; `*` applies to all other subsets.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub failover: BTreeMap<String, Failover>,
-    /// Whether callers prefer nearby instances; if unset, that of `proxy-defaults`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prioritize_by_locality: Option<PrioritizeByLocality>,
-    /// Connect timeout; 0 means 5 seconds.
-    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
-    pub connect_timeout: Duration,
-    /// Request timeout; 0 means Envoy's 15 seconds.
-    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
-    pub request_timeout: Duration,
-    /// Load balancing between instances.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub load_balancer: Option<LoadBalancer>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Selects the instances that serve a service's requests.
+    #[derive(JsonSchema)]
+    #[schemars(extend("x-kubernetes-validations" = [
+        schema::rule(
+            "!(has(self.redirect) && {failover})",
+            "only one of redirect and failover can be given",
+        ),
+    ]))]
+    pub struct ServiceResolver {
+        /// Name of the service.
+        pub name: String,
+        /// Subset for requests without one; empty means all instances.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        pub default_subset: String,
+        /// Subsets of the instances, by name.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(extend("maxProperties" = 256))]
+        pub subsets: BTreeMap<String, Subset>,
+        /// Redirect to another service or subset.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub redirect: Option<Redirect>,
+        /// Failover by subset; `*` applies to all other subsets.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(extend("maxProperties" = 256))]
+        pub failover: BTreeMap<String, Failover>,
+        /// Whether callers prefer nearby instances; if unset, that of `proxy-defaults`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub prioritize_by_locality: Option<PrioritizeByLocality>,
+        /// Connect timeout; 0 means 5 seconds.
+        #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+        #[schemars(with = "duration::Unsigned")]
+        pub connect_timeout: Duration,
+        /// Request timeout; 0 means Envoy's 15 seconds.
+        #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+        #[schemars(with = "duration::Unsigned")]
+        pub request_timeout: Duration,
+        /// Load balancing between instances.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub load_balancer: Option<LoadBalancer>,
+    }
 }
 
 /// A subset of a service's instances.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Subset {
     /// Filter expression over instances; empty selects all.
@@ -91,8 +85,18 @@ pub struct Subset {
 }
 
 /// Target that replaces a service.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "{service} || {datacenter} || {samenessGroup}",
+        "a redirect needs service, datacenter or samenessGroup",
+    ),
+    schema::rule(
+        "!{peer} || !({serviceSubset} || {partition} || {datacenter})",
+        "peer cannot be given with serviceSubset, partition or datacenter",
+    ),
+]))]
 pub struct Redirect {
     /// Name of the target service; empty means the same service.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -114,13 +118,26 @@ pub struct Redirect {
     pub peer: String,
     /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
+    #[schemars(with = "String")]
     pub sameness_group: NotServed,
 }
 
 /// Failover targets, in order. One of `service` (with `service_subset`), `datacenters` and `targets`
 /// is set, or the first two together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!{targets} || !({datacenters} || {service} || {serviceSubset})",
+        "targets cannot be given with datacenters, service or serviceSubset",
+    ),
+    schema::rule(
+        "has(self.service) || has(self.serviceSubset) || has(self.namespace) || \
+         has(self.datacenters) || has(self.targets) || has(self.policy) || \
+         has(self.samenessGroup)",
+        "a failover needs a destination",
+    ),
+]))]
 pub struct Failover {
     /// Name of the target service; empty means the same service.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -133,21 +150,30 @@ pub struct Failover {
     pub namespace: TenancyName,
     /// Datacenters to fail over to, with the same service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1)))]
     pub datacenters: Vec<String>,
     /// Explicit targets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub targets: Vec<FailoverTarget>,
     /// Order of the targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<FailoverPolicy>,
     /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
+    #[schemars(with = "String")]
     pub sameness_group: NotServed,
 }
 
 /// One target of a failover.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!{peer} || !({serviceSubset} || {partition} || {datacenter})",
+        "peer cannot be given with serviceSubset, partition or datacenter",
+    ),
+]))]
 pub struct FailoverTarget {
     /// Name of the target service; empty means the same service.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -170,18 +196,19 @@ pub struct FailoverTarget {
 }
 
 /// Order of failover targets.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct FailoverPolicy {
     /// The order.
     pub mode: FailoverMode,
     /// Refused: regions are not served.
     #[serde(skip_serializing)]
+    #[schemars(with = "Vec<String>", length(max = 64))]
     pub regions: NotServed,
 }
 
 /// Order of failover targets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailoverMode {
     /// Unset, which means as listed.
@@ -459,76 +486,6 @@ fn validate_subset_name(subset: &str) -> Result<(), Invalid> {
 
 impl Entry for ServiceResolver {
     const RIGHTS: EntryRights = EntryRights::Service;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ServiceResolver",
-            &[
-                (
-                    Yes,
-                    "Name DefaultSubset ConnectTimeout RequestTimeout Meta Hash CreateIndex \
-                     ModifyIndex",
-                ),
-                (Inside, "Subsets Redirect Failover LoadBalancer"),
-                (Inside, "PrioritizeByLocality"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        ("Subset", &[(Yes, "Filter OnlyPassing")]),
-        (
-            "Redirect",
-            &[
-                (Yes, "Service ServiceSubset Datacenter"),
-                // Imports are not supported yet: such a service has no instances.
-                (REPORTED, "Peer"),
-                (REFUSED, "SamenessGroup"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        (
-            "Failover",
-            &[
-                (Yes, "Service ServiceSubset Datacenters"),
-                (Inside, "Targets Policy"),
-                (REFUSED, "SamenessGroup"),
-                (Yes, "Namespace"),
-            ],
-        ),
-        (
-            "FailoverTarget",
-            &[
-                (Yes, "Service ServiceSubset Datacenter"),
-                // Imports are not supported yet: such a target has no instances, so the next one is
-                // used.
-                (REPORTED, "Peer"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        ("FailoverPolicy", &[(Yes, "Mode"), (REFUSED, "Regions")]),
-        (
-            "LoadBalancer",
-            &[
-                (Yes, "Policy"),
-                (Inside, "RingHashConfig LeastRequestConfig HashPolicies"),
-            ],
-        ),
-        (
-            "RingHashConfig",
-            &[(Yes, "MinimumRingSize MaximumRingSize")],
-        ),
-        ("LeastRequestConfig", &[(Yes, "ChoiceCount")]),
-        (
-            "HashPolicy",
-            &[
-                (Yes, "Field FieldValue SourceIP Terminal"),
-                (Inside, "CookieConfig"),
-            ],
-        ),
-        ("CookieConfig", &[(Yes, "Session TTL Path")]),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn destinations(&self) -> Vec<ServiceReference<'_>> {
         let redirect = self.redirect.iter().map(|to| ServiceReference {

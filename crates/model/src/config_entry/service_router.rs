@@ -1,19 +1,18 @@
 //! `service-router`: routes a service's HTTP requests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use legate_filter::re2;
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::service_resolver::{validate_destination, validate_single};
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
+use crate::schema;
 use crate::tenancy::{ServiceReference, TenancyName};
 use crate::{meta, name};
 
@@ -41,35 +40,27 @@ const RETRY_CONDITIONS: [&str; 12] = [
     "unavailable",
 ];
 
-/// Routes a service's HTTP requests.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ServiceRouter {
-    /// Name of the service.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// The first matching route applies; requests without a match are routed to the service itself.
-    pub routes: Vec<Route>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Routes a service's HTTP requests.
+    #[derive(JsonSchema)]
+    pub struct ServiceRouter {
+        /// Name of the service.
+        pub name: String,
+        /// The first matching route applies; requests without a match are routed to the service itself.
+        #[schemars(length(max = 512))]
+        pub routes: Vec<Route>,
+    }
 }
 
 /// A route for matching requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!{destination.prefixRewrite} || {match.http.pathPrefix} || {match.http.pathExact}",
+        "destination.prefixRewrite needs match.http.pathPrefix or match.http.pathExact",
+    ),
+]))]
 pub struct Route {
     /// Match conditions; unset matches all requests.
     #[serde(rename = "Match", skip_serializing_if = "Option::is_none")]
@@ -80,7 +71,7 @@ pub struct Route {
 }
 
 /// Match conditions of a route.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RouteMatch {
     /// Conditions on HTTP requests.
@@ -89,14 +80,19 @@ pub struct RouteMatch {
 }
 
 /// Conditions on a request, all of which must hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::at_most_one(&["pathExact", "pathPrefix", "pathRegex"]),
+]))]
 pub struct HttpMatch {
     /// The whole path, without the query.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = schema::PATH))]
     pub path_exact: String,
     /// Prefix of the path.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = schema::PATH))]
     pub path_prefix: String,
     /// A regular expression that the whole path must match.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -106,18 +102,22 @@ pub struct HttpMatch {
     pub case_insensitive: bool,
     /// Conditions on headers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub header: Vec<HeaderMatch>,
     /// Conditions on query parameters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub query_param: Vec<QueryParamMatch>,
     /// Accepted methods; empty accepts any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub methods: Vec<String>,
 }
 
 /// A condition on one header; exactly one kind of match is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name"]))]
 pub struct HeaderMatch {
     /// The header's name.
     pub name: String,
@@ -142,8 +142,9 @@ pub struct HeaderMatch {
 }
 
 /// A condition on one query parameter; exactly one kind of match is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("required" = ["Name"]))]
 pub struct QueryParamMatch {
     /// The parameter's name.
     pub name: String,
@@ -159,7 +160,7 @@ pub struct QueryParamMatch {
 }
 
 /// Destination of requests, with timeouts and retries.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RouteDestination {
     /// Name of the service; empty means the router's own.
@@ -193,9 +194,11 @@ pub struct RouteDestination {
     pub retry_on_connect_failure: bool,
     /// Envoy's retry conditions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub retry_on: Vec<String>,
     /// Response statuses that are retried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub retry_on_status_codes: Vec<u32>,
     /// Changes to request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,50 +210,6 @@ pub struct RouteDestination {
 
 impl Entry for ServiceRouter {
     const RIGHTS: EntryRights = EntryRights::Service;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ServiceRouter",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Inside, "Routes"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        ("Route", &[(Inside, "Match Destination")]),
-        ("RouteMatch", &[(Inside, "HTTP")]),
-        (
-            "HttpMatch",
-            &[
-                (
-                    Yes,
-                    "PathExact PathPrefix PathRegex CaseInsensitive Methods",
-                ),
-                (Inside, "Header QueryParam"),
-            ],
-        ),
-        (
-            "HeaderMatch",
-            &[(Yes, "Name Present Exact Prefix Suffix Regex Invert")],
-        ),
-        ("QueryParamMatch", &[(Yes, "Name Present Exact Regex")]),
-        (
-            "RouteDestination",
-            &[
-                (
-                    Yes,
-                    "Service ServiceSubset PrefixRewrite RequestTimeout IdleTimeout NumRetries \
-                     RetryOnConnectFailure RetryOn RetryOnStatusCodes",
-                ),
-                (Inside, "RequestHeaders ResponseHeaders"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        ("HeaderModifiers", &[(Yes, "Add Set Remove")]),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn destinations(&self) -> Vec<ServiceReference<'_>> {
         let to = self

@@ -1,53 +1,45 @@
 //! `service-splitter`: splits a service's requests by weight.
 
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::service_resolver::{validate_destination, validate_single};
 use crate::invalid::Invalid;
-use crate::served::field::Rows;
-use crate::served::field::Served::{Inside, Yes};
+use crate::schema;
 use crate::tenancy::{ServiceName, ServiceReference, Tenancy, TenancyName};
 use crate::{meta, name};
 
 /// The maximum number of splits; each is a cluster in every caller's proxy.
 const MAX_SPLITS: usize = 100;
 
-/// Splits a service's requests by weight.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct ServiceSplitter {
-    /// Name of the service.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// The splits; their weights add up to 100.
-    pub splits: Vec<Split>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// Splits a service's requests by weight.
+    #[derive(JsonSchema)]
+    #[schemars(extend("required" = ["Splits"]))]
+    pub struct ServiceSplitter {
+        /// Name of the service.
+        pub name: String,
+        /// The splits; their weights add up to 100.
+        #[schemars(length(min = 1, max = 256))]
+        #[schemars(extend("x-kubernetes-validations" = [
+            schema::rule(
+                "self.map(s, has(s.weight) ? s.weight : 0.0).sum() > 99.995 && self.map(s, \
+                 has(s.weight) ? s.weight : 0.0).sum() < 100.005",
+                "the weights have to add up to 100",
+            ),
+        ]))]
+        pub splits: Vec<Split>,
+    }
 }
 
 /// A share of the requests.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Split {
     /// Percentage of the requests, in steps of 0.01.
+    #[schemars(range(min = 0, max = 100))]
     pub weight: f32,
     /// Name of the service; empty means the splitter's own.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -79,28 +71,6 @@ impl Split {
 
 impl Entry for ServiceSplitter {
     const RIGHTS: EntryRights = EntryRights::Service;
-    const SERVED: &'static [Rows] = &[
-        (
-            "ServiceSplitter",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Inside, "Splits"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        (
-            "Split",
-            &[
-                (Yes, "Weight Service ServiceSubset"),
-                (Inside, "RequestHeaders ResponseHeaders"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn destinations(&self) -> Vec<ServiceReference<'_>> {
         self.splits.iter().map(Split::service).collect()

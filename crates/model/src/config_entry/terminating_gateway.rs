@@ -3,53 +3,41 @@
 //! Used to find the gateways of a destination. The gateway's own proxy is not served, and neither are
 //! the settings for its connections to the services.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use serde::de::IgnoredAny;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, EntryRights};
+use super::entry::{Entry, EntryRights, entry};
 use crate::invalid::Invalid;
 use crate::json::shown::null_if_empty;
 use crate::meta;
 use crate::name::{self, WILDCARD};
-use crate::served::field::Served::{Inside, Yes};
-use crate::served::field::{REPORTED, Rows};
+use crate::schema;
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 
 /// The maximum number of services.
 const MAX_SERVICES: usize = 10_000;
 
-/// The services of one gateway.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct TerminatingGateway {
-    /// The service that the gateway is registered as.
-    pub name: String,
-    /// Namespace; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub namespace: TenancyName,
-    /// Partition; empty means `default`.
-    #[serde(skip_serializing_if = "TenancyName::is_empty")]
-    pub partition: TenancyName,
-    /// The services that it connects to.
-    #[serde(serialize_with = "null_if_empty")]
-    pub services: Vec<LinkedService>,
-    /// Free key/value pairs.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub meta: BTreeMap<String, String>,
-    /// Part of entries that Consul returns. Accepted so that they can be written back, and ignored.
-    #[serde(skip_serializing)]
-    pub hash: IgnoredAny,
-    /// Index of the write that created it.
-    pub create_index: u64,
-    /// Index of the last write that changed it.
-    pub modify_index: u64,
+entry! {
+    /// The services of one gateway.
+    #[derive(JsonSchema)]
+    pub struct TerminatingGateway {
+        /// The service that the gateway is registered as.
+        pub name: String,
+        /// The services that it connects to.
+        #[serde(serialize_with = "null_if_empty")]
+        #[schemars(length(max = 1024))]
+        pub services: Vec<LinkedService>,
+    }
 }
 
 /// A service that a gateway connects to, with TLS settings.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule("{certFile} == {keyFile}", "certFile and keyFile must be set together"),
+]))]
 pub struct LinkedService {
     /// Service name, or `*` for all services.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -99,31 +87,6 @@ impl TerminatingGateway {
 
 impl Entry for TerminatingGateway {
     const RIGHTS: EntryRights = EntryRights::Gateway;
-    const SERVED: &'static [Rows] = &[
-        (
-            "TerminatingGateway",
-            &[
-                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-                (Inside, "Services"),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-        (
-            "LinkedService",
-            &[
-                (Yes, "Name"),
-                (
-                    REPORTED,
-                    "CAFile CertFile KeyFile SNI DisableAutoHostRewrite",
-                ),
-                (Yes, "Namespace Partition"),
-            ],
-        ),
-    ];
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {

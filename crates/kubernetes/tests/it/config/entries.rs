@@ -242,6 +242,11 @@ fn unsupported_fields_are_refused_by_name() {
             "spec.connectTimeout: \"5 apples\" is not a duration",
         ),
         (
+            "ServiceResolver",
+            json!({ "subsets": { "v1": null } }),
+            "spec.subsets.v1: invalid type",
+        ),
+        (
             "TerminatingGateway",
             json!({ "deployment": {} }),
             "spec.deployment is not supported",

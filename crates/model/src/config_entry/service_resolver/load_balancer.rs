@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
+use crate::schema;
 
 /// Envoy's limit, which is also its default maximum.
 const LARGEST_RING: u64 = 8 * 1024 * 1024;
@@ -14,7 +16,7 @@ const LARGEST_RING: u64 = 8 * 1024 * 1024;
 const SMALLEST_RING: u64 = 1024;
 
 /// How callers choose an instance.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LoadBalancer {
     /// The policy.
@@ -28,11 +30,12 @@ pub struct LoadBalancer {
     pub least_request_config: Option<LeastRequestConfig>,
     /// The request attributes that are hashed; with `ring_hash` and `maglev` only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub hash_policies: Vec<HashPolicy>,
 }
 
 /// A load balancing policy of Envoy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadBalancerPolicy {
     /// Unset, which means round robin.
@@ -58,7 +61,7 @@ impl LoadBalancerPolicy {
 }
 
 /// Ring size of `ring_hash`; 0 means Envoy's default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RingHashConfig {
     /// The minimum number of entries; Envoy's default is 1024.
@@ -70,7 +73,7 @@ pub struct RingHashConfig {
 }
 
 /// Settings of `least_request`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LeastRequestConfig {
     /// How many instances are compared, at least 2; 0 means Envoy's default, 2.
@@ -78,8 +81,15 @@ pub struct LeastRequestConfig {
 }
 
 /// A request attribute that is hashed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!({field} && has(self.sourceIP) && self.sourceIP)",
+        "only one of field and sourceIP can be given",
+    ),
+    schema::rule("!{field} || {fieldValue}", "field needs fieldValue"),
+]))]
 pub struct HashPolicy {
     /// Kind of the attribute.
     #[serde(skip_serializing_if = "HashField::is_none")]
@@ -99,7 +109,7 @@ pub struct HashPolicy {
 }
 
 /// Kind of a hashed attribute.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HashField {
     /// None; used with the caller's address.
@@ -121,8 +131,15 @@ impl HashField {
 }
 
 /// A cookie that Envoy generates.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    schema::rule(
+        "!(has(self.session) && self.session && has(self.ttl) && self.ttl != '0s' && self.ttl != \
+         '0')",
+        "only one of session and ttl can be given",
+    ),
+]))]
 pub struct CookieConfig {
     /// Whether it is a session cookie.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -133,6 +150,7 @@ pub struct CookieConfig {
         with = "duration::nanos",
         skip_serializing_if = "Duration::is_zero"
     )]
+    #[schemars(with = "duration::Unsigned")]
     pub ttl: Duration,
     /// Path of the cookie.
     #[serde(skip_serializing_if = "String::is_empty")]
