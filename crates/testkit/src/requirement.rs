@@ -367,6 +367,8 @@ fn variable(name: &str) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
 
     const USER: Uid = Uid::from_raw(1000);
@@ -435,9 +437,9 @@ mod tests {
         let list = "# why\nconsul tests/interop dns::a\n";
         let (consul, nft) = (missing("consul"), missing("nft"));
         let refused = |missing: &[Missing], strict| may_leave_out(&test, missing, strict, list);
-        assert_eq!(refused(&[nft.clone()], false), Ok(()));
-        assert_eq!(refused(&[consul.clone()], true), Ok(()));
-        let error = refused(&[consul, nft.clone()], true).unwrap_err();
+        assert_eq!(refused(from_ref(&nft), false), Ok(()));
+        assert_eq!(refused(from_ref(&consul), true), Ok(()));
+        let error = refused(&[consul, nft], true).unwrap_err();
         for part in ["tests/interop dns::a", "nft: there is none: install it"] {
             assert!(error.contains(part), "{error}");
         }
